@@ -1,0 +1,1 @@
+//! The real driver, loaded at run time.

@@ -1,0 +1,1 @@
+//! A driver that fails on request.

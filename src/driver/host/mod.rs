@@ -1,0 +1,1 @@
+//! A device made of ordinary memory.

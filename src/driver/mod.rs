@@ -1,0 +1,161 @@
+//! The boundary to CUDA and to the operating system: one table of calls with the preconditions of each.
+//!
+//! Everything above this folder is written against [`Driver`]; only the files here talk to a real device. There are
+//! three implementations: [`cuda`] (a real GPU), [`host`] (a device made of ordinary memory that enforces CUDA's
+//! rules), [`fault`] (wraps another and fails chosen calls).
+//!
+//! Rules that hold for every call:
+//! - Any thread may call; implementations do their own locking and bind whatever context they need. They leave the
+//!   calling thread's current context and capture mode as they found them.
+//! - None of the virtual-memory calls waits for the device. Calls that may block say so.
+//! - No call invalidates a stream capture, except where it says so.
+//! - On error nothing has happened.
+//! - A stream handle must be alive (CUDA crashes on a destroyed one; the host device returns `InvalidStream`).
+//!   So callers pass a handle on only within the API call in which the user passed it to them.
+
+pub mod cuda;
+pub mod fault;
+pub mod host;
+
+use crate::base::{DeviceId, Result, StreamHandle};
+use std::os::fd::OwnedFd;
+
+/// One physical allocation (a `CUmemGenericAllocationHandle`): whole, never split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PhysHandle(pub u64);
+
+/// An event (a `CUevent`), created without timing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventHandle(pub u64);
+
+/// Facts about one device, read once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProps {
+    /// The device's product name.
+    pub name: String,
+    /// Physical memory in bytes.
+    pub total_bytes: u64,
+    /// Granularity of physical allocations and mappings, bytes, a power of two (2 MiB on every CUDA device so far).
+    pub granularity: u64,
+    /// Whether virtual memory management works on it; the pool needs it.
+    pub vmm: bool,
+    /// Whether physical memory can be exported as a POSIX file descriptor.
+    pub posix_fd: bool,
+    /// Whether physical memory can be made `gpuDirectRDMACapable`.
+    pub rdma: bool,
+    /// Compute capability `(major, minor)`; `(0, 0)` on the host device.
+    pub compute: (u32, u32),
+}
+
+/// What a physical allocation must be able to do besides being mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PhysFlags {
+    /// Exportable as a POSIX file descriptor.
+    pub posix_fd: bool,
+    /// Usable for RDMA (`gpuDirectRDMACapable`).
+    pub rdma: bool,
+}
+
+/// Device memory as the driver reports it, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemInfo {
+    /// Not in use by anyone.
+    pub free: u64,
+    /// All there is.
+    pub total: u64,
+}
+
+/// The calls an allocator is built from. See the module text for the rules that hold for all of them.
+pub trait Driver: Send + Sync {
+    /// `"cuda"` or `"host"` (a wrapper answers for what it wraps).
+    fn backend(&self) -> &'static str;
+    /// The driver's version for people, e.g. `CUDA 13.0`.
+    fn version(&self) -> String;
+
+    // ---- devices ------------------------------------------------------------------------------------------------
+    /// How many devices there are; at least one.
+    fn device_count(&self) -> u32;
+    /// Facts about a device.
+    fn device_props(&self, dev: DeviceId) -> Result<DeviceProps>;
+    /// The calling thread's current device (device 0 when the thread has none).
+    fn current_device(&self) -> Result<DeviceId>;
+    /// Makes `dev` the calling thread's current device.
+    fn set_current_device(&self, dev: DeviceId) -> Result<()>;
+    /// Whether `dev` can access memory that lives on `owner` (true when they are equal).
+    fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
+    /// Free and total memory. Legal during capture.
+    fn mem_info(&self, dev: DeviceId) -> Result<MemInfo>;
+    /// Waits until everything submitted to `dev` is done. Blocks. Not legal during capture.
+    fn device_sync(&self, dev: DeviceId) -> Result<()>;
+
+    // ---- virtual memory -----------------------------------------------------------------------------------------
+    /// Reserves `size` bytes of addresses (multiple of the granularity, not 0), aligned to `align` (power of two).
+    fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64>;
+    /// Gives back a whole reservation in which nothing is mapped.
+    fn va_free(&self, dev: DeviceId, va: u64, size: u64) -> Result<()>;
+    /// Creates `size` bytes of physical memory (multiple of the granularity, not 0). `OutOfMemory` when the device
+    /// is full.
+    fn phys_create(&self, dev: DeviceId, size: u64, flags: PhysFlags) -> Result<PhysHandle>;
+    /// Drops the handle. The memory itself goes when its last mapping goes. Passing a dropped handle is an error.
+    fn phys_release(&self, h: PhysHandle) -> Result<()>;
+    /// A file descriptor for an allocation created with `PhysFlags::posix_fd`; the caller owns it.
+    fn phys_export(&self, h: PhysHandle) -> Result<OwnedFd>;
+    /// Opens an exported allocation (possibly from another process). The caller keeps the descriptor.
+    fn phys_import(&self, dev: DeviceId, fd: &OwnedFd) -> Result<PhysHandle>;
+    /// Maps the whole of `h` at `va`: inside one reservation, nothing mapped there, `size` exactly the handle's
+    /// size. One handle may be mapped at several addresses. Not accessible before `set_access`.
+    fn map(&self, dev: DeviceId, va: u64, size: u64, h: PhysHandle) -> Result<()>;
+    /// Makes `[va, va + size)` readable and writable by `devs`. The range consists of whole mappings, no gaps.
+    fn set_access(&self, va: u64, size: u64, devs: &[DeviceId]) -> Result<()>;
+    /// Unmaps `[va, va + size)`, whole mappings without gaps. Device work that still uses these addresses faults,
+    /// so the caller has waited for it.
+    fn unmap(&self, va: u64, size: u64) -> Result<()>;
+
+    // ---- streams and order --------------------------------------------------------------------------------------
+    /// The device a stream belongs to. The legacy and per-thread streams belong to the current device.
+    fn stream_device(&self, s: StreamHandle) -> Result<DeviceId>;
+    /// The stream's identity: never reused within the process, unlike the handle, and never 0. `PER_THREAD` has a
+    /// different identity on each thread. Identities of different devices never coincide.
+    fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64>;
+    /// Whether the stream is being captured into a graph. Legal during capture.
+    fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool>;
+    /// Creates a stream that does not synchronise with the legacy default stream.
+    fn stream_create(&self, dev: DeviceId) -> Result<StreamHandle>;
+    /// Destroys a stream; work already submitted to it still runs. The handle may be given out again at once.
+    fn stream_destroy(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
+    /// Waits until everything submitted to `s` is done. Blocks. Not legal during capture.
+    fn stream_sync(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
+    /// Makes later work on `s` wait, on the device, for what `e` was recorded after.
+    fn stream_wait(&self, dev: DeviceId, s: StreamHandle, e: EventHandle) -> Result<()>;
+    /// Creates an event. Legal during capture.
+    fn event_create(&self, dev: DeviceId) -> Result<EventHandle>;
+    /// Destroys an event; legal while it is pending.
+    fn event_destroy(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+    /// Marks the point on `s` after everything submitted so far. `s` must not be capturing (it would become a node
+    /// of the graph). Recording again moves the mark.
+    fn event_record(&self, dev: DeviceId, e: EventHandle, s: StreamHandle) -> Result<()>;
+    /// Marks everything submitted to the device so far, on every stream, dead ones too. **Invalidates** any capture in
+    /// progress on the device. `Unsupported` where the driver lacks it (CUDA before 12.5).
+    fn context_record(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+    /// Whether everything before the mark is done. An event never recorded is done. Does not invalidate captures.
+    fn event_query(&self, dev: DeviceId, e: EventHandle) -> Result<bool>;
+    /// Waits for the mark. Blocks.
+    fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+
+    // ---- data ---------------------------------------------------------------------------------------------------
+    /// Copies `size` bytes, in stream order, between any two of: device memory, pinned host memory, pageable host
+    /// memory (which may make the call synchronous). The ranges do not overlap.
+    fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
+    /// Fills device memory with `byte`, in stream order.
+    fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;
+    /// Page-locked host memory that `dev` can copy to and from at full speed. Blocks (0.3 s a GiB on CUDA).
+    fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;
+    /// Frees page-locked memory.
+    fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
+
+    // ---- the driver's own allocator, for comparison and for devices without virtual memory management --------------
+    /// `cudaMallocAsync` from the device's default pool.
+    fn native_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64>;
+    /// `cudaFreeAsync`.
+    fn native_free(&self, dev: DeviceId, ptr: u64, s: StreamHandle) -> Result<()>;
+}

@@ -5,20 +5,17 @@
 //! reasons are the same throughout: out-parameters point to locals, handles and addresses are live by the
 //! preconditions of [`Driver`], and the context that the call needs is current.
 
-use super::error::{CODE_CAPTURE_IMPLICIT, CODE_INVALID_VALUE, CODE_NOT_READY, CODE_SUCCESS};
-use super::{load, CudaDriver, Device, Subject};
+use super::error::{CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
+use super::props::{physical, POSIX_FD};
+use super::{load, CudaDriver, Subject};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle};
 use cudarc::driver::sys::{
-    CUdevice_attribute, CUevent, CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
-    CUmemPool_attribute, CUstream, CUstreamCaptureStatus, CUstream_flags, CU_MEMHOSTALLOC_PORTABLE,
+    CUevent, CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstream,
+    CUstreamCaptureStatus, CUstream_flags, CU_MEMHOSTALLOC_PORTABLE,
 };
-use std::ffi::{c_int, c_void, CStr};
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
-
-const FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// The identity of a device's legacy stream is this bit and the device's number. CUDA counts its own stream ids up
 /// from small numbers, so the two never meet.
@@ -35,86 +32,6 @@ fn raw_event(e: EventHandle) -> CUevent {
 /// Whether the handle is one of the names that mean something else on every thread or device.
 fn is_special(s: StreamHandle) -> bool {
     s.0 <= 2
-}
-
-fn physical(device: &Device, flags: PhysFlags) -> CUmemAllocationProp {
-    // SAFETY: a plain C struct of integers and a pointer; zero is the documented default of each.
-    let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device.raw };
-    if flags.posix_fd {
-        prop.requestedHandleTypes = FD;
-    }
-    prop.allocFlags.gpuDirectRDMACapable = flags.rdma.into();
-    prop
-}
-
-impl CudaDriver {
-    fn attribute(&self, device: &Device, attribute: CUdevice_attribute) -> Result<c_int> {
-        let mut value = 0;
-        // SAFETY: a device of this driver; writes one int.
-        let code = unsafe { (self.api.cuDeviceGetAttribute)(&mut value, attribute, device.raw) };
-        // An attribute newer than the driver is one that it does not support.
-        if code == CODE_INVALID_VALUE {
-            return Ok(0);
-        }
-        self.check(code, "cuDeviceGetAttribute", || format!("{attribute:?}"))?;
-        Ok(value)
-    }
-
-    fn read_props(&self, dev: DeviceId, device: &Device) -> Result<DeviceProps> {
-        use CUdevice_attribute as A;
-        let mut name = [0u8; 256];
-        // SAFETY: writes at most the given number of bytes, with a terminating zero.
-        let code = unsafe { (self.api.cuDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int, device.raw) };
-        self.check(code, "cuDeviceGetName", || format!("device {dev}"))?;
-        let name = CStr::from_bytes_until_nul(&name).map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let mut total = 0;
-        // SAFETY: writes one size.
-        let code = unsafe { (self.api.cuDeviceTotalMem_v2)(&mut total, device.raw) };
-        self.check(code, "cuDeviceTotalMem", || format!("device {dev}"))?;
-        let vmm = self.attribute(device, A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0;
-        let mut granularity = 2 * size::MIB as usize;
-        if vmm {
-            let prop = physical(device, PhysFlags::default());
-            let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-            // SAFETY: a complete description; writes one size.
-            let code = unsafe { (self.api.cuMemGetAllocationGranularity)(&mut granularity, &prop, minimum) };
-            self.check(code, "cuMemGetAllocationGranularity", || format!("device {dev}"))?;
-        }
-        Ok(DeviceProps {
-            name,
-            total_bytes: total as u64,
-            granularity: granularity as u64,
-            vmm,
-            posix_fd: vmm
-                && self.attribute(device, A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)? != 0,
-            rdma: vmm && self.attribute(device, A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)? != 0,
-            compute: (
-                self.attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.unsigned_abs(),
-                self.attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?.unsigned_abs(),
-            ),
-        })
-    }
-
-    /// Tells the device's default pool to keep what it has, as every serious user of `cudaMallocAsync` does: the
-    /// comparison is with that, not with a pool that returns its memory at each synchronisation.
-    fn prepare_native(&self, dev: DeviceId, device: &Device) -> Result<()> {
-        if device.native_ready.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let mut pool = std::ptr::null_mut();
-        // SAFETY: writes one pointer.
-        let code = unsafe { (self.api.cuDeviceGetDefaultMemPool)(&mut pool, device.raw) };
-        self.check(code, "cuDeviceGetDefaultMemPool", || format!("device {dev}"))?;
-        let mut threshold = u64::MAX;
-        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: this attribute's value is a cuuint64_t.
-        let code = unsafe { (self.api.cuMemPoolSetAttribute)(pool, attribute, (&raw mut threshold).cast()) };
-        self.check(code, "cuMemPoolSetAttribute", || format!("release threshold, device {dev}"))?;
-        device.native_ready.store(true, Ordering::Relaxed);
-        Ok(())
-    }
 }
 
 fn range(va: u64, bytes: u64) -> String {
@@ -229,7 +146,7 @@ impl Driver for CudaDriver {
         let _bound = self.bind_any()?;
         let mut fd: c_int = -1;
         // SAFETY: for this handle type the result is written as one int; flags are 0.
-        let code = unsafe { (self.api.cuMemExportToShareableHandle)((&raw mut fd).cast(), h.0, FD, 0) };
+        let code = unsafe { (self.api.cuMemExportToShareableHandle)((&raw mut fd).cast(), h.0, POSIX_FD, 0) };
         self.check(code, "cuMemExportToShareableHandle", || format!("POSIX descriptor of handle {:#x}", h.0))?;
         if fd < 0 {
             return Err(Error::new(Status::Driver, "cuMemExportToShareableHandle gave no descriptor"));
@@ -247,7 +164,7 @@ impl Driver for CudaDriver {
         let mut handle = 0;
         let os_handle = fd.as_raw_fd() as usize as *mut c_void;
         // SAFETY: for this handle type the descriptor is passed as the pointer's value, and stays the caller's.
-        let code = unsafe { (self.api.cuMemImportFromShareableHandle)(&mut handle, os_handle, FD) };
+        let code = unsafe { (self.api.cuMemImportFromShareableHandle)(&mut handle, os_handle, POSIX_FD) };
         self.check(code, "cuMemImportFromShareableHandle", || {
             format!("descriptor {} on device {dev}; it must come from an exported allocation", fd.as_raw_fd())
         })?;

@@ -1,7 +1,8 @@
 //! A real GPU through the CUDA driver, loaded at run time.
 //!
 //! - [`load`] finds the library and fills the table of entry points; [`error`] turns codes into statuses and texts;
-//!   [`device`] holds what is kept per device and the guards; [`calls`] is the [`Driver`](super::Driver) itself.
+//!   [`device`] holds what is kept per device and the guards; [`props`] reads facts; [`calls`] is the
+//!   [`Driver`](super::Driver) itself.
 //! - Everything happens in primary contexts, which the CUDA runtime and the frameworks use too. Streams of contexts
 //!   made with `cuCtxCreate` are refused by CUDA (`InvalidStream`) where they would have to be ordered against ours.
 //! - Once CUDA has said that it is shut down (`CUDA_ERROR_DEINITIALIZED`, from the exit handlers of the process on),
@@ -11,6 +12,7 @@ mod calls;
 mod device;
 mod error;
 mod load;
+mod props;
 
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use cudarc::driver::sys::CUcontext;

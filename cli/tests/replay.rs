@@ -136,11 +136,3 @@ fn people_get_a_table_with_the_same_figures() {
     assert!(text.contains("12 in 2 passes") && text.lines().any(|l| l.starts_with("pass 2")), "{text}");
     assert!(stderr(&out).is_empty(), "no progress bar where stderr is no terminal: {}", stderr(&out));
 }
-
-#[test]
-fn the_repository_trace_replays() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/training.csv.gz");
-    let out = replay(&[], &path);
-    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-    assert_eq!(json(&out)["failures"], 0);
-}

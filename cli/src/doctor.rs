@@ -176,6 +176,6 @@ fn device(ctx: &Context, dev: DeviceId) -> Result<DeviceReport> {
         posix_fd: props.posix_fd,
         rdma: props.rdma,
         peers,
-        pool_limit_bytes: if limit == 0 { props.total_bytes } else { limit },
+        pool_limit_bytes: limit.of(props.total_bytes),
     })
 }

@@ -1,7 +1,7 @@
 //! The configuration in force, and where each value came from.
 
 use gpumem::base::size;
-use gpumem::context::config::{Backend, Config, Prealloc, Reuse};
+use gpumem::context::config::{Backend, Config, Limit, Prealloc, Reuse};
 use serde::Serialize;
 
 /// One setting.
@@ -30,6 +30,11 @@ pub fn describe(config: &Config) -> Vec<Setting> {
         Reuse::Settled => "settled",
         Reuse::Wait => "wait",
     };
+    let limit = match config.limit {
+        Limit::Device => "what the device has".to_string(),
+        Limit::Bytes(bytes) => size::human(bytes),
+        Limit::Percent(percent) => format!("{percent}% of the device"),
+    };
     let pool = if config.pool { "on" } else { "off" };
     vec![
         setting("GPUMEM_BACKEND", &[], backend),
@@ -37,12 +42,13 @@ pub fn describe(config: &Config) -> Vec<Setting> {
         setting("GPUMEM_VA_SIZE", &["VPMM_VA_SIZE"], size::human(config.va_size)),
         setting("GPUMEM_PAGE_SIZE", &["VPMM_PAGE_SIZE"], or_zero(config.page_size, "the device's granularity")),
         setting("GPUMEM_PREALLOC", &["VPMM_PAGES"], prealloc),
-        setting("GPUMEM_LIMIT", &[], or_zero(config.limit, "what the device has")),
+        setting("GPUMEM_LIMIT", &[], limit),
         setting("GPUMEM_REUSE", &[], reuse),
         setting("GPUMEM_TRIM_THRESHOLD", &[], or_zero(config.trim_threshold, "never")),
         setting("GPUMEM_LOG", &[], config.log.to_string()),
         setting("GPUMEM_HOST_DEVICES", &[], config.host_devices.to_string()),
         setting("GPUMEM_HOST_BYTES", &[], size::human(config.host_bytes)),
+        setting("GPUMEM_HOST_SEED", &[], config.host_seed.to_string()),
     ]
 }
 

@@ -267,7 +267,7 @@ impl Pool {
         if !page.is_power_of_two() || page > size::GIB {
             return Err(Error::new(
                 Status::Config,
-                format!("page size {page} is not a power of two from {} to {}", props.granularity, extent::MAX_EXTENT),
+                format!("page size {page} is not a power of two from {} to {}", props.granularity, size::GIB),
             ));
         }
         let mut access = vec![dev];

@@ -2,7 +2,9 @@
 //!
 //! There is at most one global context, made by the first call that needs it; tests make their own.
 
+pub mod backend;
 pub mod config;
+pub mod environment;
 
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::driver::Driver;

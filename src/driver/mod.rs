@@ -13,9 +13,16 @@
 //! - A stream handle must be alive (CUDA crashes on a destroyed one; the host device returns `InvalidStream`).
 //!   So callers pass a handle on only within the API call in which the user passed it to them.
 
+pub mod call;
+pub mod counted;
 pub mod cuda;
 pub mod fault;
 pub mod host;
+pub mod wrap;
+
+pub use call::Call;
+pub use counted::Counted;
+pub use fault::{Fault, FaultRule};
 
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;

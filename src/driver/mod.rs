@@ -18,6 +18,7 @@ pub mod counted;
 pub mod cuda;
 pub mod fault;
 pub mod host;
+pub mod process;
 pub mod wrap;
 
 pub use call::Call;

@@ -48,15 +48,19 @@ impl Pool {
         .checked_next_multiple_of(self.page)
         .ok_or_else(|| too_large(want.size))?;
 
-        let mut sources = self.sources(heap.number, st, anchor.map(|a| a.region), |_| true);
-        let mut others = Others::new();
-        let own: u64 = sources.iter().map(|s| s.extent.size).sum();
-        if own < need {
-            self.add_other_sources(heap, need - own, &mut sources, &mut others)?;
-        }
+        let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
+        let mut may_wait = self.options.wait;
         let mut room = self.room(want.size);
         loop {
-            let Some(plan) = plan(need, self.page, self.max_extent, &sources, room) else { return Ok(None) };
+            let Some(plan) = plan(need, self.page, self.max_extent, &sources, room) else {
+                // Last, memory that the device has not passed: this stream would wait for it, on the device.
+                if !std::mem::take(&mut may_wait) {
+                    return Ok(None);
+                }
+                drop(std::mem::take(&mut others));
+                (sources, others) = self.gather(heap, st, anchor, need, true)?;
+                continue;
+            };
             match self.carry_out(heap, st, &mut others, anchor, &sources, &plan, want) {
                 Ok(()) => break,
                 // The device has less than the limit allows: see whether moving alone is enough.
@@ -121,29 +125,35 @@ impl Pool {
         found
     }
 
-    fn add_other_sources<'a>(
+    /// What could move: the heap's own free extents, and where they do not suffice those of others that the device
+    /// has passed; with `unsettled`, also those it has not but that a marker covers.
+    fn gather<'a>(
         &'a self,
         me: &Heap,
-        mut need: u64,
-        sources: &mut Vec<Source>,
-        others: &mut Others<'a>,
-    ) -> Result<()> {
+        st: &HeapState,
+        anchor: Option<Anchor>,
+        need: u64,
+        unsettled: bool,
+    ) -> Result<(Vec<Source>, Others<'a>)> {
+        let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
+        let mut others = Others::new();
+        let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
         for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
-            if need == 0 {
+            if have >= need {
                 break;
             }
             let Ok(mut st) = other.state.try_lock() else { continue };
             self.order.poll(&*self.driver, other.number)?;
             st.settle(&self.order, &self.index);
-            let usable = |tag| self.order.settled(tag) || (self.options.wait && self.order.marked(tag));
+            let usable = |tag| self.order.settled(tag) || (unsettled && self.order.marked(tag));
             let found = self.sources(other.number, &st, None, usable);
             if !found.is_empty() {
-                need = need.saturating_sub(found.iter().map(|s| s.extent.size).sum());
+                have += found.iter().map(|s| s.extent.size).sum::<u64>();
                 sources.extend(found);
                 others.insert(other.number, (other, st));
             }
         }
-        Ok(())
+        Ok((sources, others))
     }
 
     /// How much may be created for a request of `size` bytes.

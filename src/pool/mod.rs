@@ -333,6 +333,11 @@ impl Pool {
         }
     }
 
+    /// Counts a pointer that a caller took for gpumem's.
+    pub fn note_unknown(&self) {
+        self.counters.unknown_pointers.fetch_add(1, Relaxed);
+    }
+
     fn heap(&self, lane: u32) -> Option<&Heap> {
         self.heaps.get(lane as usize)?.get()
     }

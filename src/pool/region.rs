@@ -71,10 +71,6 @@ impl Region {
     pub(super) fn end(&self) -> u64 {
         self.addr + self.size
     }
-
-    pub(super) fn is_free(&self) -> bool {
-        matches!(self.state, State::Ready | State::Waiting)
-    }
 }
 
 /// A heap's regions.

@@ -6,14 +6,13 @@ use crate::self_test::{self, Check};
 use crate::session::{self, Backend};
 use crate::settings::{self, Setting};
 use gpumem::base::{DeviceId, Result};
-use gpumem::context::config;
-use gpumem::context::Context;
+use gpumem::context::{self, Context};
 use serde::Serialize;
 
 /// Command line of `doctor`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device kind to look at; short for GPUMEM_BACKEND, which is used when this is not given.
+    /// Device kind to look at, in place of what GPUMEM_BACKEND says.
     #[arg(long, value_enum)]
     backend: Option<Backend>,
     /// One JSON object on stdout instead of tables.
@@ -102,11 +101,18 @@ fn examine(backend: Option<Backend>) -> Report {
         self_test: Vec::new(),
         problems: Vec::new(),
     };
-    match session::open(backend) {
-        Ok(ctx) => look_at(ctx, &mut report),
+    match session::config(backend) {
+        Ok(config) => {
+            report.settings = settings::describe(&config, backend.is_some());
+            report.limits = limits::read(config.va_size);
+            match session::open(config) {
+                Ok(ctx) => look_at(ctx, &mut report),
+                Err(e) => report.problems.push(format!("no backend: {e}")),
+            }
+        }
         Err(e) => {
             report.limits = limits::read(0);
-            report.problems.push(format!("no backend: {e}"));
+            report.problems.push(e.to_string());
         }
     }
     let low = report.limits.iter().filter(|l| l.too_low);
@@ -124,10 +130,8 @@ fn look_at(ctx: &Context, report: &mut Report) {
     report.backend = Some(BackendReport {
         name: driver.backend(),
         driver: driver.version(),
-        why: why(ctx.config(), driver.backend()),
+        why: context::backend::explain(ctx.config()),
     });
-    report.limits = limits::read(ctx.config().va_size);
-    report.settings = settings::describe(ctx.config());
     for ordinal in 0..driver.device_count() {
         match device(ctx, DeviceId(ordinal)) {
             Ok(d) => {
@@ -144,16 +148,6 @@ fn look_at(ctx: &Context, report: &mut Report) {
     }
 }
 
-fn why(config: &config::Config, chosen: &str) -> String {
-    match (config.backend, chosen) {
-        (config::Backend::Auto, "cuda") => "chosen automatically, as there is a CUDA driver with a device".to_string(),
-        (config::Backend::Auto, _) => {
-            "chosen automatically, as no CUDA driver with a device was found (--backend cuda says why)".to_string()
-        }
-        _ => "asked for by GPUMEM_BACKEND or --backend".to_string(),
-    }
-}
-
 fn device(ctx: &Context, dev: DeviceId) -> Result<DeviceReport> {
     let driver = ctx.driver();
     let props = driver.device_props(dev)?;
@@ -164,7 +158,6 @@ fn device(ctx: &Context, dev: DeviceId) -> Result<DeviceReport> {
             peers.push(other.0);
         }
     }
-    let limit = ctx.config().limit;
     Ok(DeviceReport {
         ordinal: dev.0,
         name: props.name,
@@ -176,6 +169,6 @@ fn device(ctx: &Context, dev: DeviceId) -> Result<DeviceReport> {
         posix_fd: props.posix_fd,
         rdma: props.rdma,
         peers,
-        pool_limit_bytes: limit.of(props.total_bytes),
+        pool_limit_bytes: ctx.config().limit.of(props.total_bytes),
     })
 }

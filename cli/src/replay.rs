@@ -17,7 +17,7 @@ const CHUNK: usize = 1 << 14;
 /// Command line of `replay`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device kind to run on; short for GPUMEM_BACKEND, which is used when this is not given.
+    /// Device kind to run on, in place of what GPUMEM_BACKEND says.
     #[arg(long, value_enum)]
     backend: Option<Backend>,
     /// Device to allocate on.
@@ -85,7 +85,7 @@ pub struct PassReport {
 /// Runs the command; `Ok(false)` when operations failed.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let trace = trace::read(&args.file)?;
-    let ctx = session::open(args.backend)?;
+    let ctx = session::open(session::config(args.backend)?)?;
     let device = session::device(ctx, args.device)?;
     let streams = Streams::create(ctx, device, &trace.streams)?;
     let mut replay = Replay::new(ctx, device, &trace, &streams.handles);

@@ -96,7 +96,7 @@ pub fn doctor(r: &Doctor) -> io::Result<()> {
     t.row("gpumem", r.version);
     match &r.backend {
         Some(b) => {
-            t.row("backend", format!("{}: {}", b.name, b.why));
+            t.row("backend", format!("{} ({})", b.name, b.why));
             t.row("driver", &b.driver);
         }
         None => t.row("backend", "none could be opened"),

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use gpumem::base::{DeviceId, Error, Result, Status};
+use gpumem::context::config::{self, Config};
 use gpumem::context::Context;
 
 /// Which driver to run on.
@@ -15,18 +16,22 @@ pub enum Backend {
     Host,
 }
 
-/// Opens the process's context. `backend` is short for setting `GPUMEM_BACKEND`, so everything else is configured
-/// exactly as it is for a program that links the library. Call before any thread is started.
-pub fn open(backend: Option<Backend>) -> Result<&'static Context> {
+/// The settings of the environment, with `backend` in place of `GPUMEM_BACKEND` where it is given.
+pub fn config(backend: Option<Backend>) -> Result<Config> {
+    let mut config = Config::from_env()?;
     if let Some(backend) = backend {
-        let value = match backend {
-            Backend::Auto => "auto",
-            Backend::Cuda => "cuda",
-            Backend::Host => "host",
+        config.backend = match backend {
+            Backend::Auto => config::Backend::Auto,
+            Backend::Cuda => config::Backend::Cuda,
+            Backend::Host => config::Backend::Host,
         };
-        std::env::set_var("GPUMEM_BACKEND", value);
     }
-    Context::global()
+    Ok(config)
+}
+
+/// Opens the process's context, as a program that links the library has it. Once in a process.
+pub fn open(config: Config) -> Result<&'static Context> {
+    Context::init_global(config)
 }
 
 /// Device `ordinal`, made current on this thread, or an error that says which devices there are.

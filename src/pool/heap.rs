@@ -137,14 +137,14 @@ impl HeapState {
     /// Frees an empty slab's region, in the order of the heap's stream or, for a slab of a stream that is gone, of
     /// the context.
     pub(super) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
-        let old = self.slabs.try_get(slab).is_some_and(|s| s.old);
+        let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
         let region = self.slabs.remove(slab);
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
         index.set_range(addr, size, Entry::Empty);
         if old {
             self.wait_for(region, &[order.tag(CONTEXT)]);
         } else {
-            self.regions.make_ready(region, order.tag(self.number));
+            self.regions.make_ready(region, idle);
         }
     }
 
@@ -213,11 +213,14 @@ impl HeapState {
         self.requested_bytes -= requested;
         self.frees += 1;
         if own {
-            if self.slabs.free(slab, number) == AfterFree::Drop {
+            let after = self.slabs.free(slab, number);
+            self.slabs.note_idle(slab, || order.tag(self.number));
+            if after == AfterFree::Drop {
                 self.drop_slab(slab, order, index);
             }
         } else {
             self.slabs.free_later(slab, number);
+            self.slabs.note_idle(slab, || order.tag(self.number));
             self.enqueue(Item::Object { slab, number }, tags);
         }
     }

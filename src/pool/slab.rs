@@ -7,6 +7,7 @@
 
 use super::bins::NONE;
 use super::index::SLOT;
+use super::order::Tag;
 
 /// Largest request served from slabs, bytes.
 pub(super) const SMALL_MAX: u64 = 64 << 10;
@@ -75,6 +76,8 @@ pub(super) struct Slab {
     pub(super) pending: u32,
     /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is empty.
     pub(super) old: bool,
+    /// When the last object in use was freed: no later than that, the heap's own stream used the slab last.
+    pub(super) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
     /// A set bit is an object in `pending`.
@@ -180,6 +183,15 @@ impl Slabs {
         Some(addr)
     }
 
+    /// Notes when a slab's last object in use was freed, if it has been: see [`Slab::idle`].
+    #[inline]
+    pub(super) fn note_idle(&mut self, s: u32, now: impl FnOnce() -> Tag) {
+        let slab = &mut self.all[s as usize];
+        if slab.used == 0 {
+            slab.idle = now();
+        }
+    }
+
     /// Makes a slab over a region at `base`; `slab_size(class)` bytes.
     pub(super) fn add(&mut self, class: usize, base: u64, region: u32) -> u32 {
         let capacity = (slab_size(class) / class_size(class)) as u32;
@@ -195,6 +207,7 @@ impl Slabs {
             used: 0,
             pending: 0,
             old: false,
+            idle: Tag::SETTLED,
             free,
             waiting: [0; 4],
             list_prev: NONE,

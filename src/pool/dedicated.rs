@@ -71,8 +71,8 @@ impl Pool {
         };
         let handle = self.create(mapped, flags, req.size)?;
         self.place(req, handle, mapped, guard, lead, align).inspect_err(|_| {
-            // The handle has no mapping; failing to drop it as well would change nothing for the caller.
-            let _ = self.driver.phys_release(handle);
+            // Failing to drop it as well would change nothing for the caller.
+            let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
         })
     }
@@ -112,13 +112,15 @@ impl Pool {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
         let va = self.take_addresses(None, reserved, align)?;
-        let done = self.driver.map(self.dev, va, mapped, handle).and_then(|()| {
-            self.driver.set_access(va, mapped, &self.access).inspect_err(|_| {
-                let _ = self.driver.unmap(va, mapped);
-            })
-        });
-        if let Err(e) = done {
+        if let Err(e) = self.driver.map(self.dev, va, mapped, handle) {
             lock(&self.core).holes.give(va, reserved);
+            return Err(e);
+        }
+        if let Err(e) = self.driver.set_access(va, mapped, &self.access) {
+            if guard > 0 {
+                lock(&self.core).holes.give(va + mapped, guard);
+            }
+            let _ = self.undo_map(va, mapped);
             return Err(e);
         }
         let base = va + lead;
@@ -172,18 +174,15 @@ impl Pool {
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let grave = Grave { va: d.va, mapped: d.mapped, reserved: d.reserved, handle: d.handle, tags };
         lock(&self.core).graves.push(grave);
-        if let (Some(heap), Some(s)) = (by, stream) {
-            self.order.mark(&*self.driver, heap.number, s)?;
+        // It is freed. Markers and burials that fail now are made up for later.
+        if let Some(s) = stream {
+            let _ = self.mark_stream(s);
         }
         for &user in &d.users {
-            if let Some(heap) = self.heap(user) {
-                let handle = StreamHandle(heap.stream.load(Relaxed));
-                if self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed) {
-                    self.order.mark(&*self.driver, user, handle)?;
-                }
-            }
+            let _ = self.mark_user(user);
         }
-        self.bury().map(|_| ())
+        let _ = self.bury();
+        Ok(())
     }
 
     /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.
@@ -199,18 +198,21 @@ impl Pool {
             ready
         };
         let mut released = 0;
-        for (i, g) in ready.iter().enumerate() {
-            if let Err(e) = self.driver.unmap(g.va, g.mapped) {
-                lock(&self.core).graves.extend_from_slice(&ready[i..]);
-                return Err(e);
+        let mut done = Ok(());
+        for g in ready {
+            // After a failure the rest stays where it was.
+            done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
+            if done.is_err() {
+                lock(&self.core).graves.push(g);
+                continue;
             }
             // Unmapped: the addresses are free whatever becomes of the handle.
             lock(&self.core).holes.give(g.va, g.reserved);
             self.sub_mapped(g.mapped);
             released += g.mapped;
-            self.driver.phys_release(g.handle)?;
+            done = self.drop_handle(g.handle);
         }
-        Ok(released)
+        done.map(|()| released)
     }
 
     /// Facts about the dedicated allocation that contains `ptr`.
@@ -251,7 +253,7 @@ impl Pool {
         self.add_mapped(mapped);
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
         self.place(&req, handle, mapped, 0, 0, self.page).map_err(|e| {
-            let _ = self.driver.phys_release(handle);
+            let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
             e.context(format!("importing {}", human(size)))
         })

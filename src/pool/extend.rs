@@ -15,7 +15,7 @@ use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
 use super::{lock, too_large, Pool, Zombie};
 use crate::base::{Error, Result, Status};
-use crate::driver::PhysFlags;
+use crate::driver::{PhysFlags, PhysHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::MutexGuard;
@@ -215,13 +215,7 @@ impl Pool {
         let align = if anchor.is_some() { self.page } else { want.align };
         let va = self.take_addresses(anchor, len, align)?;
         let moved = plan.moves.iter().map(|&i| sources[i].extent);
-        let run = match self.map_run(va, moved, &plan.creates) {
-            Ok(run) => run,
-            Err(e) => {
-                lock(&self.core).holes.give(va, len);
-                return Err(e);
-            }
-        };
+        let run = self.map_run(va, len, moved, &plan.creates)?;
 
         // From here on nothing fails: the driver has done its part.
         let mut order = if waited { self.order.tag(heap.number) } else { Tag::SETTLED };
@@ -262,8 +256,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing.
-    fn map_run(&self, va: u64, moved: impl Iterator<Item = Extent>, creates: &[u64]) -> Result<Vec<Extent>> {
+    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing, and then the `len`
+    /// bytes of addresses are holes again.
+    fn map_run(
+        &self,
+        va: u64,
+        len: u64,
+        moved: impl Iterator<Item = Extent>,
+        creates: &[u64],
+    ) -> Result<Vec<Extent>> {
         let mut run: Vec<Extent> = moved.collect();
         let first_new = run.len();
         let mut mapped = 0;
@@ -279,21 +280,52 @@ impl Pool {
             self.driver.set_access(va, mapped, &self.access)
         })();
         if let Err(e) = done {
-            // Nobody has seen these addresses, so there is nothing to wait for. A failing undo leaks, and says so.
-            let mut undo = Ok(());
-            if mapped > 0 {
-                undo = self.driver.unmap(va, mapped);
+            if mapped < len {
+                lock(&self.core).holes.give(va + mapped, len - mapped);
             }
+            let mut undo = self.undo_map(va, mapped);
             for x in &run[first_new..] {
-                undo = undo.and(self.driver.phys_release(x.handle));
+                undo = undo.and(self.drop_handle(x.handle));
             }
             return Err(match undo {
                 Ok(()) => e,
-                Err(u) => Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)),
+                Err(u) => {
+                    Error::new(e.status, format!("{}; undoing it failed too and is put off: {}", e.message, u.message))
+                }
             });
         }
         self.add_mapped(creates.iter().sum());
         Ok(run)
+    }
+
+    /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes again. If the driver
+    /// will not, they are zombies, and unmapped some time later.
+    pub(super) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let done = self.driver.unmap(va, len);
+        let mut core = lock(&self.core);
+        match done {
+            Ok(()) => core.holes.give(va, len),
+            Err(_) => {
+                core.zombies.push_back(Zombie { addr: va, size: len, tag: Tag::SETTLED });
+                self.counters.zombie_bytes.fetch_add(len, Relaxed);
+            }
+        }
+        done
+    }
+
+    /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan, and dropped some time
+    /// later.
+    pub(super) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
+        self.driver.phys_release(handle).inspect_err(|_| lock(&self.core).orphans.push(handle))
+    }
+
+    /// Drops the handles that could not be dropped before.
+    pub(super) fn drop_orphans(&self) -> Result<()> {
+        let orphans = std::mem::take(&mut lock(&self.core).orphans);
+        orphans.into_iter().fold(Ok(()), |done, h| done.and(self.drop_handle(h)))
     }
 
     /// Maps `bytes` for the context's own use later: one ready run in the heap of the legacy stream.

@@ -44,9 +44,10 @@ impl Pool {
                     st.take_back(region, &self.tags(lane, &users), own, &self.index);
                     heap.publish(&st);
                     drop(st);
-                    self.mark_free(own, size, lane, stream, &users)?;
+                    self.mark_free(own, size, lane, stream, &users);
                 }
-                self.after_free(heap, stream)
+                self.after_free(heap, stream);
+                Ok(())
             }
             Found::Object { heap, mut st, slab, number } => {
                 let old = st.slabs.try_get(slab).is_some_and(|s| s.old);
@@ -61,7 +62,7 @@ impl Pool {
                 heap.publish(&st);
                 drop(st);
                 if !own || self.order.take_want(lane) {
-                    self.mark_free(own, size, lane, stream, &users)?;
+                    self.mark_free(own, size, lane, stream, &users);
                 }
                 Ok(())
             }
@@ -82,36 +83,48 @@ impl Pool {
 
     /// Records the markers a free asks for: on every stream that also used the memory, and on the freeing stream when
     /// a batch is full or somebody waits. Only streams the caller vouches for are touched.
-    fn mark_free(&self, own: bool, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) -> Result<()> {
+    ///
+    /// The free itself is done by now and does not fail for lack of a marker: a later one settles the memory too.
+    fn mark_free(&self, own: bool, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
         for &user in users {
-            // `record_stream` obliges its caller to keep the stream alive until this free.
-            let Some(heap) = self.heap(user) else { continue };
-            let handle = StreamHandle(heap.stream.load(Relaxed));
-            if handle != StreamHandle::PER_THREAD
-                && self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed)
-            {
-                self.order.mark(&*self.driver, user, handle)?;
+            let _ = self.mark_user(user);
+        }
+        if let Some(stream) = stream {
+            if own || !users.is_empty() || self.order.due(lane, size) {
+                let _ = self.mark_stream(stream);
             }
         }
-        let Some(stream) = stream else { return Ok(()) };
-        if own || !users.is_empty() || self.order.due(lane, size) {
-            // Now the identity matters: the marker must be of the lane's own stream.
-            let heap = self.heap_for(stream)?;
-            self.order.mark(&*self.driver, heap.number, stream)?;
+    }
+
+    /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the free.
+    pub(super) fn mark_user(&self, user: u32) -> Result<()> {
+        let Some(heap) = self.heap(user) else { return Ok(()) };
+        let handle = StreamHandle(heap.stream.load(Relaxed));
+        if handle != StreamHandle::PER_THREAD
+            && self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed)
+        {
+            self.order.mark(&*self.driver, user, handle)?;
         }
         Ok(())
     }
 
-    fn after_free(&self, heap: &Heap, stream: Option<StreamHandle>) -> Result<()> {
+    /// Records a marker on a stream that the caller of this API call named.
+    pub(super) fn mark_stream(&self, stream: StreamHandle) -> Result<()> {
+        // The identity matters: the marker must be of the lane's own stream.
+        let heap = self.heap_for(stream)?;
+        self.order.mark(&*self.driver, heap.number, stream).map(|_| ())
+    }
+
+    fn after_free(&self, heap: &Heap, stream: Option<StreamHandle>) {
         let threshold = self.options.trim_threshold;
         if threshold == 0 || heap.free.load(Relaxed) <= threshold {
-            return Ok(());
+            return;
         }
         if let Some(s) = stream {
-            let heap = self.heap_for(s)?;
-            self.order.mark(&*self.driver, heap.number, s)?;
+            let _ = self.mark_stream(s);
         }
-        self.release_free(self.live_now() + threshold).map(|_| ())
+        // What cannot be given back now goes with a later free.
+        let _ = self.release_free(self.live_now() + threshold);
     }
 
     /// Finds a live allocation that starts at `ptr` and locks its heap.

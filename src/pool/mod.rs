@@ -40,7 +40,7 @@ mod trim;
 mod validate;
 
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{DeviceProps, Driver};
+use crate::driver::{DeviceProps, Driver, PhysHandle};
 use heap::Heap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -202,6 +202,8 @@ struct Core {
     zombies: VecDeque<Zombie>,
     dedicated: BTreeMap<u64, dedicated::Dedicated>,
     graves: Vec<dedicated::Grave>,
+    /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
+    orphans: Vec<PhysHandle>,
 }
 
 /// Counts that belong to no heap.

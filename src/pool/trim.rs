@@ -25,6 +25,7 @@ impl Pool {
     pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, CONTEXT)?;
         self.reap(usize::MAX)?;
+        self.drop_orphans()?;
         let mut released = self.bury()?;
         for heap in self.all_heaps() {
             if self.counters.mapped.load(Relaxed) <= keep {
@@ -64,6 +65,6 @@ impl Pool {
         take_out(st, s);
         lock(&self.core).holes.give(s.addr, s.extent.size);
         self.sub_mapped(s.extent.size);
-        self.driver.phys_release(s.extent.handle)
+        self.drop_handle(s.extent.handle)
     }
 }

@@ -341,7 +341,7 @@ impl Driver for HostDriver {
     fn unmap(&self, va: u64, size: u64) -> Result<()> {
         let st = self.enter();
         st.memory.check_unmap(va, size)?;
-        let mut st = self.wait_unused(st, va, size);
+        let mut st = self.wait_unused(st, va, size)?;
         // Another thread may have unmapped it during the wait.
         let r = st.memory.check_unmap(va, size)?;
         let st = &mut *st;

@@ -278,11 +278,12 @@ impl HostDriver {
     }
 
     /// Waits until no thread is executing an operation that touches `[va, va + size)`.
-    pub(super) fn wait_unused<'a>(&'a self, mut st: Guard<'a>, va: u64, size: u64) -> Guard<'a> {
+    pub(super) fn wait_unused<'a>(&'a self, mut st: Guard<'a>, va: u64, size: u64) -> Result<Guard<'a>> {
         let r = va..va.saturating_add(size);
-        while st.busy(&r) && !IN_BODY.get() {
+        while st.busy(&r) {
+            self.check_may_wait("taking away memory that is in use")?;
             st = self.wait_for_progress(st);
         }
-        st
+        Ok(st)
     }
 }

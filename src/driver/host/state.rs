@@ -130,7 +130,7 @@ impl State {
     /// Checks what can be checked when work is submitted, and notes who uses which mapping.
     fn note_submission(&mut self, op: &Op) {
         for r in op.reads.iter().chain(&op.writes) {
-            if self.live.on {
+            if self.live.on && self.memory.reserved(r.start) {
                 if let Some(why) = self.live.objection(r) {
                     let text = format!("{} uses {}, which {why}", op.info, span(r));
                     self.reports.push(Report::new(ReportKind::NotLive, &[&op.info], r.clone(), text));

@@ -105,7 +105,9 @@ impl State {
         let legacy = self.lanes.legacy.get(dev.0 as usize).copied().unwrap_or(lane);
         let others: Vec<usize> = if lane == legacy {
             let all = self.lanes.list.iter().enumerate();
-            all.filter(|(i, l)| *i != lane && l.blocking && l.dev == dev && l.submitted > 0).map(|(i, _)| i).collect()
+            all.filter(|(i, l)| *i != lane && l.blocking && l.dev == dev && (l.submitted > 0 || l.capture.is_some()))
+                .map(|(i, _)| i)
+                .collect()
         } else {
             vec![legacy]
         };

@@ -87,7 +87,7 @@ fn reported(work: impl Fn(&HostDriver, u64, StreamHandle, StreamHandle)) -> Vec<
 
 fn always(kind: ReportKind, work: impl Fn(&HostDriver, u64, StreamHandle, StreamHandle)) {
     for (seed, reports) in reported(work).into_iter().enumerate() {
-        assert_eq!(kinds(&reports), [kind], "seed {seed}: {reports:#?}");
+        assert!(!reports.is_empty() && reports.iter().all(|r| r.kind == kind), "seed {seed}: {reports:#?}");
     }
 }
 

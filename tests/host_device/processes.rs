@@ -28,7 +28,13 @@ fn exports_reach_other_processes() {
         d.launch(D, LEGACY, Kernel::check_pattern("from the parent", va..va + M2, 1, 4096)).unwrap();
         d.launch(D, LEGACY, Kernel::write_pattern("to the parent", va + M2..va + 2 * M2, 2, 4096)).unwrap();
         assert_eq!(d.take_reports(), []);
-        assert_eq!(d.mem_info(D).unwrap().free, d.mem_info(D).unwrap().total, "it is the exporter's memory");
+        let own = d.phys_create(D, M2, PhysFlags::default()).unwrap();
+        let total = d.mem_info(D).unwrap().total;
+        assert_eq!(d.mem_info(D).unwrap().free, total - M2, "the import is the exporter's memory");
+        d.unmap(va, 2 * M2).unwrap();
+        d.phys_release(h).unwrap();
+        assert_eq!(d.mem_info(D).unwrap().free, total - M2);
+        d.phys_release(own).unwrap();
         return;
     }
     let h = d.phys_create(D, 2 * M2, PhysFlags { posix_fd: true, rdma: false }).unwrap();

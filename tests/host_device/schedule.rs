@@ -128,3 +128,34 @@ fn a_panicking_kernel_is_reported_and_the_stream_goes_on() {
     assert_eq!(kinds(&reports), [ReportKind::Panic]);
     assert_eq!(reports[0].labels, ["bad"]);
 }
+
+#[test]
+fn pageable_memory_is_taken_over_by_a_copy_that_runs_later() {
+    let d = simulation(1);
+    let (va, _) = mapped(&d, M2);
+    let s = stream(&d);
+    d.hold(D, s).unwrap();
+    let mut data = vec![5u8; 1000];
+    d.copy_async(D, va, data.as_ptr() as u64, 1000, s).expect("needs no waiting");
+    data.fill(6);
+    d.release(D, s).unwrap();
+    d.copy_async(D, data.as_mut_ptr() as u64, va, 1000, s).unwrap();
+    assert_eq!(data, [5; 1000]);
+}
+
+#[test]
+fn events_lag_behind_and_streams_overtake_each_other() {
+    let (mut pending, mut overtaken) = (0, 0);
+    for seed in 0..50 {
+        let d = simulation(seed);
+        let (a, b) = (stream(&d), stream(&d));
+        (0..10).for_each(|_| d.launch(D, a, Kernel::new("work")).unwrap());
+        let e = recorded(&d, a);
+        (0..10).for_each(|_| d.launch(D, b, Kernel::new("work")).unwrap());
+        let f = recorded(&d, b);
+        let (first, second) = (d.event_query(D, e).unwrap(), d.event_query(D, f).unwrap());
+        pending += u32::from(!first);
+        overtaken += u32::from(second && !first);
+    }
+    assert!(pending >= 10 && overtaken >= 2, "of 50 runs {pending} were pending and {overtaken} overtaken");
+}

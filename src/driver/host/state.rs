@@ -9,7 +9,7 @@ use super::memory::{Mapping, Memory};
 use super::op::{overlap, Op, OpInfo, Work};
 use super::race::{Conflict, Shadow};
 use super::report::{span, Report, ReportKind, Reports};
-use super::schedule::Rng;
+use super::schedule::Mood;
 use super::stream::Lanes;
 use crate::base::{Error, Result, Status};
 use std::borrow::Cow;
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) shadow: Shadow,
     pub(super) live: Live,
     pub(super) reports: Reports,
-    pub(super) rng: Rng,
+    pub(super) mood: Mood,
     /// Whether accesses are checked for races and use after unmapping.
     pub(super) checking: bool,
     /// Threads waiting for an operation that another thread is executing.

@@ -41,7 +41,7 @@ use event::{Events, Mark};
 use memory::Memory;
 use op::Work;
 use physical::{no_device, Physical};
-use schedule::{Guard, Rng};
+use schedule::{Guard, Mood};
 use state::{State, Submission};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -140,7 +140,7 @@ impl HostDriver {
             shadow: race::Shadow::new(),
             live: live::Live::default(),
             reports: report::Reports::default(),
-            rng: Rng(options.seed),
+            mood: Mood::new(options.seed),
             checking: options.check,
             waiters: 0,
         };
@@ -341,7 +341,7 @@ impl Driver for HostDriver {
     fn unmap(&self, va: u64, size: u64) -> Result<()> {
         let st = self.enter();
         st.memory.check_unmap(va, size)?;
-        let mut st = self.wait_unused(st, va, size);
+        let mut st = self.wait_unused(st, va, size)?;
         // Another thread may have unmapped it during the wait.
         let r = st.memory.check_unmap(va, size)?;
         let st = &mut *st;

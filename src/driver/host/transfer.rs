@@ -118,7 +118,7 @@ impl HostDriver {
             _ => return Err(Error::invalid(format!("{ptr:#x} was not returned by host_alloc, or is free already"))),
         };
         st = self.finish_users(st, ptr..ptr + size)?;
-        let mut st = self.wait_unused(st, ptr, size);
+        let mut st = self.wait_unused(st, ptr, size)?;
         if let Some(keys) = st.memory.remove_block(ptr)? {
             st.shadow.forget(&keys);
         }

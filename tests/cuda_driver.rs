@@ -1,13 +1,13 @@
 //! The CUDA driver's own logic (loading, contexts, capture modes, identities, errors) against a library that stands in
 //! for libcuda and enforces the rules that a real driver punishes with a crash. No GPU is needed; a C compiler is.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::undocumented_unsafe_blocks)]
 
 use gpumem::base::{DeviceId, Result, Status, StreamHandle};
 use gpumem::driver::cuda::CudaDriver;
 use gpumem::driver::{Driver, EventHandle, PhysFlags, PhysHandle};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn build(name: &str, defines: &[&str]) -> Option<PathBuf> {
     }
 }
 
-fn open(path: &PathBuf) -> Result<Arc<CudaDriver>> {
+fn open(path: &Path) -> Result<Arc<CudaDriver>> {
     CudaDriver::open_from(&[path.to_str().unwrap()])
 }
 
@@ -40,7 +40,7 @@ fn open(path: &PathBuf) -> Result<Arc<CudaDriver>> {
 struct Fake(*mut c_void);
 
 impl Fake {
-    fn new(path: &PathBuf) -> Fake {
+    fn new(path: &Path) -> Fake {
         let name = CString::new(path.to_str().unwrap()).unwrap();
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
         assert!(!handle.is_null());
@@ -99,7 +99,7 @@ impl Fake {
     }
 }
 
-/// Every call of the boundary on a device, by name. Those marked `false` do not depend on a context of that device.
+/// Every call of the boundary on a device, by name.
 fn every_call(d: &CudaDriver, dev: DeviceId) -> Vec<(&'static str, Result<()>)> {
     let s = StreamHandle(0x3000);
     let fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());

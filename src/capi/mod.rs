@@ -1,1 +1,25 @@
-//! The C ABI.
+//! The C ABI: check, convert, one core call.
+//!
+//! One file per noun. Every entry point runs inside [`guard`], which turns a panic into `GPUMEM_ERROR_INTERNAL`, keeps
+//! the text of the failure for `gpumem_last_error`, and returns what C gets. The doc comments here are the text of
+//! `include/gpumem.h`, so they speak to C readers; `tests/header.rs` writes that file and fails when it is stale.
+
+// The header is the contract: what a pointer must be is said there, for C readers, per parameter.
+#![allow(clippy::missing_safety_doc)]
+
+pub mod alloc;
+pub mod context;
+pub mod device;
+pub mod error;
+mod guard;
+pub mod ipc;
+pub mod memory;
+mod options;
+pub mod stats;
+pub mod stream;
+mod text;
+pub mod torch;
+mod types;
+pub mod version;
+
+pub use types::{gpumem_stream, CUstream_st};

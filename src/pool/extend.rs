@@ -51,8 +51,9 @@ impl Pool {
         let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
         let mut may_wait = self.options.wait;
         let mut room = self.room(want.size);
+        let largest = self.largest_extent(want.size);
         loop {
-            let Some(plan) = plan(need, self.page, self.max_extent, &sources, room) else {
+            let Some(plan) = plan(need, self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device.
                 if !std::mem::take(&mut may_wait) {
                     return Ok(None);
@@ -163,6 +164,13 @@ impl Pool {
         let slack = peak / 1000 * u64::from(self.options.slack_permille);
         let mapped = self.counters.mapped.load(Relaxed);
         Room { hard: self.headroom(), cheap: (peak + slack).saturating_sub(mapped) }
+    }
+
+    /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
+    /// keep the memory movable when part of it is free; larger ones are cheaper to map (docs/benchmarks.md).
+    fn largest_extent(&self, size: u64) -> u64 {
+        let cap = (size / self.options.extents_per_request.max(1)).min(self.options.max_extent).max(self.page);
+        1 << (63 - cap.leading_zeros())
     }
 
     /// Takes addresses for a run: behind the anchor, or wherever there is room.
@@ -320,7 +328,7 @@ impl Pool {
             }
             let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let Some(plan) = plan(need, self.page, self.max_extent, &sources, self.room(need)) else {
+            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(need)) else {
                 return Ok(false);
             };
             let total = plan.bytes(&sources);

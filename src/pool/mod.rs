@@ -150,8 +150,10 @@ pub struct PoolOptions {
     pub trim_threshold: u64,
     /// Share of the peak live bytes that may be mapped beyond it to save moves, in 1/1000.
     pub slack_permille: u32,
-    /// Largest extent to create, bytes; 0 means 1 GiB.
+    /// Largest extent to create, bytes.
     pub max_extent: u64,
+    /// A request is made of about this many extents, so that freeing part of it frees whole extents.
+    pub extents_per_request: u64,
 }
 
 impl Default for PoolOptions {
@@ -164,7 +166,8 @@ impl Default for PoolOptions {
             wait: false,
             trim_threshold: 0,
             slack_permille: 10,
-            max_extent: 0,
+            max_extent: 64 * size::MIB,
+            extents_per_request: 8,
         }
     }
 }
@@ -231,8 +234,6 @@ pub struct Pool {
     options: PoolOptions,
     /// Bytes of the smallest extent; a multiple of the device's granularity, a power of two.
     page: u64,
-    /// Bytes of the largest extent to create.
-    max_extent: u64,
     /// Devices that get access to every mapping, `dev` first.
     access: Vec<DeviceId>,
     limit: AtomicU64,
@@ -263,10 +264,10 @@ impl Pool {
             ));
         }
         let page = options.page_size.max(props.granularity);
-        if !page.is_power_of_two() || page > extent::MAX_EXTENT {
+        if !page.is_power_of_two() || page > size::GIB {
             return Err(Error::new(
                 Status::Config,
-                format!("page size {page} is not a power of two from {} to {}", props.granularity, extent::MAX_EXTENT),
+                format!("page size {page} is not a power of two from {} to {}", props.granularity, size::GIB),
             ));
         }
         let mut access = vec![dev];
@@ -281,7 +282,6 @@ impl Pool {
             props,
             options,
             page,
-            max_extent: if options.max_extent == 0 { extent::MAX_EXTENT } else { options.max_extent.max(page) },
             access,
             limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
             index: index::Index::new(),

@@ -131,7 +131,7 @@ impl Regions {
 
     /// The regions of a span from `first` on, in address order.
     pub(super) fn walk(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
-        std::iter::successors(Some(first), |&r| Some(self.get(r).next)).take_while(|&r| r != NONE)
+        std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| n != NONE))
     }
 
     /// Every ready region of at least `size` bytes, smallest bins first.
@@ -142,7 +142,8 @@ impl Regions {
     }
 
     fn bin(&self, bin: usize) -> impl Iterator<Item = u32> + '_ {
-        std::iter::successors(Some(self.bins.head(bin)), |&r| Some(self.get(r).bin_next)).take_while(|&r| r != NONE)
+        let first = Some(self.bins.head(bin)).filter(|&r| r != NONE);
+        std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
     }
 
     /// Size of the largest ready region.

@@ -14,7 +14,6 @@ pub(super) const CODE_OUT_OF_MEMORY: Code = CUresult::CUDA_ERROR_OUT_OF_MEMORY a
 pub(super) const CODE_DEINITIALIZED: Code = CUresult::CUDA_ERROR_DEINITIALIZED as Code;
 pub(super) const CODE_STUB_LIBRARY: Code = CUresult::CUDA_ERROR_STUB_LIBRARY as Code;
 pub(super) const CODE_NO_DEVICE: Code = CUresult::CUDA_ERROR_NO_DEVICE as Code;
-pub(super) const CODE_INVALID_CONTEXT: Code = CUresult::CUDA_ERROR_INVALID_CONTEXT as Code;
 pub(super) const CODE_NOT_READY: Code = CUresult::CUDA_ERROR_NOT_READY as Code;
 pub(super) const CODE_CAPTURE_IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
 const CODE_INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;

@@ -17,7 +17,7 @@ mod props;
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use cudarc::driver::sys::CUcontext;
 use device::{Bound, Device, Relaxed};
-use error::{Code, Subject, CODE_DEINITIALIZED, CODE_INVALID_CONTEXT, CODE_OUT_OF_MEMORY, CODE_SUCCESS};
+use error::{Code, Subject, CODE_DEINITIALIZED, CODE_OUT_OF_MEMORY, CODE_SUCCESS};
 pub use load::LIBRARY_NAMES;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -196,14 +196,24 @@ impl CudaDriver {
     /// The current context's device; device 0 when there is no context.
     fn device_of_thread(&self) -> Result<DeviceId> {
         self.alive()?;
-        let mut raw = 0;
-        // SAFETY: writes one int.
-        let code = unsafe { (self.api.cuCtxGetDevice)(&mut raw) };
-        if code == CODE_INVALID_CONTEXT {
+        let context = self.current_context()?;
+        if context.is_null() {
             return Ok(DeviceId(0));
         }
+        if let Some(dev) = self.device_of_primary(context) {
+            return Ok(dev);
+        }
+        let mut raw = 0;
+        // SAFETY: writes one int; a context is current.
+        let code = unsafe { (self.api.cuCtxGetDevice)(&mut raw) };
         self.check(code, "cuCtxGetDevice", String::new)?;
         self.device_of_raw(raw)
+    }
+
+    /// The device whose retained primary context this is.
+    fn device_of_primary(&self, context: CUcontext) -> Option<DeviceId> {
+        let i = self.devices.iter().position(|d| d.context.load(Ordering::Acquire) == context)?;
+        Some(DeviceId(i as u32))
     }
 
     fn device_of_raw(&self, raw: i32) -> Result<DeviceId> {
@@ -227,8 +237,8 @@ impl CudaDriver {
         // SAFETY: the caller vouches for the stream; writes one pointer.
         let code = unsafe { (self.api.cuStreamGetCtx)(stream, &mut context) };
         self.check_stream(code, "cuStreamGetCtx", || format!("stream {s}"))?;
-        if let Some(i) = self.devices.iter().position(|d| d.context.load(Ordering::Acquire) == context) {
-            return Ok(DeviceId(i as u32));
+        if let Some(dev) = self.device_of_primary(context) {
+            return Ok(dev);
         }
         let _bound = self.push(context)?;
         self.device_of_thread()

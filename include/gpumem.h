@@ -1,0 +1,704 @@
+/*
+ * gpumem: device memory for C and C++, and for every language that calls C.
+ *
+ * A stream-ordered pool over CUDA virtual memory that remaps its memory instead of fragmenting it. The same calls work
+ * on a machine without a GPU, on a device made of ordinary memory. Valid C99 and C++17; needs no CUDA header.
+ *
+ *     gpumem_stream s;
+ *     void *p;
+ *     if (gpumem_stream_create(&s) != GPUMEM_OK) ...
+ *     if (gpumem_malloc_async(1 << 20, s, &p) != GPUMEM_OK) ...
+ *     gpumem_memset_async(p, 0, 1 << 20, s);
+ *     gpumem_free_async(p, s);            (takes effect after the memset; nobody waits)
+ *
+ * CONVENTIONS. They hold for every function unless it says otherwise.
+ *
+ * Names      gpumem_<verb> for the everyday calls, gpumem_<noun>_<verb> for the rest. The library exports nothing else.
+ * Status     A gpumem_status: GPUMEM_OK is 0, errors are GPUMEM_ERROR_*. gpumem_last_error has the text.
+ * On error   Everything is as it was before the call, and the next call works.
+ * Outputs    Come last, and are written only on success. No parameter is both read and written, except that a
+ *            structure to be filled says in its first field how large the caller's version is.
+ * NULL       Is refused with GPUMEM_ERROR_INVALID where a parameter is not said to allow it.
+ * Units      Bytes. Counts are called counts.
+ * Structures Begin with uint32_t size. Zero the whole and set the size: GPUMEM_INIT(&options) does both. Zero means
+ *            default. Structures grow at the end: what an older caller leaves out is zero; something set in a part
+ *            that the library does not know is GPUMEM_ERROR_INVALID.
+ * Threads    Every function may be called from any thread at any time, except from signal handlers.
+ * Streams    A gpumem_stream is a cudaStream_t or CUstream. NULL is the legacy default stream of the calling thread's
+ *            current device. A handle must be a live stream: CUDA crashes on a destroyed one.
+ * Ownership  Memory belongs to whoever got it, until one free. A free of memory that is not live is an error and a
+ *            count, never damage. Strings that are returned are static. What is passed in is read during the call only,
+ *            except the data of asynchronous copies.
+ * Starting   The first call that needs a device starts the library, so every such call can fail with
+ *            GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER ("what starting can give").
+ * Fork       A child of a process that had started gpumem gets GPUMEM_ERROR_FORKED; its frees do nothing. exec mends it.
+ * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe; once the driver goes away they
+ *            return GPUMEM_ERROR_SHUTTING_DOWN and frees do nothing.
+ * Exceptions None leave the library and none may enter it; the section on PyTorch has the one exception.
+ *
+ * WORDS
+ *
+ * device           A GPU, or the host device that stands in for one. Numbered as CUDA numbers them.
+ * stream           A queue of work on a device, done in order. Work on different streams is not ordered.
+ * stream order     Memory may be used by work submitted to its stream after the allocation and before the free.
+ * settled          Freed, and the device has passed the free on every stream that used the memory.
+ * mapped           Physical memory that gpumem holds and that has an address.
+ * reserved         Addresses set aside. They cost nothing.
+ * extent           One physical allocation of the driver's, mapped as a whole.
+ * region           A range of addresses in one state: live, free, hole, zombie.
+ * hole             Reserved addresses with nothing mapped.
+ * zombie           The old addresses of memory that has moved, kept until no work can use them.
+ * stitch           To meet a request by moving free extents to one range of addresses; nothing is copied.
+ * trim             To give free physical memory back to the device.
+ *
+ * DELIBERATELY NOT HERE
+ *
+ * Synchronous free  cudaFree waits for the device; gpumem_free does not. Synchronise yourself where you need to.
+ * Host access       Device addresses are not for the host, not even on the host device. Copy.
+ * Kernels, events   CUDA's own work with this memory; gpumem replaces the allocator and nothing else.
+ * Shutting down     See "Exit" above.
+ * Managed memory    Migrates by faults; a different thing from a pool.
+ */
+
+#ifndef GPUMEM_H
+#define GPUMEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A cudaStream_t or CUstream: the same type, declared without CUDA's headers. */
+typedef struct CUstream_st *gpumem_stream;
+
+/* The legacy default stream of the current device; CUDA's cudaStreamLegacy means the same. */
+#define GPUMEM_STREAM_LEGACY ((gpumem_stream)0)
+/* The default stream of the calling thread, CUDA's cudaStreamPerThread. */
+#define GPUMEM_STREAM_PER_THREAD ((gpumem_stream)2)
+
+/* Zeroes a structure of this header and sets its size: gpumem_stats stats; GPUMEM_INIT(&stats); */
+#define GPUMEM_INIT(structure) \
+    (memset((structure), 0, sizeof *(structure)), (void)((structure)->size = (uint32_t)sizeof *(structure)))
+
+/* ---- Errors --------------------------------------------------------------------------------------------------------
+ *
+ * Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its type leaves no room
+ * for one; then gpumem_last_status has the status. The text behind a failure is kept per thread: what was asked, what
+ * there was, and what to do next. Success does not clear it.
+ */
+
+// The outcome of a call: GPUMEM_OK or one of GPUMEM_ERROR_*. Numbers are never reused; expect new ones.
+typedef int32_t gpumem_status;
+
+// Success.
+#define GPUMEM_OK 0
+
+// An argument, option or combination of flags is not allowed.
+#define GPUMEM_ERROR_INVALID 1
+
+// The request does not fit the device, the configured limit or the address space.
+#define GPUMEM_ERROR_OUT_OF_MEMORY 2
+
+// The pointer was never handed out, or points into the middle of an allocation.
+#define GPUMEM_ERROR_UNKNOWN_POINTER 3
+
+// The pointer was handed out and has been freed already.
+#define GPUMEM_ERROR_DOUBLE_FREE 4
+
+// A driver call failed; the text names the call and the driver's error.
+#define GPUMEM_ERROR_DRIVER 5
+
+// There is no usable driver or device.
+#define GPUMEM_ERROR_NO_DEVICE 6
+
+// This driver, device or build cannot do what was asked.
+#define GPUMEM_ERROR_UNSUPPORTED 7
+
+// An environment variable or context option does not parse.
+#define GPUMEM_ERROR_CONFIG 8
+
+// The process was forked after gpumem had started; children must not use it.
+#define GPUMEM_ERROR_FORKED 9
+
+// A bug in gpumem: an internal check failed or a panic was caught.
+#define GPUMEM_ERROR_INTERNAL 10
+
+// The driver is shutting down; nothing can be done any more.
+#define GPUMEM_ERROR_SHUTTING_DOWN 11
+
+// Not legal while a stream capture is in progress.
+#define GPUMEM_ERROR_CAPTURING 12
+
+// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
+#define GPUMEM_ERROR_INVALID_STREAM 13
+
+// The name of a status, such as "GPUMEM_ERROR_INVALID".
+//
+// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no device, cannot fail.
+const char *gpumem_status_name(gpumem_status status);
+
+// The status of this thread's last failed call, GPUMEM_OK when none has failed.
+//
+// For functions that return NULL or 0 on failure. Needs no device, cannot fail.
+gpumem_status gpumem_last_status(void);
+
+// Copies the text of this thread's last failed call, cut to fit and always terminated.
+//
+// buf may be NULL when cap is 0; cap is in bytes. Returns the length of the whole text in bytes without its NUL
+// (0 when nothing has failed), so a return value of cap or more means that it was cut. Texts are UTF-8, at most 1000
+// bytes, and for people: compare statuses, not texts. Needs no device, cannot fail.
+size_t gpumem_last_error(char *buf, size_t cap);
+
+/* ---- Version -------------------------------------------------------------------------------------------------------
+ *
+ * The macros are what a program was compiled against, the functions what it runs with.
+ */
+
+// Changes when programs must be changed.
+#define GPUMEM_VERSION_MAJOR 0
+
+// Changes when something is added.
+#define GPUMEM_VERSION_MINOR 1
+
+// Changes when something is repaired.
+#define GPUMEM_VERSION_PATCH 0
+
+// The library's version as major * 10000 + minor * 100 + patch. Needs no device, cannot fail.
+uint32_t gpumem_version(void);
+
+// The library's version as text, such as "0.1.0". Static, never NULL. Needs no device, cannot fail.
+const char *gpumem_version_string(void);
+
+/* ---- Starting ------------------------------------------------------------------------------------------------------
+ *
+ * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
+ * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
+ * GPUMEM_TRIM_THRESHOLD, GPUMEM_LOG, GPUMEM_POOL. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+ * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
+ * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
+ */
+
+// CUDA when a driver and a device exist, else the host device, with one line on stderr.
+#define GPUMEM_BACKEND_AUTO 1
+
+// CUDA or an error.
+#define GPUMEM_BACKEND_CUDA 2
+
+// A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
+#define GPUMEM_BACKEND_HOST 3
+
+// Memory freed on one stream is given to another when the device has passed the free.
+#define GPUMEM_REUSE_SETTLED 1
+
+// As a last resort also earlier, by making the other stream wait on the device.
+#define GPUMEM_REUSE_WAIT 2
+
+// Nothing on stderr.
+#define GPUMEM_LOG_NOTHING 1
+
+// Warnings on stderr.
+#define GPUMEM_LOG_WARNINGS 2
+
+// Warnings and slow-path decisions on stderr.
+#define GPUMEM_LOG_DECISIONS 3
+
+// Every request goes to the pool.
+#define GPUMEM_POOL_ON 1
+
+// Every request goes straight to the driver's own allocator, for comparison.
+#define GPUMEM_POOL_OFF 2
+
+// Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
+typedef struct gpumem_context_options {
+    // sizeof(gpumem_context_options).
+    uint32_t size;
+    // GPUMEM_BACKEND_*.
+    int32_t backend;
+    // GPUMEM_REUSE_*: how memory freed on another stream is reused.
+    int32_t reuse;
+    // GPUMEM_LOG_*.
+    int32_t log;
+    // GPUMEM_POOL_*.
+    int32_t pool;
+    // Memory mapped when a pool starts, as a share of what is then free, 1 to 100. Not with prealloc_bytes.
+    uint32_t prealloc_percent;
+    // Memory mapped when a pool starts, bytes. Not with prealloc_percent.
+    uint64_t prealloc_bytes;
+    // Addresses reserved at a time per device, bytes.
+    uint64_t va_size;
+    // Smallest physical allocation, bytes, a multiple of the device's granularity.
+    uint64_t page_size;
+    // Most bytes a pool may map on one device. Not with limit_percent.
+    uint64_t limit_bytes;
+    // After a free that leaves more unused mapped bytes than this, memory goes back to the device.
+    uint64_t trim_threshold;
+    // Host device only: memory of each pretended device, bytes. Only pages that are touched cost anything.
+    uint64_t host_bytes;
+    // Host device only: chooses the order in which its streams run; the same seed gives the same order.
+    uint64_t host_seed;
+    // Host device only: how many devices to pretend.
+    uint32_t host_devices;
+    // Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with limit_bytes.
+    uint32_t limit_percent;
+} gpumem_context_options;
+
+// Starts gpumem now, with explicit settings.
+//
+// opts may be NULL: the environment's settings. They are read and not kept.
+// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by any call that needed
+// a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error gpumem has not started, and this or
+// any other call may start it.
+gpumem_status gpumem_init(const struct gpumem_context_options *opts);
+
+// Which kind of device is in use: "cuda" or "host"; "none" when gpumem cannot start, and gpumem_last_error says why.
+//
+// Starts gpumem if need be. The string is static, never NULL.
+const char *gpumem_backend_name(void);
+
+/* ---- Devices -------------------------------------------------------------------------------------------------------
+ *
+ * The same calls on a GPU and on the host device, so that one source runs on both. Devices are counted from 0 as
+ * CUDA counts them. The current device is CUDA's: setting it here or with cudaSetDevice is the same thing.
+ */
+
+// Facts about a device.
+typedef struct gpumem_device_props {
+    // sizeof(gpumem_device_props), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // 1 when virtual memory management works on it; the pool needs it.
+    uint32_t vmm;
+    // 1 when memory can be exported as a file descriptor (GPUMEM_MALLOC_EXPORTABLE).
+    uint32_t posix_fd;
+    // 1 when memory can be used for RDMA.
+    uint32_t rdma;
+    // Compute capability; 0.0 on the host device.
+    uint32_t compute_major;
+    // Compute capability, the part after the point.
+    uint32_t compute_minor;
+    // Physical memory, bytes.
+    uint64_t total_bytes;
+    // Physical memory is created and mapped in multiples of this, bytes.
+    uint64_t granularity;
+    // Product name, terminated.
+    char name[128];
+} gpumem_device_props;
+
+// How many devices there are, at least 1.
+//
+// out receives the count. Errors: GPUMEM_ERROR_INVALID when out is NULL, and what starting can give.
+gpumem_status gpumem_device_count(int *out);
+
+// The calling thread's current device.
+//
+// out receives its number. Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER, and what starting can
+// give.
+gpumem_status gpumem_device_get(int *out);
+
+// Makes a device the calling thread's current one.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_device_set(int device);
+
+// Waits until everything submitted to the current device is done. Blocks; not legal during a stream capture.
+gpumem_status gpumem_device_sync(void);
+
+// Facts about a device.
+//
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
+// size impossible; GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_device_props_get(int device, struct gpumem_device_props *out);
+
+// A device's memory as the driver sees it, all processes together, bytes.
+//
+// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when there is no such
+// device, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_device_mem_info(int device, size_t *free_bytes, size_t *total_bytes);
+
+/* ---- Streams -------------------------------------------------------------------------------------------------------
+ *
+ * A gpumem_stream is a cudaStream_t or CUstream of the program's; these helpers make some where there is no CUDA
+ * runtime to ask. A handle must be a live stream whenever it is passed: the host device answers
+ * GPUMEM_ERROR_INVALID_STREAM to a destroyed one, CUDA crashes or takes it for another stream.
+ */
+
+// Creates a stream on the current device that does not synchronise with the legacy default stream.
+//
+// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA stream.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_stream_create(gpumem_stream *out);
+
+// Destroys a stream. Work already submitted to it still runs, and memory freed on it is still reused in its order.
+//
+// The handle must not be used afterwards: CUDA gives the same value to the next stream at once. Memory allocated on
+// it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
+// or with gpumem_free, which then waits for the whole device.
+// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_stream_destroy(gpumem_stream s);
+
+// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
+//
+// Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_stream_sync(gpumem_stream s);
+
+// Makes later work on one stream wait, on the device, for everything submitted so far to another, on.
+//
+// Does not block the caller. The streams may belong to different devices. Errors: GPUMEM_ERROR_CAPTURING when either is being captured (use
+// CUDA's own events there), GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_stream_wait(gpumem_stream s,
+                                 gpumem_stream on);
+
+/* ---- Allocating and freeing ----------------------------------------------------------------------------------------
+ *
+ * Memory is ordered on a stream: it may be used by work submitted to that stream after the allocation, and by other
+ * streams once they wait for that point. A free is ordered too: it takes effect after the work submitted before it,
+ * so nobody waits on the host. Addresses are device addresses: do not dereference them on the host.
+ */
+
+// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical memory.
+#define GPUMEM_MALLOC_SINGLE_HANDLE 1
+
+// A single handle that gpumem_export_fd can share with another process.
+#define GPUMEM_MALLOC_EXPORTABLE 2
+
+// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs memory.
+#define GPUMEM_MALLOC_GUARD 4
+
+// The device field counts. Without it the allocation lives on the device its stream belongs to.
+#define GPUMEM_MALLOC_ON_DEVICE 65536
+
+// What to allocate, for gpumem_malloc_with. A field that is 0 means its default.
+typedef struct gpumem_malloc_options {
+    // sizeof(gpumem_malloc_options).
+    uint32_t size;
+    // GPUMEM_MALLOC_*, or-ed together.
+    uint32_t flags;
+    // How much, bytes. 0 gives a unique pointer that must be freed.
+    size_t bytes;
+    // A power of two, bytes; 0 means 256, and less than 256 gives 256.
+    size_t alignment;
+    // The stream whose order the memory follows; NULL is the legacy default stream.
+    gpumem_stream stream;
+    // A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
+    uint64_t tag;
+    // The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
+    int32_t device;
+    // Must be 0.
+    uint32_t reserved;
+} gpumem_malloc_options;
+
+// Facts about a live allocation.
+typedef struct gpumem_pointer_info {
+    // sizeof(gpumem_pointer_info), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // GPUMEM_MALLOC_* it was made with.
+    uint32_t flags;
+    // Its first byte.
+    void *base;
+    // Bytes asked for.
+    size_t requested;
+    // Bytes usable from base, at least those asked for.
+    size_t usable;
+    // The stream it was allocated on. A name only: the stream may be gone.
+    gpumem_stream stream;
+    // A number that no other allocation of this process has had or will have.
+    uint64_t id;
+    // The caller's tag.
+    uint64_t tag;
+    // The device it lives on.
+    int32_t device;
+    // 0.
+    uint32_t reserved;
+} gpumem_pointer_info;
+
+// Allocates on the current device, in the order of its legacy default stream.
+//
+// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not cleared.
+// Returns the memory, which the caller owns until a free, or NULL on failure; gpumem_last_status says why:
+// GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER, and what starting can give. Work on a stream that does not
+// synchronise with the default stream must be made to wait for it; gpumem_malloc_async is made for that.
+void *gpumem_malloc(size_t bytes);
+
+// Frees, in the order of the stream the memory was allocated on.
+//
+// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
+// the stream it was allocated on, or ordered before it, or announced by gpumem_record_stream; otherwise use
+// gpumem_free_async. Never blocks on the device. A pointer that is unknown, interior or freed already changes
+// nothing; it is counted in gpumem_stats, kept as this thread's last error, and said on stderr (not every one of a
+// flood; GPUMEM_LOG=0 turns it off). In a forked child and at exit it does nothing.
+void gpumem_free(void *ptr);
+
+// Allocates in the order of a stream, on the stream's device.
+//
+// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL. Aligned to 256
+// bytes, not cleared. out receives the memory, which the caller owns until a free; usable by work submitted to s
+// from now on. Does not wait for the device unless memory is short (GPUMEM_REUSE).
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_INVALID_STREAM,
+// GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
+
+// Frees in the order of a stream: the memory is reused once the work submitted to s before this call is done.
+//
+// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
+// s, or ordered before it, or announced by gpumem_record_stream; s need not be the stream it was allocated on.
+// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
+gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
+
+// Allocates with every option there is.
+//
+// opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
+// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
+// flags, a device that does not exist or is not the stream's, or options that are not well formed;
+// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks.
+gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void **out);
+
+// Changes the size of an allocation, keeping its contents up to the smaller of both sizes.
+//
+// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer that must be
+// freed. Grows in place by mapping where it can, otherwise moves by a copy in the order of s, on which all use of
+// the old memory must be ordered. out receives the memory, which may be at the same address; then ptr is no longer
+// the caller's. On failure ptr is unchanged and still the caller's.
+// Errors: those of gpumem_malloc_async and gpumem_free_async.
+gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, void **out);
+
+// Announces that an allocation is also used on s: after it is freed, reuse waits for the work submitted to s too.
+//
+// ptr is the start of an allocation. s must stay alive until the free. Call it after submitting to s, or at any time
+// before the free; once per stream is enough.
+// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_INVALID_STREAM.
+gpumem_status gpumem_record_stream(void *ptr, gpumem_stream s);
+
+// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each device that is in
+// use. Live memory stays. 0 gives back all that is free.
+//
+// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
+// Errors: GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_trim(size_t keep_bytes);
+
+// Sets the most bytes that gpumem may map on a device.
+//
+// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has.
+// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_set_limit(int device, size_t bytes);
+
+// How many bytes can be used from ptr, the start of an allocation: at least those asked for.
+//
+// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then gpumem_last_status has
+// GPUMEM_ERROR_UNKNOWN_POINTER.
+size_t gpumem_usable_size(const void *ptr);
+
+// The number of an allocation: no other of this process has had it or will have it, though addresses come again.
+//
+// ptr is the start of a live allocation. out receives a number that is not 0.
+// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
+gpumem_status gpumem_allocation_id(const void *ptr, uint64_t *out);
+
+// Facts about the live allocation that contains ptr, which may point into the middle of it.
+//
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the size impossible,
+// GPUMEM_ERROR_UNKNOWN_POINTER.
+gpumem_status gpumem_pointer_info_get(const void *ptr, struct gpumem_pointer_info *out);
+
+// Checks every invariant of gpumem's own state. Slow; for tests.
+//
+// Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold, and what starting can give.
+gpumem_status gpumem_validate(void);
+
+/* ---- Copying and filling -------------------------------------------------------------------------------------------
+ *
+ * Between device memory and host memory in any direction. The asynchronous forms return before the work is done:
+ * host memory must stay valid until the stream has passed it. Copies from or to host memory that is not page-locked
+ * may block.
+ */
+
+// Copies bytes from src to dst in the order of a stream.
+//
+// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the pointers.
+// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_memcpy_async(void *dst, const void *src, size_t bytes, gpumem_stream s);
+
+// Copies bytes from src to dst in the order of the legacy default stream, and waits until it is done.
+//
+// As gpumem_memcpy_async. Blocks; not legal during a stream capture.
+gpumem_status gpumem_memcpy(void *dst, const void *src, size_t bytes);
+
+// Fills device memory with a byte, in the order of a stream.
+//
+// value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
+// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_INVALID_STREAM,
+// GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_memset_async(void *dst, int value, size_t bytes, gpumem_stream s);
+
+// Fills device memory with a byte in the order of the legacy default stream, and waits until it is done.
+//
+// As gpumem_memset_async. Blocks; not legal during a stream capture.
+gpumem_status gpumem_memset(void *dst, int value, size_t bytes);
+
+/* ---- Sharing with other processes ----------------------------------------------------------------------------------
+ *
+ * Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file descriptor, sent over a
+ * Unix socket or inherited. Both processes then see the same memory; ordering their work is their own affair.
+ */
+
+// Makes a file descriptor for an allocation.
+//
+// ptr is the start of a live allocation made with GPUMEM_MALLOC_EXPORTABLE. out receives the descriptor, which the
+// caller owns and closes; it keeps the memory alive, as every import does. It is closed by exec.
+// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the allocation is not exportable,
+// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_export_fd(const void *ptr, int *out);
+
+// Maps memory that gpumem_export_fd exported, in this or another process.
+//
+// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out receives the memory
+// on the given device, which the caller owns and frees like any other; freeing it here leaves it with the others.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the export's, or there is no
+// such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_import_fd(int fd, size_t bytes, int device, void **out);
+
+/* ---- Looking inside ------------------------------------------------------------------------------------------------
+ *
+ * Counters and dumps are a moment's picture: other threads go on while they are taken.
+ */
+
+// One device's counters. Bytes unless a field says that it counts.
+typedef struct gpumem_stats {
+    // sizeof(gpumem_stats), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // The device they belong to.
+    int32_t device;
+    // Addresses reserved.
+    uint64_t reserved;
+    // Physical memory mapped.
+    uint64_t mapped;
+    // The most that mapped ever was, since the last gpumem_stats_reset_peak.
+    uint64_t peak_mapped;
+    // What callers asked for and have not freed.
+    uint64_t requested;
+    // What was handed out for it, rounding included.
+    uint64_t live;
+    // The most that live was where it was observed: at every growth and at every gpumem_stats_get.
+    uint64_t peak_live;
+    // Free and mapped, usable by its own stream at once.
+    uint64_t free;
+    // Free and mapped, waiting for a stream.
+    uint64_t waiting;
+    // Unmapped addresses inside the reservation.
+    uint64_t holes;
+    // Old addresses of memory that has moved, not yet unmapped.
+    uint64_t zombies;
+    // The largest request that could be met without new physical memory, allowing for remapping.
+    uint64_t largest_without_growth;
+    // The largest free region, usable with no driver call.
+    uint64_t largest_free;
+    // Live allocations, a count.
+    uint64_t allocations;
+    // Allocations ever made, a count.
+    uint64_t mallocs;
+    // Frees ever done, a count.
+    uint64_t frees;
+    // Physical allocations mapped, a count.
+    uint64_t extents;
+    // Physical allocations moved to other addresses so far, a count.
+    uint64_t moved;
+    // Requests met by moving physical memory so far, a count.
+    uint64_t stitches;
+    // Times that physical memory was added so far, a count.
+    uint64_t growths;
+    // Streams known, a count.
+    uint64_t streams;
+    // Frees refused as double, a count.
+    uint64_t double_frees;
+    // Pointers refused as unknown, a count.
+    uint64_t unknown_pointers;
+    // Requests refused for lack of memory, a count.
+    uint64_t out_of_memory;
+} gpumem_stats;
+
+// How often one driver call was made.
+typedef struct gpumem_driver_call {
+    // The call's name, terminated.
+    char name[40];
+    // How often it was made since gpumem started.
+    uint64_t calls;
+} gpumem_driver_call;
+
+// The counters of one device.
+//
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
+// size impossible, and what starting can give.
+gpumem_status gpumem_stats_get(int device, struct gpumem_stats *out);
+
+// Sets the peaks of one device back to the present values.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such device, and what starting can give.
+gpumem_status gpumem_stats_reset_peak(int device);
+
+// Lists every region of one device's memory in address order, as text for people.
+//
+// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may be NULL; it
+// receives the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
+// Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0, and what starting can
+// give.
+gpumem_status gpumem_dump(int device, char *buf, size_t cap, size_t *needed);
+
+// How often each driver call was made, in a fixed order.
+//
+// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
+// receives how many there are.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0, and what starting can give.
+gpumem_status gpumem_driver_calls(struct gpumem_driver_call *out, size_t cap, size_t *count);
+
+/* ---- PyTorch -------------------------------------------------------------------------------------------------------
+ *
+ * The two functions for torch.cuda.memory.CUDAPluggableAllocator(path, alloc, free), and the hooks that its
+ * _allocator takes by address: set_init_fn, set_reset_fn, set_memory_fraction_fn, set_base_alloc_fn,
+ * set_record_stream_fn. The signatures are torch's.
+ *
+ * Torch takes whatever its allocator returns for memory, NULL included, and only an exception stops it. So in a
+ * process that has loaded torch's libc10_cuda.so a failure here throws std::runtime_error with the text of
+ * gpumem_last_error, which Python sees as RuntimeError; gpumem_torch_free and gpumem_torch_record_stream, which
+ * torch calls where it cannot take an exception, only keep the error. Elsewhere no function of this header throws.
+ */
+
+// Allocates for torch: size bytes on a device, in the order of torch's current stream.
+//
+// A size of 0 gives a unique pointer that torch will free. Returns the memory, or fails as said above; outside of
+// torch a failure returns NULL.
+void *gpumem_torch_malloc(ssize_t size, int device, gpumem_stream s);
+
+// Frees what gpumem_torch_malloc gave, in the order of the stream that torch allocated it on.
+//
+// size and device are torch's record of it and not needed. ptr may be NULL. Never throws: an error changes nothing,
+// is kept as this thread's last one and said on stderr, as gpumem_free does.
+void gpumem_torch_free(void *ptr, ssize_t size, int device, gpumem_stream s);
+
+// For set_init_fn: starts gpumem, so that a wrong setting fails here and not at the first tensor.
+void gpumem_torch_init(int device_count);
+
+// For set_reset_fn, which torch.cuda.empty_cache() calls: gives all free physical memory back, as gpumem_trim(0).
+void gpumem_torch_reset(void);
+
+// For set_memory_fraction_fn: limits a device to a share of its memory, more than 0 and at most 1.
+void gpumem_torch_memory_fraction(double fraction, int device);
+
+// For set_base_alloc_fn: the start of the allocation that contains ptr, and in *size, unless NULL, its usable bytes.
+//
+// Fails as said above for a pointer that gpumem does not know; outside of torch it then returns NULL.
+void *gpumem_torch_base_alloc(void *ptr, size_t *size);
+
+// For set_record_stream_fn, which Tensor.record_stream() calls: as gpumem_record_stream.
+//
+// NULL does nothing. Never throws: memory that is not gpumem's is left alone, as torch's own allocator does.
+void gpumem_torch_record_stream(void *ptr, gpumem_stream s);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

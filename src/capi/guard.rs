@@ -1,0 +1,141 @@
+//! What every entry point runs in: no panic gets out, every failure is remembered for the thread it happened on.
+
+use super::error::gpumem_status;
+use super::text;
+use crate::base::{Error, Result, Status};
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::c_char;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// Longest text kept, bytes; longer ones are cut at a character boundary.
+const TEXT_BYTES: usize = 1000;
+
+/// This thread's last failure. Plain bytes with a constant initial value, so that the thread-local needs neither
+/// lazy initialisation nor a destructor: it can be used from other libraries' exit handlers.
+struct LastError {
+    status: Status,
+    len: usize,
+    text: [u8; TEXT_BYTES],
+}
+
+thread_local! {
+    static LAST: RefCell<LastError> =
+        const { RefCell::new(LastError { status: Status::Ok, len: 0, text: [0; TEXT_BYTES] }) };
+}
+
+/// Runs an entry point that returns a status.
+pub(super) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_status {
+    match run(entry) {
+        Ok(()) => Status::Ok as gpumem_status,
+        Err(e) => e.status as gpumem_status,
+    }
+}
+
+/// Runs an entry point that returns a value, and `failed` when it cannot.
+pub(super) fn guard_value<T>(failed: T, entry: impl FnOnce() -> Result<T>) -> T {
+    run(entry).unwrap_or(failed)
+}
+
+/// Runs an entry point: a panic becomes an `Internal` error, and any error becomes the thread's last one.
+pub(super) fn run<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
+    // Unwind safety: nothing of the caller's is seen again after a panic, and the core's locks recover from poison.
+    let result = catch_unwind(AssertUnwindSafe(entry)).unwrap_or_else(|panic| Err(from_panic(panic)));
+    if let Err(e) = &result {
+        remember(e);
+    }
+    result
+}
+
+fn from_panic(panic: Box<dyn Any + Send>) -> Error {
+    let said = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(s), _) => s,
+        (_, Some(s)) => s.as_str(),
+        _ => "no message",
+    };
+    let e = Error::internal(format!("gpumem stopped at a bug of its own ({said}); please report it"));
+    // Dropping a foreign payload may panic in its turn, here outside of any catch. Leaking it cannot.
+    std::mem::forget(panic);
+    e
+}
+
+fn remember(e: &Error) {
+    let cut = text::floor_char_boundary(&e.message, TEXT_BYTES);
+    // Neither failure can happen (no destructor, no re-entry); both would only lose a text.
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            last.status = e.status;
+            last.len = cut;
+            for (to, from) in last.text.iter_mut().zip(e.message.as_bytes().iter().take(cut)) {
+                *to = *from;
+            }
+        }
+    });
+}
+
+/// The status of this thread's last failure, `Ok` when there was none.
+pub(super) fn last_status() -> Status {
+    LAST.try_with(|last| last.try_borrow().map_or(Status::Ok, |last| last.status)).unwrap_or(Status::Ok)
+}
+
+/// Copies the text of this thread's last failure out; see [`text::copy_out`].
+///
+/// # Safety
+/// `buf` is null or `cap` writable bytes.
+pub(super) unsafe fn last_text(buf: *mut c_char, cap: usize) -> usize {
+    LAST.try_with(|last| match last.try_borrow() {
+        // SAFETY: passed on from the caller.
+        Ok(last) => unsafe { text::copy_out(last.text.get(..last.len).unwrap_or_default(), buf, cap) },
+        Err(_) => 0,
+    })
+    .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    fn text() -> String {
+        let mut buf = [0u8; 2048];
+        // SAFETY: a buffer of that many bytes.
+        let n = unsafe { last_text(buf.as_mut_ptr().cast(), buf.len()) };
+        String::from_utf8(buf[..n].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_and_a_text() {
+        let status = guard(|| panic!("the {} broke", "thing"));
+        assert_eq!(status, Status::Internal as i32);
+        assert_eq!(last_status(), Status::Internal);
+        assert!(text().contains("the thing broke"), "{}", text());
+    }
+
+    #[test]
+    fn a_payload_that_panics_when_dropped_stays_inside() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        assert_eq!(guard(|| std::panic::panic_any(Bomb)), Status::Internal as i32);
+    }
+
+    #[test]
+    fn errors_stay_on_their_thread_and_success_keeps_them() {
+        assert_eq!(guard(|| Err(Error::invalid("mine"))), Status::Invalid as i32);
+        let other = std::thread::spawn(|| (last_status(), text())).join().unwrap();
+        assert_eq!(other, (Status::Ok, String::new()));
+        assert_eq!(guard(|| Ok(())), 0);
+        assert_eq!((last_status(), text()), (Status::Invalid, "mine".into()));
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        guard(|| Err(Error::invalid("é".repeat(TEXT_BYTES))));
+        assert_eq!(text(), "é".repeat(TEXT_BYTES / 2));
+        guard(|| Err(Error::invalid("aé".repeat(TEXT_BYTES))));
+        assert!(text().len() >= TEXT_BYTES - 2);
+    }
+}

@@ -1,0 +1,111 @@
+//! Copying and filling
+//!
+//! Between device memory and host memory in any direction. The asynchronous forms return before the work is done:
+//! host memory must stay valid until the stream has passed it. Copies from or to host memory that is not page-locked
+//! may block.
+
+use super::error::gpumem_status;
+use super::guard::guard;
+use super::types::{address, gpumem_stream, not_null, stream};
+use crate::base::{Error, Result, StreamHandle};
+use crate::context::Context;
+use crate::driver::Driver;
+use std::ffi::{c_int, c_void};
+
+/// Copies bytes from src to dst in the order of a stream.
+///
+/// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the pointers.
+/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_memcpy_async(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    s: gpumem_stream,
+) -> gpumem_status {
+    guard(|| {
+        check_copy(dst, src, bytes)?;
+        copy(Context::global()?.driver(), dst, src, bytes, stream(s))
+    })
+}
+
+/// Copies bytes from src to dst in the order of the legacy default stream, and waits until it is done.
+///
+/// As gpumem_memcpy_async. Blocks; not legal during a stream capture.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, bytes: usize) -> gpumem_status {
+    guard(|| {
+        check_copy(dst, src, bytes)?;
+        let driver = Context::global()?.driver();
+        copy(driver, dst, src, bytes, StreamHandle::LEGACY)?;
+        driver.stream_sync(driver.current_device()?, StreamHandle::LEGACY)
+    })
+}
+
+/// Fills device memory with a byte, in the order of a stream.
+///
+/// value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
+/// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_INVALID_STREAM,
+/// GPUMEM_ERROR_DRIVER, and what starting can give.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_memset_async(
+    dst: *mut c_void,
+    value: c_int,
+    bytes: usize,
+    s: gpumem_stream,
+) -> gpumem_status {
+    guard(|| {
+        check_range(dst, bytes, "dst")?;
+        set(Context::global()?.driver(), dst, value, bytes, stream(s))
+    })
+}
+
+/// Fills device memory with a byte in the order of the legacy default stream, and waits until it is done.
+///
+/// As gpumem_memset_async. Blocks; not legal during a stream capture.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_memset(dst: *mut c_void, value: c_int, bytes: usize) -> gpumem_status {
+    guard(|| {
+        check_range(dst, bytes, "dst")?;
+        let driver = Context::global()?.driver();
+        set(driver, dst, value, bytes, StreamHandle::LEGACY)?;
+        driver.stream_sync(driver.current_device()?, StreamHandle::LEGACY)
+    })
+}
+
+fn copy(driver: &dyn Driver, dst: *mut c_void, src: *const c_void, bytes: usize, s: StreamHandle) -> Result<()> {
+    let dev = driver.stream_device(s)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    driver.copy_async(dev, address(dst), address(src), bytes as u64, s)
+}
+
+fn set(driver: &dyn Driver, dst: *mut c_void, value: c_int, bytes: usize, s: StreamHandle) -> Result<()> {
+    let dev = driver.stream_device(s)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    driver.set_async(dev, address(dst), value as u8, bytes as u64, s)
+}
+
+fn check_copy(dst: *const c_void, src: *const c_void, bytes: usize) -> Result<()> {
+    check_range(dst, bytes, "dst")?;
+    check_range(src, bytes, "src")?;
+    if address(dst).abs_diff(address(src)) < bytes as u64 {
+        return Err(Error::invalid(format!("copying {bytes} bytes from {src:p} to {dst:p}: the ranges overlap")));
+    }
+    Ok(())
+}
+
+fn check_range(ptr: *const c_void, bytes: usize, parameter: &str) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    not_null(ptr, parameter)?;
+    match address(ptr).checked_add(bytes as u64) {
+        Some(_) => Ok(()),
+        None => Err(Error::invalid(format!("{bytes} bytes from {parameter} {ptr:p} end beyond the address space"))),
+    }
+}

@@ -1,0 +1,47 @@
+//! Types every entry point uses, and their conversions. The header's prologue declares the stream by hand.
+
+use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::context::Context;
+use std::ffi::{c_int, c_void};
+
+/// CUDA's stream object. Never looked into here.
+#[repr(C)]
+pub struct CUstream_st {
+    _opaque: [u8; 0],
+}
+
+/// A `cudaStream_t` / `CUstream`; null is the legacy default stream.
+#[allow(non_camel_case_types)]
+pub type gpumem_stream = *mut CUstream_st;
+
+/// The core's name for a stream.
+pub(super) fn stream(s: gpumem_stream) -> StreamHandle {
+    StreamHandle(s as usize).canonical()
+}
+
+/// The core's name for a device, if there is such a device.
+pub(super) fn device_id(ctx: &Context, ordinal: c_int) -> Result<DeviceId> {
+    let count = ctx.driver().device_count();
+    match u32::try_from(ordinal) {
+        Ok(d) if d < count => Ok(DeviceId(d)),
+        _ => Err(Error::invalid(format!("device {ordinal} does not exist: there are {count}, counted from 0"))),
+    }
+}
+
+/// An address as the core counts it.
+pub(super) fn address(ptr: *const c_void) -> u64 {
+    ptr as usize as u64
+}
+
+/// A device address as C holds it. Addresses come from this process's address space, so they always fit.
+pub(super) fn pointer(address: u64) -> *mut c_void {
+    address as usize as *mut c_void
+}
+
+/// Fails when a pointer parameter that must not be null is.
+pub(super) fn not_null<T>(ptr: *const T, parameter: &str) -> Result<()> {
+    if ptr.is_null() {
+        return Err(Error::invalid(format!("{parameter} is NULL")));
+    }
+    Ok(())
+}

@@ -68,14 +68,10 @@ fn stride(size: u64) -> u64 {
 
 impl Model {
     fn new(seed: u64, wait: bool) -> Model {
-        let host = HostDriver::new(HostOptions { bytes_per_device: 256 * PAGE, ..HostOptions::simulation(seed) }).unwrap();
-        let options = PoolOptions {
-            va_size: 64 << 30,
-            limit: 200 * PAGE,
-            max_extent: 4 * PAGE,
-            wait,
-            ..PoolOptions::default()
-        };
+        let host =
+            HostDriver::new(HostOptions { bytes_per_device: 256 * PAGE, ..HostOptions::simulation(seed) }).unwrap();
+        let options =
+            PoolOptions { va_size: 64 << 30, limit: 200 * PAGE, max_extent: 4 * PAGE, wait, ..PoolOptions::default() };
         let driver: Arc<dyn Driver> = host.clone();
         let pool = Pool::new(driver, DEV, options).unwrap();
         let mut streams: Vec<_> = (0..5).map(|_| host.stream_create(DEV).unwrap()).collect();
@@ -248,7 +244,10 @@ impl Model {
         let m = self.host.mem_info(DEV).unwrap();
         assert_eq!(m.free, m.total, "physical memory leaked");
         assert_eq!(self.host.take_reports(), vec![]);
-        println!("{} stitches, {} extents moved, {} growths, {} requests refused", s.stitches, s.moved, s.growths, self.refused);
+        println!(
+            "{} stitches, {} extents moved, {} growths, {} requests refused",
+            s.stitches, s.moved, s.growths, self.refused
+        );
         assert!(s.stitches > 20, "the run must have stitched to mean anything");
     }
 }

@@ -39,7 +39,8 @@ fn walk(spare: u64) -> Walk {
 
 impl Walk {
     fn malloc(&self, pages: u64) -> u64 {
-        let ptr = self.pool.malloc(&AllocRequest { size: pages * P, stream: self.stream, ..Default::default() }).unwrap();
+        let ptr =
+            self.pool.malloc(&AllocRequest { size: pages * P, stream: self.stream, ..Default::default() }).unwrap();
         self.pool.validate().unwrap();
         ptr
     }

@@ -307,7 +307,7 @@ fn a_reservation_in_use_stays(d: &Dut) {
 }
 
 fn one_call_covers_many_mappings(d: &Dut) {
-    let b = block(d, 64);
+    let b = block(d, 16);
     d.set_async(D, b.va, 0x11, b.size, LEGACY).unwrap();
     assert!(read(d, b.va, b.size as usize, LEGACY).iter().all(|x| *x == 0x11));
     b.drop(d);

@@ -1,6 +1,7 @@
 //! Things that take a process of their own: sharing, faults, and what is left after a driver.
 
 use super::*;
+use std::io::Write;
 
 const CHILD: &str = "GPUMEM_TEST_CHILD";
 
@@ -99,4 +100,42 @@ fn a_dropped_driver_gives_everything_back() {
         }
     }
     assert_eq!(open_files(), 0);
+}
+
+#[test]
+fn running_out_of_mappings_names_the_limit() {
+    let limit: u64 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    if limit > 200_000 {
+        let _ = writeln!(std::io::stderr(), "skipped: running out of mappings: vm.max_map_count is {limit}");
+        return;
+    }
+    if role().is_none() {
+        // Alone in a process, whose mappings it uses up.
+        let out = child("processes::running_out_of_mappings_names_the_limit", "alone", Stdio::null());
+        assert!(out.status.success(), "{out:?}");
+        return;
+    }
+    const PAGE: u64 = 4096;
+    let d = HostDriver::new(HostOptions { granularity: PAGE, ..HostOptions::default() }).unwrap();
+    let n = limit + 100;
+    let va = d.va_reserve(D, n * PAGE, PAGE).unwrap();
+    let mut handles: Vec<_> = (0..n).map(|_| d.phys_create(D, PAGE, PhysFlags::default()).unwrap()).collect();
+    // Backwards, so that no two can be one mapping of the kernel's.
+    handles.reverse();
+    let refused = handles.iter().enumerate().find_map(|(i, h)| {
+        let at = va + i as u64 * PAGE;
+        d.map(D, at, PAGE, *h).err().map(|e| (i as u64, e))
+    });
+    let (i, e) = refused.expect("more mappings than the limit");
+    assert_eq!(e.status, Status::OutOfMemory, "{e}");
+    assert!(e.message.contains("vm.max_map_count"), "{e}");
+    // Nothing happened to the refused one, and the others are as before.
+    let h = handles[i as usize];
+    assert!(d.unmap(va + i * PAGE, PAGE).is_err(), "it is not mapped");
+    d.unmap(va + PAGE, PAGE).expect("unmapping works at the limit");
+    d.unmap(va + 2 * PAGE, (i - 2) * PAGE).unwrap();
+    d.map(D, va + i * PAGE, PAGE, h).unwrap();
+    d.set_access(va + i * PAGE, PAGE, &[D]).unwrap();
+    d.set_async(D, va + i * PAGE, 1, PAGE, LEGACY).unwrap();
+    assert_eq!(d.take_reports(), []);
 }

@@ -254,7 +254,7 @@ impl HostDriver {
         st
     }
 
-    fn wait_for_progress<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+    pub(super) fn wait_for_progress<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.waiters += 1;
         let mut st = self.progress.wait(st).unwrap_or_else(|e| e.into_inner());
         st.waiters -= 1;

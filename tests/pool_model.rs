@@ -45,6 +45,8 @@ struct Live {
     stream: usize,
     /// The pattern that the block holds.
     pattern: u64,
+    /// Its own stream is gone and it is used on another since, so a free without a stream would name the wrong order.
+    orphan: bool,
     /// Other streams that used it and were recorded.
     users: Vec<usize>,
     id: u64,
@@ -144,7 +146,7 @@ impl Model {
         assert!(info.usable >= size);
         assert!(self.ids.insert(info.id), "an allocation id came twice");
         let pattern = self.write(ptr, size, stream);
-        self.live.insert(ptr, Live { size, stream, pattern, users: Vec::new(), id: info.id });
+        self.live.insert(ptr, Live { size, stream, pattern, orphan: false, users: Vec::new(), id: info.id });
         self.bytes += size;
     }
 
@@ -161,7 +163,7 @@ impl Model {
                 self.join(block.stream, other);
                 self.pool.free(ptr, Some(self.streams[other])).unwrap();
             }
-            1 => self.pool.free(ptr, None).unwrap(),
+            1 if !block.orphan => self.pool.free(ptr, None).unwrap(),
             _ => self.pool.free(ptr, Some(self.streams[block.stream])).unwrap(),
         }
     }
@@ -191,7 +193,8 @@ impl Model {
                 // The copy is checked by its first word: the pattern's other words depend on the size.
                 self.check(new, block.size.min(size).min(8), block.pattern, block.stream);
                 let pattern = self.write(new, size, block.stream);
-                self.live.insert(new, Live { size, stream: block.stream, pattern, users: Vec::new(), id });
+                self.live
+                    .insert(new, Live { size, stream: block.stream, pattern, orphan: false, users: Vec::new(), id });
             }
             Err(e) => assert_eq!(e.status, gpumem::base::Status::OutOfMemory, "{e}"),
         }
@@ -209,6 +212,7 @@ impl Model {
         self.host.stream_destroy(DEV, self.streams[n]).unwrap();
         for block in self.live.values_mut().filter(|l| l.stream == n) {
             block.stream = 5;
+            block.orphan = true;
         }
         self.streams[n] = self.host.stream_create(DEV).unwrap();
     }
@@ -236,6 +240,9 @@ impl Model {
         while !self.live.is_empty() {
             self.free();
         }
+        self.host.device_sync(DEV).unwrap();
+        // The first marks what was freed since; the simulated device may take its time to pass the mark.
+        self.pool.trim(0).unwrap();
         self.host.device_sync(DEV).unwrap();
         self.pool.trim(0).unwrap();
         self.pool.validate().unwrap();

@@ -23,7 +23,7 @@ help:
 
 need-cargo:
 	@command -v '$(CARGO)' >/dev/null 2>&1 || { \
-	  echo 'cargo is missing; install Rust 1.80 or newer: https://rustup.rs, or: apt install rustup && rustup default stable' >&2; \
+	  echo 'cargo is missing; install Rust 1.88 or newer from https://rustup.rs and open a new shell' >&2; \
 	  exit 1; }
 
 # Rust links with the C compiler too.

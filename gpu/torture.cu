@@ -1,6 +1,6 @@
 // Kernel-level torture of gpumem on a real GPU.
 //
-//   torture [seconds=60] [threads=4] [limit MiB=6144] [seed=1]
+//   torture [seconds=60] [threads=4] [limit MiB=6144] [seed=1] [break]
 //
 // Every block is filled by a kernel with a pattern of its owner's id, and every word of it is compared by a kernel right
 // before it is freed. Some kernels spin for a millisecond before they touch memory, so that memory handed on too early
@@ -8,7 +8,8 @@
 // Blocks are freed on their own stream, on another stream, after record_stream, in the order of the stream they came
 // from, and by another thread; streams are created, used and destroyed on the way with work pending; a limit on mapped
 // memory makes large requests stitch. Counts every wrong word, every error and every refused request; exits with 1
-// when there is any corruption or error.
+// when there is any corruption or error. With `break` it frees some blocks on a stream that is not ordered after their
+// last use, which no allocator can make good: the corruption that follows must be found, or the torture is no proof.
 #include <gpumem.h>
 
 #include <cuda_runtime.h>
@@ -94,6 +95,7 @@ static std::atomic<u64> n_alloc{0}, n_free{0}, n_cross{0}, n_recorded{0}, n_orig
     n_streams{0}, n_big{0}, n_trim{0}, n_refused{0}, n_retried{0}, n_delayed{0}, bytes_checked{0};
 static std::atomic<int64_t> live_bytes{0};
 static size_t limit_bytes;
+static bool broken = false;
 static Report *report;  // device memory that is not gpumem's
 
 static void failed(const char *what, const char *why, int line) {
@@ -280,8 +282,12 @@ class Worker {
             GPUMEM(gpumem_free_async(b.ptr, streams_[on]));
             break;
         case 1:  // on another stream, ordered after that
-            order(streams_[to], streams_[on]);
-            check_on(streams_[to], b, b.bytes);
+            if (broken) {
+                check_on(streams_[on], b, b.bytes);
+            } else {
+                order(streams_[to], streams_[on]);
+                check_on(streams_[to], b, b.bytes);
+            }
             GPUMEM(gpumem_free_async(b.ptr, streams_[to]));
             submitted(to);
             n_cross++;
@@ -547,8 +553,9 @@ int main(int argc, char **argv) {
     const int threads = argc > 2 ? atoi(argv[2]) : 4;
     limit_bytes = (size_t)(argc > 3 ? atoll(argv[3]) : 6144) << 20;
     const u64 seed = argc > 4 ? strtoull(argv[4], nullptr, 0) : 1;
-    if (seconds <= 0 || threads < 1 || limit_bytes < ((size_t)512 << 20)) {
-        fprintf(stderr, "usage: torture [seconds > 0] [threads >= 1] [limit in MiB >= 512] [seed]\n");
+    broken = argc > 5 && strcmp(argv[5], "break") == 0;
+    if (seconds <= 0 || argc > 6 || (argc > 5 && !broken) || threads < 1 || limit_bytes < ((size_t)512 << 20)) {
+        fprintf(stderr, "usage: torture [seconds > 0] [threads >= 1] [limit in MiB >= 512] [seed] [break]\n");
         return 2;
     }
     CUDA(cudaSetDevice(0));

@@ -153,7 +153,7 @@ impl Pool {
                 st.settle(&self.order, &self.index);
                 let found = st
                     .cut_for(want.size, want.align, |r| self.order.settled(r.order))
-                    .or_else(|| st.take_waiting_of(me.number, want.size, want.align));
+                    .or_else(|| st.take_waiting_of(me.number, want.size, want.align, &self.order));
                 if let Some(r) = found {
                     let addr = st.hand_out(r, block, &self.index);
                     other.publish(&st);

@@ -72,13 +72,13 @@ impl Pool {
         pieces
     }
 
-    /// The pool in the notation of docs/spec/pool.md, sizes in `unit` bytes, e.g. `[4][-6][1]`. Holes are left out at
-    /// the end of a reservation; `...` stands for one between two spans that never was mapped.
+    /// The pool in the notation of docs/spec/pool.md, sizes in `unit` bytes, e.g. `[4][-6][1]`. The hole behind the
+    /// last piece is left out; `[...]` stands for one of 64 units or more, such as the pool leaves between spans.
     pub fn layout(&self, unit: u64) -> String {
         let pieces = self.pieces();
         let last = pieces.iter().rposition(|p| p.sign != "*").map_or(0, |i| i + 1);
         let text = |p: &Piece| match (p.sign, p.size % unit) {
-            ("*", _) if p.size >= 1 << 30 => "[...]".to_string(),
+            ("*", _) if p.size >= 64 * unit => "[...]".to_string(),
             (s, 0) => format!("[{s}{}]", p.size / unit),
             (s, _) => format!("[{s}{:.2}]", p.size as f64 / unit as f64),
         };

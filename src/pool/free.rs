@@ -21,6 +21,16 @@ enum Found<'a> {
     Dedicated,
 }
 
+/// Notes that `lane` uses the block at `ptr`, which was made on lane `of`.
+fn note_user(st: &mut HeapState, ptr: u64, lane: u32, of: u32) {
+    if lane != of || st.users.contains_key(&ptr) {
+        let users = st.users.entry(ptr).or_default();
+        if !users.contains(&lane) {
+            users.push(lane);
+        }
+    }
+}
+
 impl Pool {
     /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is `None`.
     pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
@@ -187,14 +197,12 @@ impl Pool {
                     d.add_user(lane);
                 }
             }
-            Found::Block { heap, mut st, .. } | Found::Object { heap, mut st, .. } => {
-                if lane != heap.number || st.users.contains_key(&ptr) {
-                    let users = st.users.entry(ptr).or_default();
-                    if !users.contains(&lane) {
-                        users.push(lane);
-                    }
-                }
+            Found::Block { mut st, region, .. } => {
+                // Not the heap's number: the block may lie in another stream's heap.
+                let of = st.regions.get(region).block.lane;
+                note_user(&mut st, ptr, lane, of);
             }
+            Found::Object { heap, mut st, .. } => note_user(&mut st, ptr, lane, heap.number),
         }
         Ok(())
     }
@@ -332,6 +340,10 @@ impl Pool {
         let r = st.regions.get_mut(region);
         let (new, before) = (r.size, r.block.requested);
         r.block.requested = requested;
+        // It belongs to the stream it was resized for now, whichever it was made on.
+        r.block.stream = stream;
+        r.block.stream_id = heap.stream_id.load(Relaxed);
+        r.block.lane = heap.number;
         st.live_bytes = st.live_bytes + new - old;
         st.requested_bytes = st.requested_bytes + requested - before;
         Ok(true)

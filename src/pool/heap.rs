@@ -314,9 +314,9 @@ impl HeapState {
         None
     }
 
-    /// A waiting region that `lane` itself freed, with room for `size` bytes at `align`, made ready for it to cut:
+    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes at `align`, made ready for it to cut:
     /// the smallest such. Only that lane may use what is left over, too, so the rest goes on waiting.
-    pub(super) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64) -> Option<u32> {
+    pub(super) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
         let queue = &self.waiting.iter().find(|q| q.0 == lane)?.1;
         let fits = |r: &Region| r.addr.next_multiple_of(align) == r.addr && r.size >= size;
         let best = queue
@@ -327,7 +327,11 @@ impl HeapState {
             })
             .filter(|(w, r)| {
                 let g = self.regions.get(*r);
-                g.state == State::Waiting && g.ticket == w.ticket && fits(g) && !self.also.contains_key(&w.ticket)
+                g.state == State::Waiting
+                    && g.ticket == w.ticket
+                    && fits(g)
+                    && order.own(w.tag, lane)
+                    && !self.also.contains_key(&w.ticket)
             })
             .min_by_key(|(_, r)| self.regions.get(*r).size)
             .map(|(_, r)| r)?;

@@ -166,6 +166,11 @@ impl Order {
         }
     }
 
+    /// Whether memory with this tag may be used at once by the lane's present stream: it is later in its own order.
+    pub(super) fn own(&self, tag: Tag, lane: u32) -> bool {
+        tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))
+    }
+
     /// Asks the next free on `lane` to record a marker.
     pub(super) fn want(&self, lane: u32) {
         if let Some(l) = self.lane(lane) {
@@ -269,6 +274,19 @@ impl Order {
     pub(super) fn poll_all(&self, driver: &dyn Driver) -> Result<()> {
         let count = self.count.load(Acquire) as u32;
         (0..count).try_for_each(|lane| self.poll(driver, lane))
+    }
+
+    /// Polls until everything recorded so far is known to be done, or the device has been asked often enough to say
+    /// that it is busy: an idle device takes some microseconds to pass a fresh marker.
+    pub(super) fn poll_patiently(&self, driver: &dyn Driver) -> Result<()> {
+        const QUERIES: u32 = 512;
+        for _ in 0..QUERIES {
+            self.poll_context(driver)?;
+            if lock(&self.context).is_empty() {
+                break;
+            }
+        }
+        self.poll_all(driver)
     }
 
     fn poll_context(&self, driver: &dyn Driver) -> Result<()> {

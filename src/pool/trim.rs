@@ -16,7 +16,9 @@ impl Pool {
     pub fn trim(&self, keep: u64) -> Result<u64> {
         if self.counters.mapped.load(Relaxed) > keep {
             // Settles what was freed so far, on any stream, once the device has passed this point.
-            self.order.mark_context(&*self.driver)?;
+            if self.order.mark_context(&*self.driver)? {
+                self.order.poll_patiently(&*self.driver)?;
+            }
         }
         self.release_free(keep)
     }

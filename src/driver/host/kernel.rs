@@ -72,8 +72,9 @@ impl Kernel {
 /// Where the words of a pattern lie, and what they are. The last may be cut short by the end of the range.
 fn pattern(r: Range<u64>, id: u64, stride: u64) -> impl Iterator<Item = (Range<u64>, u64)> {
     let step = stride.max(8).next_multiple_of(8);
-    let last = r.end.saturating_sub(8).max(r.start);
     let base = r.start;
+    // Words lie at multiples of 8 from the start, so that none overlaps another; the last holds the last byte.
+    let last = base + (r.end - base).saturating_sub(1) / 8 * 8;
     (r.start..last).step_by(usize::try_from(step).unwrap_or(usize::MAX)).chain((last < r.end).then_some(last)).map(
         move |at| {
             // The place is relative to the range, so that a copy of the range holds the same pattern.

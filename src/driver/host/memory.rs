@@ -48,6 +48,7 @@ pub(super) struct Memory {
     reservations: BTreeMap<u64, Reservation>,
     mappings: BTreeMap<u64, Mapping>,
     pub(super) physical: Physical,
+    headroom: Option<os::Headroom>,
 }
 
 /// Physical bytes, and the address of the first of them as the operation named it.
@@ -71,7 +72,24 @@ fn bit(dev: DeviceId) -> u64 {
 
 impl Memory {
     pub(super) fn new(physical: Physical, granularity: u64) -> Memory {
-        Memory { granularity, reservations: BTreeMap::new(), mappings: BTreeMap::new(), physical }
+        Memory { granularity, reservations: BTreeMap::new(), mappings: BTreeMap::new(), physical, headroom: None }
+    }
+
+    /// Keeps some mappings in reserve for [`Memory::taking_away`], as long as there are enough of them.
+    fn keep_headroom(&mut self) -> Result<()> {
+        if self.headroom.is_none() {
+            self.headroom = Some(os::Headroom::new()?);
+        }
+        Ok(())
+    }
+
+    /// Does something that takes mappings away, giving up the headroom if it fails without.
+    fn taking_away(&mut self, f: impl Fn() -> Result<()>) -> Result<()> {
+        let done = f();
+        if done.is_ok() || self.headroom.take().is_none() {
+            return done;
+        }
+        f()
     }
 
     // ---- reservations -------------------------------------------------------------------------------------------
@@ -103,7 +121,7 @@ impl Memory {
                 size::human(m.size)
             )));
         }
-        os::unmap(va, size)?;
+        self.taking_away(|| os::unmap(va, size))?;
         self.reservations.remove(&va);
         Ok(())
     }
@@ -141,6 +159,7 @@ impl Memory {
                 size::human(m.size)
             )));
         }
+        self.keep_headroom()?;
         let (file, offset) = self.physical.file(key)?;
         os::map_file(va, size, file, offset)?;
         self.physical.pin(key);
@@ -214,7 +233,7 @@ impl Memory {
 
     /// Unmaps a range that `check_unmap` passed; returns the extents that are gone with it.
     pub(super) fn unmap(&mut self, r: Range<u64>) -> Result<Vec<Range<u64>>> {
-        os::unmap_to_reserved(r.start, r.end - r.start)?;
+        self.taking_away(|| os::unmap_to_reserved(r.start, r.end - r.start))?;
         let starts: Vec<u64> = self.mappings.range(r).map(|(va, _)| *va).collect();
         let mut gone = Vec::new();
         for va in starts {
@@ -283,7 +302,7 @@ impl Memory {
         let size = size::round_up(size.max(1), os::page_size())
             .ok_or_else(|| Error::new(crate::base::Status::OutOfMemory, format!("{size} bytes overflow")))?;
         let native = matches!(origin, Origin::Native { .. });
-        let key = if native { self.physical.take(dev, size)? } else { self.physical.host_keys(dev, size)? };
+        let key = if native { self.physical.take(dev, size)? } else { self.physical.keys(dev, size)? };
         let va = match os::map_anonymous(size) {
             Ok(va) => va,
             Err(e) => {

@@ -22,6 +22,7 @@ mod kernel;
 mod live;
 mod memory;
 mod op;
+mod options;
 mod os;
 mod physical;
 mod race;
@@ -32,62 +33,22 @@ mod stream;
 mod transfer;
 
 pub use kernel::{Body, Kernel, KernelCtx};
+pub use options::HostOptions;
 pub use report::{Report, ReportKind};
 
 use super::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle};
-use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use clock::Clock;
 use event::{Events, Mark};
 use memory::Memory;
 use op::Work;
 use physical::{no_device, Physical};
-use schedule::{Guard, Rng};
+use schedule::Mood;
 use state::{State, Submission};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use stream::{HandleTable, Lanes};
-
-/// What to pretend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostOptions {
-    /// How many devices, 1 to 64.
-    pub devices: u32,
-    /// Memory of each, bytes. Sparse: only what is touched costs anything.
-    pub bytes_per_device: u64,
-    /// Granularity of mappings, bytes: a power of two and at least a page.
-    pub granularity: u64,
-    /// Decides the schedule when `eager` is off.
-    pub seed: u64,
-    /// Run work as soon as it is submitted. Otherwise it runs late and in surprising orders.
-    pub eager: bool,
-    /// Check accesses for races and for memory unmapped in use.
-    pub check: bool,
-    /// Whether devices can access each other's memory.
-    pub peers: bool,
-}
-
-impl Default for HostOptions {
-    /// For users without a GPU: one device of 16 GiB that runs work at once and checks nothing.
-    fn default() -> HostOptions {
-        HostOptions {
-            devices: 1,
-            bytes_per_device: 16 * size::GIB,
-            granularity: 2 * size::MIB,
-            seed: 1,
-            eager: true,
-            check: false,
-            peers: true,
-        }
-    }
-}
-
-impl HostOptions {
-    /// For tests: work runs late, in an order that `seed` decides, and every access is checked.
-    pub fn simulation(seed: u64) -> HostOptions {
-        HostOptions { seed, eager: false, check: true, ..HostOptions::default() }
-    }
-}
 
 /// The device. See the module's text.
 pub struct HostDriver {
@@ -104,30 +65,12 @@ pub struct HostDriver {
     captures: AtomicUsize,
 }
 
-/// Access masks have a bit for each device.
-const MAX_DEVICES: u32 = 64;
-
 impl HostDriver {
     /// A driver with its own devices.
     pub fn new(options: HostOptions) -> Result<Arc<HostDriver>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        if options.devices == 0 || options.devices > MAX_DEVICES {
-            return Err(Error::invalid(format!("{} host devices: 1 to {MAX_DEVICES} are possible", options.devices)));
-        }
+        let bytes = options.check()?;
         let granularity = options.granularity;
-        if !granularity.is_power_of_two() || granularity < os::page_size() || granularity > 1 << 40 {
-            return Err(Error::invalid(format!(
-                "granularity {granularity}: it must be a power of two, at least a page ({} bytes) and at most 1 TiB",
-                os::page_size()
-            )));
-        }
-        let bytes = size::round_down(options.bytes_per_device, granularity);
-        if bytes == 0 || bytes > 1 << 50 {
-            return Err(Error::invalid(format!(
-                "{} bytes a device: at least one granule ({granularity} bytes) and at most 1 PiB are possible",
-                options.bytes_per_device
-            )));
-        }
         let physical = Physical::new(options.devices, bytes, granularity)?;
         let lanes = Lanes::new(options.devices);
         let legacy_ids = lanes.legacy.iter().filter_map(|l| lanes.list.get(*l)).map(|l| l.id).collect();
@@ -140,7 +83,7 @@ impl HostDriver {
             shadow: race::Shadow::new(),
             live: live::Live::default(),
             reports: report::Reports::default(),
-            rng: Rng(options.seed),
+            mood: Mood::new(options.seed),
             checking: options.check,
             waiters: 0,
         };
@@ -160,74 +103,6 @@ impl HostDriver {
             return Ok(());
         }
         Err(no_device(dev, self.options.devices as usize))
-    }
-
-    /// The lane of a stream of `dev`.
-    fn lane(&self, st: &mut State, dev: DeviceId, s: StreamHandle) -> Result<usize> {
-        self.check_device(dev)?;
-        match s.canonical() {
-            StreamHandle::LEGACY => {
-                st.lanes.legacy.get(dev.0 as usize).copied().ok_or_else(|| Error::internal("no legacy stream"))
-            }
-            StreamHandle::PER_THREAD => Ok(self.per_thread(st, dev).0),
-            s => {
-                let (owner, _) = self.handles.lookup(s)?;
-                if owner != dev {
-                    return Err(Error::invalid(format!("stream {s} belongs to device {owner}, not {dev}")));
-                }
-                // The table said it lives; under the lock the answer is final.
-                HandleTable::slot(s).and_then(|slot| st.lanes.by_slot(slot)).ok_or_else(|| {
-                    Error::new(Status::InvalidStream, format!("stream {s} has just been destroyed by another thread"))
-                })
-            }
-        }
-    }
-
-    /// Lane and identity of the calling thread's default stream.
-    fn per_thread(&self, st: &mut State, dev: DeviceId) -> (usize, u64) {
-        stream::seat(self.instance, |seat| {
-            if let Some((_, lane, id)) = seat.streams.iter().find(|(d, ..)| *d == dev) {
-                return (*lane, *id);
-            }
-            let lane = st.lanes.open(dev, true, &st.host, st.host_version);
-            let id = st.lanes.list.get(lane).map_or(0, |l| l.id);
-            seat.streams.push((dev, lane, id));
-            (lane, id)
-        })
-    }
-
-    fn new_stream(&self, dev: DeviceId, blocking: bool) -> Result<StreamHandle> {
-        self.check_device(dev)?;
-        let st = &mut *self.enter();
-        let lane = st.lanes.open(dev, blocking, &st.host, st.host_version);
-        let slot = st.lanes.assign_slot(lane);
-        let id = st.lanes.get(lane)?.id;
-        self.handles.set(slot, dev, id).ok_or_else(|| {
-            st.lanes.close(slot);
-            Error::new(Status::Driver, "the host device has no room for more streams; destroy some")
-        })
-    }
-
-    /// Waits for a mark and lets the host know what that orders.
-    fn wait_for<'a>(&'a self, mut st: Guard<'a>, points: &[(usize, u64)], clock: &Clock) -> Result<Guard<'a>> {
-        for (lane, seq) in points {
-            st = self.run_until(st, *lane, *seq)?;
-        }
-        st.observe(clock);
-        Ok(st)
-    }
-
-    /// Every lane of a device that has ever had work, as a mark.
-    fn everything(st: &State, dev: DeviceId) -> Mark {
-        let mut mark = Mark { points: Vec::new(), clock: Clock::default() };
-        for (lane, l) in st.lanes.list.iter().enumerate().filter(|(_, l)| l.dev == dev) {
-            if l.completed < l.submitted {
-                mark.points.push((lane, l.submitted));
-            }
-            mark.clock.join(&l.clock);
-            mark.clock.advance(lane, l.submitted);
-        }
-        mark
     }
 }
 
@@ -341,7 +216,7 @@ impl Driver for HostDriver {
     fn unmap(&self, va: u64, size: u64) -> Result<()> {
         let st = self.enter();
         st.memory.check_unmap(va, size)?;
-        let mut st = self.wait_unused(st, va, size);
+        let mut st = self.wait_unused(st, va, size)?;
         // Another thread may have unmapped it during the wait.
         let r = st.memory.check_unmap(va, size)?;
         let st = &mut *st;

@@ -127,6 +127,34 @@ pub(super) fn protect(va: u64, size: u64, accessible: bool) -> Result<()> {
     Ok(())
 }
 
+/// Mappings held for nothing but to be given up. When a process has as many mappings as the system allows, even
+/// unmapping can fail, because it may have to cut a mapping in two; giving these up makes it possible again.
+pub(super) struct Headroom {
+    start: u64,
+}
+
+/// An odd number of pages, alternately readable and not, so that each is a mapping of its own and the outer ones do not
+/// merge with inaccessible neighbours.
+const HEADROOM_PAGES: u64 = 17;
+
+impl Headroom {
+    pub(super) fn new() -> Result<Headroom> {
+        let page = page_size();
+        let room = Headroom { start: map_new(HEADROOM_PAGES * page, libc::PROT_READ, QUIET)? };
+        for i in (1..HEADROOM_PAGES).step_by(2) {
+            protect(room.start + i * page, page, false)?;
+        }
+        Ok(room)
+    }
+}
+
+impl Drop for Headroom {
+    fn drop(&mut self) {
+        // Failing keeps a few pages of addresses.
+        let _ = unmap(self.start, HEADROOM_PAGES * page_size());
+    }
+}
+
 /// An empty file in memory. `sealable` ones can be fixed in size with [`seal_size`].
 pub(super) fn memfd(sealable: bool) -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | if sealable { libc::MFD_ALLOW_SEALING } else { 0 };

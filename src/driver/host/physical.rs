@@ -88,8 +88,7 @@ impl Physical {
 
     /// Takes `size` bytes of a device's capacity and keys for them.
     pub(super) fn take(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
-        let s = self.store(dev)?;
-        let available = s.capacity - s.used;
+        let (available, capacity) = self.free_total(dev)?;
         if size > available {
             return Err(Error::new(
                 Status::OutOfMemory,
@@ -97,34 +96,24 @@ impl Physical {
                     "host device {dev}: {} requested, {} available of {}",
                     size::human(size),
                     size::human(available),
-                    size::human(s.capacity)
+                    size::human(capacity)
                 ),
             ));
         }
+        let key = self.keys(dev, size)?;
+        self.store(dev)?.used += size;
+        Ok(key)
+    }
+
+    /// Keys alone, for memory that uses no capacity: pinned blocks and imports.
+    pub(super) fn keys(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
+        let s = self.store(dev)?;
         let end = s.next.checked_add(size).filter(|e| *e < 1 << DEVICE_SHIFT).ok_or_else(|| {
             Error::new(Status::OutOfMemory, format!("host device {dev} has no physical addresses left"))
         })?;
         let key = (u64::from(dev.0) << DEVICE_SHIFT) | s.next;
         s.next = end;
-        s.used += size;
         Ok(key)
-    }
-
-    /// Keys alone, for memory that uses no capacity.
-    fn take_keys(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
-        let key = self.take_none(dev)?;
-        self.store(dev)?.next += size;
-        Ok(key)
-    }
-
-    fn take_none(&mut self, dev: DeviceId) -> Result<u64> {
-        let s = self.store(dev)?;
-        Ok((u64::from(dev.0) << DEVICE_SHIFT) | s.next)
-    }
-
-    /// Keys for pinned host memory of `size` bytes.
-    pub(super) fn host_keys(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
-        self.take_keys(dev, size)
     }
 
     /// Gives capacity back.
@@ -268,7 +257,7 @@ impl Physical {
         }
         let fd =
             fd.try_clone().map_err(|e| Error::new(Status::Driver, format!("cannot duplicate a descriptor: {e}")))?;
-        let key = self.take_keys(dev, facts.size)?;
+        let key = self.keys(dev, facts.size)?;
         self.by_inode.insert(facts.inode, key);
         let own = Some((fd, facts.inode));
         self.extents.insert(key, Extent { dev, size: facts.size, own, handles: 1, maps: 0, counted: false });

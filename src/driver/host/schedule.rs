@@ -1,6 +1,6 @@
 //! The scheduler: no threads of its own. Work makes progress when the driver is called.
 //!
-//! Each call lets the device take a few steps, chosen by a seeded generator among the operations whose turn it may
+//! Each call lets the device take some steps (how many depends on its [`Mood`]), chosen by a seeded generator among the operations whose turn it may
 //! be; calls that wait run what they wait for. With `eager` set, everything that can run does so at once. One thread
 //! calling in a fixed order gives the same schedule for the same seed. An operation's data is moved, and its body run,
 //! with the lock dropped; its lane is marked as running meanwhile.
@@ -29,6 +29,35 @@ impl Rng {
     /// A number below `n`; 0 when `n` is 0. The bias is irrelevant for `n` this small.
     pub(super) fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// How the simulated device behaves for a while: it stalls, dawdles, or rushes, and neglects one lane. A device with one
+/// steady speed would hide mistakes that need a long queue, or one stream far behind the others.
+pub(super) struct Mood {
+    pub(super) rng: Rng,
+    /// Calls until the mood changes.
+    calls_left: usize,
+    /// Steps a call on average, doubled.
+    pace: usize,
+    neglected: Option<usize>,
+}
+
+impl Mood {
+    pub(super) fn new(seed: u64) -> Mood {
+        Mood { rng: Rng(seed), calls_left: 0, pace: 0, neglected: None }
+    }
+
+    /// How many steps the device takes during this call.
+    fn steps(&mut self, active: &[usize]) -> usize {
+        if self.calls_left == 0 {
+            self.calls_left = 1 + self.rng.below(48);
+            // 3 steps a call on average, more than a call can submit, so queues stay bounded.
+            self.pace = [0, 0, 1, 2, 8, 25].get(self.rng.below(6)).copied().unwrap_or(1);
+            self.neglected = active.get(self.rng.below(2 * active.len().max(1))).copied();
+        }
+        self.calls_left -= 1;
+        self.rng.below(self.pace + 1)
     }
 }
 
@@ -74,13 +103,13 @@ impl State {
         Next::Ready
     }
 
-    /// A lane whose next operation can run, chosen at random.
-    fn pick(&mut self) -> Option<usize> {
+    /// A lane other than `except` whose next operation can run, chosen at random.
+    fn pick(&mut self, except: Option<usize>) -> Option<usize> {
         let n = self.lanes.active.len();
-        let start = self.rng.below(n);
+        let start = self.mood.rng.below(n);
         (0..n)
             .filter_map(|i| self.lanes.active.get((start + i) % n).copied())
-            .find(|lane| matches!(self.next_in(*lane), Next::Ready))
+            .find(|lane| Some(*lane) != except && matches!(self.next_in(*lane), Next::Ready))
     }
 
     /// Takes a ready operation from its lane. What needs no data moved is done at once; otherwise the operation is
@@ -190,14 +219,11 @@ impl HostDriver {
         if self.options.eager {
             return self.settle(st);
         }
-        // 1.5 steps a call on average: more than one call submits, so queues stay short, but are rarely empty. Now and
-        // then a lot happens at once, as when a caller was descheduled.
-        let mut steps = match st.rng.below(64) {
-            0 => 64,
-            n => n % 4,
-        };
+        let inner = &mut *st;
+        let mut steps = inner.mood.steps(&inner.lanes.active);
         while steps > 0 {
-            let Some(lane) = st.pick() else { break };
+            let neglected = st.mood.neglected;
+            let Some(lane) = st.pick(neglected) else { break };
             st = self.step(st, lane);
             steps -= 1;
         }
@@ -207,7 +233,7 @@ impl HostDriver {
     /// After a submission: with `eager` set, everything that can run does.
     pub(super) fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         if self.options.eager && !IN_BODY.get() {
-            while let Some(lane) = st.pick() {
+            while let Some(lane) = st.pick(None) {
                 st = self.step(st, lane);
             }
         }
@@ -228,7 +254,7 @@ impl HostDriver {
         st
     }
 
-    fn wait_for_progress<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+    pub(super) fn wait_for_progress<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.waiters += 1;
         let mut st = self.progress.wait(st).unwrap_or_else(|e| e.into_inner());
         st.waiters -= 1;
@@ -256,8 +282,8 @@ impl HostDriver {
             };
             st = match next {
                 Next::Ready => {
-                    if !self.options.eager && st.rng.below(2) == 0 {
-                        if let Some(other) = st.pick() {
+                    if !self.options.eager && st.mood.rng.below(2) == 0 {
+                        if let Some(other) = st.pick(None) {
                             at = other;
                         }
                     }
@@ -278,11 +304,12 @@ impl HostDriver {
     }
 
     /// Waits until no thread is executing an operation that touches `[va, va + size)`.
-    pub(super) fn wait_unused<'a>(&'a self, mut st: Guard<'a>, va: u64, size: u64) -> Guard<'a> {
+    pub(super) fn wait_unused<'a>(&'a self, mut st: Guard<'a>, va: u64, size: u64) -> Result<Guard<'a>> {
         let r = va..va.saturating_add(size);
-        while st.busy(&r) && !IN_BODY.get() {
+        while st.busy(&r) {
+            self.check_may_wait("taking away memory that is in use")?;
             st = self.wait_for_progress(st);
         }
-        st
+        Ok(st)
     }
 }

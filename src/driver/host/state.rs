@@ -9,7 +9,7 @@ use super::memory::{Mapping, Memory};
 use super::op::{overlap, Op, OpInfo, Work};
 use super::race::{Conflict, Shadow};
 use super::report::{span, Report, ReportKind, Reports};
-use super::schedule::Rng;
+use super::schedule::Mood;
 use super::stream::Lanes;
 use crate::base::{Error, Result, Status};
 use std::borrow::Cow;
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) shadow: Shadow,
     pub(super) live: Live,
     pub(super) reports: Reports,
-    pub(super) rng: Rng,
+    pub(super) mood: Mood,
     /// Whether accesses are checked for races and use after unmapping.
     pub(super) checking: bool,
     /// Threads waiting for an operation that another thread is executing.
@@ -105,7 +105,9 @@ impl State {
         let legacy = self.lanes.legacy.get(dev.0 as usize).copied().unwrap_or(lane);
         let others: Vec<usize> = if lane == legacy {
             let all = self.lanes.list.iter().enumerate();
-            all.filter(|(i, l)| *i != lane && l.blocking && l.dev == dev && l.submitted > 0).map(|(i, _)| i).collect()
+            all.filter(|(i, l)| *i != lane && l.blocking && l.dev == dev && (l.submitted > 0 || l.capture.is_some()))
+                .map(|(i, _)| i)
+                .collect()
         } else {
             vec![legacy]
         };
@@ -130,7 +132,7 @@ impl State {
     /// Checks what can be checked when work is submitted, and notes who uses which mapping.
     fn note_submission(&mut self, op: &Op) {
         for r in op.reads.iter().chain(&op.writes) {
-            if self.live.on {
+            if self.live.on && self.memory.reserved(r.start) {
                 if let Some(why) = self.live.objection(r) {
                     let text = format!("{} uses {}, which {why}", op.info, span(r));
                     self.reports.push(Report::new(ReportKind::NotLive, &[&op.info], r.clone(), text));

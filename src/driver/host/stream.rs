@@ -9,6 +9,8 @@
 
 use super::clock::Clock;
 use super::op::Op;
+use super::state::State;
+use super::HostDriver;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -247,4 +249,52 @@ pub(super) fn seat<T>(driver: u64, f: impl FnOnce(&mut Seat) -> T) -> T {
 pub(super) fn leave(driver: u64) {
     // The thread may be ending, its seats gone already.
     let _ = SEATS.try_with(|s| s.borrow_mut().retain(|s| s.driver != driver));
+}
+
+impl HostDriver {
+    /// The lane of a stream of `dev`.
+    pub(super) fn lane(&self, st: &mut State, dev: DeviceId, s: StreamHandle) -> Result<usize> {
+        self.check_device(dev)?;
+        match s.canonical() {
+            StreamHandle::LEGACY => {
+                st.lanes.legacy.get(dev.0 as usize).copied().ok_or_else(|| Error::internal("no legacy stream"))
+            }
+            StreamHandle::PER_THREAD => Ok(self.per_thread(st, dev).0),
+            s => {
+                let (owner, _) = self.handles.lookup(s)?;
+                if owner != dev {
+                    return Err(Error::invalid(format!("stream {s} belongs to device {owner}, not {dev}")));
+                }
+                // The table said it lives; under the lock the answer is final.
+                HandleTable::slot(s).and_then(|slot| st.lanes.by_slot(slot)).ok_or_else(|| {
+                    Error::new(Status::InvalidStream, format!("stream {s} has just been destroyed by another thread"))
+                })
+            }
+        }
+    }
+
+    /// Lane and identity of the calling thread's default stream.
+    pub(super) fn per_thread(&self, st: &mut State, dev: DeviceId) -> (usize, u64) {
+        seat(self.instance, |seat| {
+            if let Some((_, lane, id)) = seat.streams.iter().find(|(d, ..)| *d == dev) {
+                return (*lane, *id);
+            }
+            let lane = st.lanes.open(dev, true, &st.host, st.host_version);
+            let id = st.lanes.list.get(lane).map_or(0, |l| l.id);
+            seat.streams.push((dev, lane, id));
+            (lane, id)
+        })
+    }
+
+    pub(super) fn new_stream(&self, dev: DeviceId, blocking: bool) -> Result<StreamHandle> {
+        self.check_device(dev)?;
+        let st = &mut *self.enter();
+        let lane = st.lanes.open(dev, blocking, &st.host, st.host_version);
+        let slot = st.lanes.assign_slot(lane);
+        let id = st.lanes.get(lane)?.id;
+        self.handles.set(slot, dev, id).ok_or_else(|| {
+            st.lanes.close(slot);
+            Error::new(Status::Driver, "the host device has no room for more streams; destroy some")
+        })
+    }
 }

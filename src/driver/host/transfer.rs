@@ -57,25 +57,25 @@ impl HostDriver {
             Source::Staged(unsafe { std::slice::from_raw_parts(src as *const u8, size as usize) }.into())
         };
         let on_stack = !into_tracked || (!from_tracked && matches!(source, Source::Address(_)));
+        // Pageable memory may be gone when the call returns, so the copy must have run by then.
+        let wait = on_stack && !capturing;
+        if wait {
+            self.check_may_wait("copy_async with pageable memory")?;
+        }
         let mut sub = Submission::new("copy", Work::Copy { dst, src: source, size });
         sub.reads.extend(from_tracked.then_some(from));
         sub.writes.extend(into_tracked.then_some(to));
         let seq = st.submit(lane, sub)?;
         let clock = st.lanes.get(lane)?.clock_now(lane);
-        let mut st = self.settle(st);
-        if on_stack && !capturing {
-            // Pageable memory may be gone when the call returns, so the copy must have run by then.
-            if let Err(e) = self.check_may_wait("copy_async with pageable memory") {
-                st.cancel(lane, seq);
-                return Err(e);
-            }
-            match self.run_until(st, lane, seq) {
-                Ok(done) => st = done,
+        let st = self.settle(st);
+        if wait {
+            let mut st = match self.run_until(st, lane, seq) {
+                Ok(st) => st,
                 Err(e) => {
-                    self.look().cancel(lane, seq);
+                    self.cancel(lane, seq);
                     return Err(e);
                 }
-            }
+            };
             if !into_tracked {
                 // Only the copy out of the device is synchronous by contract.
                 st.observe(&clock);
@@ -118,7 +118,7 @@ impl HostDriver {
             _ => return Err(Error::invalid(format!("{ptr:#x} was not returned by host_alloc, or is free already"))),
         };
         st = self.finish_users(st, ptr..ptr + size)?;
-        let mut st = self.wait_unused(st, ptr, size);
+        let mut st = self.wait_unused(st, ptr, size)?;
         if let Some(keys) = st.memory.remove_block(ptr)? {
             st.shadow.forget(&keys);
         }
@@ -175,14 +175,17 @@ impl HostDriver {
         drop(self.settle(st));
         Ok(())
     }
-}
 
-impl State {
-    /// Makes an operation that has not run do nothing when its turn comes.
-    fn cancel(&mut self, lane: usize, seq: u64) {
-        let queue = self.lanes.list.get_mut(lane).map(|l| &mut l.queue);
+    /// Makes an operation do nothing when its turn comes, or waits for it if its turn has come.
+    fn cancel(&self, lane: usize, seq: u64) {
+        let mut st = self.look();
+        let queue = st.lanes.list.get_mut(lane).map(|l| &mut l.queue);
         if let Some(op) = queue.and_then(|q| q.iter_mut().find(|op| op.info.seq == seq)) {
             op.work = Work::Mark;
+            return;
+        }
+        while !st.lanes.done(lane, seq) {
+            st = self.wait_for_progress(st);
         }
     }
 }

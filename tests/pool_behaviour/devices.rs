@@ -42,7 +42,8 @@ fn every_mapping_is_accessible_to_peers() {
             ctx.free(p).unwrap();
         }
         host.device_sync(DeviceId(owner as u32)).unwrap();
-        assert!(host.take_reports().is_empty());
+        let reports = host.take_reports();
+        assert!(reports.is_empty(), "{reports:#?}");
     }
     ctx.validate().unwrap();
     ctx.trim(0).unwrap();

@@ -114,7 +114,7 @@ fn recording_and_freeing_without_a_stream_does_not_grow_the_pool() {
             rig.check(t, p, size, 1);
             rig.pool.free(p, None).unwrap();
         }
-        assert!(rig.mapped() <= 4 * size.max(2 * MIB), "{}", rig.pool.dump());
+        assert!(rig.mapped() <= 4 * size.max(2 * MIB), "{:?}", rig.pool.stats());
         rig.close();
     }
 }
@@ -215,7 +215,7 @@ fn stream_churn_keeps_the_footprint_flat() {
                 rig.pool.free(p, None).unwrap();
                 rig.pool.free(q, None).unwrap();
             }
-            assert!(rig.mapped() <= 66 * MIB, "{}", rig.pool.dump());
+            assert!(rig.mapped() <= 66 * MIB, "{:?}", rig.pool.stats());
         }
         assert!(rig.pool.stats().streams <= 2);
         rig.books();
@@ -235,7 +235,7 @@ fn memory_of_dead_streams_serves_new_ones() {
         rig.free(p, s);
         open.push(s);
     }
-    assert!(rig.mapped() <= 128 * MIB, "{}", rig.pool.dump());
+    assert!(rig.mapped() <= 128 * MIB, "{:?}", rig.pool.stats());
     assert_eq!(rig.pool.stats().streams, 50);
     open.into_iter().for_each(|s| rig.host.stream_destroy(D, s).unwrap());
     rig.close();

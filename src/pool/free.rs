@@ -333,7 +333,8 @@ impl Pool {
             if !self.grow_block(heap, st, region, size, want)? {
                 return Ok(false);
             }
-        } else if old - size >= MIN_SPLIT {
+        } else if old - size >= MIN_SPLIT && !st.users.contains_key(&st.regions.get(region).addr) {
+            // A block that other streams use, too, keeps its tail: they may not be done with it.
             let rest = st.regions.split(region, size);
             st.regions.make_ready(rest, self.order.tag(heap.number));
         }

@@ -43,7 +43,8 @@ impl Pool {
         let anchor = self.anchor(st, want);
         let need = match anchor {
             Some(a) => want.size - a.has,
-            None => want.size.checked_add(want.align.saturating_sub(self.page)).ok_or_else(|| too_large(want.size))?,
+            // Where there is no anchor, the addresses are taken at a multiple of the alignment.
+            None => want.size,
         }
         .checked_next_multiple_of(self.page)
         .ok_or_else(|| too_large(want.size))?;

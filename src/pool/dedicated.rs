@@ -80,14 +80,18 @@ impl Pool {
     /// Creates physical memory within the limit, giving free memory back where that is needed.
     fn create(&self, bytes: u64, flags: PhysFlags, requested: u64) -> Result<PhysHandle> {
         for attempt in 0..3 {
-            if bytes <= self.headroom() {
+            if self.claim(bytes) {
                 match self.driver.phys_create(self.dev, bytes, flags) {
                     Ok(h) => {
-                        self.add_mapped(bytes);
+                        self.note_peak();
                         return Ok(h);
                     }
-                    Err(e) if e.status == Status::OutOfMemory => {}
-                    Err(e) => return Err(e),
+                    Err(e) => {
+                        self.sub_mapped(bytes);
+                        if e.status != Status::OutOfMemory {
+                            return Err(e);
+                        }
+                    }
                 }
             }
             if attempt == 1 {

@@ -269,7 +269,12 @@ impl Pool {
         let mut run: Vec<Extent> = moved.collect();
         let first_new = run.len();
         let mut mapped = 0;
+        let created: u64 = creates.iter().sum();
+        let claimed = self.claim(created);
         let done = (|| {
+            if !claimed {
+                return Err(Error::new(Status::OutOfMemory, "another thread has taken what the limit left"));
+            }
             for &size in creates {
                 let handle = self.driver.phys_create(self.dev, size, PhysFlags::default())?;
                 run.push(Extent { handle, size });
@@ -281,6 +286,9 @@ impl Pool {
             self.driver.set_access(va, mapped, &self.access)
         })();
         if let Err(e) = done {
+            if claimed {
+                self.sub_mapped(created);
+            }
             if mapped < len {
                 lock(&self.core).holes.give(va + mapped, len - mapped);
             }
@@ -295,7 +303,7 @@ impl Pool {
                 }
             });
         }
-        self.add_mapped(creates.iter().sum());
+        self.note_peak();
         Ok(run)
     }
 

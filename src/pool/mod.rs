@@ -358,8 +358,19 @@ impl Pool {
     }
 
     fn add_mapped(&self, bytes: u64) {
-        let now = self.counters.mapped.fetch_add(bytes, Relaxed) + bytes;
-        self.counters.peak_mapped.fetch_max(now, Relaxed);
+        self.counters.mapped.fetch_add(bytes, Relaxed);
+        self.note_peak();
+    }
+
+    /// Counts bytes about to be mapped as mapped, if the limit allows. Threads that grow at once cannot exceed it.
+    fn claim(&self, bytes: u64) -> bool {
+        let limit = self.limit.load(Relaxed);
+        let fits = |mapped: u64| mapped.checked_add(bytes).filter(|&n| n <= limit);
+        bytes == 0 || self.counters.mapped.fetch_update(Relaxed, Relaxed, fits).is_ok()
+    }
+
+    fn note_peak(&self) {
+        self.counters.peak_mapped.fetch_max(self.counters.mapped.load(Relaxed), Relaxed);
     }
 
     fn sub_mapped(&self, bytes: u64) {

@@ -31,6 +31,8 @@ fn every_mapping_is_accessible_to_peers() {
         let of = |flags| ctx.malloc(&Request { flags: AllocFlags(flags), ..request(3 * MIB, s) }).unwrap();
         let mut blocks = [of(0), of(1), of(2), ctx.malloc(&request(100, s)).unwrap()];
         blocks[0] = ctx.realloc(blocks[0], 9 * MIB, s).unwrap();
+        // The copy, if it was one.
+        host.device_sync(DeviceId(owner as u32)).unwrap();
         for p in blocks {
             let info = ctx.info(p).unwrap();
             assert_eq!(info.device, DeviceId(owner as u32));

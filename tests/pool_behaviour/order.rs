@@ -140,7 +140,9 @@ fn a_free_without_a_stream_works_when_the_stream_is_gone() {
         }
         for &(p, _) in &blocks {
             rig.pool.free(p, None).unwrap();
-            assert_eq!(rig.pool.free(p, None).unwrap_err().status, Status::DoubleFree);
+            // A slab that has gone takes the memory of its objects' frees with it.
+            let again = rig.pool.free(p, None).unwrap_err().status;
+            assert!(again == Status::DoubleFree || again == Status::UnknownPointer);
         }
         for n in sizes {
             let p = rig.malloc(n, t);

@@ -92,8 +92,7 @@ impl Pool {
         class: usize,
         req: &AllocRequest,
     ) -> Result<u64> {
-        self.poll_waits(heap, &st)?;
-        st.settle(&self.order, &self.index);
+        self.settle_own(heap, &mut st, req.stream)?;
         if let Some(addr) = st.take_object(class, req.size, self.number) {
             heap.publish(&st);
             return Ok(addr);
@@ -114,8 +113,7 @@ impl Pool {
         want: Want,
         req: &AllocRequest,
     ) -> Result<u64> {
-        self.poll_waits(heap, &st)?;
-        if st.settle(&self.order, &self.index) {
+        if self.settle_own(heap, &mut st, req.stream)? {
             if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
                 let block = self.block(heap, &mut st, req, want.align);
                 let addr = st.hand_out(r, block, &self.index);
@@ -133,9 +131,22 @@ impl Pool {
         Ok(addr)
     }
 
+    /// Makes ready whatever the device has passed of what the heap of `stream` waits for. What waits for the stream
+    /// itself (it was also used on others, and freed without naming a stream) gets its marker here. Returns whether
+    /// anything was.
+    fn settle_own(&self, heap: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<bool> {
+        self.poll_waits(st)?;
+        let mut any = st.settle(&self.order, &self.index);
+        let own = st.unmarked(&self.order).any(|t| self.order.own(t, heap.number));
+        if own && self.order.mark(&*self.driver, heap.number, stream)? {
+            self.poll_waits(st)?;
+            any |= st.settle(&self.order, &self.index);
+        }
+        Ok(any)
+    }
+
     /// Asks the device about everything a heap waits for.
-    fn poll_waits(&self, heap: &Heap, st: &HeapState) -> Result<()> {
-        let _ = heap;
+    fn poll_waits(&self, st: &HeapState) -> Result<()> {
         st.waits_for().try_for_each(|lane| self.order.poll(&*self.driver, lane))
     }
 
@@ -149,7 +160,7 @@ impl Pool {
             for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
                 let Ok(mut st) = other.state.try_lock() else { continue };
                 self.order.poll(&*self.driver, other.number)?;
-                self.poll_waits(other, &st)?;
+                self.poll_waits(&st)?;
                 st.settle(&self.order, &self.index);
                 let found = st
                     .cut_for(want.size, want.align, |r| self.order.settled(r.order))

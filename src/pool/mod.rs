@@ -241,8 +241,8 @@ pub struct Pool {
     limit: AtomicU64,
     index: index::Index,
     order: order::Order,
-    /// By lane; none at [`order::CONTEXT`].
-    heaps: Box<[OnceLock<Heap>]>,
+    /// By lane; none at [`order::CONTEXT`]. Boxed: there is room for many, and a heap takes a kilobyte.
+    heaps: Box<[OnceLock<Box<Heap>>]>,
     /// Streams in use → their lanes.
     streams: Mutex<HashMap<streams::Key, u32>>,
     core: Mutex<Core>,
@@ -341,12 +341,12 @@ impl Pool {
     }
 
     fn heap(&self, lane: u32) -> Option<&Heap> {
-        self.heaps.get(lane as usize)?.get()
+        self.heaps.get(lane as usize)?.get().map(|h| &**h)
     }
 
     fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
         let lanes = self.order.streams() as usize + 1;
-        self.heaps[..lanes.min(self.heaps.len())].iter().filter_map(OnceLock::get)
+        self.heaps[..lanes.min(self.heaps.len())].iter().filter_map(OnceLock::get).map(|h| &**h)
     }
 
     /// Live bytes of all heaps, rounding included; also moves the recorded peak.

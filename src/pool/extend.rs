@@ -259,13 +259,7 @@ impl Pool {
 
     /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing, and then the `len`
     /// bytes of addresses are holes again.
-    fn map_run(
-        &self,
-        va: u64,
-        len: u64,
-        moved: impl Iterator<Item = Extent>,
-        creates: &[u64],
-    ) -> Result<Vec<Extent>> {
+    fn map_run(&self, va: u64, len: u64, moved: impl Iterator<Item = Extent>, creates: &[u64]) -> Result<Vec<Extent>> {
         let mut run: Vec<Extent> = moved.collect();
         let first_new = run.len();
         let mut mapped = 0;

@@ -199,7 +199,8 @@ fn old_addresses_of_moved_memory_become_holes_when_the_device_has_passed() {
 
 #[test]
 fn the_counters_add_up() {
-    let rig = Rig::new(late(9, GIB_DEVICE), PoolOptions { limit: 300 * MIB, max_extent: 8 * MIB, ..PoolOptions::default() });
+    let rig =
+        Rig::new(late(9, GIB_DEVICE), PoolOptions { limit: 300 * MIB, max_extent: 8 * MIB, ..PoolOptions::default() });
     let streams = [rig.stream(), rig.stream(), rig.stream()];
     let mut live: Vec<(u64, u64)> = Vec::new();
     let mut x = 1u64;

@@ -75,7 +75,8 @@ fn a_held_stream_keeps_what_it_freed() {
 #[test]
 fn recorded_streams_are_waited_for() {
     for seed in 0..30 {
-        let rig = Rig::new(late(seed, GIB_DEVICE), PoolOptions { limit: 96 * MIB, wait: true, ..PoolOptions::default() });
+        let rig =
+            Rig::new(late(seed, GIB_DEVICE), PoolOptions { limit: 96 * MIB, wait: true, ..PoolOptions::default() });
         let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
         for (i, size) in [2000, 30 * KIB, 5 * MIB, 30 * MIB].into_iter().cycle().take(16).enumerate() {
             let flags = if i % 5 == 4 { AllocFlags::SINGLE_HANDLE } else { AllocFlags::default() };

@@ -74,7 +74,9 @@ fn unknown_and_interior_pointers_are_errors_and_counted() {
 fn info_tells_what_was_asked_for() {
     let rig = Rig::small();
     let (s, t) = (rig.stream(), rig.stream());
-    for (size, flags, tag) in [(0, 0, 0), (777, 0, 0), (777, 0, 5), (5 * MIB, 0, 7), (MIB, 1, 8), (MIB + 1, 2, 9), (10, 4, 3)] {
+    for (size, flags, tag) in
+        [(0, 0, 0), (777, 0, 0), (777, 0, 5), (5 * MIB, 0, 7), (MIB, 1, 8), (MIB + 1, 2, 9), (10, 4, 3)]
+    {
         let before = rig.malloc(MIB, s);
         let stream = if tag % 2 == 0 { s } else { t };
         let p = rig.pool.malloc(&AllocRequest { flags: AllocFlags(flags), tag, ..request(size, stream) }).unwrap();

@@ -13,6 +13,7 @@ use super::heap::{Heap, HeapState};
 use super::order::Tag;
 use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
+use super::stock::Supply;
 use super::{lock, too_large, Pool, Zombie};
 use crate::base::{Error, Result, Status};
 use crate::driver::PhysFlags;
@@ -39,6 +40,7 @@ impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
     /// limit and the device.
     pub(super) fn extend(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
+        self.mark_zombies(heap, want)?;
         self.reap(REAP_BATCH)?;
         let anchor = self.anchor(st, want);
         let need = match anchor {
@@ -93,7 +95,7 @@ impl Pool {
             }
             let has = g.size - skip;
             let need = want.size.saturating_sub(has).next_multiple_of(self.page);
-            if has < want.size && core.holes.after(g.end()) >= need {
+            if has < want.size && core.holes.after(g.end()) >= need + self.options.max_extent {
                 best = Some(Anchor { region: r, end: g.end(), has });
             }
         }
@@ -163,7 +165,8 @@ impl Pool {
         let peak = self.counters.peak_live.load(Relaxed).max(live);
         let slack = peak / 1000 * u64::from(self.options.slack_permille);
         let mapped = self.counters.mapped.load(Relaxed);
-        Room { hard: self.headroom(), cheap: (peak + slack).saturating_sub(mapped) }
+        let stock = lock(&self.core).stock.bytes();
+        Room { hard: self.headroom().saturating_add(stock), cheap: (peak + slack).saturating_sub(mapped) + stock }
     }
 
     /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
@@ -211,20 +214,26 @@ impl Pool {
                 }
             }
         }
-        let len = plan.bytes(sources);
-        let align = if anchor.is_some() { self.page } else { want.align };
-        let va = self.take_addresses(anchor, len, align)?;
-        let moved = plan.moves.iter().map(|&i| sources[i].extent);
-        let run = match self.map_run(va, moved, &plan.creates) {
-            Ok(run) => run,
+        let planned = plan.creates.iter().sum::<u64>();
+        let largest = plan.creates.first().copied().unwrap_or(self.page);
+        let supply = lock(&self.core).stock.supply(&plan.creates, self.page, largest, heap.number, &self.order);
+        let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
+        let (va, run) = match run {
+            Ok(done) => done,
             Err(e) => {
-                lock(&self.core).holes.give(va, len);
+                let mut core = lock(&self.core);
+                supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
                 return Err(e);
             }
         };
+        let len = run.iter().map(|e| e.size).sum();
 
         // From here on nothing fails: the driver has done its part.
         let mut order = if waited { self.order.tag(heap.number) } else { Tag::SETTLED };
+        for (_, tag) in &supply.stocked {
+            // Of another lane only when settled.
+            order = if self.order.settled(*tag) { order } else { order.later(*tag) };
+        }
         let mut zombies = Vec::with_capacity(plan.moves.len());
         // From high to low addresses: what is left of a region before the cut keeps its number.
         let mut taken: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
@@ -247,19 +256,55 @@ impl Pool {
             at += extent.size;
         }
         st.regions.make_ready(region, order);
-        self.counters.growths.fetch_add(u64::from(!plan.creates.is_empty()), Relaxed);
+        self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
+        st.moves += zombies.len() as u64;
         if !zombies.is_empty() {
             self.counters.stitches.fetch_add(1, Relaxed);
             self.counters.moved.fetch_add(zombies.len() as u64, Relaxed);
             self.counters.zombie_bytes.fetch_add(zombies.iter().map(|z| z.size).sum(), Relaxed);
-            let pending = zombies.iter().any(|z| !self.order.marked(z.tag));
             lock(&self.core).zombies.extend(zombies);
-            if pending {
-                // So that the zombies can go soon. Without it they would wait for a later marker, no worse.
-                let _ = self.order.mark(&*self.driver, heap.number, want.stream);
-            }
+            // Without a marker the zombies would wait for a later one, no worse.
+            let _ = self.mark_zombies(heap, want);
         }
         Ok(())
+    }
+
+    /// Marks the stream's own order if zombies of it wait for a marker, so that they can go soon.
+    fn mark_zombies(&self, heap: &Heap, want: Want) -> Result<()> {
+        let waits = |z: &Zombie| z.tag.lane() == heap.number && !self.order.marked(z.tag);
+        let pending = self.counters.zombie_bytes.load(Relaxed) > 0 && lock(&self.core).zombies.iter().any(waits);
+        if pending {
+            self.order.mark(&*self.driver, heap.number, want.stream)?;
+        }
+        Ok(())
+    }
+
+    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order.
+    fn map_supply(
+        &self,
+        anchor: Option<Anchor>,
+        want: Want,
+        sources: &[Source],
+        plan: &Plan,
+        supply: &Supply,
+        planned: u64,
+    ) -> Result<(u64, Vec<Extent>)> {
+        let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
+        let created: u64 = supply.create.iter().sum();
+        if created > self.headroom() {
+            return Err(Error::new(Status::OutOfMemory, "the stock holds no memory that this stream may use yet"));
+        }
+        let len = plan.bytes(sources) - planned + stocked + created;
+        let align = if anchor.is_some() { self.page } else { want.align };
+        let va = self.take_addresses(anchor, len, align)?;
+        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
+        match self.map_run(va, moved, &supply.create) {
+            Ok(run) => Ok((va, run)),
+            Err(e) => {
+                lock(&self.core).holes.give(va, len);
+                Err(e)
+            }
+        }
     }
 
     /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing.

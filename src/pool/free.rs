@@ -47,6 +47,9 @@ impl Pool {
                 let own = lane == heap.number && (st.users.is_empty() || !st.users.contains_key(&ptr));
                 if own && !self.order.take_want(lane) {
                     st.take_back(region, &[self.order.tag(lane)], true, &self.index);
+                    if st.live_bytes == 0 {
+                        self.maybe_restart(heap, &mut st);
+                    }
                     heap.publish(&st);
                     drop(st);
                 } else {
@@ -68,6 +71,9 @@ impl Pool {
                 let tags = if own { Vec::new() } else { self.tags(lane, &users) };
                 let size = st.slabs.try_get(slab).map_or(0, |s| slab::class_size(s.class as usize));
                 st.take_back_object(slab, number, &tags, own, &self.order, &self.index);
+                if st.live_bytes == 0 {
+                    self.maybe_restart(heap, &mut st);
+                }
                 heap.publish(&st);
                 drop(st);
                 if !own || self.order.take_want(lane) {

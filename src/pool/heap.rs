@@ -86,6 +86,8 @@ pub(super) struct HeapState {
     pub(super) requested_bytes: u64,
     pub(super) mallocs: u64,
     pub(super) frees: u64,
+    /// Extents moved for this heap since it last started afresh.
+    pub(super) moves: u64,
 }
 
 impl HeapState {
@@ -105,6 +107,7 @@ impl HeapState {
             requested_bytes: 0,
             mallocs: 0,
             frees: 0,
+            moves: 0,
         }
     }
 

@@ -9,6 +9,7 @@
 //! - *heap*: the memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides, [`extend`] does);
 //!   *zombie*: the old addresses of a moved extent, until they are unmapped.
+//! - *stock*: physical memory without an address ([`stock`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
 //!
 //! # Locks
@@ -19,7 +20,7 @@
 //! # Invariant of the whole
 //!
 //! `reserved == spans + holes + zombies + dedicated + graves` (addresses) and
-//! `mapped == extents + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
+//! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
 mod alloc;
 mod bins;
@@ -35,6 +36,7 @@ mod region;
 mod reserve;
 mod slab;
 mod stitch;
+mod stock;
 mod streams;
 mod trim;
 mod validate;
@@ -87,7 +89,8 @@ pub struct AllocInfo {
 pub struct PoolStats {
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory mapped: `live + cached + free`.
+    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs), `stock`, dedicated
+    /// allocations, and freed dedicated ones that the device may still use.
     pub mapped: u64,
     /// The most `mapped` ever was.
     pub peak_mapped: u64,
@@ -101,6 +104,8 @@ pub struct PoolStats {
     pub free: u64,
     /// Free mapped bytes that wait for another stream.
     pub waiting: u64,
+    /// Physical memory held for later without an address.
+    pub stock: u64,
     /// Unmapped addresses inside the reservation.
     pub holes: u64,
     /// Old addresses of moved memory, not yet unmapped.
@@ -199,6 +204,7 @@ struct Zombie {
 #[derive(Default)]
 struct Core {
     holes: reserve::Holes,
+    stock: stock::Stock,
     zombies: VecDeque<Zombie>,
     dedicated: BTreeMap<u64, dedicated::Dedicated>,
     graves: Vec<dedicated::Grave>,
@@ -207,7 +213,7 @@ struct Core {
 /// Counts that belong to no heap.
 #[derive(Default)]
 struct Counters {
-    /// `extents + dedicated + graves`, bytes.
+    /// `extents + stock + dedicated + graves`, bytes.
     mapped: AtomicU64,
     peak_mapped: AtomicU64,
     peak_live: AtomicU64,
@@ -405,10 +411,11 @@ impl Pool {
                 movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
             }
         }
-        s.largest_without_growth = s.largest_free.max(movable);
         s.allocations = s.mallocs - s.frees;
         let core = lock(&self.core);
-        s.extents += core.dedicated.len() as u64;
+        s.extents += (core.dedicated.len() + core.stock.len()) as u64;
+        s.stock = core.stock.bytes();
+        s.largest_without_growth = s.largest_free.max(movable + s.stock);
         (s.reserved, s.holes) = core.holes.totals();
         s
     }

@@ -4,7 +4,7 @@
 
 use super::extend::take_out;
 use super::heap::{Heap, HeapState};
-use super::order::CONTEXT;
+use super::order::{Tag, CONTEXT};
 use super::stitch::Source;
 use super::{lock, Pool};
 use crate::base::Result;
@@ -27,12 +27,30 @@ impl Pool {
     pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, CONTEXT)?;
         self.reap(usize::MAX)?;
-        let mut released = self.bury()?;
+        let mut released = self.bury()? + self.release_stock(keep)?;
         for heap in self.all_heaps() {
             if self.counters.mapped.load(Relaxed) <= keep {
                 break;
             }
             released += self.release_from(heap, keep)?;
+        }
+        Ok(released)
+    }
+
+    fn release_stock(&self, keep: u64) -> Result<u64> {
+        let lanes = lock(&self.core).stock.lanes(&self.order);
+        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
+        self.reap(usize::MAX)?;
+        let mut released = 0;
+        while self.counters.mapped.load(Relaxed) > keep {
+            let Some(extent) = lock(&self.core).stock.take_settled(&self.order) else { break };
+            if let Err(e) = self.driver.phys_release(extent.handle) {
+                lock(&self.core).stock.put(extent, Tag::SETTLED);
+                return Err(e);
+            }
+            self.sub_mapped(extent.size);
+            released += extent.size;
         }
         Ok(released)
     }

@@ -193,15 +193,22 @@ impl Order {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
     }
 
-    /// Notes a free on `lane` of memory in another stream's heap; whether it is time for a marker. One marker serves a
+    /// Notes a free on `lane`; whether it is time for a marker. One marker serves a
     /// batch: a record costs as much as two dozen hits, and all threads together get only five million a second.
-    pub(super) fn due(&self, lane: u32, bytes: u64) -> bool {
+    ///
+    /// For `own` memory, which only other streams would wait for, batches are larger.
+    pub(super) fn due(&self, lane: u32, bytes: u64, own: bool) -> bool {
         const FREES: u64 = 16;
         const BYTES: u64 = 1 << 20;
+        const OWN_FREES: u64 = 64;
+        const OWN_BYTES: u64 = 64 << 20;
         self.lane(lane).is_some_and(|l| {
             let frees = l.due_frees.fetch_add(1, Relaxed) + 1;
             let bytes = l.due_bytes.fetch_add(bytes, Relaxed) + bytes;
-            frees >= FREES || bytes >= BYTES
+            match own {
+                true => frees >= OWN_FREES || bytes >= OWN_BYTES,
+                false => frees >= FREES || bytes >= BYTES,
+            }
         })
     }
 

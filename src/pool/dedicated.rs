@@ -83,7 +83,10 @@ impl Pool {
         for attempt in 0..3 {
             if self.claim(bytes).is_ok() {
                 match self.driver.phys_create(self.dev, bytes, flags) {
-                    Ok(h) => return Ok(h),
+                    Ok(h) => {
+                        self.note_peak();
+                        return Ok(h);
+                    }
                     Err(e) => {
                         self.sub_mapped(bytes);
                         if e.status != Status::OutOfMemory {
@@ -259,7 +262,8 @@ impl Pool {
         let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
         // The memory is another allocation's and counts against its owner's limit, but it is mapped here too.
         let handle = self.driver.phys_import(self.dev, fd)?;
-        self.counters.peak_mapped.fetch_max(self.counters.mapped.fetch_add(mapped, Relaxed) + mapped, Relaxed);
+        self.counters.mapped.fetch_add(mapped, Relaxed);
+        self.note_peak();
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
         self.place(&req, handle, mapped, 0, 0, self.page).map_err(|e| {
             let _ = self.drop_handle(handle);

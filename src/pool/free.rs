@@ -324,9 +324,7 @@ impl Pool {
             Found::Block { heap, mut st, region } => {
                 let (requested, align) = (st.regions.get(region).block.requested, st.regions.get(region).block.align);
                 let tag = st.regions.get(region).block.tag;
-                // Other streams that use it would not know of a part that goes.
-                let alone = !st.users.contains_key(&ptr);
-                if heap.number == me.number && alone && self.resize(heap, &mut st, region, size, stream)? {
+                if heap.number == me.number && self.resize(heap, &mut st, region, size, stream)? {
                     heap.publish(&st);
                     return Ok(ptr);
                 }
@@ -364,7 +362,8 @@ impl Pool {
             if !self.grow_block(heap, st, region, size, want)? {
                 return Ok(false);
             }
-        } else if old - size >= MIN_SPLIT {
+        } else if old - size >= MIN_SPLIT && !st.users.contains_key(&st.regions.get(region).addr) {
+            // A block that other streams use, too, keeps its tail: they may not be done with it.
             let rest = st.regions.split(region, size);
             st.regions.make_ready(rest, self.order.tag(heap.number));
         }

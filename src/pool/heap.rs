@@ -163,17 +163,17 @@ impl HeapState {
         index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
     }
 
-    /// Frees an empty slab's region, in the order of the heap's stream or, for a slab of a stream that is gone, of
-    /// the context.
+    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that came after it when
+    /// the context has passed that.
     pub(super) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
         let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
         let region = self.slabs.remove(slab);
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
         index.set_range(addr, size, Entry::Empty);
-        if old {
-            self.wait_for(region, &[order.tag(CONTEXT)]);
+        if old && !order.settled(idle) {
+            self.wait_for(region, &[idle]);
         } else {
-            self.regions.make_ready(region, idle);
+            self.regions.make_ready(region, if old { Tag::SETTLED } else { idle });
         }
     }
 
@@ -248,13 +248,13 @@ impl HeapState {
         self.frees += 1;
         if own {
             let after = self.slabs.free(slab, number);
-            self.slabs.note_idle(slab, || order.tag(self.number));
+            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.number }));
             if after == AfterFree::Drop {
                 self.drop_slab(slab, order, index);
             }
         } else {
             self.slabs.free_later(slab, number);
-            self.slabs.note_idle(slab, || order.tag(self.number));
+            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.number }));
             self.enqueue(Item::Object { slab, number }, tags);
         }
     }

@@ -32,7 +32,8 @@ impl Pool {
         core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation has no room"))
     }
 
-    /// Claims `bytes` of the limit for memory about to be created; [`Pool::sub_mapped`] gives them back.
+    /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at once cannot exceed it;
+    /// [`Pool::sub_mapped`] gives them back.
     pub(super) fn claim(&self, bytes: u64) -> Result<()> {
         let limit = self.limit.load(Relaxed);
         let claimed = self
@@ -40,10 +41,7 @@ impl Pool {
             .mapped
             .fetch_update(Relaxed, Relaxed, |now| now.checked_add(bytes).filter(|&then| then <= limit || bytes == 0));
         match claimed {
-            Ok(before) => {
-                self.counters.peak_mapped.fetch_max(before + bytes, Relaxed);
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             Err(now) => Err(Error::new(
                 Status::OutOfMemory,
                 format!("{} more than the {} mapped are over the limit of {}", human(bytes), human(now), human(limit)),
@@ -105,6 +103,7 @@ impl Pool {
                 }
             });
         }
+        self.note_peak();
         Ok(run)
     }
 

@@ -374,6 +374,10 @@ impl Pool {
         live
     }
 
+    fn note_peak(&self) {
+        self.counters.peak_mapped.fetch_max(self.counters.mapped.load(Relaxed), Relaxed);
+    }
+
     fn sub_mapped(&self, bytes: u64) {
         self.counters.mapped.fetch_sub(bytes, Relaxed);
     }

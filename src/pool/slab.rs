@@ -76,7 +76,8 @@ pub(super) struct Slab {
     pub(super) pending: u32,
     /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is empty.
     pub(super) old: bool,
-    /// When the last object in use was freed: no later than that, the heap's own stream used the slab last.
+    /// When the last object in use was freed, in the order of the heap's lane, or of the context if it was `old` then.
+    /// No stream has used the slab since, but those that `pending` objects wait for.
     pub(super) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
@@ -191,10 +192,10 @@ impl Slabs {
 
     /// Notes when a slab's last object in use was freed, if it has been: see [`Slab::idle`].
     #[inline]
-    pub(super) fn note_idle(&mut self, s: u32, now: impl FnOnce() -> Tag) {
+    pub(super) fn note_idle(&mut self, s: u32, now: impl FnOnce(bool) -> Tag) {
         let slab = &mut self.all[s as usize];
         if slab.used == 0 {
-            slab.idle = now();
+            slab.idle = now(slab.old);
         }
     }
 

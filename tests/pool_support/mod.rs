@@ -5,13 +5,15 @@
 use gpumem::base::size::{human, GIB, MIB};
 use gpumem::base::{DeviceId, StreamHandle};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
-use gpumem::driver::{Call, Driver, Fault};
+use gpumem::driver::{Driver, Fault};
 use gpumem::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
 use std::sync::Arc;
 
 pub const D: DeviceId = DeviceId(0);
 /// The host device's granularity, and the pool's page in these tests.
 pub const PAGE: u64 = 2 * MIB;
+/// Memory of most test devices, bytes.
+pub const GIB_DEVICE: u64 = GIB;
 /// Distance between the words of patterns, bytes.
 pub const STRIDE: u64 = 16 << 10;
 
@@ -86,13 +88,6 @@ impl Rig {
 
     pub fn mapped(&self) -> u64 {
         self.pool.stats().mapped
-    }
-
-    /// The driver calls that `f` makes through the pool.
-    pub fn calls<T>(&self, f: impl FnOnce() -> T) -> (T, Vec<Call>) {
-        self.fault.start_recording();
-        let out = f();
-        (out, self.fault.stop_recording())
     }
 
     /// Every invariant holds, and the counters agree with the layout.

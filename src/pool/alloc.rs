@@ -96,7 +96,7 @@ impl Pool {
         class: usize,
         req: &AllocRequest,
     ) -> Result<u64> {
-        self.settle(&mut st, req.stream)?;
+        self.settle(heap, &mut st, req.stream)?;
         if let Some(addr) = st.take_object(class, req.size, self.number) {
             st.note_tag(addr, req.tag);
             heap.publish(&st);
@@ -124,7 +124,7 @@ impl Pool {
     ) -> Result<u64> {
         let block = self.block(heap, &mut st, req, want.align);
         let mut found = None;
-        if self.settle(&mut st, req.stream)? {
+        if self.settle(heap, &mut st, req.stream)? {
             found = st.cut_for(want.size, want.align, |_| true);
         }
         if found.is_none() && self.order.streams() > 1 {
@@ -147,22 +147,30 @@ impl Pool {
     }
 
     /// Makes ready whatever of a heap the device has passed since. Returns whether anything was.
-    fn settle(&self, st: &mut HeapState, stream: StreamHandle) -> Result<bool> {
+    fn settle(&self, heap: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<bool> {
         if st.waits_for().next().is_none() {
             return Ok(false);
         }
-        self.ask_for_markers(st, stream)?;
+        self.ask_for_markers(heap.number, st, stream)?;
         self.order.poll(&*self.driver, st.waits_for())?;
         Ok(st.settle(&self.order, &self.index))
     }
 
-    /// Sees to it that everything a heap waits for gets a marker: its streams are asked for one, and what only the
-    /// context can settle gets one of those.
-    fn ask_for_markers(&self, st: &HeapState, stream: StreamHandle) -> Result<()> {
-        let mut context = false;
+    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane `me`, at once, other
+    /// streams when they free next, and from the context what only that can settle.
+    fn ask_for_markers(&self, me: u32, st: &HeapState, stream: StreamHandle) -> Result<()> {
+        let (mut context, mut own) = (false, false);
         for tag in st.unmarked(&self.order) {
-            context |= self.order.only_context(tag);
-            self.order.want(tag.lane());
+            if self.order.own(tag, me) {
+                own = true;
+            } else if self.order.only_context(tag) {
+                context = true;
+            } else {
+                self.order.want(tag.lane());
+            }
+        }
+        if own {
+            self.order.mark(&*self.driver, me, stream)?;
         }
         if context {
             self.order.mark_context(&*self.driver, Some(stream))?;
@@ -172,8 +180,8 @@ impl Pool {
 
     /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is recorded on it, unless
     /// it is the legacy stream, which always lives.
-    fn refresh(&self, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
-        self.ask_for_markers(st, stream)?;
+    fn refresh(&self, me: &Heap, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
+        self.ask_for_markers(me.number, st, stream)?;
         let unmarked = |r| !self.order.marked(st.regions.get(r).order);
         if st.regions.ready_from(self.page).any(unmarked) {
             if other.stream.load(Relaxed) == StreamHandle::LEGACY.0 {
@@ -195,7 +203,7 @@ impl Pool {
         }
         for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
             let Ok(mut from) = other.state.try_lock() else { continue };
-            self.refresh(other, &mut from, want.stream)?;
+            self.refresh(me, other, &mut from, want.stream)?;
             let Some(run) = self.whole_run(other.number, &from, want) else {
                 other.publish(&from);
                 continue;

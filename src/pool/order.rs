@@ -76,7 +76,17 @@ struct Lane {
     due_frees: AtomicU64,
     due_bytes: AtomicU64,
     /// Recorded markers in the order they were recorded, epochs ascending.
-    markers: Mutex<VecDeque<(u64, EventHandle)>>,
+    markers: Mutex<VecDeque<Marker>>,
+}
+
+/// An event on a lane's stream that closed an epoch.
+#[derive(Clone, Copy)]
+struct Marker {
+    epoch: u64,
+    /// The lane's barrier when it was recorded: it says nothing about epochs up to there, so it settles nothing before
+    /// those are settled.
+    behind: u64,
+    event: EventHandle,
 }
 
 struct ContextMarker {
@@ -233,7 +243,7 @@ impl Order {
             lock(&self.spare).push(event);
             return Err(e);
         }
-        markers.push_back((epoch, event));
+        markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
         l.due_frees.store(0, Relaxed);
         l.due_bytes.store(0, Relaxed);
         l.marked.fetch_max(epoch, AcqRel);
@@ -280,17 +290,14 @@ impl Order {
     fn poll_lane(&self, driver: &dyn Driver, lane: u32) -> Result<()> {
         let Some(l) = self.lane(lane) else { return Ok(()) };
         let mut markers = lock(&l.markers);
-        while let Some(&(epoch, event)) = markers.front() {
+        while let Some(&m) = markers.front() {
             let done = l.done.load(Acquire);
-            // Behind a barrier, markers of the new stream count only once the old one's epochs are settled.
-            let barrier = l.barrier.load(Acquire);
-            let blocked = epoch > barrier && done < barrier;
-            if epoch > done && (blocked || !driver.event_query(self.dev, event)?) {
+            if m.epoch > done && (done < m.behind || !driver.event_query(self.dev, m.event)?) {
                 break;
             }
-            l.done.fetch_max(epoch, AcqRel);
+            l.done.fetch_max(m.epoch, AcqRel);
             markers.pop_front();
-            lock(&self.spare).push(event);
+            lock(&self.spare).push(m.event);
         }
         Ok(())
     }
@@ -336,8 +343,8 @@ impl Order {
         }
         if let Some(l) = self.lane(tag.lane()).filter(|l| tag.epoch() > l.barrier.load(Acquire)) {
             let markers = lock(&l.markers);
-            if let Some(&(_, event)) = markers.iter().find(|m| m.0 >= tag.epoch()) {
-                driver.stream_wait(self.dev, stream, event)?;
+            if let Some(m) = markers.iter().find(|m| m.epoch >= tag.epoch()) {
+                driver.stream_wait(self.dev, stream, m.event)?;
                 return Ok(true);
             }
         }
@@ -385,7 +392,7 @@ impl Order {
         let events = self.lanes[..count]
             .iter()
             .filter_map(OnceLock::get)
-            .filter_map(|l| lock(&l.markers).back().map(|m| m.1))
+            .filter_map(|l| lock(&l.markers).back().map(|m| m.event))
             .chain(last_context);
         // An event may be recycled while we wait; then it stands for a later mark, and we wait a little longer.
         for event in events.collect::<Vec<_>>() {
@@ -402,7 +409,7 @@ impl Order {
             if !(done <= marked && marked < epoch) {
                 return Err(Error::internal(format!("lane {i}: done {done} <= marked {marked} < epoch {epoch} fails")));
             }
-            if !markers.iter().is_sorted_by(|a, b| a.0 < b.0) {
+            if !markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch) {
                 return Err(Error::internal(format!("lane {i}: markers out of order")));
             }
         }

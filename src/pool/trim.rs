@@ -14,7 +14,7 @@ impl Pool {
     /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the
     /// device may still be using stays; synchronise first to give everything back. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
-        if self.counters.mapped.load(Relaxed) > keep {
+        if self.counters.mapped.load(Relaxed) > keep || self.counters.zombie_bytes.load(Relaxed) > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
             for heap in self.all_heaps() {

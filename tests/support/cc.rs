@@ -41,7 +41,12 @@ pub fn library_dir() -> &'static Path {
 
 /// Whether a program can be run at all.
 pub fn have(program: &str) -> bool {
-    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
 }
 
 /// The language a source is compiled as.

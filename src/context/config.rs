@@ -1,4 +1,6 @@
-//! Settings, from the environment or from explicit options.
+//! Settings, from the environment ([`environment`](super::environment)) or from explicit options.
+
+use crate::base::size::{GIB, TIB};
 
 /// Everything that can be set. `Default` is what an empty environment gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +13,8 @@ pub struct Config {
     pub page_size: u64,
     /// Memory mapped when a pool starts.
     pub prealloc: Prealloc,
-    /// Most bytes a pool may map; 0 means what the device has.
-    pub limit: u64,
+    /// The most a pool may map.
+    pub limit: Limit,
     /// How memory freed on another stream is reused.
     pub reuse: Reuse,
     /// After a free that leaves more than this many mapped bytes unused, give memory back; 0 means never.
@@ -25,6 +27,27 @@ pub struct Config {
     pub host_devices: u32,
     /// Host device only: memory of each, bytes (sparse; only touched pages cost anything).
     pub host_bytes: u64,
+    /// Host device only: chooses the order in which its streams run; the same seed gives the same order.
+    pub host_seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            backend: Backend::Auto,
+            va_size: 8 * TIB,
+            page_size: 0,
+            prealloc: Prealloc::Bytes(0),
+            limit: Limit::Device,
+            reuse: Reuse::Wait,
+            trim_threshold: 0,
+            log: 1,
+            pool: true,
+            host_devices: 1,
+            host_bytes: 64 * GIB,
+            host_seed: 0,
+        }
+    }
 }
 
 /// Which driver to use.
@@ -47,6 +70,43 @@ pub enum Prealloc {
     Percent(u32),
 }
 
+impl Prealloc {
+    /// In bytes, on a device with this much free.
+    pub fn of(self, free: u64) -> u64 {
+        match self {
+            Prealloc::Bytes(bytes) => bytes,
+            Prealloc::Percent(percent) => share(free, percent),
+        }
+    }
+}
+
+/// The most a pool may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// What the device has.
+    Device,
+    /// This many bytes.
+    Bytes(u64),
+    /// This share of the device's memory, 1–100.
+    Percent(u32),
+}
+
+impl Limit {
+    /// In bytes, on a device with this much memory in all.
+    pub fn of(self, total: u64) -> u64 {
+        match self {
+            Limit::Device => total,
+            Limit::Bytes(bytes) => bytes,
+            Limit::Percent(percent) => share(total, percent),
+        }
+    }
+}
+
+fn share(bytes: u64, percent: u32) -> u64 {
+    let share = u128::from(bytes) * u128::from(percent) / 100;
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
 /// How memory freed on another stream is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
@@ -54,4 +114,19 @@ pub enum Reuse {
     Settled,
     /// Also by making the new stream wait on the device, when nothing else is left.
     Wait,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_do_not_overflow() {
+        assert_eq!(Limit::Percent(90).of(u64::MAX), u64::MAX / 10 * 9 + 4);
+        assert_eq!(Limit::Percent(100).of(u64::MAX), u64::MAX);
+        assert_eq!(Limit::Bytes(7).of(3), 7);
+        assert_eq!(Limit::Device.of(3), 3);
+        assert_eq!(Prealloc::Percent(0).of(1000), 0);
+        assert_eq!(Prealloc::Percent(80).of(1000), 800);
+    }
 }

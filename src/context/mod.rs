@@ -1,15 +1,24 @@
 //! One process's gpumem: configuration, the driver in use, and one pool per device.
 //!
-//! There is at most one global context, made by the first call that needs it; tests make their own.
+//! There is at most one global context ([`global`]); tests make their own over any driver.
 
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+pub mod backend;
 pub mod config;
+pub mod environment;
+mod global;
+mod native;
 
-use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::counted::Counted;
 use crate::driver::Driver;
-use crate::pool::{AllocFlags, AllocInfo, PoolStats};
+use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats};
 pub use config::Config;
+use config::{Limit, Reuse};
+use native::Native;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy stream, no flags.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,95 +39,275 @@ pub struct Request {
 
 /// The library's state in one process (or one test).
 pub struct Context {
-    driver: Arc<dyn Driver>,
+    driver: Arc<Counted>,
+    config: Config,
+    /// By device, made by the first call that needs one.
+    pools: Box<[OnceLock<Pool>]>,
+    /// Held while a pool is being made, so that none is made twice.
+    making: Mutex<()>,
+    native: Native,
 }
 
-#[allow(unused_variables)]
 impl Context {
-    /// The process's context, made from the environment on first use. A failure is reported and tried again by the
-    /// next call.
-    pub fn global() -> Result<&'static Context> {
-        Err(Error::internal("not built yet"))
-    }
-    /// Makes the process's context from explicit options; `Invalid` when it exists already.
-    pub fn init_global(config: Config) -> Result<&'static Context> {
-        Err(Error::internal("not built yet"))
-    }
     /// A context of one's own over any driver.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Context> {
-        Ok(Context { driver })
+        let devices = driver.device_count() as usize;
+        if devices == 0 {
+            return Err(Error::new(Status::NoDevice, "the driver has no device"));
+        }
+        Ok(Context {
+            driver: Arc::new(Counted::new(driver)),
+            config,
+            pools: (0..devices).map(|_| OnceLock::new()).collect(),
+            making: Mutex::new(()),
+            native: Native::default(),
+        })
     }
+
     /// The configuration in force.
     pub fn config(&self) -> &Config {
-        todo!()
+        &self.config
     }
+
     /// The driver, for device, stream and copy helpers. Calls through it are counted.
     pub fn driver(&self) -> &dyn Driver {
         &*self.driver
     }
+
     /// How often each driver call was made, by name, in a fixed order.
     pub fn driver_calls(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        self.driver.counts()
     }
+
+    /// The pool of a device, made on first use.
+    #[inline]
+    pub fn pool(&self, dev: DeviceId) -> Result<&Pool> {
+        match self.pools.get(dev.0 as usize).and_then(OnceLock::get) {
+            Some(pool) => Ok(pool),
+            None => self.make_pool(dev),
+        }
+    }
+
+    #[cold]
+    fn make_pool(&self, dev: DeviceId) -> Result<&Pool> {
+        let cell = self.pools.get(dev.0 as usize).ok_or_else(|| {
+            Error::invalid(format!("there is no device {dev}; devices are 0 to {}", self.pools.len() - 1))
+        })?;
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = cell.get() {
+            return Ok(pool);
+        }
+        let total = self.driver.device_props(dev)?.total_bytes;
+        let free = self.driver.mem_info(dev)?.free;
+        let options = PoolOptions {
+            va_size: self.config.va_size,
+            page_size: self.config.page_size,
+            limit: match self.config.limit {
+                Limit::Device => 0,
+                limit => limit.of(total),
+            },
+            prealloc: self.config.prealloc.of(free),
+            wait: self.config.reuse == Reuse::Wait,
+            trim_threshold: self.config.trim_threshold,
+            ..PoolOptions::default()
+        };
+        let driver: Arc<dyn Driver> = self.driver.clone();
+        let pool =
+            Pool::new(driver, dev, options).map_err(|e| e.context(format!("starting the pool of device {dev}")))?;
+        Ok(cell.get_or_init(|| pool))
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter().filter_map(OnceLock::get)
+    }
+
+    /// The pool whose addresses contain `ptr`.
+    #[inline]
+    fn owner(&self, ptr: u64, verb: &str) -> Result<&Pool> {
+        self.pools().find(|p| p.owns(ptr)).ok_or_else(|| {
+            if let Some(p) = self.pools().next() {
+                p.note_unknown();
+            }
+            Error::new(Status::UnknownPointer, format!("{verb}: {ptr:#x} is no memory of gpumem's"))
+        })
+    }
+
+    /// The device of a request, and whether the stream fits it.
+    #[inline]
+    fn device_of(&self, device: Option<DeviceId>, stream: StreamHandle) -> Result<DeviceId> {
+        if self.pools.len() == 1 {
+            return match device {
+                None | Some(DeviceId(0)) => Ok(DeviceId(0)),
+                Some(d) => Err(Error::invalid(format!("there is no device {d}; the only device is 0"))),
+            };
+        }
+        // Default streams exist on every device: there the request, or the current device, decides.
+        let default = stream == StreamHandle::LEGACY || stream == StreamHandle::PER_THREAD;
+        match device {
+            Some(d) if default => Ok(d),
+            None if default => self.driver.current_device(),
+            None => self.driver.stream_device(stream),
+            Some(d) => {
+                let of_stream = self.driver.stream_device(stream)?;
+                if of_stream != d {
+                    return Err(Error::invalid(format!(
+                        "the stream {stream} belongs to device {of_stream}, the request names device {d}; use a stream of \
+                         device {d}"
+                    )));
+                }
+                Ok(d)
+            }
+        }
+    }
+
+    /// A stream named in a call about memory of `pool`: it must be of the same device.
+    #[inline]
+    fn stream_for(&self, pool: &Pool, stream: StreamHandle) -> Result<StreamHandle> {
+        let stream = stream.canonical();
+        if self.pools.len() > 1 && stream != StreamHandle::LEGACY && stream != StreamHandle::PER_THREAD {
+            self.device_of(Some(pool.device()), stream)?;
+        }
+        Ok(stream)
+    }
+
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.
+    #[inline]
     pub fn malloc(&self, req: &Request) -> Result<u64> {
-        Err(Error::internal("not built yet"))
+        let stream = req.stream.canonical();
+        let device = self.device_of(req.device, stream)?;
+        if !self.config.pool {
+            return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
+        }
+        let Request { size, align, flags, tag, .. } = *req;
+        self.pool(device)?.malloc(&AllocRequest { size, align, stream, flags, tag })
     }
+
     /// Frees in the order of the stream it was allocated on. Null is allowed and does nothing.
+    #[inline]
     pub fn free(&self, ptr: u64) -> Result<()> {
-        Err(Error::internal("not built yet"))
+        self.free_on(ptr, None)
     }
+
     /// Frees in the order of `stream`: all use of the memory has been submitted to `stream` or ordered before it.
+    #[inline]
     pub fn free_async(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        Err(Error::internal("not built yet"))
+        self.free_on(ptr, Some(stream))
     }
-    /// Changes an allocation's size, in place where it can, else by copying in stream order.
+
+    #[inline]
+    fn free_on(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+        if ptr == 0 {
+            return Ok(());
+        }
+        let freed = if !self.config.pool {
+            self.native.free(&*self.driver, ptr, stream)
+        } else {
+            self.owner(ptr, "free").and_then(|pool| {
+                let stream = stream.map(|s| self.stream_for(pool, s)).transpose()?;
+                pool.free(ptr, stream)
+            })
+        };
+        match freed {
+            // The process is ending and the driver is gone; so is the memory.
+            Err(e) if e.status == Status::ShuttingDown => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Changes an allocation's size, in place where it can, else by copying in stream order. Null allocates.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
-        Err(Error::internal("not built yet"))
+        if ptr == 0 {
+            return self.malloc(&Request { size, stream, ..Request::default() });
+        }
+        if !self.config.pool {
+            let old = self.native.info_containing(ptr)?;
+            let stream = stream.canonical();
+            let new = self.native.malloc(&*self.driver, old.device, size, stream, old.tag)?;
+            let copied = match old.requested.min(size) {
+                0 => Ok(()),
+                n => self.driver.copy_async(old.device, new, ptr, n, stream),
+            };
+            return match copied.and_then(|()| self.free_on(ptr, Some(stream))) {
+                Ok(()) => Ok(new),
+                Err(e) => self.free_on(new, Some(stream)).and(Err(e)),
+            };
+        }
+        let pool = self.owner(ptr, "realloc")?;
+        pool.realloc(ptr, size, self.stream_for(pool, stream)?)
     }
+
     /// The allocation is also used on `stream`, which stays alive until it is freed: reuse waits for that use too.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        Err(Error::internal("not built yet"))
+        if !self.config.pool {
+            return Err(Error::new(Status::Unsupported, "record_stream needs the pool; GPUMEM_POOL is off"));
+        }
+        let pool = self.owner(ptr, "record_stream")?;
+        pool.record_stream(ptr, self.stream_for(pool, stream)?)
     }
+
     /// Facts about the live allocation that starts at `ptr`.
     pub fn info(&self, ptr: u64) -> Result<AllocInfo> {
-        Err(Error::internal("not built yet"))
+        if !self.config.pool {
+            return match self.native.info_containing(ptr)? {
+                i if i.base == ptr => Ok(i),
+                i => Err(Error::new(
+                    Status::UnknownPointer,
+                    format!("{ptr:#x} is inside the allocation at {:#x}; pass its start", i.base),
+                )),
+            };
+        }
+        self.owner(ptr, "info")?.info(ptr)
     }
+
     /// Facts about the live allocation that contains `ptr`.
     pub fn info_containing(&self, ptr: u64) -> Result<AllocInfo> {
-        Err(Error::internal("not built yet"))
+        if !self.config.pool {
+            return self.native.info_containing(ptr);
+        }
+        self.owner(ptr, "info")?.info_containing(ptr)
     }
+
     /// Gives free physical memory of every started pool back to the driver until no more than `keep` bytes stay
-    /// mapped per device.
+    /// mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
-        Err(Error::internal("not built yet"))
+        self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
     }
+
     /// Counters of one device's pool.
     pub fn stats(&self, dev: DeviceId) -> Result<PoolStats> {
-        Err(Error::internal("not built yet"))
+        if !self.config.pool {
+            return Ok(self.native.stats());
+        }
+        self.pool(dev).map(Pool::stats)
     }
-    /// Sets a peak counter back to the present value.
+
+    /// Sets the peak counters back to the present values.
     pub fn reset_peaks(&self, dev: DeviceId) -> Result<()> {
-        Err(Error::internal("not built yet"))
+        self.pool(dev).map(Pool::reset_peaks)
     }
-    /// Sets the most bytes the device's pool may map; below what is mapped now, only free memory goes.
+
+    /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free memory goes back.
     pub fn set_limit(&self, dev: DeviceId, bytes: u64) -> Result<()> {
-        Err(Error::internal("not built yet"))
+        self.pool(dev)?.set_limit(bytes)
     }
+
     /// Every region of one device's pool in address order, in the notation of docs/spec/pool.md.
     pub fn dump(&self, dev: DeviceId) -> Result<String> {
-        Err(Error::internal("not built yet"))
+        self.pool(dev).map(Pool::dump)
     }
+
     /// Checks every invariant of every pool.
     pub fn validate(&self) -> Result<()> {
-        Err(Error::internal("not built yet"))
+        self.pools().try_for_each(Pool::validate)
     }
+
     /// A file descriptor for an `EXPORTABLE` allocation, to be imported by another process.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
-        Err(Error::internal("not built yet"))
+        self.owner(ptr, "export")?.export_fd(ptr)
     }
+
     /// Maps exported memory of `size` bytes; freed like any allocation.
     pub fn import_fd(&self, dev: DeviceId, fd: &OwnedFd, size: u64) -> Result<u64> {
-        Err(Error::internal("not built yet"))
+        self.pool(dev)?.import_fd(fd, size, StreamHandle::LEGACY)
     }
 }

@@ -1,1 +1,113 @@
 //! A driver that fails on request.
+
+use super::wrap::{Hook, Wrap};
+use super::{Call, Driver};
+use crate::base::{Error, Result, Status};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Which calls fail, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultRule {
+    /// Only calls of this kind are counted; `None` counts every call.
+    pub call: Option<Call>,
+    /// How many of them pass first; 0 fails the very next.
+    pub after: u64,
+    /// How the failing call answers.
+    pub status: Status,
+    /// Every later call it counts fails too, until the rule is changed.
+    pub lasting: bool,
+}
+
+impl FaultRule {
+    /// Fails one call of any kind, the one that comes after `after` others, with `Status::Driver`.
+    pub fn nth(after: u64) -> FaultRule {
+        FaultRule { call: None, after, status: Status::Driver, lasting: false }
+    }
+
+    /// The same for one kind of call.
+    pub fn nth_of(call: Call, after: u64) -> FaultRule {
+        FaultRule { call: Some(call), ..FaultRule::nth(after) }
+    }
+
+    /// The same rule answering with `status`.
+    pub fn with_status(self, status: Status) -> FaultRule {
+        FaultRule { status, ..self }
+    }
+
+    /// The same rule, failing from there on.
+    pub fn lasting(self) -> FaultRule {
+        FaultRule { lasting: true, ..self }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    rule: Option<FaultRule>,
+    /// Calls the rule has counted.
+    seen: u64,
+    /// Calls that failed because of rules.
+    fired: u64,
+    record: Option<Vec<Call>>,
+}
+
+/// Decides which calls fail.
+#[derive(Default)]
+pub struct FaultPlan {
+    state: Mutex<State>,
+}
+
+/// A driver that fails chosen calls. A call that it fails never reaches the driver inside.
+pub type Fault = Wrap<FaultPlan>;
+
+impl FaultPlan {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Hook for FaultPlan {
+    fn before(&self, call: Call) -> Result<()> {
+        let mut st = self.state();
+        if let Some(calls) = st.record.as_mut() {
+            calls.push(call);
+        }
+        let Some(rule) = st.rule.filter(|r| r.call.unwrap_or(call) == call) else { return Ok(()) };
+        let n = st.seen;
+        st.seen += 1;
+        if n < rule.after || (n > rule.after && !rule.lasting) {
+            return Ok(());
+        }
+        st.fired += 1;
+        let of = rule.call.map_or("any kind", Call::name);
+        Err(Error::new(rule.status, format!("{call} failed on request (call {n} of {of}, counted from 0)")))
+    }
+}
+
+impl Wrap<FaultPlan> {
+    /// Passes every call on to `inner` until told otherwise.
+    pub fn new(inner: Arc<dyn Driver>) -> Fault {
+        Wrap::around(inner, FaultPlan::default())
+    }
+
+    /// Puts a rule in force and starts its count at 0; `None` lets every call pass.
+    pub fn set_rule(&self, rule: Option<FaultRule>) {
+        let mut st = self.hook.state();
+        st.rule = rule;
+        st.seen = 0;
+    }
+
+    /// How many calls have failed because of rules so far.
+    pub fn fired(&self) -> u64 {
+        self.hook.state().fired
+    }
+
+    /// Starts recording the calls made, from none.
+    pub fn start_recording(&self) {
+        self.hook.state().record = Some(Vec::new());
+    }
+
+    /// Stops recording and returns the calls made since it started, in order, failed ones included.
+    pub fn stop_recording(&self) -> Vec<Call> {
+        self.hook.state().record.take().unwrap_or_default()
+    }
+}

@@ -1,8 +1,8 @@
 //! The boundary to CUDA and to the operating system: one table of calls with the preconditions of each.
 //!
 //! Everything above this folder is written against [`Driver`]; only the files here talk to a real device. There are
-//! three implementations: [`cuda`] (a real GPU), [`host`] (a device made of ordinary memory that enforces CUDA's
-//! rules), [`fault`] (wraps another and fails chosen calls).
+//! two implementations: [`cuda`] (a real GPU) and [`host`] (a device made of ordinary memory that enforces CUDA's rules);
+//! and two wrappers around any other ([`wrap`]): [`counted`] counts calls, [`fault`] fails chosen ones.
 //!
 //! Rules that hold for every call:
 //! - Any thread may call; implementations do their own locking and bind whatever context they need. They leave the
@@ -10,12 +10,21 @@
 //! - None of the virtual-memory calls waits for the device. Calls that may block say so.
 //! - No call invalidates a stream capture, except where it says so.
 //! - On error nothing has happened.
+//! - A `dev` that stands beside a stream or an event is the device it belongs to.
 //! - A stream handle must be alive (CUDA crashes on a destroyed one; the host device returns `InvalidStream`).
 //!   So callers pass a handle on only within the API call in which the user passed it to them.
 
+pub mod call;
+pub mod counted;
 pub mod cuda;
 pub mod fault;
 pub mod host;
+pub mod process;
+pub mod wrap;
+
+pub use call::Call;
+pub use counted::Counted;
+pub use fault::{Fault, FaultRule};
 
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;
@@ -85,7 +94,8 @@ pub trait Driver: Send + Sync {
     fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
     /// Free and total memory. Legal during capture.
     fn mem_info(&self, dev: DeviceId) -> Result<MemInfo>;
-    /// Waits until everything submitted to `dev` is done. Blocks. Not legal during capture.
+    /// Waits until everything submitted to `dev` is done. Blocks. Not legal while any stream is being captured: fails,
+    /// and may invalidate the capture.
     fn device_sync(&self, dev: DeviceId) -> Result<()>;
 
     // ---- virtual memory -----------------------------------------------------------------------------------------
@@ -105,7 +115,8 @@ pub trait Driver: Send + Sync {
     /// Maps the whole of `h` at `va`: inside one reservation, nothing mapped there, `size` exactly the handle's
     /// size. One handle may be mapped at several addresses. Not accessible before `set_access`.
     fn map(&self, dev: DeviceId, va: u64, size: u64, h: PhysHandle) -> Result<()>;
-    /// Makes `[va, va + size)` readable and writable by `devs`. The range consists of whole mappings, no gaps.
+    /// Makes `[va, va + size)` readable and writable by `devs` (not empty), besides the devices that can access it
+    /// already. The range consists of whole mappings, no gaps.
     fn set_access(&self, va: u64, size: u64, devs: &[DeviceId]) -> Result<()>;
     /// Unmaps `[va, va + size)`, whole mappings without gaps. Device work that still uses these addresses faults,
     /// so the caller has waited for it.
@@ -123,28 +134,33 @@ pub trait Driver: Send + Sync {
     fn stream_create(&self, dev: DeviceId) -> Result<StreamHandle>;
     /// Destroys a stream; work already submitted to it still runs. The handle may be given out again at once.
     fn stream_destroy(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
-    /// Waits until everything submitted to `s` is done. Blocks. Not legal during capture.
+    /// Waits until everything submitted to `s` is done. Blocks. Not legal while any stream is being captured: fails,
+    /// and may invalidate the capture.
     fn stream_sync(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
-    /// Makes later work on `s` wait, on the device, for what `e` was recorded after.
+    /// Makes later work on `s` wait, on the device, for the mark that `e` has now; recording it again changes nothing
+    /// for this wait. Nothing happens when it was never recorded. Not legal when `s` is being captured: fails, and
+    /// invalidates the capture.
     fn stream_wait(&self, dev: DeviceId, s: StreamHandle, e: EventHandle) -> Result<()>;
     /// Creates an event. Legal during capture.
     fn event_create(&self, dev: DeviceId) -> Result<EventHandle>;
     /// Destroys an event; legal while it is pending.
     fn event_destroy(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
-    /// Marks the point on `s` after everything submitted so far. `s` must not be capturing (it would become a node
-    /// of the graph). Recording again moves the mark.
+    /// Marks the point on `s` after everything submitted so far. `s` must not be capturing (the mark would become a node
+    /// of the graph): the host device then fails. Recording again moves the mark.
     fn event_record(&self, dev: DeviceId, e: EventHandle, s: StreamHandle) -> Result<()>;
-    /// Marks everything submitted to the device so far, on every stream, dead ones too. **Invalidates** any capture in
-    /// progress on the device. `Unsupported` where the driver lacks it (CUDA before 12.5).
+    /// Marks everything submitted to the device so far, on every stream, dead ones too. While a capture is in progress it
+    /// **fails and invalidates** the capture, whatever the thread's capture mode, so callers make sure that there is
+    /// none. `Unsupported` where the driver lacks it (CUDA before 12.5).
     fn context_record(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
     /// Whether everything before the mark is done. An event never recorded is done. Does not invalidate captures.
     fn event_query(&self, dev: DeviceId, e: EventHandle) -> Result<bool>;
-    /// Waits for the mark. Blocks.
+    /// Waits for the mark. Blocks. Legal during capture.
     fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
 
     // ---- data ---------------------------------------------------------------------------------------------------
     /// Copies `size` bytes, in stream order, between any two of: device memory, pinned host memory, pageable host
-    /// memory (which may make the call synchronous). The ranges do not overlap.
+    /// memory. The ranges do not overlap. When the call returns, pageable memory that was read may be changed, and
+    /// pageable memory that was written holds the data.
     fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
     /// Fills device memory with `byte`, in stream order.
     fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;

@@ -1,6 +1,52 @@
-//! One device's memory.
+//! One device's memory: a stream-ordered pool over virtual memory that remaps instead of fragmenting.
+//!
+//! # Words
+//!
+//! - *reservation*, *root*: addresses taken from the driver ([`reserve`]); *hole*: addresses with nothing mapped.
+//! - *extent*: physical memory, one driver handle, mapped whole ([`extent`]).
+//! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or free ([`region`]).
+//! - *slab*: a region cut into equal small objects ([`slab`]).
+//! - *heap*: the memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
+//! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides, [`extend`] does);
+//!   *zombie*: the old addresses of a moved extent, until they are unmapped.
+//! - *stock*: physical memory without an address ([`stock`]).
+//! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
+//!
+//! # Locks
+//!
+//! A heap's lock, then the core's, then those of the stream registry and of the order. Another heap's lock is only
+//! ever tried while one is held. Driver calls that can block are made with no lock held.
+//!
+//! # Invariant of the whole
+//!
+//! `reserved == spans + holes + zombies + dedicated + graves` (addresses) and
+//! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
-use crate::base::{DeviceId, StreamHandle};
+mod alloc;
+mod bins;
+mod dedicated;
+mod dump;
+mod extend;
+mod extent;
+mod free;
+mod heap;
+mod index;
+mod order;
+mod region;
+mod reserve;
+mod slab;
+mod stitch;
+mod stock;
+mod streams;
+mod trim;
+mod validate;
+
+use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::{DeviceProps, Driver};
+use heap::Heap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Special needs of one allocation, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,7 +89,8 @@ pub struct AllocInfo {
 pub struct PoolStats {
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory mapped: `live + cached + free`.
+    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs), `stock`, dedicated
+    /// allocations, and freed dedicated ones that the device may still use.
     pub mapped: u64,
     /// The most `mapped` ever was.
     pub peak_mapped: u64,
@@ -57,6 +104,8 @@ pub struct PoolStats {
     pub free: u64,
     /// Free mapped bytes that wait for another stream.
     pub waiting: u64,
+    /// Physical memory held for later without an address.
+    pub stock: u64,
     /// Unmapped addresses inside the reservation.
     pub holes: u64,
     /// Old addresses of moved memory, not yet unmapped.
@@ -87,4 +136,309 @@ pub struct PoolStats {
     pub unknown_pointers: u64,
     /// Requests refused for lack of memory, a count.
     pub out_of_memory: u64,
+}
+
+/// Settings of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Addresses reserved at a time, bytes.
+    pub va_size: u64,
+    /// Smallest extent, bytes; 0 means the device's granularity.
+    pub page_size: u64,
+    /// Most bytes to map; 0 means no limit but the device's.
+    pub limit: u64,
+    /// Bytes to map at the start.
+    pub prealloc: u64,
+    /// Whether a stream may be made to wait on the device for memory that another stream freed.
+    pub wait: bool,
+    /// Free mapped bytes beyond which a free gives memory back; 0 means never.
+    pub trim_threshold: u64,
+    /// Share of the peak live bytes that may be mapped beyond it to save moves, in 1/1000.
+    pub slack_permille: u32,
+    /// Largest extent to create, bytes.
+    pub max_extent: u64,
+    /// A request is made of about this many extents, so that freeing part of it frees whole extents.
+    pub extents_per_request: u64,
+}
+
+impl Default for PoolOptions {
+    fn default() -> PoolOptions {
+        PoolOptions {
+            va_size: 8 * size::TIB,
+            page_size: 0,
+            limit: 0,
+            prealloc: 0,
+            wait: false,
+            trim_threshold: 0,
+            slack_permille: 10,
+            max_extent: 64 * size::MIB,
+            extents_per_request: 8,
+        }
+    }
+}
+
+/// What to allocate from a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllocRequest {
+    /// Bytes; 0 gives a unique pointer that must be freed.
+    pub size: u64,
+    /// Alignment in bytes, a power of two; 0 means 256.
+    pub align: u64,
+    /// The stream whose order the allocation follows.
+    pub stream: StreamHandle,
+    /// Special needs.
+    pub flags: AllocFlags,
+    /// A number of the caller's, shown in dumps.
+    pub tag: u64,
+}
+
+/// Old addresses of a moved extent: still mapped, unmapped once the device has passed `tag`.
+#[derive(Clone, Copy, Debug)]
+struct Zombie {
+    addr: u64,
+    size: u64,
+    tag: order::Tag,
+}
+
+/// Addresses, and what has no heap. Guarded by the core lock.
+#[derive(Default)]
+struct Core {
+    holes: reserve::Holes,
+    stock: stock::Stock,
+    zombies: VecDeque<Zombie>,
+    dedicated: BTreeMap<u64, dedicated::Dedicated>,
+    graves: Vec<dedicated::Grave>,
+}
+
+/// Counts that belong to no heap.
+#[derive(Default)]
+struct Counters {
+    /// `extents + stock + dedicated + graves`, bytes.
+    mapped: AtomicU64,
+    peak_mapped: AtomicU64,
+    peak_live: AtomicU64,
+    zombie_bytes: AtomicU64,
+    dedicated_live: AtomicU64,
+    dedicated_requested: AtomicU64,
+    dedicated_mallocs: AtomicU64,
+    dedicated_frees: AtomicU64,
+    moved: AtomicU64,
+    stitches: AtomicU64,
+    growths: AtomicU64,
+    double_frees: AtomicU64,
+    unknown_pointers: AtomicU64,
+    out_of_memory: AtomicU64,
+}
+
+/// The pool of one device.
+pub struct Pool {
+    driver: Arc<dyn Driver>,
+    dev: DeviceId,
+    /// Unique in the process, never 0: tells pools apart in per-thread caches and allocation ids.
+    number: u64,
+    props: DeviceProps,
+    options: PoolOptions,
+    /// Bytes of the smallest extent; a multiple of the device's granularity, a power of two.
+    page: u64,
+    /// Devices that get access to every mapping, `dev` first.
+    access: Vec<DeviceId>,
+    limit: AtomicU64,
+    index: index::Index,
+    order: order::Order,
+    /// By lane; none at [`order::CONTEXT`].
+    heaps: Box<[OnceLock<Heap>]>,
+    /// Streams in use → their lanes.
+    streams: Mutex<HashMap<streams::Key, u32>>,
+    core: Mutex<Core>,
+    counters: Counters,
+}
+
+/// Takes a lock; a panic of another holder does not spread (no code under a pool lock panics on any input).
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A pool on one device. Reserves addresses; maps nothing unless `prealloc` says so.
+    pub fn new(driver: Arc<dyn Driver>, dev: DeviceId, options: PoolOptions) -> Result<Pool> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let props = driver.device_props(dev)?;
+        if !props.vmm {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!("device {dev} ({}) has no virtual memory management; set GPUMEM_POOL=off", props.name),
+            ));
+        }
+        let page = options.page_size.max(props.granularity);
+        if !page.is_power_of_two() || page > size::GIB {
+            return Err(Error::new(
+                Status::Config,
+                format!("page size {page} is not a power of two from {} to {}", props.granularity, size::GIB),
+            ));
+        }
+        let mut access = vec![dev];
+        for peer in (0..driver.device_count()).map(DeviceId).filter(|&d| d != dev) {
+            if driver.can_access(peer, dev)? {
+                access.push(peer);
+            }
+        }
+        let pool = Pool {
+            dev,
+            number: NUMBER.fetch_add(1, Relaxed) & 0xff,
+            props,
+            options,
+            page,
+            access,
+            limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
+            index: index::Index::new(),
+            order: order::Order::new(dev),
+            heaps: (0..order::MAX_LANES).map(|_| OnceLock::new()).collect(),
+            streams: Mutex::new(HashMap::new()),
+            core: Mutex::new(Core::default()),
+            counters: Counters::default(),
+            driver,
+        };
+        pool.reserve_root(&mut lock(&pool.core), page)?;
+        if options.prealloc > 0 {
+            pool.prealloc(options.prealloc)?;
+        }
+        Ok(pool)
+    }
+
+    /// The device this pool is for.
+    pub fn device(&self) -> DeviceId {
+        self.dev
+    }
+
+    /// Whether the pool's reservations contain the address.
+    #[inline]
+    pub fn owns(&self, addr: u64) -> bool {
+        self.index.covers(addr)
+    }
+
+    /// Reserves more addresses: at least `bytes`, normally the configured amount, less where the system refuses it.
+    fn reserve_root(&self, core: &mut Core, bytes: u64) -> Result<()> {
+        if !self.index.can_add_root() {
+            return Err(Error::new(Status::OutOfMemory, "no more address reservations are possible in this pool"));
+        }
+        let least = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        let mut want = self.options.va_size.max(least).next_multiple_of(self.page);
+        loop {
+            match self.driver.va_reserve(self.dev, want, self.page) {
+                Ok(base) => {
+                    self.index.add_root(base, want);
+                    core.holes.add_root(base, want);
+                    return Ok(());
+                }
+                Err(e) if want / 2 >= least => {
+                    want = (want / 2).next_multiple_of(self.page);
+                    let _ = e;
+                }
+                Err(e) => return Err(e.context(format!("reserving {} of addresses", size::human(want)))),
+            }
+        }
+    }
+
+    /// Counts a pointer that a caller took for gpumem's.
+    pub fn note_unknown(&self) {
+        self.counters.unknown_pointers.fetch_add(1, Relaxed);
+    }
+
+    fn heap(&self, lane: u32) -> Option<&Heap> {
+        self.heaps.get(lane as usize)?.get()
+    }
+
+    fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
+        let lanes = self.order.streams() as usize + 1;
+        self.heaps[..lanes.min(self.heaps.len())].iter().filter_map(OnceLock::get)
+    }
+
+    /// Live bytes of all heaps, rounding included; also moves the recorded peak.
+    fn live_now(&self) -> u64 {
+        let live =
+            self.all_heaps().map(|h| h.live.load(Relaxed)).sum::<u64>() + self.counters.dedicated_live.load(Relaxed);
+        self.counters.peak_live.fetch_max(live, Relaxed);
+        live
+    }
+
+    fn add_mapped(&self, bytes: u64) {
+        let now = self.counters.mapped.fetch_add(bytes, Relaxed) + bytes;
+        self.counters.peak_mapped.fetch_max(now, Relaxed);
+    }
+
+    fn sub_mapped(&self, bytes: u64) {
+        self.counters.mapped.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Bytes that may still be mapped under the limit.
+    fn headroom(&self) -> u64 {
+        self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
+    }
+
+    /// Counters, taken heap by heap.
+    pub fn stats(&self) -> PoolStats {
+        let c = &self.counters;
+        let mut s = PoolStats {
+            mapped: c.mapped.load(Relaxed),
+            peak_mapped: c.peak_mapped.load(Relaxed),
+            zombies: c.zombie_bytes.load(Relaxed),
+            requested: c.dedicated_requested.load(Relaxed),
+            mallocs: c.dedicated_mallocs.load(Relaxed),
+            frees: c.dedicated_frees.load(Relaxed),
+            moved: c.moved.load(Relaxed),
+            stitches: c.stitches.load(Relaxed),
+            growths: c.growths.load(Relaxed),
+            streams: self.order.streams(),
+            double_frees: c.double_frees.load(Relaxed),
+            unknown_pointers: c.unknown_pointers.load(Relaxed),
+            out_of_memory: c.out_of_memory.load(Relaxed),
+            live: self.live_now(),
+            peak_live: c.peak_live.load(Relaxed),
+            ..PoolStats::default()
+        };
+        let mut movable = 0;
+        for heap in self.all_heaps() {
+            let st = lock(&heap.state);
+            s.requested += st.requested_bytes;
+            s.mallocs += st.mallocs;
+            s.frees += st.frees;
+            s.free += st.regions.ready_bytes();
+            s.waiting += st.waiting_bytes;
+            s.extents += st.extents.len() as u64;
+            s.largest_free = s.largest_free.max(st.regions.largest_ready());
+            for r in st.regions.ready_from(self.page) {
+                let g = st.regions.get(r);
+                movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
+            }
+        }
+        s.allocations = s.mallocs - s.frees;
+        let core = lock(&self.core);
+        s.extents += (core.dedicated.len() + core.stock.len()) as u64;
+        s.stock = core.stock.bytes();
+        s.largest_without_growth = s.largest_free.max(movable + s.stock);
+        (s.reserved, s.holes) = core.holes.totals();
+        s
+    }
+
+    /// Sets the recorded peaks back to the present values.
+    pub fn reset_peaks(&self) {
+        self.counters.peak_live.store(0, Relaxed);
+        self.live_now();
+        self.counters.peak_mapped.store(self.counters.mapped.load(Relaxed), Relaxed);
+    }
+
+    /// Sets the most bytes the pool may map (0: no limit) and gives free memory back if it has more.
+    pub fn set_limit(&self, bytes: u64) -> Result<()> {
+        let limit = if bytes == 0 { u64::MAX } else { bytes };
+        self.limit.store(limit, Relaxed);
+        if self.counters.mapped.load(Relaxed) > limit {
+            self.trim(limit)?;
+        }
+        Ok(())
+    }
+}
+
+/// The error for a request that no device could meet.
+fn too_large(bytes: u64) -> Error {
+    Error::new(Status::OutOfMemory, format!("{bytes} bytes were requested, more than any address space holds"))
 }

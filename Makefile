@@ -1,0 +1,70 @@
+# Everything this repository does starts here; `make` alone lists it.
+# CARGO, CC, CXX, PREFIX and CARGO_TARGET_DIR can be set on the command line or in the environment.
+
+CARGO ?= $(or $(shell command -v cargo 2>/dev/null),$(wildcard $(HOME)/.cargo/bin/cargo),cargo)
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+GPUMEM := $(RELEASE)/gpumem
+export CARGO
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-gpu bench bench-gpu lint doc clean need-cargo need-cc
+
+help:
+	@echo 'make demo       build the library, run the quickstart and replay a trace on whatever device there is'
+	@echo 'make test       every test that runs without a GPU; the last line counts them'
+	@echo 'make lint       formatting and lints, warnings are errors'
+	@echo 'make test-gpu   the same contract tests, the C tests and more on a real GPU'
+	@echo 'make bench      benchmarks on the host device;  make bench-gpu: on a real GPU'
+	@echo 'make examples   every example, into $(TARGET)/examples/'
+	@echo 'make install    library, headers, pkg-config and CMake files into PREFIX (default /usr/local)'
+	@echo 'make build      the release library and the gpumem command, into $(RELEASE)/'
+	@echo 'make doc        the documentation of the Rust sources, into $(TARGET)/doc/'
+
+need-cargo:
+	@command -v '$(CARGO)' >/dev/null 2>&1 || { \
+	  echo 'cargo is missing; install Rust 1.88 or newer from https://rustup.rs and open a new shell' >&2; \
+	  exit 1; }
+
+# Rust links with the C compiler too.
+need-cc:
+	@command -v '$(CC)' >/dev/null 2>&1 || { \
+	  echo 'a C compiler ($(CC)) is missing; install one: apt install gcc libc6-dev, or set CC' >&2; exit 1; }
+
+build: need-cargo need-cc
+	$(CARGO) build --release --workspace
+# The name that programs linked to the library look for when they start.
+	@ln -sfn libgpumem.so $(RELEASE)/libgpumem.so.0
+
+demo: build
+	@mkdir -p $(TARGET)/examples
+	$(CC) -std=c99 -O2 -Wall -Iinclude examples/c/quickstart.c -o $(TARGET)/examples/quickstart \
+	  -L$(RELEASE) -lgpumem -Wl,-rpath,'$(abspath $(RELEASE))'
+	@echo; echo '== quickstart'
+	$(TARGET)/examples/quickstart
+	@echo; echo '== a training trace, replayed (utilisation: peak live bytes / peak mapped bytes)'
+	$(GPUMEM) replay examples/traces/training.csv.gz
+
+test: need-cargo need-cc
+	@sh scripts/test.sh
+
+lint: need-cargo
+	@sh scripts/lint.sh
+
+test-gpu:
+	@sh scripts/gpu.sh test
+
+bench: need-cargo need-cc
+	@sh scripts/bench.sh
+
+bench-gpu:
+	@sh scripts/gpu.sh bench
+
+doc: need-cargo
+	$(CARGO) doc --workspace --no-deps
+
+clean: need-cargo
+	$(CARGO) clean
+
+# examples, install and what belongs to them.
+-include mk/*.mk

@@ -1,0 +1,293 @@
+//! `gpumem replay`: an allocation log through the allocator, timed and measured.
+
+use crate::report;
+use crate::session::{self, Backend};
+use crate::trace::{self, Kind, Op, Trace};
+use gpumem::base::{size, DeviceId, Error, StreamHandle};
+use gpumem::context::{Context, Request};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Operations between two looks at the progress bar, which are not timed.
+const CHUNK: usize = 1 << 14;
+
+/// Command line of `replay`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device kind to run on, in place of what GPUMEM_BACKEND says.
+    #[arg(long, value_enum)]
+    backend: Option<Backend>,
+    /// Device to allocate on.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    device: u32,
+    /// Passes over the log. After each, everything still live is freed; the next starts on the same pool.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// One JSON object on stdout instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// The log: FILE.csv or FILE.csv.gz.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// What a replay took. Field order is the order of the output; units are in the names.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The log's path as given.
+    pub file: String,
+    /// `host` or `cuda`.
+    pub backend: &'static str,
+    /// The device's ordinal.
+    pub device: u32,
+    /// Allocations and frees of the log, all passes together.
+    pub ops: u64,
+    /// Those that returned an error. A free whose allocation failed is not attempted.
+    pub failures: u64,
+    /// The first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_failure: Option<String>,
+    /// Distinct streams in the log.
+    pub streams: usize,
+    /// Distinct threads in the log (replayed on one).
+    pub threads: usize,
+    /// Lines of the log that were not replayed: `allocate failure`, and operations on null.
+    pub skipped_lines: u64,
+    /// Largest sum of requested sizes live at once, counted from the log.
+    pub peak_live_bytes: u64,
+    /// Most physical memory the pool had mapped at once.
+    pub peak_mapped_bytes: u64,
+    /// Peak live ÷ peak mapped; null when nothing was mapped (with `GPUMEM_POOL=off`).
+    pub utilisation: Option<f64>,
+    /// Time of the loop over all operations ÷ operations.
+    pub mean_ns_per_op: f64,
+    /// Driver calls the operations made, by name. Streams made before and frees after a pass are not in it.
+    pub driver_calls: BTreeMap<&'static str, u64>,
+    /// Each pass, when there was more than one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<PassReport>,
+}
+
+/// One pass of several.
+#[derive(Debug, Serialize)]
+pub struct PassReport {
+    /// Most physical memory mapped during the pass.
+    pub peak_mapped_bytes: u64,
+    /// Operations that failed.
+    pub failures: u64,
+    /// Time ÷ operations.
+    pub mean_ns_per_op: f64,
+}
+
+/// Runs the command; `Ok(false)` when operations failed.
+pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
+    let trace = trace::read(&args.file)?;
+    let ctx = session::open(session::config(args.backend)?)?;
+    let device = session::device(ctx, args.device)?;
+    let streams = Streams::create(ctx, device, &trace.streams)?;
+    let mut replay = Replay::new(ctx, device, &trace, &streams.handles);
+    let bar = progress_bar(args, &trace);
+    let mut passes = Vec::new();
+    for _ in 0..args.repeat {
+        passes.push(replay.pass(&bar)?);
+    }
+    bar.finish_and_clear();
+    let report = replay.report(args, passes);
+    if args.json {
+        report::json(&report)?;
+    } else {
+        report::replay(&report)?;
+    }
+    Ok(report.failures == 0)
+}
+
+/// Shown on stderr only when that is a terminal.
+fn progress_bar(args: &Args, trace: &Trace) -> ProgressBar {
+    let total = u64::from(args.repeat).saturating_mul(trace.ops.len() as u64);
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    // The template is a constant; without it the bar looks plainer and works the same.
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} operations, {eta} left") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// A real stream for each stream value of the log: the two special values stand for themselves, as they did where
+/// the log was written; every other gets a stream of its own. Destroyed on drop.
+struct Streams<'a> {
+    ctx: &'a Context,
+    device: DeviceId,
+    handles: Vec<StreamHandle>,
+    created: Vec<StreamHandle>,
+}
+
+impl<'a> Streams<'a> {
+    fn create(ctx: &'a Context, device: DeviceId, values: &[u64]) -> Result<Streams<'a>, Error> {
+        let mut streams = Streams { ctx, device, handles: Vec::with_capacity(values.len()), created: Vec::new() };
+        for &value in values {
+            let handle = match value {
+                0 | 1 => StreamHandle::LEGACY,
+                2 => StreamHandle::PER_THREAD,
+                _ => {
+                    let new = ctx.driver().stream_create(device)?;
+                    streams.created.push(new);
+                    new
+                }
+            };
+            streams.handles.push(handle);
+        }
+        Ok(streams)
+    }
+}
+
+impl Drop for Streams<'_> {
+    fn drop(&mut self) {
+        for &stream in &self.created {
+            // The process ends here; a stream that cannot be destroyed ends with it.
+            let _ = self.ctx.driver().stream_destroy(self.device, stream);
+        }
+    }
+}
+
+/// The state of a replay between passes.
+struct Replay<'a> {
+    ctx: &'a Context,
+    device: DeviceId,
+    trace: &'a Trace,
+    streams: &'a [StreamHandle],
+    /// The pointer in each slot; 0 when nothing is live there.
+    slots: Vec<u64>,
+    first_failure: Option<String>,
+    driver_calls: BTreeMap<&'static str, u64>,
+}
+
+/// One pass as measured.
+struct Pass {
+    failures: u64,
+    peak_mapped: u64,
+    time: Duration,
+}
+
+impl<'a> Replay<'a> {
+    fn new(ctx: &'a Context, device: DeviceId, trace: &'a Trace, streams: &'a [StreamHandle]) -> Replay<'a> {
+        Replay {
+            ctx,
+            device,
+            trace,
+            streams,
+            slots: vec![0; trace.slots],
+            first_failure: None,
+            driver_calls: BTreeMap::new(),
+        }
+    }
+
+    /// Replays the log once and frees what it left live.
+    fn pass(&mut self, bar: &ProgressBar) -> Result<Pass, Error> {
+        self.ctx.reset_peaks(self.device)?;
+        let before = self.ctx.driver_calls();
+        let mut failures = 0;
+        let mut time = Duration::ZERO;
+        for (i, ops) in self.trace.ops.chunks(CHUNK).enumerate() {
+            let start = Instant::now();
+            failures += self.operations(ops, i * CHUNK);
+            time += start.elapsed();
+            bar.inc(ops.len() as u64);
+        }
+        self.count_driver_calls(&before);
+        let peak_mapped = self.ctx.stats(self.device)?.peak_mapped;
+        self.free_the_rest()?;
+        Ok(Pass { failures, peak_mapped, time })
+    }
+
+    /// The timed part. `first` is the index of `ops[0]` in the log; the result is how many operations failed.
+    #[inline(never)]
+    fn operations(&mut self, ops: &[Op], first: usize) -> u64 {
+        let mut failures = 0;
+        for (i, op) in ops.iter().enumerate() {
+            let (Some(slot), Some(&stream)) =
+                (self.slots.get_mut(op.slot as usize), self.streams.get(usize::from(op.stream)))
+            else {
+                // The parser hands out no such index.
+                failures += 1;
+                continue;
+            };
+            let result = match op.kind {
+                Kind::Allocate => {
+                    let request = Request { size: op.size, device: Some(self.device), stream, ..Request::default() };
+                    self.ctx.malloc(&request).map(|ptr| *slot = ptr)
+                }
+                Kind::Free => match std::mem::take(slot) {
+                    0 => continue, // its allocation failed, and was counted then
+                    ptr => self.ctx.free_async(ptr, stream),
+                },
+            };
+            if let Err(e) = result {
+                failures += 1;
+                if self.first_failure.is_none() {
+                    self.first_failure = Some(describe(op, first + i, &e));
+                }
+            }
+        }
+        failures
+    }
+
+    fn free_the_rest(&mut self) -> Result<(), Error> {
+        for slot in &mut self.slots {
+            match std::mem::take(slot) {
+                0 => {}
+                ptr => self.ctx.free(ptr).map_err(|e| e.context("freeing what the log left live"))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn count_driver_calls(&mut self, before: &[(&'static str, u64)]) {
+        let before: BTreeMap<_, _> = before.iter().copied().collect();
+        for (name, count) in self.ctx.driver_calls() {
+            *self.driver_calls.entry(name).or_default() += count - before.get(name).copied().unwrap_or(0);
+        }
+    }
+
+    fn report(self, args: &Args, passes: Vec<Pass>) -> Report {
+        let ops_per_pass = self.trace.ops.len() as u64;
+        let ops = ops_per_pass * passes.len() as u64;
+        let peak_mapped = passes.iter().map(|p| p.peak_mapped).max().unwrap_or(0);
+        let each = |p: &Pass| PassReport {
+            peak_mapped_bytes: p.peak_mapped,
+            failures: p.failures,
+            mean_ns_per_op: mean_ns(p.time, ops_per_pass),
+        };
+        Report {
+            file: args.file.display().to_string(),
+            backend: self.ctx.driver().backend(),
+            device: self.device.0,
+            ops,
+            failures: passes.iter().map(|p| p.failures).sum(),
+            first_failure: self.first_failure,
+            streams: self.trace.streams.len(),
+            threads: self.trace.threads,
+            skipped_lines: self.trace.failed_in_log + self.trace.null_in_log,
+            peak_live_bytes: self.trace.peak_live_bytes,
+            peak_mapped_bytes: peak_mapped,
+            utilisation: (peak_mapped > 0).then(|| self.trace.peak_live_bytes as f64 / peak_mapped as f64),
+            mean_ns_per_op: mean_ns(passes.iter().map(|p| p.time).sum(), ops),
+            driver_calls: self.driver_calls,
+            passes: if passes.len() > 1 { passes.iter().map(each).collect() } else { Vec::new() },
+        }
+    }
+}
+
+fn mean_ns(time: Duration, ops: u64) -> f64 {
+    time.as_nanos() as f64 / ops as f64
+}
+
+#[cold]
+fn describe(op: &Op, index: usize, e: &Error) -> String {
+    match op.kind {
+        Kind::Allocate => format!("operation {}, allocate {}: {e}", index + 1, size::human(op.size)),
+        Kind::Free => format!("operation {}, free: {e}", index + 1),
+    }
+}

@@ -1,0 +1,410 @@
+//! Allocation logs in the format of RMM's logging adaptor: `Thread,Time,Action,Pointer,Size,Stream`.
+//!
+//! A log is read whole and turned into operations on dense slots, so that a replay does no parsing and no hashing.
+//! RMM writes no quotes, so one line is one record and every message can name its line; empty lines are ignored.
+//! - `Thread` and `Time` may be any text (RMM writes clock times); only the number of threads is kept.
+//! - `Action` is `allocate`, `free` (or `deallocate`), or `allocate failure`, which is counted and not replayed.
+//! - `Pointer` and `Stream` are `0x` and hexadecimal digits, or decimal digits. `(nil)` is the null pointer; zero-byte
+//!   allocations that gave it, and frees of it, are counted and not replayed.
+//! - `Size` is decimal. The size of a free says nothing that the allocation did not say, and is only checked to be one.
+
+use flate2::read::MultiGzDecoder;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// The columns, in order.
+const FIELDS: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
+const ACTION: usize = 2;
+const POINTER: usize = 3;
+const SIZE: usize = 4;
+const STREAM: usize = 5;
+
+/// Longest line worth reading, bytes: ten times what six numbers need.
+const LINE_LIMIT: u64 = 1 << 10;
+
+/// Most characters of a log that a message repeats.
+const QUOTE_LIMIT: usize = 60;
+
+/// The first bytes of every gzip file.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Allocates `size` bytes into the slot.
+    Allocate,
+    /// Frees what the slot holds.
+    Free,
+}
+
+/// One operation; 16 bytes, so that replaying streams through memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// Bytes asked for by an allocation, 0 for a free.
+    pub size: u64,
+    /// Where the pointer is kept; below [`Trace::slots`]. Slots are used again after a free.
+    pub slot: u32,
+    /// Index into [`Trace::streams`].
+    pub stream: u16,
+    /// Allocate or free.
+    pub kind: Kind,
+}
+
+/// A log, ready to replay.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// The operations in log order. Never empty.
+    pub ops: Vec<Op>,
+    /// How many slots the operations use: the largest number of allocations live at once.
+    pub slots: usize,
+    /// The distinct stream values, in order of first use.
+    pub streams: Vec<u64>,
+    /// How many distinct threads the log names.
+    pub threads: usize,
+    /// `allocate failure` lines, not replayed.
+    pub failed_in_log: u64,
+    /// Operations on the null pointer, not replayed.
+    pub null_in_log: u64,
+    /// The largest sum of requested sizes live at once, bytes.
+    pub peak_live_bytes: u64,
+}
+
+/// Why a log cannot be replayed. Every message names the file, and where there is one the line and the field.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be opened.
+    #[error("{file}: cannot open: {source}")]
+    Open { file: String, source: std::io::Error },
+    /// There is nothing in it.
+    #[error("{file}: the file is empty; expected the header {}", FIELDS.join(","))]
+    Empty { file: String },
+    /// The first line is something else.
+    #[error("{file}:{line}: wrong header: found {found:?}, expected {:?}", FIELDS.join(","))]
+    Header { file: String, line: u64, found: String },
+    /// A header and nothing to replay.
+    #[error("{file}: no operation to replay; expected allocate and free lines after the header")]
+    NoOps { file: String },
+    /// Named `.gz` but something else.
+    #[error("{file}: the name ends in .gz but the contents are not gzip; rename it or compress it")]
+    NotGzip { file: String },
+    /// A line with too few or too many columns.
+    #[error("{file}:{line}: wrong field count: found {found}, expected 6 ({})", FIELDS.join(","))]
+    FieldCount { file: String, line: u64, found: usize },
+    /// A column that cannot be.
+    #[error("{file}:{line}: field {field}: found {found:?}, expected {expected}")]
+    Field { file: String, line: u64, field: &'static str, found: String, expected: String },
+    /// The bytes run out or do not decompress.
+    #[error("{file}:{line}: cannot read further: {what}")]
+    Read { file: String, line: u64, what: String },
+}
+
+/// Reads a log, plain or gzip (told apart by contents).
+pub fn read(path: &Path) -> Result<Trace, TraceError> {
+    let file = path.display().to_string();
+    let open = |source| TraceError::Open { file: file.clone(), source };
+    let mut input = File::open(path).map_err(open)?;
+    let mut magic = Vec::with_capacity(GZIP_MAGIC.len());
+    (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic).map_err(open)?;
+    let named_gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+    let gzip = magic == GZIP_MAGIC;
+    if named_gzip && !gzip && !magic.is_empty() {
+        return Err(TraceError::NotGzip { file });
+    }
+    // What was looked at goes in front again: the file may be a pipe, which cannot seek.
+    let whole = std::io::Cursor::new(magic).chain(input);
+    if gzip {
+        parse(&file, MultiGzDecoder::new(whole))
+    } else {
+        parse(&file, whole)
+    }
+}
+
+/// Parses a log; `file` is its name in messages.
+fn parse(file: &str, input: impl Read) -> Result<Trace, TraceError> {
+    let mut input = BufReader::new(input);
+    let mut line = Vec::new();
+    let mut builder = Builder { file, ..Builder::default() };
+    if !builder.next(&mut input, &mut line)? {
+        return Err(TraceError::Empty { file: file.to_string() });
+    }
+    if !fields(&line).eq(FIELDS.map(str::as_bytes)) {
+        return Err(TraceError::Header { file: file.to_string(), line: builder.at, found: quote(&line) });
+    }
+    while builder.next(&mut input, &mut line)? {
+        builder.line(&line)?;
+    }
+    builder.finish()
+}
+
+/// The columns of a line, without the blanks around them.
+fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|&b| b == b',').map(<[u8]>::trim_ascii)
+}
+
+/// Text of the log for a message: printable and not long.
+fn quote(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    match text.char_indices().nth(QUOTE_LIMIT) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.into_owned(),
+    }
+}
+
+/// One line's columns.
+type Record<'a> = [&'a [u8]; FIELDS.len()];
+
+/// An allocation the log has made and not yet freed.
+struct Live {
+    slot: u32,
+    size: u64,
+    line: u64,
+}
+
+#[derive(Default)]
+struct Builder<'a> {
+    file: &'a str,
+    /// The line being parsed, from 1.
+    at: u64,
+    trace: Trace,
+    live: HashMap<u64, Live>,
+    live_bytes: u64,
+    free_slots: Vec<u32>,
+    streams: HashMap<u64, u16>,
+    threads: HashSet<Vec<u8>>,
+}
+
+impl Builder<'_> {
+    /// Reads the next line that is not empty, without its end; `false` at the end of the file.
+    fn next(&mut self, input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, TraceError> {
+        loop {
+            line.clear();
+            self.at += 1;
+            let read = input.by_ref().take(LINE_LIMIT).read_until(b'\n', line);
+            let bad = |what| TraceError::Read { file: self.file.to_string(), line: self.at, what };
+            match read {
+                Ok(0) => return Ok(false),
+                Ok(n) if n as u64 == LINE_LIMIT && line.last() != Some(&b'\n') => {
+                    return Err(bad(format!("a line of more than {LINE_LIMIT} bytes; this is no allocation log")));
+                }
+                Ok(_) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    return Err(bad("the gzip data stops early: the file is truncated".to_string()));
+                }
+                Err(e) => return Err(bad(e.to_string())),
+            }
+            line.truncate(line.trim_ascii_end().len());
+            if !line.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<(), TraceError> {
+        let mut record: Record = Default::default();
+        let mut found = 0;
+        for field in fields(line) {
+            if let Some(place) = record.get_mut(found) {
+                *place = field;
+            }
+            found += 1;
+        }
+        if found != FIELDS.len() {
+            return Err(TraceError::FieldCount { file: self.file.to_string(), line: self.at, found });
+        }
+        let [thread, _, action, pointer, size, stream] = record;
+        let Some(size) = decimal(size) else {
+            return Err(self.bad(&record, SIZE, "a size in bytes, decimal digits below 2^64"));
+        };
+        let Some(stream) = number(stream) else {
+            return Err(self.bad(&record, STREAM, "a stream, as decimal or 0x and hexadecimal digits"));
+        };
+        if !self.threads.contains(thread) {
+            self.threads.insert(thread.to_vec());
+        }
+        // Its pointer is null, however the logger spells that.
+        if action == b"allocate failure" {
+            self.trace.failed_in_log += 1;
+            return Ok(());
+        }
+        let Some(pointer) = address(pointer) else {
+            return Err(self.bad(&record, POINTER, "a pointer, as 0x and hexadecimal digits or decimal"));
+        };
+        match action {
+            b"allocate" => self.allocate(&record, pointer, size, stream),
+            b"free" | b"deallocate" => self.free(&record, pointer, stream),
+            _ => Err(self.bad(&record, ACTION, "allocate, free or allocate failure")),
+        }
+    }
+
+    fn allocate(&mut self, record: &Record, pointer: u64, size: u64, stream: u64) -> Result<(), TraceError> {
+        if pointer == 0 {
+            if size != 0 {
+                return Err(self.bad(record, POINTER, "a pointer that is not null, as the size is not 0"));
+            }
+            self.trace.null_in_log += 1;
+            return Ok(());
+        }
+        if let Some(live) = self.live.get(&pointer) {
+            let expected = format!("a pointer that is not live: line {} allocated it and no line freed it", live.line);
+            return Err(self.bad(record, POINTER, &expected));
+        }
+        let live_bytes = match self.live_bytes.checked_add(size) {
+            Some(sum) => sum,
+            None => return Err(self.bad(record, SIZE, "a size that keeps the sum of live sizes below 2^64")),
+        };
+        let stream = self.stream(record, stream)?;
+        let slot = match self.free_slots.pop() {
+            Some(slot) => slot,
+            None => {
+                let Ok(slot) = u32::try_from(self.trace.slots) else {
+                    return Err(self.bad(record, POINTER, "at most 2^32 allocations live at once"));
+                };
+                self.trace.slots += 1;
+                slot
+            }
+        };
+        self.live_bytes = live_bytes;
+        self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(live_bytes);
+        self.live.insert(pointer, Live { slot, size, line: self.at });
+        self.trace.ops.push(Op { size, slot, stream, kind: Kind::Allocate });
+        Ok(())
+    }
+
+    fn free(&mut self, record: &Record, pointer: u64, stream: u64) -> Result<(), TraceError> {
+        if pointer == 0 {
+            self.trace.null_in_log += 1;
+            return Ok(());
+        }
+        let Some(live) = self.live.remove(&pointer) else {
+            return Err(self.bad(record, POINTER, "a pointer that an earlier line allocated and no line has freed"));
+        };
+        let stream = self.stream(record, stream)?;
+        self.live_bytes -= live.size;
+        self.free_slots.push(live.slot);
+        self.trace.ops.push(Op { size: 0, slot: live.slot, stream, kind: Kind::Free });
+        Ok(())
+    }
+
+    /// The dense index of a stream value.
+    fn stream(&mut self, record: &Record, value: u64) -> Result<u16, TraceError> {
+        if let Some(&index) = self.streams.get(&value) {
+            return Ok(index);
+        }
+        let Ok(index) = u16::try_from(self.trace.streams.len()) else {
+            return Err(self.bad(record, STREAM, "at most 65,536 different streams"));
+        };
+        self.trace.streams.push(value);
+        self.streams.insert(value, index);
+        Ok(index)
+    }
+
+    fn bad(&self, record: &Record, field: usize, expected: &str) -> TraceError {
+        TraceError::Field {
+            file: self.file.to_string(),
+            line: self.at,
+            field: FIELDS.get(field).copied().unwrap_or_default(),
+            found: quote(record.get(field).copied().unwrap_or_default()),
+            expected: expected.to_string(),
+        }
+    }
+
+    fn finish(mut self) -> Result<Trace, TraceError> {
+        if self.trace.ops.is_empty() {
+            return Err(TraceError::NoOps { file: self.file.to_string() });
+        }
+        self.trace.threads = self.threads.len();
+        Ok(self.trace)
+    }
+}
+
+/// Decimal digits and nothing else (`str::parse` would take a sign).
+fn decimal(field: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(field).ok()?;
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// `0x` and hexadecimal digits, or decimal digits.
+fn number(field: &[u8]) -> Option<u64> {
+    match field.strip_prefix(b"0x").or_else(|| field.strip_prefix(b"0X")) {
+        Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => {
+            u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+        }
+        Some(_) => None,
+        None => decimal(field),
+    }
+}
+
+/// A number, or null as printf's `%p` writes it.
+fn address(field: &[u8]) -> Option<u64> {
+    match field {
+        b"(nil)" | b"nil" => Some(0),
+        _ => number(field),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
+
+    fn trace(lines: &str) -> Trace {
+        parse("log", format!("{HEADER}{lines}").as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn slots_are_dense_and_reused() {
+        let t = trace("0,0,allocate,0xa,10,0\n0,1,allocate,0xb,20,0\n0,2,free,0xa,10,0\n0,3,allocate,0xc,5,0\n");
+        let slots: Vec<_> = t.ops.iter().map(|op| (op.kind, op.slot, op.size)).collect();
+        assert_eq!(
+            slots,
+            [(Kind::Allocate, 0, 10), (Kind::Allocate, 1, 20), (Kind::Free, 0, 0), (Kind::Allocate, 0, 5)]
+        );
+        assert_eq!((t.slots, t.peak_live_bytes), (2, 30));
+    }
+
+    #[test]
+    fn the_peak_is_the_largest_sum_and_not_the_last() {
+        let t = trace("0,0,allocate,1,100,0\n0,0,allocate,2,50,0\n0,0,free,1,100,0\n0,0,allocate,3,99,0\n");
+        assert_eq!(t.peak_live_bytes, 150);
+        let t = trace("0,0,allocate,1,100,0\n0,0,free,1,100,0\n0,0,allocate,1,99,0\n");
+        assert_eq!(t.peak_live_bytes, 100);
+    }
+
+    #[test]
+    fn real_rmm_spellings_are_read() {
+        let t = trace(
+            "140573,13:50:24:567315,allocate,0x7f8a40000000,1024,0x7f8a38001020\n\
+             140574,13:50:24:567400,allocate failure,(nil),99999999999,0\n\
+             140574,13:50:24:567401,allocate,(nil),0,0x2\n\
+             140574,13:50:24:567402,free,(nil),0,0x2\n\
+             140573,13:50:24:567500,deallocate,0x7f8a40000000,1024,0x0\r\n",
+        );
+        assert_eq!(t.ops.len(), 2);
+        assert_eq!((t.failed_in_log, t.null_in_log, t.threads), (1, 2, 2));
+        assert_eq!(t.streams, [0x7f8a_3800_1020, 0]);
+        assert_eq!(t.ops[1].stream, 1, "a free keeps the stream of its own line");
+    }
+
+    #[test]
+    fn operations_stay_small() {
+        assert_eq!(std::mem::size_of::<Op>(), 16);
+    }
+
+    #[test]
+    fn blank_lines_do_not_shift_line_numbers() {
+        let e = parse("log", format!("{HEADER}\n\r\n0,0,free,0x1,1,0").as_bytes()).unwrap_err().to_string();
+        assert!(e.starts_with("log:4: field Pointer"), "{e}");
+    }
+
+    #[test]
+    fn a_file_with_no_lines_is_not_read_whole_or_repeated() {
+        let e = parse("log", std::io::repeat(b'x')).unwrap_err().to_string();
+        assert!(e.starts_with("log:1: ") && e.len() < 200, "{e}");
+        let e = parse("log", format!("{HEADER}0,0,free,{},1,0\n", "9".repeat(500)).as_bytes()).unwrap_err().to_string();
+        assert!(e.contains("field Pointer") && e.len() < 200, "{e}");
+    }
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Builds everything that gpu/test.sh and gpu/torch.sh need and puts it into .gpu/, so that a machine with a GPU needs no
+# Rust: copy the working tree there, or only gpu/ and .gpu/, and run gpu/test.sh.
+#
+#   gpu/stage.sh [--dev]     --dev: the library from a development build, which is quicker to make
+#
+# Needs cargo and cc; c++ and nvcc add the C++ runs of the C tests and a prebuilt torture. Both machines need the same
+# processor architecture, and the GPU machine a C library no older than this one's.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+profile=release; flag=--release
+if [ "${1:-}" = --dev ]; then profile=debug; flag=; elif [ $# -gt 0 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+target="${CARGO_TARGET_DIR:-target}"
+out=.gpu
+say() { printf 'stage: %s\n' "$*"; }
+have() { command -v "$1" > /dev/null 2>&1; }
+
+rm -rf "$out"
+mkdir -p "$out/lib" "$out/bin" "$out/include" "$out/tests" "$out/c_tests/src"
+
+say "library and command ($profile)"
+# shellcheck disable=SC2086
+cargo build $flag -p gpumem -p gpumem-cli
+# Two copies instead of a link: not every way of copying keeps links.
+cp "$target/$profile/libgpumem.so" "$out/lib/libgpumem.so"
+if have strip; then strip --strip-debug "$out/lib/libgpumem.so"; fi
+cp "$out/lib/libgpumem.so" "$out/lib/libgpumem.so.0"
+cp "$target/$profile/gpumem" "$out/bin/gpumem"
+if have strip; then strip --strip-debug "$out/bin/gpumem"; fi
+if [ -d include ]; then cp -R include/. "$out/include/"; fi
+
+say "test executables"
+messages="$(mktemp)"
+trap 'rm -f "$messages"' EXIT
+cargo test -p gpumem --no-run --message-format=json > "$messages"
+# One line per executable: its target's kind and name, and where it is. Unit tests of the library are named unit.
+sed -n 's/.*"target":{"kind":\["\([a-z]*\)".*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2 \3/p' "$messages" |
+while read -r kind name path; do
+    case "$kind" in
+        test) stable="$name" ;;
+        lib | rlib | cdylib) stable=unit ;;
+        *) continue ;;
+    esac
+    cp "$path" "$out/tests/$stable"
+    if have strip; then strip -s "$out/tests/$stable"; fi
+done
+
+# Every source with a main is a test. Those that begin otherwise are parts of others.
+build_c() {  # compiler, flags, source, output
+    # shellcheck disable=SC2086
+    $1 $2 -O1 -g -I"$out/include" -Ic_tests "$3" -o "$4" -L"$out/lib" -l:libgpumem.so.0 -Wl,-rpath,'$ORIGIN/../lib' -lpthread -lm
+}
+if [ -d c_tests ]; then
+    say "C tests"
+    find c_tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.hpp' \) -exec cp {} "$out/c_tests/src/" \;
+    for source in c_tests/*.c c_tests/*.cpp; do
+        [ -e "$source" ] && grep -qE '\bmain *\(' "$source" || continue
+        name="$(basename "$source")"
+        case "$source" in
+            *.c)
+                build_c "${CC:-cc}" "-std=c99 -D_GNU_SOURCE" "$source" "$out/c_tests/${name%.c}.c99"
+                if have "${CXX:-c++}"; then
+                    build_c "${CXX:-c++}" "-std=c++17 -x c++" "$source" "$out/c_tests/${name%.c}.cpp17"
+                fi ;;
+            *.cpp)
+                if have "${CXX:-c++}"; then
+                    build_c "${CXX:-c++}" "-std=c++17" "$source" "$out/c_tests/${name%.cpp}.cpp17"
+                fi ;;
+        esac
+    done
+fi
+
+cp gpu/torture.cu "$out/torture.cu"
+if have nvcc; then
+    say "torture"
+    gpu/build_torture.sh "$out/bin/torture" || say "torture not prebuilt; gpu/test.sh builds it where there is nvcc"
+else
+    say "no nvcc here: gpu/test.sh builds the torture on the GPU machine"
+fi
+
+du -sh "$out" | sed 's/^/stage: /'
+megabytes="$(du -sm "$out" | cut -f1)"
+if [ "$megabytes" -ge 50 ]; then say "that is 50 MiB or more; is strip (binutils) missing?"; exit 1; fi

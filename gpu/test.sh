@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Runs on a machine with a GPU what gpu/stage.sh put into .gpu/: the contract suite and the device tests on CUDA, the C
+# tests on CUDA, the same under compute-sanitizer, and the kernel-level torture. One line per step; output of failed
+# steps is shown; exits with 1 when a step fails.
+#
+#   gpu/test.sh [LOG-FOLDER]            logs go to .gpu/logs by default
+#   TORTURE_SECONDS=60                  how long the torture runs
+#   TESTS="contract cuda_device"        which test executables run, by the beginning of their names
+#   STEPS="tests c sanitizer torture"   which steps run
+set -uo pipefail
+cd "$(dirname "$0")/.."
+logs="${1:-.gpu/logs}"
+mkdir -p "$logs"
+failures=0
+: "${TORTURE_SECONDS:=60}" "${TESTS:=contract cuda_device}" "${STEPS:=tests c sanitizer torture}"
+unset GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
+export GPUMEM_BACKEND=cuda GPUMEM_TEST_BACKEND=cuda
+export LD_LIBRARY_PATH="$PWD/.gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+
+if [ ! -x .gpu/bin/gpumem ]; then echo "nothing in .gpu: run gpu/stage.sh first" >&2; exit 2; fi
+chmod +x .gpu/bin/* .gpu/tests/* .gpu/c_tests/*.c99 .gpu/c_tests/*.cpp17 2> /dev/null
+
+wanted() { case " $STEPS " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+
+report() {  # result, name, seconds, log
+    printf '%-5s %-44s %5d s\n' "$1" "$2" "$3"
+    if [ "$1" = FAIL ]; then
+        failures=$((failures + 1))
+        sed 's/^/      | /' "$4" | tail -n 40
+    fi
+}
+
+step() {  # name, command...
+    local name="$1" log start rc
+    shift
+    log="$logs/$(printf '%s' "$name" | tr ' /' '__').log"
+    start=$SECONDS
+    "$@" > "$log" 2>&1
+    rc=$?
+    if [ $rc -eq 0 ]; then report pass "$name" $((SECONDS - start)) "$log"; else
+        echo "exit status $rc" >> "$log"
+        report FAIL "$name" $((SECONDS - start)) "$log"
+    fi
+    return $rc
+}
+
+skip() { printf 'skip  %s: %s\n' "$1" "$2"; }
+lack() { printf '%s\n' "$2" > "$logs/lack.log"; report FAIL "$1" 0 "$logs/lack.log"; }
+
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null
+step "doctor" .gpu/bin/gpumem doctor
+
+if wanted tests; then
+    for prefix in $TESTS; do
+        found=0
+        for test in .gpu/tests/"$prefix"*; do
+            [ -x "$test" ] || continue
+            found=1
+            step "$(basename "$test")" "$test" --nocapture --test-threads=1
+            # A test that finds no GPU says so and passes; here that is a failure.
+            log="$logs/$(basename "$test").log"
+            if grep -q 'skipped: .*\(NO_DEVICE\|no GPU\|no CUDA\|no driver\)' "$log"; then lack "$(basename "$test") was skipped" "$(grep -m1 -o 'skipped: .*' "$log")"; fi
+        done
+        if [ $found -eq 0 ]; then lack "$prefix" "no test executable of that name in .gpu/tests: run gpu/stage.sh"; fi
+    done
+fi
+
+c_tests=()
+for test in .gpu/c_tests/*.c99 .gpu/c_tests/*.cpp17; do
+    if [ -x "$test" ]; then c_tests+=("$test"); fi
+done
+if wanted c; then
+    if [ ${#c_tests[@]} -eq 0 ]; then lack "C tests" "none in .gpu/c_tests: run gpu/stage.sh"; fi
+    for test in "${c_tests[@]+"${c_tests[@]}"}"; do step "C $(basename "$test")" "$test"; done
+fi
+
+if wanted sanitizer; then
+    sanitizer="${SANITIZER:-$(command -v compute-sanitizer || true)}"
+    for dir in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+        if [ -z "$sanitizer" ] && [ -n "$dir" ] && [ -x "$dir/bin/compute-sanitizer" ]; then sanitizer="$dir/bin/compute-sanitizer"; fi
+    done
+    if [ -z "$sanitizer" ]; then
+        skip "memcheck" "no compute-sanitizer; set SANITIZER or CUDA_HOME"
+    else
+        # Errors that calls return are the tests' business (some provoke them); memcheck looks at memory.
+        for test in "${c_tests[@]+"${c_tests[@]}"}"; do
+            step "memcheck $(basename "$test")" "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 99 "$test"
+        done
+    fi
+fi
+
+if wanted torture; then
+    torture=.gpu/bin/torture
+    if [ ! -x "$torture" ] || [ gpu/torture.cu -nt "$torture" ]; then step "build torture" gpu/build_torture.sh "$torture"; fi
+    if [ ! -x "$torture" ]; then
+        lack "torture" "not built"
+    else
+        step "torture" "$torture" "$TORTURE_SECONDS"
+        tail -n 12 "$logs/torture.log" | sed 's/^/      | /'
+        step "torture, tight, one seed more" "$torture" $(((TORTURE_SECONDS + 3) / 4)) 8 3072 2
+        step "torture, settled reuse only" env GPUMEM_REUSE=settled "$torture" $(((TORTURE_SECONDS + 3) / 4)) 4 4096 3
+        # The torture must be able to fail: with frees that are not ordered after the last use it finds corruption.
+        start=$SECONDS
+        "$torture" 10 4 2048 4 break > "$logs/torture_break.log" 2>&1
+        if grep -q '^corrupted words [1-9]' "$logs/torture_break.log"; then
+            report pass "torture finds deliberate faults" $((SECONDS - start)) "$logs/torture_break.log"
+        else
+            report FAIL "torture finds deliberate faults" $((SECONDS - start)) "$logs/torture_break.log"
+        fi
+    fi
+fi
+
+if [ $failures -eq 0 ]; then echo "gpu/test.sh: pass"; else echo "gpu/test.sh: $failures failed; logs in $logs"; fi
+[ $failures -eq 0 ]

@@ -1,0 +1,27 @@
+#!/bin/sh
+# `gpu.sh test` and `gpu.sh bench`: stages binaries with gpu/stage.sh where there is cargo, and uses them where there is
+# a GPU. The two can be different machines.
+set -u
+cd "$(dirname "$0")/.."
+case ${1:-} in
+    test) set -- bash gpu/test.sh ;;
+    # PyTorch workloads are apart, as they need PyTorch: gpu/torch.sh.
+    bench) set -- .gpu/bin/gpumem replay --backend cuda --repeat 5 examples/traces/training.csv.gz ;;
+    *) echo "usage: gpu.sh test|bench" >&2; exit 2 ;;
+esac
+
+if command -v "${CARGO:-cargo}" >/dev/null 2>&1; then
+    bash gpu/stage.sh || exit 1
+elif [ -x .gpu/bin/gpumem ]; then
+    echo "note: no cargo here; using the binaries that are already in .gpu/"
+else
+    echo "There is neither cargo here nor anything staged in .gpu/." >&2
+    echo "Run gpu/stage.sh on a machine with Rust, copy the directory with its .gpu/ here, and run: $*" >&2
+    exit 1
+fi
+if ! nvidia-smi -L >/dev/null 2>&1; then
+    echo "There is no usable NVIDIA GPU here (nvidia-smi -L fails), so nothing was run." >&2
+    echo "The binaries are in .gpu/. Copy this directory to a machine with a GPU and run there: $*" >&2
+    exit 1
+fi
+exec "$@"

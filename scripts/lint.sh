@@ -1,0 +1,15 @@
+#!/bin/sh
+# Formatting and lints; warnings are errors.
+set -u
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+for part in fmt clippy; do
+    if ! "$cargo" "$part" --version >/dev/null 2>&1; then
+        component=$part
+        [ "$part" = fmt ] && component=rustfmt
+        echo "cargo $part is missing; install it: rustup component add $component" >&2
+        exit 1
+    fi
+done
+"$cargo" fmt --all --check || { echo "format it: cargo fmt --all" >&2; exit 1; }
+"$cargo" clippy --workspace --all-targets -- -D warnings

@@ -1,0 +1,139 @@
+//! Every variable with good and bad values.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use std::os::unix::ffi::OsStringExt;
+
+fn read(vars: &[(&str, &str)]) -> Result<Config> {
+    Config::from_lookup(&|name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v)))
+}
+
+fn good(vars: &[(&str, &str)]) -> Config {
+    read(vars).unwrap_or_else(|e| panic!("{vars:?}: {e}"))
+}
+
+#[test]
+fn an_empty_environment_gives_the_defaults() {
+    assert_eq!(good(&[]), Config::default());
+    let d = Config::default();
+    assert_eq!((d.log, d.pool, d.va_size, d.host_bytes), (1, true, 8 << 40, 64 << 30));
+}
+
+#[test]
+fn every_variable_sets_its_field() {
+    let base = Config::default;
+    let cases: &[(&str, &str, Config)] = &[
+        ("GPUMEM_BACKEND", "auto", base()),
+        ("GPUMEM_BACKEND", "cuda", Config { backend: Backend::Cuda, ..base() }),
+        ("GPUMEM_BACKEND", " Host ", Config { backend: Backend::Host, ..base() }),
+        ("GPUMEM_VA_SIZE", "1T", Config { va_size: 1 << 40, ..base() }),
+        ("GPUMEM_VA_SIZE", "64T", Config { va_size: 64 << 40, ..base() }),
+        ("GPUMEM_VA_SIZE", "2097152", Config { va_size: 2 << 20, ..base() }),
+        ("GPUMEM_PAGE_SIZE", "32M", Config { page_size: 32 << 20, ..base() }),
+        ("GPUMEM_PAGE_SIZE", "1G", Config { page_size: 1 << 30, ..base() }),
+        ("GPUMEM_PAGE_SIZE", "0", base()),
+        ("GPUMEM_PREALLOC", "3G", Config { prealloc: Prealloc::Bytes(3 << 30), ..base() }),
+        ("GPUMEM_PREALLOC", "80%", Config { prealloc: Prealloc::Percent(80), ..base() }),
+        ("GPUMEM_PREALLOC", "0 %", Config { prealloc: Prealloc::Percent(0), ..base() }),
+        ("GPUMEM_LIMIT", "10G", Config { limit: Limit::Bytes(10 << 30), ..base() }),
+        ("GPUMEM_LIMIT", "100%", Config { limit: Limit::Percent(100), ..base() }),
+        ("GPUMEM_LIMIT", "0", base()),
+        ("GPUMEM_REUSE", "settled", Config { reuse: Reuse::Settled, ..base() }),
+        ("GPUMEM_REUSE", "WAIT", Config { reuse: Reuse::Wait, ..base() }),
+        ("GPUMEM_TRIM_THRESHOLD", "512M", Config { trim_threshold: 512 << 20, ..base() }),
+        ("GPUMEM_LOG", "0", Config { log: 0, ..base() }),
+        ("GPUMEM_LOG", "2", Config { log: 2, ..base() }),
+        ("GPUMEM_POOL", "off", Config { pool: false, ..base() }),
+        ("GPUMEM_POOL", "No", Config { pool: false, ..base() }),
+        ("GPUMEM_POOL", "1", base()),
+        ("GPUMEM_HOST_DEVICES", "4", Config { host_devices: 4, ..base() }),
+        ("GPUMEM_HOST_BYTES", "1G", Config { host_bytes: 1 << 30, ..base() }),
+        ("GPUMEM_HOST_SEED", "18446744073709551615", Config { host_seed: u64::MAX, ..base() }),
+    ];
+    for (name, value, want) in cases {
+        assert_eq!(&good(&[(name, value)]), want, "{name}={value}");
+    }
+    for name in KNOWN {
+        assert!(cases.iter().any(|(n, _, c)| *n == name && *c != Config::default()) || name == "GPUMEM_BACKEND");
+    }
+}
+
+#[test]
+fn a_bad_value_names_the_variable_the_value_and_what_is_accepted() {
+    for (name, values, accepted) in [
+        ("GPUMEM_BACKEND", vec!["gpu", "", "cuda,host"], "auto, cuda, host"),
+        ("GPUMEM_VA_SIZE", vec!["0", "1M", "3M", "65T", "lots", "-1", ""], "64T"),
+        ("GPUMEM_PAGE_SIZE", vec!["3M", "2G", "32G", "x", "1.5M"], "power of two"),
+        ("GPUMEM_PREALLOC", vec!["101%", "-1%", "%", "half", "1G%", "5 percent"], "100%"),
+        ("GPUMEM_LIMIT", vec!["0%", "101%", "90.5%", "99999999999G", "all"], "100%"),
+        ("GPUMEM_REUSE", vec!["never", ""], "settled, wait"),
+        ("GPUMEM_TRIM_THRESHOLD", vec!["never", "10%", "1Q"], "512M"),
+        ("GPUMEM_LOG", vec!["3", "-1", "debug", ""], "0, 1 or 2"),
+        ("GPUMEM_POOL", vec!["2", "disabled", ""], "on, off"),
+        ("GPUMEM_HOST_DEVICES", vec!["0", "65", "one"], "1 to 64"),
+        ("GPUMEM_HOST_BYTES", vec!["0", "1000", "big"], "2 MiB"),
+        ("GPUMEM_HOST_SEED", vec!["-1", "18446744073709551616", "x"], "2^64"),
+        ("VPMM_VA_SIZE", vec!["0", "8X"], "64T"),
+        ("VPMM_PAGE_SIZE", vec!["0", "3M", "page"], "power of two"),
+        ("VPMM_PAGES", vec!["-1", "many", "1.5"], "number of pages"),
+    ] {
+        for value in values {
+            let e = read(&[(name, value)]).expect_err(&format!("{name}={value}"));
+            assert_eq!(e.status, Status::Config);
+            for part in [name, &format!("{value:?}"), accepted] {
+                assert!(e.message.contains(part), "{part:?} is not in: {e}");
+            }
+        }
+        let e = Config::from_lookup(&|n| (n == name).then(|| OsString::from_vec(vec![b'1', 0xff]))).unwrap_err();
+        assert_eq!(e.status, Status::Config);
+        assert!(e.message.contains(name) && e.message.contains("UTF-8"), "{e}");
+    }
+}
+
+#[test]
+fn vpmm_variables_are_understood_and_gpumem_ones_win() {
+    const M: u64 = 1 << 20;
+    assert_eq!(good(&[("VPMM_VA_SIZE", "4T")]).va_size, 4 << 40);
+    assert_eq!(good(&[("VPMM_VA_SIZE", "4T"), ("GPUMEM_VA_SIZE", "2T")]).va_size, 2 << 40);
+    assert_eq!(good(&[("VPMM_PAGE_SIZE", "4194304")]).page_size, 4 * M);
+    assert_eq!(good(&[("VPMM_PAGE_SIZE", "4M"), ("GPUMEM_PAGE_SIZE", "8M")]).page_size, 8 * M);
+    // 16,384 pages of the default 2 MiB are 32 GiB; other page sizes count as they are.
+    assert_eq!(good(&[("VPMM_PAGES", "16384")]).prealloc, Prealloc::Bytes(32 << 30));
+    assert_eq!(good(&[("VPMM_PAGES", "3"), ("VPMM_PAGE_SIZE", "4M")]).prealloc, Prealloc::Bytes(12 * M));
+    assert_eq!(good(&[("VPMM_PAGES", "3"), ("GPUMEM_PAGE_SIZE", "16M")]).prealloc, Prealloc::Bytes(48 * M));
+    assert_eq!(good(&[("VPMM_PAGES", "3"), ("GPUMEM_PAGE_SIZE", "0")]).prealloc, Prealloc::Bytes(6 * M));
+    assert_eq!(good(&[("VPMM_PAGES", "3"), ("GPUMEM_PREALLOC", "5%")]).prealloc, Prealloc::Percent(5));
+    let e = read(&[("VPMM_PAGES", "18446744073709551615")]).unwrap_err();
+    assert!(e.status == Status::Config && e.message.contains("VPMM_PAGES"), "{e}");
+    // Overridden, and still checked.
+    assert!(read(&[("VPMM_PAGE_SIZE", "nonsense"), ("GPUMEM_PAGE_SIZE", "8M")]).is_err());
+}
+
+#[test]
+fn a_vpmm_page_beyond_any_request_turns_the_pool_off() {
+    for size in ["1073741824", "34359738368", "32G", "18446744073709551615"] {
+        for pages in [None, Some("0")] {
+            let mut vars = vec![("VPMM_PAGE_SIZE", size)];
+            vars.extend(pages.map(|p| ("VPMM_PAGES", p)));
+            assert_eq!(
+                good(&vars),
+                Config { pool: false, prealloc: Prealloc::Bytes(0), ..Config::default() },
+                "{vars:?}"
+            );
+            vars.push(("GPUMEM_POOL", "on"));
+            assert!(good(&vars).pool);
+        }
+    }
+    assert!(good(&[("VPMM_PAGE_SIZE", "512M")]).pool);
+    let some = good(&[("VPMM_PAGE_SIZE", "2G"), ("VPMM_PAGES", "10")]);
+    assert_eq!((some.pool, some.page_size, some.prealloc), (true, 1 << 30, Prealloc::Bytes(20 << 30)));
+    let own = good(&[("VPMM_PAGE_SIZE", "32G"), ("GPUMEM_PAGE_SIZE", "8M")]);
+    assert_eq!((own.pool, own.page_size), (true, 8 << 20));
+}
+
+#[test]
+fn misspelt_names_are_found() {
+    let names = ["PATH", "GPUMEM_LIMIT", "GPUMEM_LIMITS", "GPUMEM_TEST_X", "GPUMEM_", "VPMM_PAGES", "gpumem_log"];
+    assert_eq!(unknown(names.iter().map(OsString::from)), ["GPUMEM_", "GPUMEM_LIMITS"]);
+    assert_eq!(unknown(KNOWN.iter().map(OsString::from)), [""; 0]);
+}

@@ -1,0 +1,97 @@
+//! `GPUMEM_POOL=off`: every request goes to the driver's own allocator, so that the two can be compared in place.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::Driver;
+use crate::pool::{AllocFlags, AllocInfo, PoolStats};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The live allocations of a process without a pool. A lock around a map: this path is for comparison, not for speed.
+#[derive(Default)]
+pub(super) struct Native {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    live: BTreeMap<u64, AllocInfo>,
+    next_id: u64,
+    frees: u64,
+    bytes: u64,
+    peak: u64,
+    unknown: u64,
+}
+
+impl Native {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn malloc(
+        &self,
+        driver: &dyn Driver,
+        device: DeviceId,
+        size: u64,
+        stream: StreamHandle,
+        tag: u64,
+    ) -> Result<u64> {
+        let base = driver.native_alloc(device, size.max(1), stream)?;
+        let mut st = self.lock();
+        st.next_id += 1;
+        let id = st.next_id;
+        let info =
+            AllocInfo { base, requested: size, usable: size, device, stream, id, tag, flags: AllocFlags::default() };
+        st.live.insert(base, info);
+        st.bytes += size;
+        st.peak = st.peak.max(st.bytes);
+        Ok(base)
+    }
+
+    pub(super) fn free(&self, driver: &dyn Driver, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+        let info = {
+            let mut st = self.lock();
+            match st.live.remove(&ptr) {
+                Some(info) => {
+                    st.frees += 1;
+                    st.bytes -= info.requested;
+                    info
+                }
+                None => {
+                    st.unknown += 1;
+                    return Err(Error::new(Status::UnknownPointer, format!("free: {ptr:#x} is not a live allocation")));
+                }
+            }
+        };
+        driver.native_free(info.device, ptr, stream.unwrap_or(info.stream)).inspect_err(|_| {
+            let mut st = self.lock();
+            st.frees -= 1;
+            st.bytes += info.requested;
+            st.live.insert(ptr, info);
+        })
+    }
+
+    pub(super) fn info_containing(&self, ptr: u64) -> Result<AllocInfo> {
+        match self.lock().live.range(..=ptr).next_back() {
+            Some((&base, info)) if ptr - base < info.usable.max(1) => Ok(*info),
+            _ => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation"))),
+        }
+    }
+
+    pub(super) fn stats(&self) -> PoolStats {
+        let st = self.lock();
+        PoolStats {
+            requested: st.bytes,
+            live: st.bytes,
+            peak_live: st.peak,
+            mapped: st.bytes,
+            peak_mapped: st.peak,
+            allocations: st.live.len() as u64,
+            mallocs: st.next_id,
+            frees: st.frees,
+            unknown_pointers: st.unknown,
+            ..PoolStats::default()
+        }
+    }
+}

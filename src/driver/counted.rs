@@ -1,0 +1,71 @@
+//! A driver that counts the calls made through it.
+
+use super::wrap::{Hook, Wrap};
+use super::{Call, Driver};
+use crate::base::Result;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// Threads are spread over this many stripes, so that up to as many count without sharing a cache line.
+const STRIPES: usize = 64;
+
+/// One thread's share of the counters. The alignment keeps neighbours' stripes off each other's lines, and off the
+/// line that the processor fetches along with its own.
+#[repr(align(128))]
+struct Stripe([AtomicU64; Call::COUNT]);
+
+/// Counts calls, failed ones included, by kind.
+pub struct Counter {
+    stripes: Box<[Stripe]>,
+}
+
+/// A driver that counts the calls made through it, failed ones included.
+pub type Counted = Wrap<Counter>;
+
+fn stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    let mine = MINE.get();
+    if mine != usize::MAX {
+        return mine;
+    }
+    let mine = NEXT.fetch_add(1, Relaxed) % STRIPES;
+    MINE.set(mine);
+    mine
+}
+
+impl Hook for Counter {
+    #[inline]
+    fn before(&self, call: Call) -> Result<()> {
+        if let Some(s) = self.stripes.get(stripe()) {
+            s.0[call as usize].fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Wrap<Counter> {
+    /// Counts what passes on to `inner`.
+    pub fn new(inner: Arc<dyn Driver>) -> Counted {
+        let stripes = (0..STRIPES).map(|_| Stripe([const { AtomicU64::new(0) }; Call::COUNT])).collect();
+        Wrap::around(inner, Counter { stripes })
+    }
+
+    /// Calls of one kind so far.
+    pub fn count(&self, call: Call) -> u64 {
+        self.hook.stripes.iter().map(|s| s.0[call as usize].load(Relaxed)).sum()
+    }
+
+    /// Calls so far by name, every kind, in the order of the trait. Calls in flight may or may not be in it.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        Call::ALL.into_iter().map(|c| (c.name(), self.count(c))).collect()
+    }
+
+    /// Sets every count to 0. Calls made meanwhile may or may not stay counted.
+    pub fn reset(&self) {
+        self.hook.stripes.iter().flat_map(|s| &s.0).for_each(|n| n.store(0, Relaxed));
+    }
+}

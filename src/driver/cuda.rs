@@ -1,1 +1,0 @@
-//! The real driver, loaded at run time.

@@ -1,0 +1,80 @@
+//! Operations: the units of work in a stream.
+
+use super::clock::Clock;
+use super::kernel::Body;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Who an operation is, for reports and for ordering. Outlives the operation.
+#[derive(Debug)]
+pub(super) struct OpInfo {
+    pub(super) label: Cow<'static, str>,
+    pub(super) lane: usize,
+    /// Its number in the lane, from 1.
+    pub(super) seq: u64,
+    /// The stream's identity.
+    pub(super) stream: u64,
+}
+
+impl OpInfo {
+    /// Whether it is ordered before an operation of `lane` whose clock is `clock`.
+    pub(super) fn before(&self, lane: usize, clock: &Clock) -> bool {
+        self.lane == lane || clock.covers(self.lane, self.seq)
+    }
+}
+
+impl fmt::Display for OpInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} (stream {}, operation {})", self.label, self.stream, self.seq)
+    }
+}
+
+/// What an operation does when its turn comes.
+pub(super) enum Work {
+    /// Nothing: its completion is what events wait for; its dependencies are what `stream_wait` waits for.
+    Mark,
+    /// Copies between two ranges that do not overlap.
+    Copy { dst: u64, src: Source, size: u64 },
+    /// Fills a range with a byte.
+    Fill { dst: u64, byte: u8, size: u64 },
+    /// Runs a simulated kernel.
+    Kernel(Option<Body>),
+    /// Takes a native allocation away.
+    NativeFree { va: u64 },
+}
+
+/// Where a copy reads from.
+pub(super) enum Source {
+    /// Memory that stays valid until the copy runs.
+    Address(u64),
+    /// Pageable host memory, taken over when the copy was submitted.
+    Staged(Box<[u8]>),
+}
+
+/// One unit of work in a lane's queue.
+pub(super) struct Op {
+    pub(super) info: Arc<OpInfo>,
+    /// What is ordered before it, besides the earlier operations of its own lane.
+    pub(super) clock: Arc<Clock>,
+    /// `(lane, seq)` of operations that must be complete before it may run, besides those of its own lane.
+    pub(super) deps: Vec<(usize, u64)>,
+    /// Device or pinned memory that it reads.
+    pub(super) reads: Vec<Range<u64>>,
+    /// Device or pinned memory that it writes.
+    pub(super) writes: Vec<Range<u64>>,
+    pub(super) work: Work,
+}
+
+impl Op {
+    /// Whether it touches any byte of `range`, reading or writing.
+    pub(super) fn touches(&self, range: &Range<u64>) -> bool {
+        self.reads.iter().chain(&self.writes).any(|r| overlap(r, range))
+    }
+}
+
+/// Whether two ranges have a byte in common.
+pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}

@@ -1,0 +1,284 @@
+//! Everything behind the host device's lock, and how work is entered into it.
+
+#![deny(unsafe_code)]
+
+use super::clock::Clock;
+use super::event::Events;
+use super::live::Live;
+use super::memory::{Mapping, Memory};
+use super::op::{overlap, Op, OpInfo, Work};
+use super::race::{Conflict, Shadow};
+use super::report::{span, Report, ReportKind, Reports};
+use super::schedule::Mood;
+use super::stream::Lanes;
+use crate::base::{Error, Result, Status};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The device's state. Lane numbers in it are always valid: lanes are never removed.
+pub(super) struct State {
+    pub(super) memory: Memory,
+    pub(super) lanes: Lanes,
+    pub(super) events: Events,
+    /// What the host has seen complete; one clock for all host threads.
+    pub(super) host: Clock,
+    /// Counts changes of `host`, so that lanes join it only when there is news.
+    pub(super) host_version: u64,
+    pub(super) shadow: Shadow,
+    pub(super) live: Live,
+    pub(super) reports: Reports,
+    pub(super) mood: Mood,
+    /// Whether accesses are checked for races and use after unmapping.
+    pub(super) checking: bool,
+    /// Threads waiting for an operation that another thread is executing.
+    pub(super) waiters: usize,
+}
+
+/// Work to be submitted.
+pub(super) struct Submission {
+    pub(super) label: Cow<'static, str>,
+    pub(super) work: Work,
+    pub(super) reads: Vec<Range<u64>>,
+    pub(super) writes: Vec<Range<u64>>,
+    /// `(lane, seq)` that must be complete first, besides stream order.
+    pub(super) deps: Vec<(usize, u64)>,
+}
+
+impl Submission {
+    pub(super) fn new(label: impl Into<Cow<'static, str>>, work: Work) -> Submission {
+        Submission { label: label.into(), work, reads: Vec::new(), writes: Vec::new(), deps: Vec::new() }
+    }
+}
+
+impl State {
+    /// The host has seen everything in `clock` complete.
+    pub(super) fn observe(&mut self, clock: &Clock) {
+        if self.host.join(clock) {
+            self.host_version += 1;
+        }
+    }
+
+    /// Orders the next operation of `lane` after everything in `clock`.
+    pub(super) fn order_after(&mut self, lane: usize, clock: &Clock) -> Result<()> {
+        let l = self.lanes.get_mut(lane)?;
+        if !l.clock.knows(clock) {
+            Arc::make_mut(&mut l.clock).join(clock);
+        }
+        Ok(())
+    }
+
+    /// Queues work in a lane and returns its number there. Work for a lane that is being captured becomes a node of
+    /// a graph that is never launched: it is checked and dropped, and 0 is returned.
+    pub(super) fn submit(&mut self, lane: usize, s: Submission) -> Result<u64> {
+        let mut deps = s.deps;
+        self.legacy_order(lane, &mut deps)?;
+        if self.lanes.get(lane)?.capture.is_some() {
+            return Ok(0);
+        }
+        if self.lanes.get(lane)?.host_seen != self.host_version {
+            let (host, version) = (std::mem::take(&mut self.host), self.host_version);
+            self.order_after(lane, &host)?;
+            self.host = host;
+            self.lanes.get_mut(lane)?.host_seen = version;
+        }
+        let l = self.lanes.get_mut(lane)?;
+        l.submitted += 1;
+        let info = Arc::new(OpInfo { label: s.label, lane, seq: l.submitted, stream: l.id });
+        let op = Op { info, clock: l.clock.clone(), deps, reads: s.reads, writes: s.writes, work: s.work };
+        self.note_submission(&op);
+        let l = self.lanes.get_mut(lane)?;
+        if l.completed + 1 == l.submitted {
+            self.lanes.active.push(lane);
+        }
+        let l = self.lanes.get_mut(lane)?;
+        l.queue.push_back(op);
+        Ok(l.submitted)
+    }
+
+    /// The legacy default stream waits for all blocking streams of its device, and they wait for it.
+    fn legacy_order(&mut self, lane: usize, deps: &mut Vec<(usize, u64)>) -> Result<()> {
+        let (dev, blocking) = (self.lanes.get(lane)?.dev, self.lanes.get(lane)?.blocking);
+        if !blocking {
+            return Ok(());
+        }
+        let legacy = self.lanes.legacy.get(dev.0 as usize).copied().unwrap_or(lane);
+        let others: Vec<usize> = if lane == legacy {
+            let all = self.lanes.list.iter().enumerate();
+            all.filter(|(i, l)| *i != lane && l.blocking && l.dev == dev && (l.submitted > 0 || l.capture.is_some()))
+                .map(|(i, _)| i)
+                .collect()
+        } else {
+            vec![legacy]
+        };
+        if lane == legacy && others.iter().any(|l| self.lanes.get(*l).is_ok_and(|l| l.capture.is_some())) {
+            self.invalidate_captures();
+            return Err(Error::new(
+                Status::Capturing,
+                "the legacy default stream waits for all blocking streams, and one of them is being captured",
+            ));
+        }
+        for other in others {
+            let l = self.lanes.get(other)?;
+            if l.completed < l.submitted {
+                deps.push((other, l.submitted));
+            }
+            let clock = l.clock_now(other);
+            self.order_after(lane, &clock)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what can be checked when work is submitted, and notes who uses which mapping.
+    fn note_submission(&mut self, op: &Op) {
+        for r in op.reads.iter().chain(&op.writes) {
+            if self.live.on && self.memory.reserved(r.start) {
+                if let Some(why) = self.live.objection(r) {
+                    let text = format!("{} uses {}, which {why}", op.info, span(r));
+                    self.reports.push(Report::new(ReportKind::NotLive, &[&op.info], r.clone(), text));
+                }
+            }
+            if self.checking {
+                for (_, m) in self.memory.mappings_in(r) {
+                    note_user(m, &op.info);
+                }
+            }
+        }
+    }
+
+    /// Resolves every range of an operation that is about to run: faults and races are reported. Says whether it
+    /// may run.
+    pub(super) fn check_access(&mut self, op: &Op, kernel: bool) -> Result<bool> {
+        let dev = self.lanes.get(op.info.lane)?.dev;
+        let mut pieces = Vec::new();
+        for (r, writes) in op.reads.iter().map(|r| (r, false)).chain(op.writes.iter().map(|r| (r, true))) {
+            match self.memory.resolve(r, kernel.then_some(dev)) {
+                Ok(p) => pieces.extend(p.into_iter().map(|p| (p, writes))),
+                Err(why) => {
+                    let verb = if writes { "writes" } else { "reads" };
+                    let text = format!("{} {verb} {}, but {why}", op.info, span(r));
+                    self.reports.push(Report::new(ReportKind::Fault, &[&op.info], r.clone(), text));
+                    return Ok(false);
+                }
+            }
+        }
+        if !self.checking {
+            return Ok(true);
+        }
+        for r in op.reads.iter().chain(&op.writes) {
+            // Again, because the mapping may be newer than the submission.
+            for (_, m) in self.memory.mappings_in(r) {
+                note_user(m, &op.info);
+            }
+        }
+        let mut found = Vec::new();
+        for (piece, writes) in &pieces {
+            if *writes {
+                self.shadow.write(&piece.keys, &op.info, &op.clock, &mut found);
+            } else {
+                self.shadow.read(&piece.keys, &op.info, &op.clock, &mut found);
+            }
+            for c in found.drain(..) {
+                self.report_race(op, *writes, piece.va + (c.keys.start - piece.keys.start), &c);
+            }
+        }
+        if self.shadow.crowded() {
+            let floor = self.floor();
+            self.shadow.thin(&floor);
+        }
+        Ok(true)
+    }
+
+    fn report_race(&mut self, op: &Op, writes: bool, va: u64, c: &Conflict) {
+        let range = va..va + (c.keys.end - c.keys.start);
+        let did = |w| if w { "wrote" } else { "read" };
+        let text = format!(
+            "{} {} and {} {} the same memory, {} as the latter names it, and neither is ordered before the other; \
+             make the second wait for an event recorded after the first",
+            c.earlier,
+            did(c.earlier_writes),
+            op.info,
+            did(writes),
+            span(&range)
+        );
+        self.reports.push(Report::new(ReportKind::Race, &[&c.earlier, &op.info], range, text));
+    }
+
+    /// What everything still to run is ordered after: what the host has seen, unless work submitted before it saw
+    /// that is still queued. A lane's clock never goes back, so its oldest operation knows least.
+    fn floor(&self) -> Clock {
+        let mut floor = self.host.clone();
+        for l in &self.lanes.list {
+            if let Some(op) = l.queue.front() {
+                floor.meet(&op.clock);
+            }
+        }
+        floor
+    }
+
+    /// The operations that used the mappings in `r` last.
+    pub(super) fn users_of(&mut self, r: &Range<u64>) -> Vec<Arc<OpInfo>> {
+        if !self.checking {
+            return Vec::new();
+        }
+        let mut users: Vec<_> = self.memory.mappings_in(r).flat_map(|(_, m)| m.users.iter().cloned()).collect();
+        users.sort_by_key(|u| (u.lane, u.seq));
+        users.dedup_by_key(|u| (u.lane, u.seq));
+        users
+    }
+
+    /// Reports those of `users` that may still be using `r`, which has just gone: whatever `after` is not ordered
+    /// after. `after` is the clock of an operation of `lane`, or the host's and no lane.
+    pub(super) fn report_in_use(
+        &mut self,
+        users: Vec<Arc<OpInfo>>,
+        r: &Range<u64>,
+        lane: Option<usize>,
+        after: &Clock,
+        what: &str,
+    ) {
+        for u in users {
+            if Some(u.lane) == lane || after.covers(u.lane, u.seq) {
+                continue;
+            }
+            let state = if self.lanes.done(u.lane, u.seq) { "was not known to be complete" } else { "had not run" };
+            let text = format!("{what} of {} while {u}, which uses it, {state}", span(r));
+            self.reports.push(Report::new(ReportKind::UnmapInUse, &[&u], r.clone(), text));
+        }
+    }
+
+    /// Whether a thread is executing an operation that touches `r`.
+    pub(super) fn busy(&self, r: &Range<u64>) -> bool {
+        let running = self.lanes.active.iter().filter_map(|l| self.lanes.list.get(*l)?.running.as_ref());
+        running.flatten().any(|x| overlap(x, r))
+    }
+
+    // ---- capture ------------------------------------------------------------------------------------------------
+
+    pub(super) fn invalidate_captures(&mut self) {
+        for valid in self.lanes.list.iter_mut().filter_map(|l| l.capture.as_mut()) {
+            *valid = false;
+        }
+    }
+
+    /// Refuses a call that CUDA refuses while any stream is being captured, and spoils the captures as CUDA does.
+    pub(super) fn refuse_in_capture(&mut self, call: &str) -> Result<()> {
+        if self.lanes.list.iter().all(|l| l.capture.is_none()) {
+            return Ok(());
+        }
+        self.invalidate_captures();
+        Err(Error::new(
+            Status::Capturing,
+            format!("{call} is not allowed while a stream is being captured; every capture in progress is now invalid"),
+        ))
+    }
+}
+
+/// Enters `op` as its lane's last user of a mapping.
+fn note_user(m: &mut Mapping, op: &Arc<OpInfo>) {
+    match m.users.iter_mut().find(|u| u.lane == op.lane) {
+        Some(u) if u.seq >= op.seq => {}
+        Some(u) => *u = op.clone(),
+        None => m.users.push(op.clone()),
+    }
+}

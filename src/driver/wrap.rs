@@ -1,0 +1,90 @@
+//! A driver around another: asks a hook before every call that reaches a device.
+
+use super::{Call, DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle};
+use crate::base::{DeviceId, Result, StreamHandle};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What a [`Wrap`] does before each call.
+pub trait Hook: Send + Sync {
+    /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the call.
+    fn before(&self, call: Call) -> Result<()>;
+}
+
+/// Forwards every call to `inner` once `hook` has let it pass.
+pub struct Wrap<H> {
+    inner: Arc<dyn Driver>,
+    pub(super) hook: H,
+}
+
+impl<H: Hook> Wrap<H> {
+    pub(super) fn around(inner: Arc<dyn Driver>, hook: H) -> Wrap<H> {
+        Wrap { inner, hook }
+    }
+
+    /// The driver inside.
+    pub fn inner(&self) -> &Arc<dyn Driver> {
+        &self.inner
+    }
+}
+
+macro_rules! forward {
+    ($($call:ident: fn $name:ident(&self $(, $arg:ident: $ty:ty)*) -> $out:ty;)*) => {
+        $(
+            #[inline]
+            fn $name(&self $(, $arg: $ty)*) -> $out {
+                self.hook.before(Call::$call)?;
+                self.inner.$name($($arg),*)
+            }
+        )*
+    };
+}
+
+impl<H: Hook> Driver for Wrap<H> {
+    fn backend(&self) -> &'static str {
+        self.inner.backend()
+    }
+    fn version(&self) -> String {
+        self.inner.version()
+    }
+    fn device_count(&self) -> u32 {
+        self.inner.device_count()
+    }
+
+    forward! {
+        DeviceProps: fn device_props(&self, dev: DeviceId) -> Result<DeviceProps>;
+        CurrentDevice: fn current_device(&self) -> Result<DeviceId>;
+        SetCurrentDevice: fn set_current_device(&self, dev: DeviceId) -> Result<()>;
+        CanAccess: fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
+        MemInfo: fn mem_info(&self, dev: DeviceId) -> Result<MemInfo>;
+        DeviceSync: fn device_sync(&self, dev: DeviceId) -> Result<()>;
+        VaReserve: fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64>;
+        VaFree: fn va_free(&self, dev: DeviceId, va: u64, size: u64) -> Result<()>;
+        PhysCreate: fn phys_create(&self, dev: DeviceId, size: u64, flags: PhysFlags) -> Result<PhysHandle>;
+        PhysRelease: fn phys_release(&self, h: PhysHandle) -> Result<()>;
+        PhysExport: fn phys_export(&self, h: PhysHandle) -> Result<OwnedFd>;
+        PhysImport: fn phys_import(&self, dev: DeviceId, fd: &OwnedFd) -> Result<PhysHandle>;
+        Map: fn map(&self, dev: DeviceId, va: u64, size: u64, h: PhysHandle) -> Result<()>;
+        SetAccess: fn set_access(&self, va: u64, size: u64, devs: &[DeviceId]) -> Result<()>;
+        Unmap: fn unmap(&self, va: u64, size: u64) -> Result<()>;
+        StreamDevice: fn stream_device(&self, s: StreamHandle) -> Result<DeviceId>;
+        StreamId: fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64>;
+        StreamIsCapturing: fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool>;
+        StreamCreate: fn stream_create(&self, dev: DeviceId) -> Result<StreamHandle>;
+        StreamDestroy: fn stream_destroy(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
+        StreamSync: fn stream_sync(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
+        StreamWait: fn stream_wait(&self, dev: DeviceId, s: StreamHandle, e: EventHandle) -> Result<()>;
+        EventCreate: fn event_create(&self, dev: DeviceId) -> Result<EventHandle>;
+        EventDestroy: fn event_destroy(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+        EventRecord: fn event_record(&self, dev: DeviceId, e: EventHandle, s: StreamHandle) -> Result<()>;
+        ContextRecord: fn context_record(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+        EventQuery: fn event_query(&self, dev: DeviceId, e: EventHandle) -> Result<bool>;
+        EventSync: fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+        CopyAsync: fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
+        SetAsync: fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;
+        HostAlloc: fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;
+        HostFree: fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
+        NativeAlloc: fn native_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64>;
+        NativeFree: fn native_free(&self, dev: DeviceId, ptr: u64, s: StreamHandle) -> Result<()>;
+    }
+}

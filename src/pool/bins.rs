@@ -1,0 +1,145 @@
+//! Size bins: which free regions could hold a request.
+//!
+//! A two-level segregated index after TLSF (Masmano et al., 2004): the first level is the size's power of two, the
+//! second divides it into 32 equal steps, so a bin spans at most 3.2 % of its size. Two bitmaps find the next
+//! non-empty bin in a few instructions. Unlike TLSF, a search also looks into the request's own bin and takes the
+//! smallest region it sees there: a bounded best fit.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+/// No region: the end of a list.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// log2 of the number of steps per power of two.
+const STEP_BITS: u32 = 5;
+const STEPS: usize = 1 << STEP_BITS;
+/// Sizes are counted in units of `1 << UNIT_BITS` = 512 bytes, the pool's granule.
+const UNIT_BITS: u32 = 9;
+/// Enough powers of two for 2^44 bytes.
+const LEVELS: usize = 36;
+
+/// Heads of the bins' lists and bitmaps of the non-empty ones.
+///
+/// Invariants: bit `l` of `levels` is set iff `steps[l] != 0`; bit `s` of `steps[l]` is set iff
+/// `heads[l * STEPS + s] != NONE`.
+pub(super) struct Bins {
+    levels: u64,
+    steps: [u32; LEVELS],
+    heads: Box<[u32]>,
+}
+
+/// The bin for a size in bytes (a non-zero multiple of 512).
+#[inline]
+fn bin_of(size: u64) -> (usize, usize) {
+    let units = size >> UNIT_BITS;
+    debug_assert!(units > 0);
+    let top = 63 - units.leading_zeros();
+    if top < STEP_BITS {
+        // The first 32 sizes have a bin each.
+        return (0, units as usize);
+    }
+    let step = (units >> (top - STEP_BITS)) as usize & (STEPS - 1);
+    (((top - STEP_BITS + 1) as usize).min(LEVELS - 1), step)
+}
+
+impl Bins {
+    pub(super) fn new() -> Bins {
+        Bins { levels: 0, steps: [0; LEVELS], heads: vec![NONE; LEVELS * STEPS].into_boxed_slice() }
+    }
+
+    /// The number of the bin that holds regions of this size.
+    #[inline]
+    pub(super) fn index(size: u64) -> usize {
+        let (level, step) = bin_of(size);
+        level * STEPS + step
+    }
+
+    /// First region of a bin.
+    #[inline]
+    pub(super) fn head(&self, bin: usize) -> u32 {
+        self.heads[bin]
+    }
+
+    /// Replaces a bin's first region and keeps the bitmaps true.
+    #[inline]
+    pub(super) fn set_head(&mut self, bin: usize, region: u32) {
+        self.heads[bin] = region;
+        let (level, step) = (bin / STEPS, bin % STEPS);
+        if region == NONE {
+            self.steps[level] &= !(1 << step);
+            if self.steps[level] == 0 {
+                self.levels &= !(1 << level);
+            }
+        } else {
+            self.steps[level] |= 1 << step;
+            self.levels |= 1 << level;
+        }
+    }
+
+    /// The first non-empty bin with a number of at least `bin`.
+    #[inline]
+    pub(super) fn next_used(&self, bin: usize) -> Option<usize> {
+        let (level, step) = (bin / STEPS, bin % STEPS);
+        if level >= LEVELS {
+            return None;
+        }
+        let here = self.steps[level] & (u32::MAX << step);
+        if here != 0 {
+            return Some(level * STEPS + here.trailing_zeros() as usize);
+        }
+        let above = self.levels & (u64::MAX << 1 << level);
+        if above == 0 {
+            return None;
+        }
+        let level = above.trailing_zeros() as usize;
+        Some(level * STEPS + self.steps[level].trailing_zeros() as usize)
+    }
+
+    /// The last non-empty bin: where the largest region is.
+    pub(super) fn last_used(&self) -> Option<usize> {
+        if self.levels == 0 {
+            return None;
+        }
+        let level = 63 - self.levels.leading_zeros() as usize;
+        Some(level * STEPS + 31 - self.steps[level].leading_zeros() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_grow_with_size_and_are_narrow() {
+        let mut last = 0;
+        let mut size = 512;
+        while size < 1 << 43 {
+            let bin = Bins::index(size);
+            assert!(bin >= last, "bins are monotone at {size}");
+            last = bin;
+            // The next size in the same bin is at most 1/32 larger.
+            let wide = size + size / 32 + 512;
+            assert!(Bins::index(wide) > bin, "bin of {size} also holds {wide}");
+            size += (size / 97).next_multiple_of(512).max(512);
+        }
+    }
+
+    #[test]
+    fn bitmaps_follow_heads() {
+        let mut b = Bins::new();
+        assert_eq!(b.next_used(0), None);
+        assert_eq!(b.last_used(), None);
+        for bin in [3, 40, 41, 1000] {
+            b.set_head(bin, bin as u32);
+        }
+        assert_eq!(b.next_used(0), Some(3));
+        assert_eq!(b.next_used(4), Some(40));
+        assert_eq!(b.next_used(41), Some(41));
+        assert_eq!(b.next_used(42), Some(1000));
+        assert_eq!(b.next_used(1001), None);
+        assert_eq!(b.last_used(), Some(1000));
+        b.set_head(1000, NONE);
+        assert_eq!(b.last_used(), Some(41));
+        assert_eq!(b.next_used(42), None);
+    }
+}

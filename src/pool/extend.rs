@@ -1,0 +1,444 @@
+//! Carrying a stitch out: mapping moved and created extents at one run of addresses.
+//!
+//! All driver calls that can fail come before the first change of the pool's own state, so a failure is undone by
+//! unmapping addresses nobody has seen. Moved extents stay mapped at their old addresses too until the device has
+//! passed their last use there: the old addresses are zombies meanwhile.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::alloc::Want;
+use super::bins::NONE;
+use super::extent::Extent;
+use super::heap::{Heap, HeapState};
+use super::order::Tag;
+use super::region::{State, GRANULE};
+use super::stitch::{plan, Plan, Room, Source};
+use super::stock::Supply;
+use super::{lock, too_large, Pool, Zombie};
+use crate::base::{Error, Result, Status};
+use crate::driver::PhysFlags;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::MutexGuard;
+
+/// Most zombies unmapped by one slow-path call, so that no caller pays for all of them.
+const REAP_BATCH: usize = 256;
+
+/// Where a stitched run goes: behind a free region at a span's end, or nowhere in particular.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Anchor {
+    region: u32,
+    end: u64,
+    /// Bytes of the request that the region already holds.
+    has: u64,
+}
+
+/// Heaps whose locks are held while their extents move.
+type Others<'a> = BTreeMap<u32, (&'a Heap, MutexGuard<'a, HeapState>)>;
+
+impl Pool {
+    /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
+    /// limit and the device.
+    pub(super) fn extend(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
+        self.mark_zombies(heap, want)?;
+        self.reap(REAP_BATCH)?;
+        let anchor = self.anchor(st, want);
+        let need = match anchor {
+            Some(a) => want.size - a.has,
+            None => want.size.checked_add(want.align.saturating_sub(self.page)).ok_or_else(|| too_large(want.size))?,
+        }
+        .checked_next_multiple_of(self.page)
+        .ok_or_else(|| too_large(want.size))?;
+
+        let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
+        let mut may_wait = self.options.wait;
+        let mut room = self.room(want.size);
+        let largest = self.largest_extent(want.size);
+        loop {
+            let Some(plan) = plan(need, self.page, largest, &sources, room) else {
+                // Last, memory that the device has not passed: this stream would wait for it, on the device.
+                if !std::mem::take(&mut may_wait) {
+                    return Ok(None);
+                }
+                drop(std::mem::take(&mut others));
+                (sources, others) = self.gather(heap, st, anchor, need, true)?;
+                continue;
+            };
+            match self.carry_out(heap, st, &mut others, anchor, &sources, &plan, want) {
+                Ok(()) => break,
+                // The device has less than the limit allows: see whether moving alone is enough.
+                Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
+                    room = Room { hard: 0, cheap: 0 };
+                }
+                Err(e) if e.status == Status::OutOfMemory => return Ok(None),
+                Err(e) => return Err(e),
+            }
+        }
+        for (other, guard) in others.values() {
+            other.publish(guard);
+        }
+        Ok(st.cut_for(want.size, want.align, |_| true))
+    }
+
+    /// The free region at a span's end that leaves least to add.
+    fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
+        let core = lock(&self.core);
+        let mut best: Option<Anchor> = None;
+        for r in st.regions.span_tails() {
+            let g = st.regions.get(r);
+            if g.state != State::Ready || best.is_some_and(|b| b.has >= g.size) {
+                continue;
+            }
+            let skip = g.addr.next_multiple_of(want.align) - g.addr;
+            if skip >= g.size {
+                continue;
+            }
+            let has = g.size - skip;
+            let need = want.size.saturating_sub(has).next_multiple_of(self.page);
+            if has < want.size && core.holes.after(g.end()) >= need + self.options.max_extent {
+                best = Some(Anchor { region: r, end: g.end(), has });
+            }
+        }
+        best
+    }
+
+    /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
+    pub(super) fn sources(
+        &self,
+        number: u32,
+        st: &HeapState,
+        anchor: Option<u32>,
+        usable: impl Fn(Tag) -> bool,
+    ) -> Vec<Source> {
+        let mut found = Vec::new();
+        for r in st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor) {
+            let g = st.regions.get(r);
+            if !usable(g.order) {
+                continue;
+            }
+            found.extend(st.extents.within(g.addr, g.end()).map(|(addr, extent)| Source {
+                heap: number,
+                region: r,
+                region_size: g.size,
+                addr,
+                extent,
+                tag: g.order,
+            }));
+        }
+        found
+    }
+
+    /// What could move: the heap's own free extents, and where they do not suffice those of others that the device
+    /// has passed; with `unsettled`, also those it has not but that a marker covers.
+    fn gather<'a>(
+        &'a self,
+        me: &Heap,
+        st: &HeapState,
+        anchor: Option<Anchor>,
+        need: u64,
+        unsettled: bool,
+    ) -> Result<(Vec<Source>, Others<'a>)> {
+        let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
+        let mut others = Others::new();
+        let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
+        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
+            if have >= need {
+                break;
+            }
+            let Ok(mut st) = other.state.try_lock() else { continue };
+            self.order.poll(&*self.driver, other.number)?;
+            st.settle(&self.order, &self.index);
+            let usable = |tag| self.order.settled(tag) || (unsettled && self.order.marked(tag));
+            let found = self.sources(other.number, &st, None, usable);
+            if !found.is_empty() {
+                have += found.iter().map(|s| s.extent.size).sum::<u64>();
+                sources.extend(found);
+                others.insert(other.number, (other, st));
+            }
+        }
+        Ok((sources, others))
+    }
+
+    /// How much may be created for a request of `size` bytes.
+    fn room(&self, size: u64) -> Room {
+        let live = self.live_now() + size;
+        let peak = self.counters.peak_live.load(Relaxed).max(live);
+        let slack = peak / 1000 * u64::from(self.options.slack_permille);
+        let mapped = self.counters.mapped.load(Relaxed);
+        let stock = lock(&self.core).stock.bytes();
+        Room { hard: self.headroom().saturating_add(stock), cheap: (peak + slack).saturating_sub(mapped) + stock }
+    }
+
+    /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
+    /// keep the memory movable when part of it is free; larger ones are cheaper to map (docs/benchmarks.md).
+    fn largest_extent(&self, size: u64) -> u64 {
+        let cap = (size / self.options.extents_per_request.max(1)).min(self.options.max_extent).max(self.page);
+        1 << (63 - cap.leading_zeros())
+    }
+
+    /// Takes addresses for a run: behind the anchor, or wherever there is room.
+    pub(super) fn take_addresses(&self, anchor: Option<Anchor>, len: u64, align: u64) -> Result<u64> {
+        let mut core = lock(&self.core);
+        if let Some(a) = anchor {
+            if core.holes.take_at(a.end, len) {
+                return Ok(a.end);
+            }
+        }
+        let align = align.max(self.page);
+        if let Some(va) = core.holes.take(len, align) {
+            return Ok(va);
+        }
+        self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
+        core.holes.take(len, align).ok_or_else(|| Error::internal("a fresh reservation has no room"))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn carry_out(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        others: &mut Others<'_>,
+        anchor: Option<Anchor>,
+        sources: &[Source],
+        plan: &Plan,
+        want: Want,
+    ) -> Result<()> {
+        // Other streams' memory that the device has not passed: this stream waits for it, on the device. A wait too
+        // many, should what follows fail, does no harm.
+        let mut waited = false;
+        for s in plan.moves.iter().map(|&i| &sources[i]).filter(|s| s.heap != heap.number) {
+            if !self.order.settled(s.tag) {
+                waited = true;
+                if !self.order.wait(&*self.driver, s.tag, want.stream)? {
+                    return Err(Error::internal("memory of unknown order was chosen for a stitch"));
+                }
+            }
+        }
+        let planned = plan.creates.iter().sum::<u64>();
+        let largest = plan.creates.first().copied().unwrap_or(self.page);
+        let supply = lock(&self.core).stock.supply(&plan.creates, self.page, largest, heap.number, &self.order);
+        let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
+        let (va, run) = match run {
+            Ok(done) => done,
+            Err(e) => {
+                let mut core = lock(&self.core);
+                supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+                return Err(e);
+            }
+        };
+        let len = run.iter().map(|e| e.size).sum();
+
+        // From here on nothing fails: the driver has done its part.
+        let mut order = if waited { self.order.tag(heap.number) } else { Tag::SETTLED };
+        for (_, tag) in &supply.stocked {
+            // Of another lane only when settled.
+            order = if self.order.settled(*tag) { order } else { order.later(*tag) };
+        }
+        let mut zombies = Vec::with_capacity(plan.moves.len());
+        // From high to low addresses: what is left of a region before the cut keeps its number.
+        let mut taken: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
+        taken.sort_unstable_by_key(|s| std::cmp::Reverse(s.addr));
+        for s in taken {
+            let from = match others.get_mut(&s.heap) {
+                Some((_, guard)) => &mut **guard,
+                None => &mut *st,
+            };
+            let tag = take_out(from, s);
+            if s.heap == heap.number {
+                order = order.later(tag);
+            }
+            zombies.push(Zombie { addr: s.addr, size: s.extent.size, tag });
+        }
+        let region = st.regions.add(va, len);
+        let mut at = va;
+        for extent in run {
+            st.extents.insert(at, extent);
+            at += extent.size;
+        }
+        st.regions.make_ready(region, order);
+        self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
+        st.moves += zombies.len() as u64;
+        if !zombies.is_empty() {
+            self.counters.stitches.fetch_add(1, Relaxed);
+            self.counters.moved.fetch_add(zombies.len() as u64, Relaxed);
+            self.counters.zombie_bytes.fetch_add(zombies.iter().map(|z| z.size).sum(), Relaxed);
+            lock(&self.core).zombies.extend(zombies);
+            // Without a marker the zombies would wait for a later one, no worse.
+            let _ = self.mark_zombies(heap, want);
+        }
+        Ok(())
+    }
+
+    /// Marks the stream's own order if zombies of it wait for a marker, so that they can go soon.
+    fn mark_zombies(&self, heap: &Heap, want: Want) -> Result<()> {
+        let waits = |z: &Zombie| z.tag.lane() == heap.number && !self.order.marked(z.tag);
+        let pending = self.counters.zombie_bytes.load(Relaxed) > 0 && lock(&self.core).zombies.iter().any(waits);
+        if pending {
+            self.order.mark(&*self.driver, heap.number, want.stream)?;
+        }
+        Ok(())
+    }
+
+    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order.
+    fn map_supply(
+        &self,
+        anchor: Option<Anchor>,
+        want: Want,
+        sources: &[Source],
+        plan: &Plan,
+        supply: &Supply,
+        planned: u64,
+    ) -> Result<(u64, Vec<Extent>)> {
+        let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
+        let created: u64 = supply.create.iter().sum();
+        if created > self.headroom() {
+            return Err(Error::new(Status::OutOfMemory, "the stock holds no memory that this stream may use yet"));
+        }
+        let len = plan.bytes(sources) - planned + stocked + created;
+        let align = if anchor.is_some() { self.page } else { want.align };
+        let va = self.take_addresses(anchor, len, align)?;
+        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
+        match self.map_run(va, moved, &supply.create) {
+            Ok(run) => Ok((va, run)),
+            Err(e) => {
+                lock(&self.core).holes.give(va, len);
+                Err(e)
+            }
+        }
+    }
+
+    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing.
+    fn map_run(&self, va: u64, moved: impl Iterator<Item = Extent>, creates: &[u64]) -> Result<Vec<Extent>> {
+        let mut run: Vec<Extent> = moved.collect();
+        let first_new = run.len();
+        let mut mapped = 0;
+        let done = (|| {
+            for &size in creates {
+                let handle = self.driver.phys_create(self.dev, size, PhysFlags::default())?;
+                run.push(Extent { handle, size });
+            }
+            for e in &run {
+                self.driver.map(self.dev, va + mapped, e.size, e.handle)?;
+                mapped += e.size;
+            }
+            self.driver.set_access(va, mapped, &self.access)
+        })();
+        if let Err(e) = done {
+            // Nobody has seen these addresses, so there is nothing to wait for. A failing undo leaks, and says so.
+            let mut undo = Ok(());
+            if mapped > 0 {
+                undo = self.driver.unmap(va, mapped);
+            }
+            for x in &run[first_new..] {
+                undo = undo.and(self.driver.phys_release(x.handle));
+            }
+            return Err(match undo {
+                Ok(()) => e,
+                Err(u) => Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)),
+            });
+        }
+        self.add_mapped(creates.iter().sum());
+        Ok(run)
+    }
+
+    /// Maps `bytes` for the context's own use later: one ready run in the heap of the legacy stream.
+    pub(super) fn prealloc(&self, bytes: u64) -> Result<()> {
+        let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
+        let mut st = lock(&heap.state);
+        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        let want = Want { size, align: GRANULE, stream: crate::base::StreamHandle::LEGACY };
+        match self.extend(heap, &mut st, want)? {
+            Some(r) => {
+                st.regions.make_ready(r, Tag::SETTLED);
+                heap.publish(&st);
+                Ok(())
+            }
+            None => Err(self.out_of_memory(size).context("GPUMEM_PREALLOC")),
+        }
+    }
+
+    /// Maps more directly behind a live block until it has `size` bytes. `false` when the addresses or the memory are
+    /// not to be had there.
+    pub(super) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, size: u64, want: Want) -> Result<bool> {
+        let g = st.regions.get(r);
+        let (next, have, end) = (g.next, g.size, g.end());
+        let next_ready = next != NONE && st.regions.get(next).state == State::Ready;
+        let (gain, tail_end) =
+            if next_ready { (st.regions.get(next).size, st.regions.get(next).end()) } else { (0, end) };
+        if have + gain < size {
+            let at_end = if next_ready { st.regions.get(next).next == NONE } else { next == NONE };
+            let need = (size - have - gain).next_multiple_of(self.page);
+            if !at_end || lock(&self.core).holes.after(tail_end) < need {
+                return Ok(false);
+            }
+            let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
+            let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
+            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(need)) else {
+                return Ok(false);
+            };
+            let total = plan.bytes(&sources);
+            if lock(&self.core).holes.after(tail_end) < total {
+                return Ok(false);
+            }
+            match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, want) {
+                Ok(()) => {}
+                Err(e) if e.status == Status::OutOfMemory => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        let next = st.regions.get(r).next;
+        if next == NONE || st.regions.get(next).state != State::Ready {
+            return Ok(false);
+        }
+        let extra = size - have;
+        let (addr, whole) = (st.regions.get(next).addr, st.regions.get(next).size);
+        if extra > whole {
+            return Ok(false);
+        }
+        st.regions.cut(next, addr, extra);
+        st.regions.absorb_next(r);
+        Ok(true)
+    }
+
+    /// Unmaps up to `most` zombies that the device has passed; their addresses become holes.
+    pub(super) fn reap(&self, most: usize) -> Result<()> {
+        if self.counters.zombie_bytes.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let lanes: std::collections::BTreeSet<u32> = {
+            let core = lock(&self.core);
+            core.zombies.iter().filter(|z| !self.order.settled(z.tag)).map(|z| z.tag.lane()).collect()
+        };
+        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        let gone: Vec<Zombie> = {
+            let mut core = lock(&self.core);
+            let mut gone = Vec::new();
+            core.zombies.retain(|z| {
+                let take = gone.len() < most && self.order.settled(z.tag);
+                if take {
+                    gone.push(*z);
+                }
+                !take
+            });
+            gone
+        };
+        for (i, z) in gone.iter().enumerate() {
+            if let Err(e) = self.driver.unmap(z.addr, z.size) {
+                lock(&self.core).zombies.extend(&gone[i..]);
+                return Err(e);
+            }
+            self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
+            lock(&self.core).holes.give(z.addr, z.size);
+        }
+        Ok(())
+    }
+}
+
+/// Takes a wholly free extent out of its heap: region, extent and all. Returns when its memory was last used.
+pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Tag {
+    st.extents.remove(s.addr);
+    let tag = st.regions.get(s.region).order;
+    let cut = st.regions.cut(s.region, s.addr, s.extent.size);
+    st.regions.remove(cut);
+    tag
+}

@@ -1,0 +1,344 @@
+//! Freeing, resizing, and questions about live allocations.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::alloc::Want;
+use super::heap::{Heap, HeapState};
+use super::index::{Entry, SLOT};
+use super::order::{Tag, CONTEXT};
+use super::region::{State, GRANULE, MIN_SPLIT};
+use super::slab;
+use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Pool};
+use crate::base::size::round_up;
+use crate::base::{Error, Result, Status, StreamHandle};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::MutexGuard;
+
+/// A live allocation, found and locked.
+enum Found<'a> {
+    Block { heap: &'a Heap, st: MutexGuard<'a, HeapState>, region: u32 },
+    Object { heap: &'a Heap, st: MutexGuard<'a, HeapState>, slab: u32, number: u32 },
+    Dedicated,
+}
+
+/// Notes that `lane` uses the block at `ptr`, which was made on lane `of`.
+fn note_user(st: &mut HeapState, ptr: u64, lane: u32, of: u32) {
+    if lane != of || st.users.contains_key(&ptr) {
+        let users = st.users.entry(ptr).or_default();
+        if !users.contains(&lane) {
+            users.push(lane);
+        }
+    }
+}
+
+impl Pool {
+    /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is `None`.
+    pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+        // The freeing stream's lane comes first: finding it may take the registry's lock, which ranks below a heap's.
+        // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
+        // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
+        let lane = stream.map(|s| self.cached_lane(s)).transpose()?;
+        match self.find(ptr, "free")? {
+            Found::Dedicated => self.free_dedicated(ptr, stream),
+            Found::Block { heap, mut st, region } => {
+                let block = &st.regions.get(region).block;
+                let lane = lane.unwrap_or_else(|| self.lane_of(block.lane, block.stream_id));
+                let size = st.regions.get(region).size;
+                let own = lane == heap.number && (st.users.is_empty() || !st.users.contains_key(&ptr));
+                if own && !self.order.take_want(lane) {
+                    st.take_back(region, &[self.order.tag(lane)], true, &self.index);
+                    if st.live_bytes == 0 {
+                        self.maybe_restart(heap, &mut st);
+                    }
+                    heap.publish(&st);
+                    drop(st);
+                } else {
+                    let users = st.users.remove(&ptr).unwrap_or_default();
+                    st.take_back(region, &self.tags(lane, &users), own, &self.index);
+                    heap.publish(&st);
+                    drop(st);
+                    self.mark_free(own, size, lane, stream, &users)?;
+                }
+                self.after_free(heap, stream)
+            }
+            Found::Object { heap, mut st, slab, number } => {
+                let old = st.slabs.try_get(slab).is_some_and(|s| s.old);
+                let lane = lane.unwrap_or(if old { CONTEXT } else { heap.number });
+                let users = if st.users.is_empty() { None } else { st.users.remove(&ptr) };
+                // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
+                let own = users.is_none() && (lane == heap.number || old);
+                let users = users.unwrap_or_default();
+                let tags = if own { Vec::new() } else { self.tags(lane, &users) };
+                let size = st.slabs.try_get(slab).map_or(0, |s| slab::class_size(s.class as usize));
+                st.take_back_object(slab, number, &tags, own, &self.order, &self.index);
+                if st.live_bytes == 0 {
+                    self.maybe_restart(heap, &mut st);
+                }
+                heap.publish(&st);
+                drop(st);
+                if !own || self.order.take_want(lane) {
+                    self.mark_free(own, size, lane, stream, &users)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The lane of the stream an allocation was made on: the context's when that stream is gone.
+    fn lane_of(&self, lane: u32, stream_id: u64) -> u32 {
+        match self.heap(lane) {
+            Some(h) if h.stream_id.load(Relaxed) == stream_id => lane,
+            _ => CONTEXT,
+        }
+    }
+
+    fn tags(&self, lane: u32, users: &[u32]) -> Vec<Tag> {
+        users.iter().copied().filter(|&u| u != lane).chain([lane]).map(|l| self.order.tag(l)).collect()
+    }
+
+    /// Records the markers a free asks for: on every stream that also used the memory, and on the freeing stream when
+    /// a batch is full or somebody waits. Only streams the caller vouches for are touched.
+    fn mark_free(&self, own: bool, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) -> Result<()> {
+        for &user in users {
+            // `record_stream` obliges its caller to keep the stream alive until this free.
+            let Some(heap) = self.heap(user) else { continue };
+            let handle = StreamHandle(heap.stream.load(Relaxed));
+            if handle != StreamHandle::PER_THREAD
+                && self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed)
+            {
+                self.order.mark(&*self.driver, user, handle)?;
+            }
+        }
+        let Some(stream) = stream else { return Ok(()) };
+        if own || !users.is_empty() || self.order.due(lane, size) {
+            // Now the identity matters: the marker must be of the lane's own stream.
+            let heap = self.heap_for(stream)?;
+            self.order.mark(&*self.driver, heap.number, stream)?;
+        }
+        Ok(())
+    }
+
+    fn after_free(&self, heap: &Heap, stream: Option<StreamHandle>) -> Result<()> {
+        let threshold = self.options.trim_threshold;
+        if threshold == 0 || heap.free.load(Relaxed) <= threshold {
+            return Ok(());
+        }
+        if let Some(s) = stream {
+            let heap = self.heap_for(s)?;
+            self.order.mark(&*self.driver, heap.number, s)?;
+        }
+        self.release_free(self.live_now() + threshold).map(|_| ())
+    }
+
+    /// Finds a live allocation that starts at `ptr` and locks its heap.
+    fn find(&self, ptr: u64, verb: &str) -> Result<Found<'_>> {
+        // The index is read with no lock held: what it says is checked under the lock, and read again if it changed.
+        for _ in 0..64 {
+            let entry = self.index.get(ptr);
+            match entry {
+                Entry::Block { heap, region } => {
+                    let Some(heap) = self.heap(heap) else { break };
+                    let st = lock(&heap.state);
+                    if st.regions.try_get(region).is_some_and(|r| r.addr == ptr && r.state == State::Live) {
+                        return Ok(Found::Block { heap, st, region });
+                    }
+                }
+                Entry::Slab { heap, slab } => {
+                    let Some(heap) = self.heap(heap) else { break };
+                    let st = lock(&heap.state);
+                    let number = st.slabs.try_get(slab).filter(|s| s.base <= ptr).and_then(|s| s.object_at(ptr));
+                    if let (Some(number), Some(s)) = (number, st.slabs.try_get(slab)) {
+                        if s.is_live(number) {
+                            return Ok(Found::Object { heap, st, slab, number });
+                        }
+                        if self.index.get(ptr) == entry {
+                            return Err(self.double_free(ptr, verb));
+                        }
+                    }
+                }
+                Entry::Dedicated if lock(&self.core).dedicated.contains_key(&ptr) => return Ok(Found::Dedicated),
+                Entry::Freed { offset } if offset == ptr % SLOT => return Err(self.double_free(ptr, verb)),
+                _ => break,
+            }
+            if self.index.get(ptr) == entry {
+                break;
+            }
+        }
+        self.counters.unknown_pointers.fetch_add(1, Relaxed);
+        let text = match self.info_containing(ptr) {
+            Ok(i) => format!(
+                "{verb}: {ptr:#x} is {} bytes inside the allocation at {:#x}; pass its start",
+                ptr - i.base,
+                i.base
+            ),
+            Err(_) => format!("{verb}: {ptr:#x} is not a live allocation of device {}", self.dev),
+        };
+        Err(Error::new(Status::UnknownPointer, text))
+    }
+
+    fn double_free(&self, ptr: u64, verb: &str) -> Error {
+        self.counters.double_frees.fetch_add(1, Relaxed);
+        Error::new(Status::DoubleFree, format!("{verb}: {ptr:#x} was freed already and has not been handed out since"))
+    }
+
+    /// The allocation is also used on `stream`, which stays alive until the allocation is freed.
+    pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
+        let lane = self.heap_for(stream)?.number;
+        match self.find(ptr, "record_stream")? {
+            Found::Dedicated => {
+                if let Some(d) = lock(&self.core).dedicated.get_mut(&ptr) {
+                    d.add_user(lane);
+                }
+            }
+            Found::Block { mut st, region, .. } => {
+                // Not the heap's number: the block may lie in another stream's heap.
+                let of = st.regions.get(region).block.lane;
+                note_user(&mut st, ptr, lane, of);
+            }
+            Found::Object { heap, mut st, .. } => note_user(&mut st, ptr, lane, heap.number),
+        }
+        Ok(())
+    }
+
+    /// Facts about the allocation that starts at `ptr`.
+    pub fn info(&self, ptr: u64) -> Result<AllocInfo> {
+        match self.find(ptr, "info")? {
+            Found::Block { st, region, .. } => Ok(self.block_info(&st, region)),
+            Found::Object { heap, st, slab, number } => Ok(self.object_info(heap, &st, slab, number)),
+            Found::Dedicated => self.dedicated_info(ptr),
+        }
+    }
+
+    /// Facts about the live allocation that contains `ptr`.
+    pub fn info_containing(&self, ptr: u64) -> Result<AllocInfo> {
+        if let Ok(info) = self.dedicated_info(ptr) {
+            return Ok(info);
+        }
+        let inside = |i: AllocInfo| (i.base <= ptr && ptr - i.base < i.usable.max(1)).then_some(i);
+        let found = match self.index.find_back(ptr, self.props.total_bytes) {
+            Some(Entry::Block { heap, region }) => self.heap(heap).and_then(|heap| {
+                let st = lock(&heap.state);
+                let r = st.regions.try_get(region).filter(|r| r.state == State::Live)?;
+                // The slot of `ptr` may hold the start of a later block: then the one before it contains `ptr`.
+                let at = if r.addr > ptr { r.prev } else { region };
+                st.regions.try_get(at).filter(|r| r.state == State::Live)?;
+                inside(self.block_info(&st, at))
+            }),
+            Some(Entry::Slab { heap, slab }) => self.heap(heap).and_then(|heap| {
+                let st = lock(&heap.state);
+                let s = st.slabs.try_get(slab).filter(|s| s.base <= ptr)?;
+                let number = s.object_containing(ptr).filter(|&n| s.is_live(n))?;
+                inside(self.object_info(heap, &st, slab, number))
+            }),
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation of device {}", self.dev))
+        })
+    }
+
+    fn block_info(&self, st: &HeapState, region: u32) -> AllocInfo {
+        let r = st.regions.get(region);
+        AllocInfo {
+            base: r.addr,
+            requested: r.block.requested,
+            usable: r.size,
+            device: self.dev,
+            stream: r.block.stream,
+            id: r.block.id,
+            tag: r.block.tag,
+            flags: AllocFlags::default(),
+        }
+    }
+
+    fn object_info(&self, heap: &Heap, st: &HeapState, slab: u32, number: u32) -> AllocInfo {
+        let s = st.slabs.try_get(slab);
+        let object = s.map(|s| s.object(number)).unwrap_or_default();
+        AllocInfo {
+            base: s.map_or(0, |s| s.addr_of(number)),
+            requested: u64::from(object.requested),
+            usable: s.map_or(0, |s| slab::class_size(s.class as usize)),
+            device: self.dev,
+            stream: StreamHandle(heap.stream.load(Relaxed)),
+            id: object.id,
+            tag: 0,
+            flags: AllocFlags::default(),
+        }
+    }
+
+    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping more behind it or
+    /// giving its tail back; else by a copy in stream order. On failure the allocation is as it was.
+    pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
+        let me = self.heap_for(stream)?;
+        if size > self.props.total_bytes {
+            return Err(if size > i64::MAX as u64 { too_large(size) } else { self.out_of_memory(size) });
+        }
+        let (old, align, tag, flags) = match self.find(ptr, "realloc")? {
+            Found::Object { st, slab, number, .. } => {
+                let (requested, class) =
+                    st.slabs.try_get(slab).map_or((0, 0), |s| (s.object(number).requested, s.class as usize));
+                let align = slab::class_size(class) & slab::class_size(class).wrapping_neg();
+                // Objects keep at least the alignment that their class gives.
+                (u64::from(requested), align.min(SLOT), 0, AllocFlags::default())
+            }
+            Found::Dedicated => {
+                let i = self.dedicated_info(ptr)?;
+                (i.requested, 0, i.tag, i.flags)
+            }
+            Found::Block { heap, mut st, region } => {
+                let (requested, align) = (st.regions.get(region).block.requested, st.regions.get(region).block.align);
+                let tag = st.regions.get(region).block.tag;
+                if heap.number == me.number && self.resize(heap, &mut st, region, size, stream)? {
+                    heap.publish(&st);
+                    return Ok(ptr);
+                }
+                (requested, align, tag, AllocFlags::default())
+            }
+        };
+        let new = self.malloc(&AllocRequest { size, align, stream, flags, tag })?;
+        let kept = old.min(size);
+        let copied = match kept {
+            0 => Ok(()),
+            n => self.driver.copy_async(self.dev, new, ptr, n, stream),
+        };
+        match copied.and_then(|()| self.free(ptr, Some(stream))) {
+            Ok(()) => Ok(new),
+            Err(e) => {
+                self.free(new, Some(stream))?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Resizes a block where it is. `false` when it cannot be done there.
+    fn resize(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        region: u32,
+        requested: u64,
+        stream: StreamHandle,
+    ) -> Result<bool> {
+        let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
+        let old = st.regions.get(region).size;
+        if size > old {
+            let want = Want { size, align: GRANULE, stream };
+            if !self.grow_block(heap, st, region, size, want)? {
+                return Ok(false);
+            }
+        } else if old - size >= MIN_SPLIT {
+            let rest = st.regions.split(region, size);
+            st.regions.make_ready(rest, self.order.tag(heap.number));
+        }
+        let r = st.regions.get_mut(region);
+        let (new, before) = (r.size, r.block.requested);
+        r.block.requested = requested;
+        // It belongs to the stream it was resized for now, whichever it was made on.
+        r.block.stream = stream;
+        r.block.stream_id = heap.stream_id.load(Relaxed);
+        r.block.lane = heap.number;
+        st.live_bytes = st.live_bytes + new - old;
+        st.requested_bytes = st.requested_bytes + requested - before;
+        Ok(true)
+    }
+}

@@ -1,0 +1,187 @@
+//! From an address to what starts there, without hashing: a flat table with one entry per 64 KiB slot.
+//!
+//! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are aligned to slots and
+//! own every slot they cover. The table has two levels so that an 8 TiB reservation costs nothing until it is used.
+//! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+/// Bytes per slot.
+pub(super) const SLOT: u64 = 64 << 10;
+/// Slots per second-level table: 64 MiB of addresses in 8 KiB.
+const LEAF_SLOTS: usize = 1024;
+/// Most reservations a pool can have.
+const MAX_ROOTS: usize = 64;
+
+/// What an address leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// Nothing was ever allocated here.
+    Empty,
+    /// A block starts in this slot: region number in that heap.
+    Block { heap: u32, region: u32 },
+    /// A slab covers this slot: slab number in that heap.
+    Slab { heap: u32, slab: u32 },
+    /// A dedicated (single-handle) allocation covers this slot.
+    Dedicated,
+    /// The block that started at this offset in the slot was freed.
+    Freed { offset: u64 },
+}
+
+const KIND: u64 = 61;
+const HEAP: u64 = 32;
+
+fn pack(e: Entry) -> u64 {
+    match e {
+        Entry::Empty => 0,
+        Entry::Block { heap, region } => 1 << KIND | u64::from(heap) << HEAP | u64::from(region),
+        Entry::Slab { heap, slab } => 2 << KIND | u64::from(heap) << HEAP | u64::from(slab),
+        Entry::Dedicated => 3 << KIND,
+        Entry::Freed { offset } => 4 << KIND | offset,
+    }
+}
+
+#[inline]
+fn unpack(v: u64) -> Entry {
+    let heap = (v >> HEAP) as u32 & 0x1fff_ffff;
+    match v >> KIND {
+        1 => Entry::Block { heap, region: v as u32 },
+        2 => Entry::Slab { heap, slab: v as u32 },
+        3 => Entry::Dedicated,
+        4 => Entry::Freed { offset: v & (SLOT - 1) },
+        _ => Entry::Empty,
+    }
+}
+
+type Leaf = Box<[AtomicU64]>;
+
+struct Root {
+    base: u64,
+    len: u64,
+    leaves: Box<[OnceLock<Leaf>]>,
+}
+
+/// The table of one pool.
+pub(super) struct Index {
+    roots: [OnceLock<Root>; MAX_ROOTS],
+    count: AtomicUsize,
+}
+
+impl Index {
+    pub(super) fn new() -> Index {
+        Index { roots: [const { OnceLock::new() }; MAX_ROOTS], count: AtomicUsize::new(0) }
+    }
+
+    /// Covers one more reservation. `false` when there are too many. Callers serialise.
+    pub(super) fn add_root(&self, base: u64, len: u64) -> bool {
+        let n = self.count.load(Ordering::Relaxed);
+        let Some(cell) = self.roots.get(n) else { return false };
+        let slots = len.div_ceil(SLOT) as usize;
+        let leaves = (0..slots.div_ceil(LEAF_SLOTS)).map(|_| OnceLock::new()).collect();
+        let _ = cell.set(Root { base, len, leaves });
+        self.count.store(n + 1, Ordering::Release);
+        true
+    }
+
+    /// Whether the pool has another free place for a reservation.
+    pub(super) fn can_add_root(&self) -> bool {
+        self.count.load(Ordering::Relaxed) < MAX_ROOTS
+    }
+
+    #[inline]
+    fn root(&self, addr: u64) -> Option<&Root> {
+        let n = self.count.load(Ordering::Acquire);
+        self.roots[..n].iter().filter_map(OnceLock::get).find(|r| addr.wrapping_sub(r.base) < r.len)
+    }
+
+    /// Whether the address lies in any of the reservations.
+    #[inline]
+    pub(super) fn covers(&self, addr: u64) -> bool {
+        self.root(addr).is_some()
+    }
+
+    /// What the slot of `addr` holds.
+    #[inline]
+    pub(super) fn get(&self, addr: u64) -> Entry {
+        let Some(root) = self.root(addr) else { return Entry::Empty };
+        let slot = ((addr - root.base) / SLOT) as usize;
+        match root.leaves[slot / LEAF_SLOTS].get() {
+            Some(leaf) => unpack(leaf[slot % LEAF_SLOTS].load(Ordering::Acquire)),
+            None => Entry::Empty,
+        }
+    }
+
+    /// Sets the slot of `addr`, which lies in a reservation.
+    #[inline]
+    pub(super) fn set(&self, addr: u64, e: Entry) {
+        let Some(root) = self.root(addr) else { return };
+        let slot = ((addr - root.base) / SLOT) as usize;
+        let leaf = root.leaves[slot / LEAF_SLOTS].get_or_init(|| (0..LEAF_SLOTS).map(|_| AtomicU64::new(0)).collect());
+        leaf[slot % LEAF_SLOTS].store(pack(e), Ordering::Release);
+    }
+
+    /// Sets every slot of `[addr, addr + len)`, whole slots.
+    pub(super) fn set_range(&self, addr: u64, len: u64, e: Entry) {
+        for slot in 0..len / SLOT {
+            self.set(addr + slot * SLOT, e);
+        }
+    }
+
+    /// The nearest slot at or before that of `addr` that holds a block start, a slab or a dedicated allocation, no
+    /// further than `limit` bytes back. For error texts and interior-pointer queries, not for the hot path.
+    pub(super) fn find_back(&self, addr: u64, limit: u64) -> Option<Entry> {
+        let root = self.root(addr)?;
+        let mut at = addr / SLOT * SLOT;
+        let floor = root.base.max(addr.saturating_sub(limit));
+        loop {
+            match self.get(at) {
+                Entry::Empty | Entry::Freed { .. } => {}
+                found => return Some(found),
+            }
+            if at < floor + SLOT {
+                return None;
+            }
+            at -= SLOT;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_packing() {
+        for e in [
+            Entry::Empty,
+            Entry::Block { heap: 0, region: 0 },
+            Entry::Block { heap: 0x1fff_ffff, region: u32::MAX },
+            Entry::Slab { heap: 7, slab: 9 },
+            Entry::Dedicated,
+            Entry::Freed { offset: 0 },
+            Entry::Freed { offset: SLOT - 512 },
+        ] {
+            assert_eq!(unpack(pack(e)), e);
+        }
+    }
+
+    #[test]
+    fn roots_are_found_and_others_are_empty() {
+        let t = Index::new();
+        assert!(t.add_root(1 << 40, 1 << 30));
+        assert!(t.add_root(1 << 41, 1 << 30));
+        let a = (1 << 41) + 5 * SLOT + 512;
+        t.set(a, Entry::Block { heap: 1, region: 2 });
+        assert_eq!(t.get(a), Entry::Block { heap: 1, region: 2 });
+        assert_eq!(t.get(a + 100), Entry::Block { heap: 1, region: 2 }, "same slot");
+        assert_eq!(t.get(a + SLOT), Entry::Empty);
+        assert_eq!(t.get(12345), Entry::Empty);
+        assert!(!t.covers((1 << 40) + (1 << 30)));
+        assert_eq!(t.find_back(a + 3 * SLOT, 1 << 30), Some(Entry::Block { heap: 1, region: 2 }));
+        assert_eq!(t.find_back(a + 3 * SLOT, 2 * SLOT), None);
+        assert_eq!(t.find_back(a - SLOT, 1 << 30), None);
+    }
+}

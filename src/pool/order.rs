@@ -1,0 +1,357 @@
+//! Stream order: which frees the device has passed.
+//!
+//! Every stream in use has a *lane*. A lane counts *epochs*; a free in stream order belongs to the lane's open epoch,
+//! and its [`Tag`] is the pair. A *marker* (an event) closes the open epoch: the number goes up first, then the event
+//! is recorded, so the event covers every free that read the old number. A tag is *settled* once a marker of its lane
+//! with at least its epoch has completed; settled memory may be used by any stream with no wait.
+//!
+//! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is not known (the
+//! stream it was used on is gone); only a context marker settles it. A context marker closes an epoch of every lane.
+//!
+//! Lock order: a lane's and the context's marker queues are leaves; driver calls under them never block.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::lock;
+use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::driver::{Driver, EventHandle};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Mutex, OnceLock};
+
+/// The lane of the whole context.
+pub(super) const CONTEXT: u32 = 0;
+/// Most lanes, hence most streams a pool can tell apart.
+pub(super) const MAX_LANES: usize = 1 << 14;
+
+const EPOCH_BITS: u32 = 48;
+
+/// When a range was last used: a lane and an epoch of it. [`Tag::SETTLED`] is "long ago, on any stream".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Tag(u64);
+
+impl Tag {
+    pub(super) const SETTLED: Tag = Tag(0);
+
+    #[inline]
+    fn new(lane: u32, epoch: u64) -> Tag {
+        Tag(u64::from(lane) << EPOCH_BITS | epoch)
+    }
+
+    #[inline]
+    pub(super) fn lane(self) -> u32 {
+        (self.0 >> EPOCH_BITS) as u32
+    }
+
+    #[inline]
+    pub(super) fn epoch(self) -> u64 {
+        self.0 & ((1 << EPOCH_BITS) - 1)
+    }
+
+    /// The later of two uses in the order of one lane: neither is of another lane, but either may be settled.
+    #[inline]
+    pub(super) fn later(self, other: Tag) -> Tag {
+        debug_assert!(self == Tag::SETTLED || other == Tag::SETTLED || self.lane() == other.lane());
+        self.max(other)
+    }
+}
+
+struct Lane {
+    /// The open epoch, from 1.
+    epoch: AtomicU64,
+    /// Epochs up to here have a marker recorded, of either kind. `done <= marked < epoch`.
+    marked: AtomicU64,
+    /// Epochs up to here have a context marker. `by_context <= marked`.
+    by_context: AtomicU64,
+    /// Epochs up to here belong to earlier streams of the same handle: markers of the present stream say nothing about
+    /// them, only context markers do. `barrier < epoch`.
+    barrier: AtomicU64,
+    /// Epochs up to here are settled.
+    done: AtomicU64,
+    /// Somebody else wants memory of this lane: the next free on it should record a marker.
+    wanted: AtomicBool,
+    /// Frees since the last marker that other streams' heaps wait for: a count, and bytes.
+    due_frees: AtomicU64,
+    due_bytes: AtomicU64,
+    /// Recorded markers in the order they were recorded, epochs ascending.
+    markers: Mutex<VecDeque<(u64, EventHandle)>>,
+}
+
+struct ContextMarker {
+    event: EventHandle,
+    /// For every lane, the epoch it closed.
+    closed: Vec<u64>,
+}
+
+/// The order of one device.
+pub(super) struct Order {
+    dev: DeviceId,
+    lanes: Box<[OnceLock<Lane>]>,
+    count: AtomicU64,
+    context: Mutex<VecDeque<ContextMarker>>,
+    spare: Mutex<Vec<EventHandle>>,
+}
+
+impl Order {
+    pub(super) fn new(dev: DeviceId) -> Order {
+        let order = Order {
+            dev,
+            lanes: (0..MAX_LANES).map(|_| OnceLock::new()).collect(),
+            count: AtomicU64::new(0),
+            context: Mutex::new(VecDeque::new()),
+            spare: Mutex::new(Vec::new()),
+        };
+        order.add_lane();
+        order
+    }
+
+    /// Opens the next lane; `None` when there are too many. Callers serialise.
+    pub(super) fn add_lane(&self) -> Option<u32> {
+        let n = self.count.load(Relaxed);
+        let lane = Lane {
+            epoch: AtomicU64::new(1),
+            marked: AtomicU64::new(0),
+            by_context: AtomicU64::new(0),
+            barrier: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            due_frees: AtomicU64::new(0),
+            due_bytes: AtomicU64::new(0),
+            markers: Mutex::new(VecDeque::new()),
+        };
+        let _ = self.lanes.get(n as usize)?.set(lane);
+        self.count.store(n + 1, Release);
+        Some(n as u32)
+    }
+
+    /// Streams seen, the context's lane not counted.
+    pub(super) fn streams(&self) -> u64 {
+        self.count.load(Acquire) - 1
+    }
+
+    #[inline]
+    fn lane(&self, lane: u32) -> Option<&Lane> {
+        self.lanes.get(lane as usize)?.get()
+    }
+
+    /// The tag for a free happening now in the order of `lane`.
+    ///
+    /// A read-modify-write, so that it is ordered before the closing of the epoch it read (see the module text).
+    #[inline]
+    pub(super) fn tag(&self, lane: u32) -> Tag {
+        self.lane(lane).map_or(Tag::SETTLED, |l| Tag::new(lane, l.epoch.fetch_add(0, AcqRel)))
+    }
+
+    /// Whether the device has passed the tag, as far as is known without asking it.
+    #[inline]
+    pub(super) fn settled(&self, tag: Tag) -> bool {
+        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(|l| tag.epoch() <= l.done.load(Acquire))
+    }
+
+    /// Whether a marker has been recorded that will settle the tag.
+    pub(super) fn marked(&self, tag: Tag) -> bool {
+        let enough = |l: &Lane| {
+            let by = if tag.epoch() <= l.barrier.load(Acquire) { &l.by_context } else { &l.marked };
+            tag.epoch() <= by.load(Acquire)
+        };
+        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(enough)
+    }
+
+    /// The lane goes to another stream: what belongs to it so far needs a context marker.
+    pub(super) fn hand_over(&self, lane: u32) {
+        if let Some(l) = self.lane(lane) {
+            let _markers = lock(&l.markers);
+            let epoch = l.epoch.fetch_add(1, AcqRel);
+            l.barrier.fetch_max(epoch, AcqRel);
+        }
+    }
+
+    /// Whether memory with this tag may be used at once by the lane's present stream: it is later in its own order.
+    pub(super) fn own(&self, tag: Tag, lane: u32) -> bool {
+        tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))
+    }
+
+    /// Asks the next free on `lane` to record a marker.
+    pub(super) fn want(&self, lane: u32) {
+        if let Some(l) = self.lane(lane) {
+            l.wanted.store(true, Relaxed);
+        }
+    }
+
+    /// Whether somebody asked; the answer is given once.
+    #[inline]
+    pub(super) fn take_want(&self, lane: u32) -> bool {
+        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
+    }
+
+    /// Notes a free on `lane` of memory in another stream's heap; whether it is time for a marker. One marker serves a
+    /// batch: a record costs as much as two dozen hits, and all threads together get only five million a second.
+    pub(super) fn due(&self, lane: u32, bytes: u64) -> bool {
+        const FREES: u64 = 16;
+        const BYTES: u64 = 1 << 20;
+        self.lane(lane).is_some_and(|l| {
+            let frees = l.due_frees.fetch_add(1, Relaxed) + 1;
+            let bytes = l.due_bytes.fetch_add(bytes, Relaxed) + bytes;
+            frees >= FREES || bytes >= BYTES
+        })
+    }
+
+    fn event(&self, driver: &dyn Driver) -> Result<EventHandle> {
+        match lock(&self.spare).pop() {
+            Some(e) => Ok(e),
+            None => driver.event_create(self.dev),
+        }
+    }
+
+    /// Closes the open epoch of `lane` with a marker on `stream`, which the caller got from its user in this very
+    /// call and which is the lane's stream. `false` when the stream is being captured: nothing can be recorded then.
+    pub(super) fn mark(&self, driver: &dyn Driver, lane: u32, stream: StreamHandle) -> Result<bool> {
+        let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
+        if driver.stream_is_capturing(self.dev, stream)? {
+            return Ok(false);
+        }
+        let event = self.event(driver)?;
+        let mut markers = lock(&l.markers);
+        let epoch = l.epoch.fetch_add(1, AcqRel);
+        if let Err(e) = driver.event_record(self.dev, event, stream) {
+            lock(&self.spare).push(event);
+            return Err(e);
+        }
+        markers.push_back((epoch, event));
+        l.due_frees.store(0, Relaxed);
+        l.due_bytes.store(0, Relaxed);
+        l.marked.fetch_max(epoch, AcqRel);
+        Ok(true)
+    }
+
+    /// Closes the open epoch of every lane with one context marker. `false` when the legacy stream shows that a
+    /// capture is in progress, or the driver has no context markers: nothing was recorded then.
+    ///
+    /// CUDA gives no way to see a capture on a non-blocking stream of another thread, and a context marker would
+    /// invalidate it; so callers come here only when memory of unknown order is really needed.
+    pub(super) fn mark_context(&self, driver: &dyn Driver) -> Result<bool> {
+        if driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true) {
+            return Ok(false);
+        }
+        let event = self.event(driver)?;
+        let mut queue = lock(&self.context);
+        let count = self.count.load(Acquire) as usize;
+        let closed: Vec<u64> =
+            self.lanes[..count].iter().filter_map(OnceLock::get).map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+        if let Err(e) = driver.context_record(self.dev, event) {
+            lock(&self.spare).push(event);
+            return match e.status {
+                crate::base::Status::Unsupported | crate::base::Status::Capturing => Ok(false),
+                _ => Err(e),
+            };
+        }
+        for (lane, &epoch) in self.lanes.iter().filter_map(OnceLock::get).zip(&closed) {
+            lane.by_context.fetch_max(epoch, AcqRel);
+            lane.marked.fetch_max(epoch, AcqRel);
+        }
+        queue.push_back(ContextMarker { event, closed });
+        Ok(true)
+    }
+
+    /// Asks the device how far a lane's markers have come.
+    pub(super) fn poll(&self, driver: &dyn Driver, lane: u32) -> Result<()> {
+        self.poll_context(driver)?;
+        let Some(l) = self.lane(lane) else { return Ok(()) };
+        let mut markers = lock(&l.markers);
+        while let Some(&(epoch, event)) = markers.front() {
+            let done = l.done.load(Acquire);
+            if epoch > done && (done < l.barrier.load(Acquire) || !driver.event_query(self.dev, event)?) {
+                break;
+            }
+            l.done.fetch_max(epoch, AcqRel);
+            markers.pop_front();
+            lock(&self.spare).push(event);
+        }
+        Ok(())
+    }
+
+    /// Asks the device how far every lane has come.
+    pub(super) fn poll_all(&self, driver: &dyn Driver) -> Result<()> {
+        let count = self.count.load(Acquire) as u32;
+        (0..count).try_for_each(|lane| self.poll(driver, lane))
+    }
+
+    /// Polls until everything recorded so far is known to be done, or the device has been asked often enough to say
+    /// that it is busy: an idle device takes some microseconds to pass a fresh marker.
+    pub(super) fn poll_patiently(&self, driver: &dyn Driver) -> Result<()> {
+        const QUERIES: u32 = 512;
+        for _ in 0..QUERIES {
+            self.poll_context(driver)?;
+            if lock(&self.context).is_empty() {
+                break;
+            }
+        }
+        self.poll_all(driver)
+    }
+
+    fn poll_context(&self, driver: &dyn Driver) -> Result<()> {
+        let mut queue = lock(&self.context);
+        while let Some(front) = queue.front() {
+            if !driver.event_query(self.dev, front.event)? {
+                break;
+            }
+            for (lane, &epoch) in self.lanes.iter().filter_map(OnceLock::get).zip(&front.closed) {
+                lane.done.fetch_max(epoch, AcqRel);
+            }
+            lock(&self.spare).push(front.event);
+            queue.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Makes `stream` wait on the device for a marked tag. `false` when no marker covers it.
+    pub(super) fn wait(&self, driver: &dyn Driver, tag: Tag, stream: StreamHandle) -> Result<bool> {
+        if self.settled(tag) {
+            return Ok(true);
+        }
+        if let Some(l) = self.lane(tag.lane()).filter(|l| tag.epoch() > l.barrier.load(Acquire)) {
+            let markers = lock(&l.markers);
+            if let Some(&(_, event)) = markers.iter().find(|m| m.0 >= tag.epoch()) {
+                driver.stream_wait(self.dev, stream, event)?;
+                return Ok(true);
+            }
+        }
+        let queue = lock(&self.context);
+        let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());
+        match queue.iter().find(covers) {
+            Some(m) => driver.stream_wait(self.dev, stream, m.event).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Waits on the host until every marker recorded so far is done. Blocks; call it with no lock held.
+    pub(super) fn sync(&self, driver: &dyn Driver) -> Result<()> {
+        let last_context = lock(&self.context).back().map(|m| m.event);
+        let count = self.count.load(Acquire) as usize;
+        let events = self.lanes[..count]
+            .iter()
+            .filter_map(OnceLock::get)
+            .filter_map(|l| lock(&l.markers).back().map(|m| m.1))
+            .chain(last_context);
+        // An event may be recycled while we wait; then it stands for a later mark, and we wait a little longer.
+        for event in events.collect::<Vec<_>>() {
+            driver.event_sync(self.dev, event)?;
+        }
+        self.poll_all(driver)
+    }
+
+    /// The invariants written above [`Lane`].
+    pub(super) fn validate(&self) -> Result<()> {
+        for (i, l) in self.lanes.iter().filter_map(OnceLock::get).enumerate() {
+            let markers = lock(&l.markers);
+            let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
+            if !(done <= marked && marked < epoch) {
+                return Err(Error::internal(format!("lane {i}: done {done} <= marked {marked} < epoch {epoch} fails")));
+            }
+            if !markers.iter().is_sorted_by(|a, b| a.0 < b.0) {
+                return Err(Error::internal(format!("lane {i}: markers out of order")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,430 @@
+//! Regions: the byte-granular pieces of a heap's mapped addresses.
+//!
+//! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are linked to their
+//! neighbours in address order. The free ones that the heap's own stream may use are *ready* and sit in size bins.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::bins::{Bins, NONE};
+use super::order::Tag;
+use crate::base::StreamHandle;
+use std::collections::BTreeMap;
+
+/// Smallest unit of a large block and of every free region, bytes.
+pub(super) const GRANULE: u64 = 512;
+/// A remainder smaller than this stays with the block in front of it: no request could use it alone.
+pub(super) const MIN_SPLIT: u64 = 4096;
+/// How many regions of one bin a search looks at.
+const LOOK: usize = 12;
+
+/// What a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A descriptor that describes nothing at present.
+    Vacant,
+    /// Handed out.
+    Live,
+    /// Holds a slab of small blocks.
+    Slab,
+    /// Free; the heap's own stream may use it. In a bin.
+    Ready,
+    /// Free, but the heap's stream must not use it before its tag is settled. In the waiting list.
+    Waiting,
+}
+
+/// What is known about a live block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub(super) requested: u64,
+    pub(super) id: u64,
+    pub(super) tag: u64,
+    pub(super) stream: StreamHandle,
+    /// Identity of `stream` and its lane when the block was made.
+    pub(super) stream_id: u64,
+    pub(super) lane: u32,
+    pub(super) align: u64,
+}
+
+impl Block {
+    pub(super) const NONE: Block =
+        Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, align: 0 };
+}
+
+/// One piece of a span.
+pub(super) struct Region {
+    pub(super) addr: u64,
+    pub(super) size: u64,
+    /// Neighbours in the span, [`NONE`] at its ends.
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    bin_prev: u32,
+    bin_next: u32,
+    pub(super) state: State,
+    /// Ready or waiting: when it was last used.
+    pub(super) order: Tag,
+    /// Waiting: the number of its entry in the waiting list.
+    pub(super) ticket: u64,
+    pub(super) block: Block,
+}
+
+impl Region {
+    pub(super) fn end(&self) -> u64 {
+        self.addr + self.size
+    }
+}
+
+/// A heap's regions.
+///
+/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready;
+/// `ready_bytes` is the sum of the ready regions' sizes; sizes and addresses are multiples of [`GRANULE`].
+pub(super) struct Regions {
+    all: Vec<Region>,
+    vacant: Vec<u32>,
+    bins: Bins,
+    /// Span start → its first region. The last one is in `span_ends`.
+    span_starts: BTreeMap<u64, u32>,
+    /// Span end → its last region.
+    span_ends: BTreeMap<u64, u32>,
+    ready_bytes: u64,
+}
+
+impl Regions {
+    pub(super) fn new() -> Regions {
+        Regions {
+            all: Vec::new(),
+            vacant: Vec::new(),
+            bins: Bins::new(),
+            span_starts: BTreeMap::new(),
+            span_ends: BTreeMap::new(),
+            ready_bytes: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, r: u32) -> &Region {
+        &self.all[r as usize]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, r: u32) -> &mut Region {
+        &mut self.all[r as usize]
+    }
+
+    /// The region with this number, if there is one.
+    pub(super) fn try_get(&self, r: u32) -> Option<&Region> {
+        self.all.get(r as usize)
+    }
+
+    pub(super) fn ready_bytes(&self) -> u64 {
+        self.ready_bytes
+    }
+
+    /// First regions of all spans, by address.
+    pub(super) fn spans(&self) -> impl Iterator<Item = u32> + '_ {
+        self.span_starts.values().copied()
+    }
+
+    /// Last regions of all spans, by address.
+    pub(super) fn span_tails(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
+        self.span_ends.values().copied()
+    }
+
+    /// The regions of a span from `first` on, in address order.
+    pub(super) fn walk(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| n != NONE))
+    }
+
+    /// Every ready region of at least `size` bytes, smallest bins first.
+    pub(super) fn ready_from(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
+        let bins =
+            std::iter::successors(self.bins.next_used(Bins::index(size.max(GRANULE))), |&b| self.bins.next_used(b + 1));
+        bins.flat_map(|b| self.bin(b)).filter(move |&r| self.get(r).size >= size)
+    }
+
+    fn bin(&self, bin: usize) -> impl Iterator<Item = u32> + '_ {
+        let first = Some(self.bins.head(bin)).filter(|&r| r != NONE);
+        std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
+    }
+
+    /// Size of the largest ready region.
+    pub(super) fn largest_ready(&self) -> u64 {
+        let last = self.bins.last_used().into_iter().flat_map(|b| self.bin(b));
+        last.map(|r| self.get(r).size).max().unwrap_or(0)
+    }
+
+    /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which `accept`s.
+    #[inline]
+    pub(super) fn find(&self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
+        let fits = |r: &Region| match r.addr.checked_next_multiple_of(align) {
+            Some(start) => start - r.addr + size <= r.size && accept(r),
+            None => false,
+        };
+        let mut bin = self.bins.next_used(Bins::index(size));
+        let mut looks = 64usize;
+        while let Some(b) = bin {
+            let mut best: Option<(u64, u32)> = None;
+            for r in self.bin(b).take(LOOK.min(looks)) {
+                looks -= 1;
+                let region = self.get(r);
+                if fits(region) && best.is_none_or(|(s, _)| region.size < s) {
+                    best = Some((region.size, r));
+                    if region.size == size {
+                        break;
+                    }
+                }
+            }
+            if let Some((_, r)) = best {
+                return Some(r);
+            }
+            if looks == 0 {
+                break;
+            }
+            bin = self.bins.next_used(b + 1);
+        }
+        // Regions of the request's own bin may all be too small or misaligned; larger ones always fit.
+        let sure = size.checked_add(align - GRANULE)?;
+        let mut bin = self.bins.next_used(Bins::index(sure) + 1);
+        while let Some(b) = bin {
+            if let Some(r) = self.bin(b).find(|&r| fits(self.get(r))) {
+                return Some(r);
+            }
+            bin = self.bins.next_used(b + 1);
+        }
+        None
+    }
+
+    fn alloc(&mut self, addr: u64, size: u64) -> u32 {
+        let region = Region {
+            addr,
+            size,
+            prev: NONE,
+            next: NONE,
+            bin_prev: NONE,
+            bin_next: NONE,
+            state: State::Live,
+            order: Tag::SETTLED,
+            ticket: 0,
+            block: Block::NONE,
+        };
+        match self.vacant.pop() {
+            Some(r) => {
+                self.all[r as usize] = region;
+                r
+            }
+            None => {
+                self.all.push(region);
+                (self.all.len() - 1) as u32
+            }
+        }
+    }
+
+    fn release(&mut self, r: u32) {
+        self.get_mut(r).state = State::Vacant;
+        self.vacant.push(r);
+    }
+
+    fn link_bin(&mut self, r: u32) {
+        let size = self.get(r).size;
+        let bin = Bins::index(size);
+        let head = self.bins.head(bin);
+        let region = self.get_mut(r);
+        region.bin_prev = NONE;
+        region.bin_next = head;
+        if head != NONE {
+            self.get_mut(head).bin_prev = r;
+        }
+        self.bins.set_head(bin, r);
+        self.ready_bytes += size;
+    }
+
+    fn unlink_bin(&mut self, r: u32) {
+        let (size, prev, next) = (self.get(r).size, self.get(r).bin_prev, self.get(r).bin_next);
+        if next != NONE {
+            self.get_mut(next).bin_prev = prev;
+        }
+        if prev != NONE {
+            self.get_mut(prev).bin_next = next;
+        } else {
+            self.bins.set_head(Bins::index(size), next);
+        }
+        self.ready_bytes -= size;
+    }
+
+    /// Takes a ready region out of its bin; the caller gives it another state at once.
+    pub(super) fn take_ready(&mut self, r: u32) {
+        debug_assert_eq!(self.get(r).state, State::Ready);
+        self.unlink_bin(r);
+        self.get_mut(r).state = State::Live;
+    }
+
+    /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined region.
+    pub(super) fn make_ready(&mut self, mut r: u32, order: Tag) -> u32 {
+        let mut order = order;
+        let (prev, next) = (self.get(r).prev, self.get(r).next);
+        if next != NONE && self.get(next).state == State::Ready {
+            order = order.later(self.get(next).order);
+            self.unlink_bin(next);
+            self.absorb_next(r);
+        }
+        if prev != NONE && self.get(prev).state == State::Ready {
+            order = order.later(self.get(prev).order);
+            self.unlink_bin(prev);
+            self.absorb_next(prev);
+            r = prev;
+        }
+        let region = self.get_mut(r);
+        region.state = State::Ready;
+        region.order = order;
+        self.link_bin(r);
+        r
+    }
+
+    /// Joins `r` with the region after it, whose descriptor goes. Neither is in a bin.
+    pub(super) fn absorb_next(&mut self, r: u32) {
+        let next = self.get(r).next;
+        let (size, after, end) = (self.get(next).size, self.get(next).next, self.get(next).end());
+        let region = self.get_mut(r);
+        region.size += size;
+        region.next = after;
+        if after != NONE {
+            self.get_mut(after).prev = r;
+        } else {
+            self.span_ends.insert(end, r);
+        }
+        self.release(next);
+    }
+
+    /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same state and order.
+    pub(super) fn split(&mut self, r: u32, size: u64) -> u32 {
+        let (addr, old, next) = (self.get(r).addr, self.get(r).size, self.get(r).next);
+        debug_assert!(size > 0 && size < old);
+        let right = self.alloc(addr + size, old - size);
+        let (state, order) = (self.get(r).state, self.get(r).order);
+        let region = self.get_mut(right);
+        region.prev = r;
+        region.next = next;
+        region.state = state;
+        region.order = order;
+        self.get_mut(r).next = right;
+        self.get_mut(r).size = size;
+        if next != NONE {
+            self.get_mut(next).prev = right;
+        } else {
+            self.span_ends.insert(addr + old, right);
+        }
+        right
+    }
+
+    /// Cuts `[addr, addr + size)` out of a ready region as a live one; what is left on either side is ready again.
+    pub(super) fn cut(&mut self, r: u32, addr: u64, size: u64) -> u32 {
+        let order = self.get(r).order;
+        self.take_ready(r);
+        let mut mid = r;
+        if addr > self.get(r).addr {
+            let lead = addr - self.get(r).addr;
+            mid = self.split(r, lead);
+            self.get_mut(r).state = State::Ready;
+            self.link_bin(r);
+        }
+        if self.get(mid).size > size {
+            let rest = self.split(mid, size);
+            let region = self.get_mut(rest);
+            region.state = State::Ready;
+            region.order = order;
+            self.link_bin(rest);
+        }
+        mid
+    }
+
+    /// Adds newly mapped addresses as one live region: behind the span that ends there, or as a span of its own.
+    pub(super) fn add(&mut self, addr: u64, size: u64) -> u32 {
+        let r = self.alloc(addr, size);
+        let before = self.span_ends.remove(&addr);
+        let after = self.span_starts.remove(&(addr + size));
+        match before {
+            Some(b) => {
+                self.get_mut(b).next = r;
+                self.get_mut(r).prev = b;
+            }
+            None => {
+                self.span_starts.insert(addr, r);
+            }
+        }
+        match after {
+            Some(a) => {
+                self.get_mut(a).prev = r;
+                self.get_mut(r).next = a;
+            }
+            None => {
+                self.span_ends.insert(addr + size, r);
+            }
+        }
+        r
+    }
+
+    /// Removes a region (not in a bin) from the heap: its addresses are no longer mapped here. Its span is cut in two.
+    pub(super) fn remove(&mut self, r: u32) {
+        let (addr, end, prev, next) = (self.get(r).addr, self.get(r).end(), self.get(r).prev, self.get(r).next);
+        if prev != NONE {
+            self.get_mut(prev).next = NONE;
+            self.span_ends.insert(addr, prev);
+        } else {
+            self.span_starts.remove(&addr);
+        }
+        if next != NONE {
+            self.get_mut(next).prev = NONE;
+            self.span_starts.insert(end, next);
+        } else {
+            self.span_ends.remove(&end);
+        }
+        self.release(r);
+    }
+
+    /// Checks the invariants written above; `Err` says which one fails where.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let mut ready = 0;
+        let mut seen = 0;
+        for (&start, &first) in &self.span_starts {
+            let mut at = start;
+            let mut prev = NONE;
+            for r in self.walk(first) {
+                let g = self.get(r);
+                seen += 1;
+                if g.addr != at || g.prev != prev || g.size == 0 || g.size % GRANULE != 0 {
+                    return Err(format!("region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size));
+                }
+                let before_ready = prev != NONE && self.get(prev).state == State::Ready;
+                match g.state {
+                    State::Vacant => return Err(format!("a vacant descriptor is linked at {at:#x}")),
+                    State::Ready if before_ready => return Err(format!("ready neighbours at {at:#x} not joined")),
+                    State::Ready => {
+                        ready += g.size;
+                        if !self.bin(Bins::index(g.size)).any(|b| b == r) {
+                            return Err(format!("ready region {at:#x} is in no bin"));
+                        }
+                    }
+                    _ => {}
+                }
+                at = g.end();
+                prev = r;
+            }
+            if self.span_ends.get(&at) != Some(&prev) {
+                return Err(format!("span {start:#x} ends at {at:#x}, which is no recorded end"));
+            }
+        }
+        if self.span_starts.len() != self.span_ends.len() {
+            return Err("as many span starts as ends".into());
+        }
+        if ready != self.ready_bytes {
+            return Err(format!("ready_bytes is {}, the regions add up to {ready}", self.ready_bytes));
+        }
+        let binned: usize = std::iter::successors(self.bins.next_used(0), |&b| self.bins.next_used(b + 1))
+            .map(|b| self.bin(b).count())
+            .sum();
+        let ready_count = self.all.iter().filter(|r| r.state == State::Ready).count();
+        if binned != ready_count || seen + self.vacant.len() != self.all.len() {
+            return Err(format!("{binned} regions in bins, {ready_count} ready; {seen} linked of {}", self.all.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,415 @@
+//! Small blocks: slabs of equal objects.
+//!
+//! A slab is a region cut into objects of one size class, so that small blocks cost neither a region each nor a
+//! search. Slabs belong to one heap and serve its own stream only.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::bins::NONE;
+use super::index::SLOT;
+
+/// Largest request served from slabs, bytes.
+pub(super) const SMALL_MAX: u64 = 64 << 10;
+/// Smallest object and least alignment, bytes.
+pub(super) const SMALL_MIN: u64 = 256;
+/// Steps per power of two once classes are wider than [`SMALL_MIN`].
+const STEPS: u64 = 8;
+/// 256, 512 … 2048 in steps of 256, then 8 classes for each of the 5 doublings to 64 KiB.
+pub(super) const CLASSES: usize = 8 + 5 * STEPS as usize;
+/// Fewest objects in a slab.
+const MIN_OBJECTS: u64 = 8;
+
+/// The size class for a request of `size` bytes, at most [`SMALL_MAX`].
+#[inline]
+pub(super) fn class_of(size: u64) -> usize {
+    let units = size.max(1).div_ceil(SMALL_MIN);
+    if units <= STEPS {
+        return units as usize - 1;
+    }
+    let top = 63 - (units - 1).leading_zeros();
+    let step = (units - 1) >> (top - 3);
+    ((u64::from(top) - 3) * STEPS + step) as usize
+}
+
+/// Bytes of an object of this class.
+#[inline]
+pub(super) fn class_size(class: usize) -> u64 {
+    let class = class as u64;
+    if class < STEPS {
+        return (class + 1) * SMALL_MIN;
+    }
+    let (doubling, step) = ((class - STEPS) / STEPS, (class - STEPS) % STEPS);
+    (STEPS + step + 1) * (SMALL_MIN << doubling)
+}
+
+/// Bytes of a slab of this class: whole slots.
+pub(super) fn slab_size(class: usize) -> u64 {
+    (class_size(class) * MIN_OBJECTS).next_multiple_of(SLOT)
+}
+
+/// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and hold `size` bytes.
+pub(super) fn aligned_class(size: u64, align: u64) -> Option<usize> {
+    (class_of(size.max(1))..CLASSES).find(|&c| class_size(c) % align == 0)
+}
+
+/// What is known about one small block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Object {
+    pub(super) id: u64,
+    pub(super) requested: u32,
+}
+
+/// One slab.
+///
+/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff it has a free
+/// object and is not `old`.
+pub(super) struct Slab {
+    pub(super) base: u64,
+    /// The region that holds it; [`NONE`] when this descriptor is vacant.
+    pub(super) region: u32,
+    pub(super) class: u32,
+    pub(super) capacity: u32,
+    /// Objects handed out.
+    pub(super) used: u32,
+    /// Objects freed on another stream and not yet settled.
+    pub(super) pending: u32,
+    /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is empty.
+    pub(super) old: bool,
+    /// A set bit is a free object.
+    free: [u64; 4],
+    /// A set bit is an object in `pending`.
+    waiting: [u64; 4],
+    list_prev: u32,
+    list_next: u32,
+    objects: Box<[Object]>,
+}
+
+impl Slab {
+    /// The object's number for an address inside the slab, if an object starts there.
+    #[inline]
+    pub(super) fn object_at(&self, addr: u64) -> Option<u32> {
+        let size = class_size(self.class as usize);
+        let offset = addr - self.base;
+        let n = (offset / size) as u32;
+        (u64::from(n) * size == offset && n < self.capacity).then_some(n)
+    }
+
+    /// The object's number for any address inside an object.
+    pub(super) fn object_containing(&self, addr: u64) -> Option<u32> {
+        let n = ((addr - self.base) / class_size(self.class as usize)) as u32;
+        (n < self.capacity).then_some(n)
+    }
+
+    pub(super) fn is_free(&self, n: u32) -> bool {
+        self.free[n as usize / 64] >> (n % 64) & 1 == 1
+    }
+
+    pub(super) fn is_waiting(&self, n: u32) -> bool {
+        self.waiting[n as usize / 64] >> (n % 64) & 1 == 1
+    }
+
+    pub(super) fn is_live(&self, n: u32) -> bool {
+        !self.is_free(n) && !self.is_waiting(n)
+    }
+
+    pub(super) fn addr_of(&self, n: u32) -> u64 {
+        self.base + u64::from(n) * class_size(self.class as usize)
+    }
+
+    pub(super) fn object(&self, n: u32) -> Object {
+        self.objects[n as usize]
+    }
+
+    fn has_free(&self) -> bool {
+        self.free != [0; 4]
+    }
+}
+
+/// A heap's slabs and, per class, the list of those with a free object.
+pub(super) struct Slabs {
+    all: Vec<Slab>,
+    vacant: Vec<u32>,
+    heads: [u32; CLASSES],
+    /// Per class, how many slabs have no object in use.
+    empty: [u32; CLASSES],
+}
+
+/// What became of a slab when an object came back to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterFree {
+    /// Still in use, or kept as its class's spare.
+    Keep,
+    /// Empty and not needed: its region can be freed.
+    Drop,
+}
+
+impl Slabs {
+    pub(super) fn new() -> Slabs {
+        Slabs { all: Vec::new(), vacant: Vec::new(), heads: [NONE; CLASSES], empty: [0; CLASSES] }
+    }
+
+    #[inline]
+    pub(super) fn try_get(&self, s: u32) -> Option<&Slab> {
+        self.all.get(s as usize).filter(|s| s.region != NONE)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slab)> {
+        self.all.iter().enumerate().map(|(i, s)| (i as u32, s)).filter(|(_, s)| s.region != NONE)
+    }
+
+    /// Takes an object of the class: its slab, number and address.
+    #[inline]
+    pub(super) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<u64> {
+        let s = self.heads[class];
+        if s == NONE {
+            return None;
+        }
+        let slab = &mut self.all[s as usize];
+        let word = slab.free.iter().position(|&w| w != 0)?;
+        let n = word as u32 * 64 + slab.free[word].trailing_zeros();
+        slab.free[word] &= slab.free[word] - 1;
+        slab.objects[n as usize] = Object { id, requested: requested as u32 };
+        let addr = slab.addr_of(n);
+        if slab.used == 0 && slab.pending == 0 {
+            self.empty[class] -= 1;
+        }
+        slab.used += 1;
+        if !slab.has_free() {
+            self.unlink(s);
+        }
+        Some(addr)
+    }
+
+    /// Makes a slab over a region at `base`; `slab_size(class)` bytes.
+    pub(super) fn add(&mut self, class: usize, base: u64, region: u32) -> u32 {
+        let capacity = (slab_size(class) / class_size(class)) as u32;
+        let mut free = [0; 4];
+        for n in 0..capacity {
+            free[n as usize / 64] |= 1 << (n % 64);
+        }
+        let slab = Slab {
+            base,
+            region,
+            class: class as u32,
+            capacity,
+            used: 0,
+            pending: 0,
+            old: false,
+            free,
+            waiting: [0; 4],
+            list_prev: NONE,
+            list_next: NONE,
+            objects: vec![Object::default(); capacity as usize].into_boxed_slice(),
+        };
+        let s = match self.vacant.pop() {
+            Some(s) => {
+                self.all[s as usize] = slab;
+                s
+            }
+            None => {
+                self.all.push(slab);
+                (self.all.len() - 1) as u32
+            }
+        };
+        self.empty[class] += 1;
+        self.link(s);
+        s
+    }
+
+    /// Puts a live object back, free at once.
+    #[inline]
+    pub(super) fn free(&mut self, s: u32, n: u32) -> AfterFree {
+        self.all[s as usize].used -= 1;
+        self.put_back(s, n)
+    }
+
+    /// Marks a live object as freed on another stream.
+    pub(super) fn free_later(&mut self, s: u32, n: u32) {
+        let slab = &mut self.all[s as usize];
+        slab.used -= 1;
+        slab.pending += 1;
+        slab.waiting[n as usize / 64] |= 1 << (n % 64);
+    }
+
+    /// Puts a waiting object back: its other stream has passed the free.
+    pub(super) fn settle(&mut self, s: u32, n: u32) -> AfterFree {
+        let slab = &mut self.all[s as usize];
+        slab.pending -= 1;
+        slab.waiting[n as usize / 64] &= !(1 << (n % 64));
+        self.put_back(s, n)
+    }
+
+    #[inline]
+    fn put_back(&mut self, s: u32, n: u32) -> AfterFree {
+        let slab = &mut self.all[s as usize];
+        let was_full = !slab.has_free();
+        slab.free[n as usize / 64] |= 1 << (n % 64);
+        let empty = slab.used == 0 && slab.pending == 0;
+        let (old, class) = (slab.old, slab.class as usize);
+        if was_full && !old {
+            self.link(s);
+        }
+        if empty {
+            if !old {
+                self.empty[class] += 1;
+            }
+            if old || self.empty[class] > 1 {
+                return AfterFree::Drop;
+            }
+        }
+        AfterFree::Keep
+    }
+
+    /// Forgets an empty slab; returns its region.
+    pub(super) fn remove(&mut self, s: u32) -> u32 {
+        let slab = &self.all[s as usize];
+        let (region, class, old, listed) = (slab.region, slab.class as usize, slab.old, slab.has_free());
+        if !old {
+            self.empty[class] -= 1;
+            if listed {
+                self.unlink(s);
+            }
+        }
+        self.all[s as usize].region = NONE;
+        self.all[s as usize].objects = Box::default();
+        self.vacant.push(s);
+        region
+    }
+
+    /// A slab with no object in use, if there is one.
+    pub(super) fn find_empty(&self) -> Option<u32> {
+        let class = self.empty.iter().position(|&n| n > 0)?;
+        self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.used == 0 && s.pending == 0).map(|(i, _)| i)
+    }
+
+    /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are returned.
+    pub(super) fn retire(&mut self) -> Vec<u32> {
+        let mut empty = Vec::new();
+        for s in 0..self.all.len() as u32 {
+            let slab = &mut self.all[s as usize];
+            if slab.region == NONE || slab.old {
+                continue;
+            }
+            let class = slab.class as usize;
+            slab.old = true;
+            slab.list_prev = NONE;
+            slab.list_next = NONE;
+            if slab.used == 0 && slab.pending == 0 {
+                self.empty[class] -= 1;
+                empty.push(s);
+            }
+        }
+        self.heads = [NONE; CLASSES];
+        empty
+    }
+
+    fn link(&mut self, s: u32) {
+        let class = self.all[s as usize].class as usize;
+        let head = self.heads[class];
+        self.all[s as usize].list_prev = NONE;
+        self.all[s as usize].list_next = head;
+        if head != NONE {
+            self.all[head as usize].list_prev = s;
+        }
+        self.heads[class] = s;
+    }
+
+    fn unlink(&mut self, s: u32) {
+        let slab = &self.all[s as usize];
+        let (prev, next, class) = (slab.list_prev, slab.list_next, slab.class as usize);
+        if next != NONE {
+            self.all[next as usize].list_prev = prev;
+        }
+        if prev != NONE {
+            self.all[prev as usize].list_next = next;
+        } else {
+            self.heads[class] = next;
+        }
+    }
+
+    /// Checks the invariants written above [`Slab`].
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let mut empty = [0; CLASSES];
+        let mut listed = std::collections::HashSet::new();
+        for &head in &self.heads {
+            let mut at = head;
+            while at != NONE {
+                listed.insert(at);
+                at = self.all[at as usize].list_next;
+            }
+        }
+        for (i, s) in self.iter() {
+            let free: u32 = s.free.iter().map(|w| w.count_ones()).sum();
+            let waiting: u32 = s.waiting.iter().map(|w| w.count_ones()).sum();
+            if s.used + s.pending + free != s.capacity || waiting != s.pending {
+                return Err(format!(
+                    "slab {:#x}: {} used + {} pending + {free} free != {}",
+                    s.base, s.used, s.pending, s.capacity
+                ));
+            }
+            if listed.contains(&i) != (free > 0 && !s.old) {
+                return Err(format!("slab {:#x} is in its class's list exactly when it has a free object", s.base));
+            }
+            if s.used == 0 && s.pending == 0 && !s.old {
+                empty[s.class as usize] += 1;
+            }
+        }
+        if empty != self.empty {
+            return Err("the count of empty slabs is wrong".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_cover_every_small_size_with_little_waste() {
+        assert_eq!(class_size(CLASSES - 1), SMALL_MAX);
+        for size in 1..=SMALL_MAX {
+            let c = class_of(size);
+            assert!(c < CLASSES && class_size(c) >= size, "{size} in class {c}");
+            assert!(c == 0 || class_size(c - 1) < size, "{size} would fit a smaller class than {c}");
+            if size > 2048 {
+                assert!(class_size(c) - size < size / 8 + SMALL_MIN, "{size} wastes {}", class_size(c) - size);
+            }
+        }
+        for c in 0..CLASSES {
+            assert!(slab_size(c) / class_size(c) <= 256, "the bitmap holds class {c}");
+            assert_eq!(slab_size(c) % SLOT, 0);
+        }
+    }
+
+    #[test]
+    fn aligned_classes_start_objects_at_multiples() {
+        for (size, align) in [(1, 256), (300, 512), (1000, 4096), (5000, 2048), (40000, 65536)] {
+            let c = aligned_class(size, align).unwrap_or(CLASSES);
+            assert!(c < CLASSES && class_size(c) >= size && class_size(c) % align == 0, "{size} at {align}");
+        }
+    }
+
+    #[test]
+    fn objects_come_back_and_one_empty_slab_stays() {
+        let mut s = Slabs::new();
+        let class = class_of(1000);
+        assert_eq!(s.alloc(class, 1000, 1), None);
+        let a = s.add(class, 1 << 20, 0);
+        let per = s.try_get(a).map_or(0, |s| s.capacity);
+        let all: Vec<u64> = (0..per).filter_map(|i| s.alloc(class, 1000, u64::from(i))).collect();
+        assert_eq!(all.len() as u32, per);
+        assert_eq!(s.alloc(class, 1000, 9), None, "full");
+        let b = s.add(class, 2 << 20, 1);
+        assert!(s.alloc(class, 1000, 10).is_some_and(|p| p >= 2 << 20));
+        s.validate().map_err(|e| panic!("{e}")).ok();
+        for n in 0..per - 1 {
+            assert_eq!(s.free(a, n), AfterFree::Keep);
+        }
+        s.free_later(a, per - 1);
+        assert_eq!(s.settle(a, per - 1), AfterFree::Keep, "the first empty slab is the spare");
+        assert_eq!(s.free(b, 0), AfterFree::Drop, "a second empty one is not needed");
+        assert_eq!(s.remove(b), 1);
+        assert_eq!(s.validate(), Ok(()));
+    }
+}

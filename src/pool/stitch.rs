@@ -1,0 +1,172 @@
+//! Which free extents to move, and what to create, so that a request finds one run of addresses.
+//!
+//! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, with the price of each way
+//! in view: moving an extent costs a map, a set-access and later an unmap, creating one about the same, and what is
+//! created stays. So memory is moved rather than created, except while creating is cheaper and the pool stays within
+//! a small share of the most it ever had live.
+//!
+//! This file decides and touches nothing; `extend.rs` carries plans out.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::extent::{ladder, Extent};
+use super::order::Tag;
+
+/// A wholly free extent that could move.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    /// The heap it is in.
+    pub(super) heap: u32,
+    /// The free region around it, and that region's size.
+    pub(super) region: u32,
+    pub(super) region_size: u64,
+    pub(super) addr: u64,
+    pub(super) extent: Extent,
+    /// When the region was last used.
+    pub(super) tag: Tag,
+}
+
+/// What to do for a shortfall.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Positions in the list of sources.
+    pub(super) moves: Vec<usize>,
+    /// Sizes of extents to create.
+    pub(super) creates: Vec<u64>,
+}
+
+impl Plan {
+    /// Bytes the plan yields.
+    pub(super) fn bytes(&self, sources: &[Source]) -> u64 {
+        self.moves.iter().map(|&i| sources[i].extent.size).sum::<u64>() + self.creates.iter().sum::<u64>()
+    }
+}
+
+/// How much may be created.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// At most, by the limit and the device.
+    pub(super) hard: u64,
+    /// Without hurting utilisation: within the pool's slack.
+    pub(super) cheap: u64,
+}
+
+/// Relative prices, microseconds per extent on an H200: map 1 + set-access 24 + unmap 16, and create 9 + map 1 +
+/// set-access 24 (docs/benchmarks.md).
+const MOVE_US: u64 = 41;
+const CREATE_US: u64 = 34;
+
+/// The cheapest way to `need` bytes (a multiple of `page`), or `None` when there is not enough.
+pub(super) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], room: Room) -> Option<Plan> {
+    let all_new = Plan { moves: Vec::new(), creates: ladder(need, page, max_extent) };
+    if sources.is_empty() {
+        return (need <= room.hard).then_some(all_new);
+    }
+    let moved = cover(need, sources);
+    let got: u64 = moved.iter().map(|&i| sources[i].extent.size).sum();
+    let missing = need.saturating_sub(got);
+    let stitched = Plan { moves: moved, creates: ladder(missing, page, max_extent) };
+    let price = |p: &Plan| p.moves.len() as u64 * MOVE_US + p.creates.len() as u64 * CREATE_US;
+    if need <= room.cheap.min(room.hard) && price(&all_new) <= price(&stitched) {
+        return Some(all_new);
+    }
+    (missing <= room.hard).then_some(stitched)
+}
+
+/// Few sources that together have `need` bytes with little to spare, or all of them when they have less.
+///
+/// Largest first as long as they fit, out of the smallest regions first so that large runs stay whole; then the
+/// smallest source that covers the rest, after which anything made superfluous is dropped.
+fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sources.len()).collect();
+    order.sort_unstable_by_key(|&i| {
+        let s = &sources[i];
+        (std::cmp::Reverse(s.extent.size), s.region_size, s.addr)
+    });
+    let mut taken = Vec::new();
+    let mut left = need;
+    let mut skipped = None;
+    for &i in &order {
+        let size = sources[i].extent.size;
+        if left == 0 {
+            break;
+        }
+        if size <= left {
+            taken.push(i);
+            left -= size;
+        } else {
+            // The last one skipped is the smallest that is larger than what is left.
+            skipped = Some(i);
+        }
+    }
+    if left > 0 {
+        if let Some(i) = skipped {
+            let mut spare = sources[i].extent.size - left;
+            taken.retain(|&t| {
+                let size = sources[t].extent.size;
+                let drop = size <= spare;
+                if drop {
+                    spare -= size;
+                }
+                !drop
+            });
+            taken.push(i);
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::PhysHandle;
+
+    const P: u64 = 2 << 20;
+
+    fn sources(pages: &[u64]) -> Vec<Source> {
+        let at = |i: usize, n: u64| Source {
+            heap: 1,
+            region: i as u32,
+            region_size: n * P,
+            addr: i as u64 * 1000 * P,
+            extent: Extent { handle: PhysHandle(i as u64), size: n * P },
+            tag: Tag::SETTLED,
+        };
+        pages.iter().enumerate().map(|(i, &n)| at(i, n)).collect()
+    }
+
+    fn go(need: u64, have: &[u64], hard: u64, cheap: u64) -> Option<(Vec<u64>, Vec<u64>)> {
+        let s = sources(have);
+        let p = plan(need * P, P, 512 * P, &s, Room { hard: hard * P, cheap: cheap * P })?;
+        assert!(p.bytes(&s) >= need * P);
+        let moves = p.moves.iter().map(|&i| s[i].extent.size / P).collect();
+        Some((moves, p.creates.iter().map(|c| c / P).collect()))
+    }
+
+    #[test]
+    fn moves_before_it_creates() {
+        assert_eq!(go(10, &[8, 4, 2, 1], 100, 0), Some((vec![8, 2], vec![])));
+        assert_eq!(go(20, &[8, 4], 100, 0), Some((vec![8, 4], vec![8])));
+        assert_eq!(go(5, &[], 100, 0), Some((vec![], vec![4, 1])));
+    }
+
+    #[test]
+    fn covers_with_the_smallest_that_does_and_drops_the_superfluous() {
+        assert_eq!(go(5, &[8, 4], 100, 0), Some((vec![8], vec![])));
+        assert_eq!(go(7, &[4, 4, 2], 100, 0), Some((vec![4, 4], vec![])));
+    }
+
+    #[test]
+    fn creates_when_that_is_cheaper_and_there_is_slack() {
+        assert_eq!(go(4, &[1, 1, 1, 1], 100, 4), Some((vec![], vec![4])));
+        assert_eq!(go(4, &[1, 1, 1, 1], 100, 3), Some((vec![1, 1, 1, 1], vec![])));
+        assert_eq!(go(4, &[4], 100, 100), Some((vec![], vec![4])), "creating one is cheaper than moving one");
+    }
+
+    #[test]
+    fn says_when_there_is_not_enough() {
+        assert_eq!(go(10, &[4, 4], 1, 1), None);
+        assert_eq!(go(10, &[4, 4], 2, 0), Some((vec![4, 4], vec![2])));
+        assert_eq!(go(10, &[], 9, 9), None);
+    }
+}

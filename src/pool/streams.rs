@@ -1,0 +1,109 @@
+//! From a stream's handle to its heap.
+//!
+//! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one at once, while
+//! the old one's work may still be running. So allocation asks the driver for the stream's identity (16 ns, no lock)
+//! and a per-thread cache maps both to the heap; when the identity behind a handle has changed, the heap stays with
+//! the handle but everything the old stream may still be using waits for the context first.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::heap::Heap;
+use super::{lock, Pool};
+use crate::base::{Error, Result, Status, StreamHandle};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What the registry knows a stream by: its handle, or its identity where many streams share one handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Handle(usize),
+    PerThread(u64),
+}
+
+#[derive(Clone, Copy)]
+struct Cached {
+    pool: u64,
+    handle: usize,
+    id: u64,
+    lane: u32,
+}
+
+/// Entries of the per-thread cache; a thread seldom uses more streams at a time.
+const CACHED: usize = 8;
+
+thread_local! {
+    static CACHE: [Cell<Cached>; CACHED] =
+        const { [const { Cell::new(Cached { pool: 0, handle: 0, id: 0, lane: 0 }) }; CACHED] };
+}
+
+#[inline]
+fn slot(pool: u64, stream: StreamHandle) -> usize {
+    // Handles are pointers to structures of some hundred bytes: the low bits say nothing.
+    (stream.0 >> 6 ^ stream.0 >> 12 ^ stream.0 ^ pool as usize) % CACHED
+}
+
+impl Pool {
+    /// The heap of a live stream that the caller's user just named.
+    #[inline]
+    pub(super) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
+        let id = self.driver.stream_id(self.dev, stream)?;
+        let cell = slot(self.number, stream);
+        let cached = CACHE.with(|c| c[cell].get());
+        if cached.pool == self.number && cached.handle == stream.0 && cached.id == id {
+            if let Some(heap) = self.heap(cached.lane) {
+                if heap.stream_id.load(Relaxed) == id {
+                    return Ok(heap);
+                }
+            }
+        }
+        let heap = self.register(stream, id)?;
+        CACHE.with(|c| c[cell].set(Cached { pool: self.number, handle: stream.0, id, lane: heap.number }));
+        Ok(heap)
+    }
+
+    fn register(&self, stream: StreamHandle, id: u64) -> Result<&Heap> {
+        let key = if stream == StreamHandle::PER_THREAD { Key::PerThread(id) } else { Key::Handle(stream.0) };
+        let mut streams = lock(&self.streams);
+        if let Some(heap) = streams.get(&key).and_then(|&lane| self.heap(lane)) {
+            if heap.stream_id.load(Relaxed) != id {
+                // Registry lock, then heap lock: nothing takes the registry's while it holds a heap's.
+                let mut st = lock(&heap.state);
+                self.order.hand_over(heap.number);
+                st.retire(&self.order, &self.index);
+                heap.stream_id.store(id, Relaxed);
+                heap.publish(&st);
+                drop(st);
+                // Most often the old stream is long done; then its memory is ready again at once.
+                if self.order.mark_context(&*self.driver)? {
+                    self.order.poll(&*self.driver, super::order::CONTEXT)?;
+                }
+            }
+            return Ok(heap);
+        }
+        let lane = self.order.add_lane().ok_or_else(|| {
+            Error::new(
+                Status::Unsupported,
+                format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),
+            )
+        })?;
+        let heap = self.heaps[lane as usize].get_or_init(|| Heap::new(lane, stream.0, id));
+        streams.insert(key, lane);
+        Ok(heap)
+    }
+}
+
+impl Pool {
+    /// The lane of the stream a free names. From the thread's cache without asking the driver where possible: see
+    /// `free` for why a stale answer does no harm there.
+    #[inline]
+    pub(super) fn cached_lane(&self, stream: StreamHandle) -> Result<u32> {
+        let cached = CACHE.with(|c| c[slot(self.number, stream)].get());
+        if cached.pool == self.number && cached.handle == stream.0 {
+            let fresh = self.heap(cached.lane).is_some_and(|h| h.stream_id.load(Relaxed) == cached.id);
+            if fresh {
+                return Ok(cached.lane);
+            }
+        }
+        Ok(self.heap_for(stream)?.number)
+    }
+}

@@ -1,0 +1,89 @@
+//! Giving memory back to the driver.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::extend::take_out;
+use super::heap::{Heap, HeapState};
+use super::order::{Tag, CONTEXT};
+use super::stitch::Source;
+use super::{lock, Pool};
+use crate::base::Result;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Pool {
+    /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the
+    /// device may still be using stays; synchronise first to give everything back. Returns the bytes released.
+    pub fn trim(&self, keep: u64) -> Result<u64> {
+        if self.counters.mapped.load(Relaxed) > keep {
+            // Settles what was freed so far, on any stream, once the device has passed this point.
+            if self.order.mark_context(&*self.driver)? {
+                self.order.poll_patiently(&*self.driver)?;
+            }
+        }
+        self.release_free(keep)
+    }
+
+    /// [`Self::trim`] without a marker of its own.
+    pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
+        self.order.poll(&*self.driver, CONTEXT)?;
+        self.reap(usize::MAX)?;
+        let mut released = self.bury()? + self.release_stock(keep)?;
+        for heap in self.all_heaps() {
+            if self.counters.mapped.load(Relaxed) <= keep {
+                break;
+            }
+            released += self.release_from(heap, keep)?;
+        }
+        Ok(released)
+    }
+
+    fn release_stock(&self, keep: u64) -> Result<u64> {
+        let lanes = lock(&self.core).stock.lanes(&self.order);
+        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
+        self.reap(usize::MAX)?;
+        let mut released = 0;
+        while self.counters.mapped.load(Relaxed) > keep {
+            let Some(extent) = lock(&self.core).stock.take_settled(&self.order) else { break };
+            if let Err(e) = self.driver.phys_release(extent.handle) {
+                lock(&self.core).stock.put(extent, Tag::SETTLED);
+                return Err(e);
+            }
+            self.sub_mapped(extent.size);
+            released += extent.size;
+        }
+        Ok(released)
+    }
+
+    fn release_from(&self, heap: &Heap, keep: u64) -> Result<u64> {
+        let mut st = lock(&heap.state);
+        self.order.poll(&*self.driver, heap.number)?;
+        let lanes: Vec<u32> = st.waits_for().collect();
+        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        st.settle(&self.order, &self.index);
+        while let Some(slab) = st.slabs.find_empty() {
+            st.drop_slab(slab, &self.order, &self.index);
+        }
+        let mut free = self.sources(heap.number, &st, None, |tag| self.order.settled(tag));
+        // From high to low addresses: what is left of a region before the cut keeps its number.
+        free.sort_unstable_by_key(|s| std::cmp::Reverse(s.addr));
+        let mut released = 0;
+        let done = free.iter().try_for_each(|s| {
+            if self.counters.mapped.load(Relaxed) > keep {
+                self.release_extent(&mut st, s)?;
+                released += s.extent.size;
+            }
+            Ok(())
+        });
+        heap.publish(&st);
+        done.map(|()| released)
+    }
+
+    fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<()> {
+        self.driver.unmap(s.addr, s.extent.size)?;
+        take_out(st, s);
+        lock(&self.core).holes.give(s.addr, s.extent.size);
+        self.sub_mapped(s.extent.size);
+        self.driver.phys_release(s.extent.handle)
+    }
+}

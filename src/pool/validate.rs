@@ -1,0 +1,63 @@
+//! Checks every invariant written above the pool's structures. For tests and debugging: it takes every lock.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::{lock, Pool};
+use crate::base::{Error, Result};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Pool {
+    /// Checks the pool's invariants; meant for moments when no other thread is in it.
+    pub fn validate(&self) -> Result<()> {
+        let wrong = |text: String| Error::internal(format!("device {}: {text}", self.dev));
+        self.order.validate()?;
+        // (start, length, what) of everything that has addresses.
+        let mut pieces: Vec<(u64, u64, &str)> = Vec::new();
+        let mut mapped = 0;
+        for heap in self.all_heaps() {
+            let st = lock(&heap.state);
+            st.validate(&self.index).map_err(|e| wrong(format!("heap {}: {e}", heap.number)))?;
+            mapped += st.extents.bytes();
+            pieces.extend(st.extents.iter().map(|(a, e)| (a, e.size, "extent")));
+            if heap.live.load(Relaxed) != st.live_bytes {
+                return Err(wrong(format!("heap {}: its published live bytes are stale", heap.number)));
+            }
+        }
+        let core = lock(&self.core);
+        pieces.extend(core.holes.iter().map(|(a, l)| (a, l, "hole")));
+        pieces.extend(core.zombies.iter().map(|z| (z.addr, z.size, "zombie")));
+        pieces.extend(core.dedicated.values().map(|d| (d.va, d.reserved, "dedicated")));
+        pieces.extend(core.graves.iter().map(|g| (g.va, g.reserved, "grave")));
+        mapped += core.dedicated.values().map(|d| d.mapped).sum::<u64>();
+        mapped += core.stock.bytes();
+        mapped += core.graves.iter().map(|g| g.mapped).sum::<u64>();
+        if mapped != self.counters.mapped.load(Relaxed) {
+            return Err(wrong(format!("{} mapped recorded, {mapped} found", self.counters.mapped.load(Relaxed))));
+        }
+        if core.stock.bytes() != core.stock.sum() {
+            return Err(wrong("the stock's sum is wrong".into()));
+        }
+        let zombies: u64 = core.zombies.iter().map(|z| z.size).sum();
+        if zombies != self.counters.zombie_bytes.load(Relaxed) {
+            return Err(wrong("the count of zombie bytes is wrong".into()));
+        }
+        pieces.sort_unstable();
+        let mut pieces = pieces.into_iter();
+        for (base, len) in core.holes.roots() {
+            let mut at = base;
+            while at < base + len {
+                match pieces.next() {
+                    Some((a, l, _)) if a == at => at += l,
+                    Some((a, l, what)) => {
+                        return Err(wrong(format!("{what} {a:#x}+{l:#x} found where {at:#x} should be")));
+                    }
+                    None => return Err(wrong(format!("nothing accounts for the addresses from {at:#x}"))),
+                }
+            }
+        }
+        match pieces.next() {
+            Some((a, _, what)) => Err(wrong(format!("{what} {a:#x} lies in no reservation"))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+/* A driver library with no driver: it keeps the per-thread state that callers must leave as they found it (current
+ * context, capture mode), enforces the rules that a real driver punishes with a crash or a broken capture, and fails on
+ * request. Two devices. Built by tests/cuda_driver.rs, in variants:
+ *   -DVERSION=11040  an old driver            -DWITHOUT_MAP     lacks cuMemMap
+ *   -DINIT=100       cuInit returns this      -DWITHOUT_NEWER   lacks what CUDA 12.5 and 12.8 added
+ *   -DDEVICES=0      no devices
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef VERSION
+#define VERSION 13000
+#endif
+#ifndef INIT
+#define INIT 0
+#endif
+#ifndef DEVICES
+#define DEVICES 2
+#endif
+
+typedef int code;
+typedef void *ptr;
+enum { DEPTH = 8 };
+
+static __thread ptr stack[DEPTH];
+static __thread int depth;
+static __thread unsigned mode;
+static char primary[2]; /* &primary[d] is device d's primary context */
+static char other;      /* &other is a context of device 1 that is not the primary one */
+
+static char fail_call[64], last_call[64];
+static int fail_code, deinitialised, calls, retains;
+static long last_size, last_stream, last_flags;
+
+/* ---- for the test ---- */
+void fake_fail(const char *call, int c) { snprintf(fail_call, sizeof fail_call, "%s", call); fail_code = c; }
+void fake_deinitialise(int on) { deinitialised = on; }
+int fake_calls(void) { return calls; }
+int fake_retains(void) { return retains; }
+int fake_depth(void) { return depth; }
+ptr fake_current(void) { return depth ? stack[depth - 1] : 0; }
+void fake_set_current(ptr c) { depth = c ? 1 : 0; stack[0] = c; }
+ptr fake_primary(int d) { return &primary[d]; }
+ptr fake_other(void) { return &other; }
+unsigned fake_mode(void) { return mode; }
+void fake_set_mode(unsigned m) { mode = m; }
+const char *fake_last_call(void) { return last_call; }
+long fake_last_size(void) { return last_size; }
+long fake_last_stream(void) { return last_stream; }
+long fake_last_flags(void) { return last_flags; }
+
+/* ---- rules ---- */
+static code enter(const char *name) {
+    calls++;
+    snprintf(last_call, sizeof last_call, "%s", name);
+    if (deinitialised) return 4;
+    if (fail_code && !strcmp(fail_call, name)) return fail_code;
+    return 0;
+}
+static void die(const char *name, const char *why) {
+    fprintf(stderr, "fake driver: %s: %s\n", name, why);
+    abort();
+}
+#define BEGIN                                                                                                                  \
+    do {                                                                                                                       \
+        code c_ = enter(__func__);                                                                                             \
+        if (c_) return c_;                                                                                                     \
+    } while (0)
+/* A real driver crashes in these without a context. */
+#define NEEDS_CONTEXT                                                                                                          \
+    do {                                                                                                                       \
+        if (!depth || !stack[depth - 1]) die(__func__, "no current context");                                                  \
+    } while (0)
+/* A real driver invalidates captures in these unless the thread is in relaxed mode (2). */
+#define NEEDS_RELAXED                                                                                                          \
+    do {                                                                                                                       \
+        if (mode != 2) return 900;                                                                                             \
+    } while (0)
+static int device_of(ptr c) { return c == &primary[1] || c == &other ? 1 : 0; }
+
+/* ---- start ---- */
+code cuDriverGetVersion(int *v) { BEGIN; *v = VERSION; return 0; }
+code cuInit(unsigned f) { BEGIN; return f ? 1 : INIT; }
+code cuGetErrorName(int c, const char **s) {
+    *s = c == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : c == 100 ? "CUDA_ERROR_NO_DEVICE" : c == 999 ? "CUDA_ERROR_UNKNOWN" : c == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : 0;
+    return *s ? 0 : 1;
+}
+code cuGetErrorString(int c, const char **s) { *s = c == 2 ? "out of memory" : "words"; return c < 1000 ? 0 : 1; }
+code cuDeviceGetCount(int *n) { BEGIN; *n = DEVICES; return 0; }
+code cuDeviceGet(int *d, int i) { BEGIN; *d = i; return 0; }
+code cuDeviceGetName(char *s, int n, int d) { BEGIN; snprintf(s, (size_t)n, "Fake %d", d); return 0; }
+code cuDeviceTotalMem_v2(size_t *n, int d) { BEGIN; *n = (size_t)(d + 1) << 30; return 0; }
+code cuDeviceGetAttribute(int *v, int a, int d) {
+    BEGIN;
+    if (a == 110) return 1; /* an attribute this driver does not know */
+    *v = a == 75 ? 9 : a == 76 ? 0 : 1;
+    return 0;
+}
+code cuDeviceCanAccessPeer(int *y, int a, int b) { BEGIN; *y = a == 0 && b == 1; return 0; }
+
+/* ---- contexts ---- */
+code cuDevicePrimaryCtxRetain(ptr *c, int d) { BEGIN; retains++; *c = &primary[d]; return 0; }
+code cuCtxGetCurrent(ptr *c) { BEGIN; *c = fake_current(); return 0; }
+code cuCtxSetCurrent(ptr c) { BEGIN; if (!depth) depth = 1; stack[depth - 1] = c; return 0; }
+code cuCtxPushCurrent_v2(ptr c) { BEGIN; if (depth == DEPTH) die(__func__, "context stack overflow"); stack[depth++] = c; return 0; }
+code cuCtxPopCurrent_v2(ptr *c) { BEGIN; if (!depth) die(__func__, "context stack underflow"); *c = stack[--depth]; return 0; }
+code cuCtxGetDevice(int *d) { BEGIN; if (!fake_current()) return 201; *d = device_of(fake_current()); return 0; }
+code cuCtxSynchronize(void) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+code cuThreadExchangeStreamCaptureMode(unsigned *m) { BEGIN; unsigned t = mode; mode = *m; *m = t; return 0; }
+
+/* ---- memory ---- */
+struct prop { int type, handles, location, id; void *win; unsigned char compression, rdma; unsigned short usage; char r[4]; };
+struct access { int location, id, flags; };
+code cuMemGetInfo_v2(size_t *f, size_t *t) { BEGIN; NEEDS_CONTEXT; *f = 1u << 20; *t = 1u << 30; return 0; }
+code cuMemAddressReserve(uint64_t *p, size_t n, size_t a, uint64_t at, uint64_t f) { BEGIN; NEEDS_CONTEXT; if (at || f) return 1; last_size = (long)n; *p = a; return 0; }
+code cuMemAddressFree(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; return 0; }
+code cuMemCreate(uint64_t *h, size_t n, const struct prop *p, uint64_t f) {
+    BEGIN; NEEDS_CONTEXT;
+    if (f || p->type != 1 || p->location != 1) return 1;
+    last_size = (long)n; last_flags = p->handles * 1000 + p->rdma * 100 + p->id; *h = 77; return 0;
+}
+code cuMemRelease(uint64_t h) { BEGIN; NEEDS_CONTEXT; return 0; }
+code cuMemExportToShareableHandle(int *fd, uint64_t h, int t, uint64_t f) { BEGIN; NEEDS_CONTEXT; if (t != 1 || f) return 1; *fd = dup(0); return *fd < 0 ? 999 : 0; }
+code cuMemImportFromShareableHandle(uint64_t *h, ptr fd, int t) { BEGIN; NEEDS_CONTEXT; if (t != 1) return 1; *h = 1000 + (uint64_t)(intptr_t)fd; return 0; }
+#ifndef WITHOUT_MAP
+code cuMemMap(uint64_t p, size_t n, size_t o, uint64_t h, uint64_t f) { BEGIN; NEEDS_CONTEXT; return o || f ? 1 : 0; }
+#endif
+code cuMemSetAccess(uint64_t p, size_t n, const struct access *d, size_t count) {
+    BEGIN; NEEDS_CONTEXT;
+    last_flags = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (d[i].location != 1 || d[i].flags != 3) return 1;
+        last_flags = last_flags * 10 + d[i].id + 1;
+    }
+    return 0;
+}
+code cuMemUnmap(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; return 0; }
+code cuMemGetAllocationGranularity(size_t *g, const struct prop *p, int o) { BEGIN; NEEDS_CONTEXT; *g = o ? 0 : 2u << 20; return 0; }
+
+/* ---- streams: handle 0x1000 * n is a stream with id n, of device 1 when n is odd, capturing when n is 8 ---- */
+#define NEEDS_STREAM(s)                                                                                                        \
+    do {                                                                                                                       \
+        last_stream = (long)(s);                                                                                               \
+        if ((s) <= 2) NEEDS_CONTEXT;                                                                                           \
+        else if ((s) & 0xfff) return 400;                                                                                      \
+    } while (0)
+code cuStreamGetId(uintptr_t s, uint64_t *id) { BEGIN; NEEDS_STREAM(s); *id = s <= 2 ? 500 : s >> 12; return 0; }
+code cuStreamGetCtx(uintptr_t s, ptr *c) { BEGIN; NEEDS_STREAM(s); if (s == 0x8000) return 900; *c = s == 0x7000 ? (ptr)&other : &primary[s >> 12 & 1]; return 0; }
+code cuStreamIsCapturing(uintptr_t s, unsigned *st) { BEGIN; NEEDS_STREAM(s); *st = s == 0x8000; return 0; }
+code cuStreamCreate(uintptr_t *s, unsigned f) { BEGIN; NEEDS_CONTEXT; if (f != 1) return 1; *s = 0x3000; return 0; }
+code cuStreamDestroy_v2(uintptr_t s) { BEGIN; NEEDS_STREAM(s); return 0; }
+code cuStreamSynchronize(uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_RELAXED; return 0; }
+code cuStreamWaitEvent(uintptr_t s, ptr e, unsigned f) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; return f ? 1 : 0; }
+code cuEventCreate(uintptr_t *e, unsigned f) { BEGIN; NEEDS_CONTEXT; if (f != 2) return 1; *e = 0x99; return 0; }
+code cuEventDestroy_v2(ptr e) { BEGIN; NEEDS_CONTEXT; return 0; }
+code cuEventRecord(ptr e, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; return 0; }
+code cuEventQuery(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+code cuEventSynchronize(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+#ifndef WITHOUT_NEWER
+code cuCtxRecordEvent(ptr c, ptr e) { BEGIN; NEEDS_CONTEXT; return c == fake_current() ? 0 : 400; }
+code cuStreamGetDevice(uintptr_t s, int *d) { BEGIN; NEEDS_STREAM(s); if (s == 0x8000) return 900; *d = (int)(s >> 12 & 1); return 0; }
+#endif
+
+/* ---- data ---- */
+code cuMemcpyAsync(uint64_t d, uint64_t s, size_t n, uintptr_t st) { BEGIN; NEEDS_STREAM(st); NEEDS_CONTEXT; last_size = (long)n; return 0; }
+code cuMemsetD8Async(uint64_t d, unsigned char b, size_t n, uintptr_t st) { BEGIN; NEEDS_STREAM(st); NEEDS_CONTEXT; last_size = (long)n; last_flags = b; return 0; }
+code cuMemHostAlloc(ptr *p, size_t n, unsigned f) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; *p = malloc(n); return *p ? 0 : 2; }
+code cuMemFreeHost(ptr p) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; free(p); return 0; }
+static uint64_t threshold[2];
+static char pools[2];
+uint64_t fake_threshold(int d) { return threshold[d]; }
+code cuDeviceGetDefaultMemPool(ptr *p, int d) { BEGIN; *p = &pools[d]; return 0; }
+code cuMemPoolSetAttribute(ptr p, int a, uint64_t *v) { BEGIN; if (a != 4) return 1; threshold[p == &pools[1]] = *v; return 0; }
+code cuMemAllocAsync(uint64_t *p, size_t n, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; NEEDS_RELAXED; *p = 0x42000; return 0; }
+code cuMemFreeAsync(uint64_t p, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }

@@ -96,7 +96,7 @@ static void *free_all(void *arg) {
         if (status == GPUMEM_OK)
             freed[me]++;
         else
-            CHECK(status == GPUMEM_ERROR_DOUBLE_FREE);
+            CHECK(status == GPUMEM_ERROR_DOUBLE_FREE || status == GPUMEM_ERROR_UNKNOWN_POINTER);
     }
     return NULL;
 }

@@ -1,9 +1,11 @@
 # make examples: every program of examples/c and examples/cpp, in target/examples/, ready to run.
 
 CARGO ?= cargo
-PROFILE ?= release
-EXAMPLES_DIR := target/examples
-EXAMPLES_LIB := $(CURDIR)/target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/libgpumem.so
+TARGET ?= $(or $(CARGO_TARGET_DIR),target)
+# The cargo profile to build the library with.
+CARGO_PROFILE ?= release
+EXAMPLES_DIR := $(TARGET)/examples
+EXAMPLES_LIB := $(abspath $(TARGET))/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/libgpumem.so
 EXAMPLES_C := $(patsubst examples/c/%.c,$(EXAMPLES_DIR)/%,$(wildcard examples/c/*.c))
 EXAMPLES_CPP := $(patsubst examples/cpp/%.cpp,$(EXAMPLES_DIR)/%,$(wildcard examples/cpp/*.cpp))
 # The programs look for the library next to themselves, under the name that programs record.
@@ -14,7 +16,7 @@ EXAMPLES_LINK := -L$(EXAMPLES_DIR) -lgpumem -Wl,-rpath,'$$ORIGIN'
 examples: $(EXAMPLES_C) $(EXAMPLES_CPP)
 
 examples-library:
-	$(CARGO) build -p gpumem --lib --profile $(PROFILE)
+	$(CARGO) build -p gpumem --lib --profile $(CARGO_PROFILE)
 	mkdir -p $(EXAMPLES_DIR)
 	ln -sf '$(EXAMPLES_LIB)' $(EXAMPLES_DIR)/libgpumem.so.0
 	ln -sf libgpumem.so.0 $(EXAMPLES_DIR)/libgpumem.so

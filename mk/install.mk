@@ -8,27 +8,28 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 CARGO ?= cargo
+TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 INSTALL ?= install
 # The cargo profile to build with; the tests use dev, which links in seconds.
-PROFILE ?= release
+CARGO_PROFILE ?= release
 # Set to nothing to keep debug information in the installed library.
 STRIP_FLAGS ?= -Wl,--strip-debug
 
 GPUMEM_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 GPUMEM_SOVERSION := 0
 # Its own target folder: this build has another crate type, and would otherwise undo and redo the ordinary one.
-PACKAGE_DIR := target/package
-PACKAGE_STATIC := $(PACKAGE_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/libgpumem.a
+PACKAGE_DIR := $(TARGET)/package
+PACKAGE_STATIC := $(PACKAGE_DIR)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/libgpumem.a
 PACKAGE_LIB := $(PACKAGE_DIR)/libgpumem.so.$(GPUMEM_VERSION)
 
 # The linker that comes with Rust, where it does: GNU ld would export the name of the version as a symbol of its own.
-RUST_LLD := $(shell d="$$(rustc --print sysroot)/lib/rustlib/$$(rustc -vV | sed -n 's/^host: //p')/bin/gcc-ld"; \
+RUST_LLD = $(shell d="$$(rustc --print sysroot 2>/dev/null)/lib/rustlib/$$(rustc -vV 2>/dev/null | sed -n 's/^host: //p')/bin/gcc-ld"; \
 	test -x "$$d/ld.lld" && echo "-fuse-ld=lld -B$$d")
 
 .PHONY: package install uninstall
 
 package:
-	$(CARGO) rustc -p gpumem --lib --profile $(PROFILE) --crate-type staticlib --target-dir $(PACKAGE_DIR)
+	$(CARGO) rustc -p gpumem --lib --profile $(CARGO_PROFILE) --crate-type staticlib --target-dir $(PACKAGE_DIR)
 	$(CC) $(RUST_LLD) -shared -o $(PACKAGE_LIB) -Wl,-soname,libgpumem.so.$(GPUMEM_SOVERSION) \
 		-Wl,--version-script=mk/gpumem.map -Wl,-z,nodelete,-z,relro,-z,now,-z,noexecstack \
 		-Wl,--no-undefined -Wl,--gc-sections -Wl,--as-needed $(STRIP_FLAGS) \

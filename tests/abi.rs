@@ -113,7 +113,7 @@ fn structures_have_their_golden_layout() {
         gpumem_malloc_options { size flags bytes alignment stream tag device reserved }
         gpumem_pointer_info { size flags base requested usable stream id tag device reserved }
         gpumem_stats {
-            size device reserved mapped peak_mapped requested live peak_live free waiting holes zombies
+            size device reserved mapped peak_mapped requested live peak_live free waiting stock holes zombies
             largest_without_growth largest_free allocations mallocs frees extents moved stitches growths streams
             double_frees unknown_pointers out_of_memory
         }

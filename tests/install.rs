@@ -57,7 +57,7 @@ fn make_install(variables: &[(&str, &Path)]) {
         make.args(["-f", "mk/install.mk"]);
     }
     // The dev profile packs in the same way and links in seconds. Cargo's own settings for this test stay out of it.
-    make.args(["install", "PROFILE=dev"])
+    make.args(["install", "CARGO_PROFILE=dev"])
         .current_dir(cc::root())
         .env_remove("MAKEFLAGS")
         .env_remove("CARGO_TARGET_DIR");

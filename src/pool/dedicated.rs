@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::index::{Entry, SLOT};
-use super::order::{Tag, CONTEXT};
+use super::order::Tag;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
@@ -25,11 +25,12 @@ pub(super) struct Dedicated {
     stream_id: u64,
     users: Vec<u32>,
     exportable: bool,
+    align: u64,
 }
 
 impl Dedicated {
     pub(super) fn add_user(&mut self, lane: u32) {
-        if lane != self.lane && !self.users.contains(&lane) {
+        if !self.users.contains(&lane) {
             self.users.push(lane);
         }
     }
@@ -71,8 +72,8 @@ impl Pool {
         };
         let handle = self.create(mapped, flags, req.size)?;
         self.place(req, handle, mapped, guard, lead, align).inspect_err(|_| {
-            // The handle has no mapping; failing to drop it as well would change nothing for the caller.
-            let _ = self.driver.phys_release(handle);
+            // Failing to drop it as well would change nothing for the caller.
+            let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
         })
     }
@@ -80,21 +81,24 @@ impl Pool {
     /// Creates physical memory within the limit, giving free memory back where that is needed.
     fn create(&self, bytes: u64, flags: PhysFlags, requested: u64) -> Result<PhysHandle> {
         for attempt in 0..3 {
-            if bytes <= self.headroom() {
+            if self.claim(bytes).is_ok() {
                 match self.driver.phys_create(self.dev, bytes, flags) {
                     Ok(h) => {
-                        self.add_mapped(bytes);
+                        self.note_peak();
                         return Ok(h);
                     }
-                    Err(e) if e.status == Status::OutOfMemory => {}
-                    Err(e) => return Err(e),
+                    Err(e) => {
+                        self.sub_mapped(bytes);
+                        if e.status != Status::OutOfMemory {
+                            return Err(e);
+                        }
+                    }
                 }
             }
             if attempt == 1 {
-                self.order.mark_context(&*self.driver)?;
-                self.order.sync(&*self.driver)?;
+                self.order.drain(&*self.driver, None)?;
             }
-            self.release_free(0)?;
+            self.make_room(bytes)?;
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
         Err(self.out_of_memory(requested))
@@ -111,14 +115,16 @@ impl Pool {
     ) -> Result<u64> {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
-        let va = self.take_addresses(None, reserved, align)?;
-        let done = self.driver.map(self.dev, va, mapped, handle).and_then(|()| {
-            self.driver.set_access(va, mapped, &self.access).inspect_err(|_| {
-                let _ = self.driver.unmap(va, mapped);
-            })
-        });
-        if let Err(e) = done {
+        let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
+        if let Err(e) = self.driver.map(self.dev, va, mapped, handle) {
             lock(&self.core).holes.give(va, reserved);
+            return Err(e);
+        }
+        if let Err(e) = self.driver.set_access(va, mapped, &self.access) {
+            if guard > 0 {
+                lock(&self.core).holes.give(va + mapped, guard);
+            }
+            let _ = self.undo_map(va, mapped);
             return Err(e);
         }
         let base = va + lead;
@@ -143,6 +149,7 @@ impl Pool {
             stream_id: heap.stream_id.load(Relaxed),
             users: Vec::new(),
             exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
+            align,
         };
         lock(&self.core).dedicated.insert(base, dedicated);
         self.index.set(base, Entry::Dedicated);
@@ -158,39 +165,35 @@ impl Pool {
         let Some(d) = lock(&self.core).dedicated.remove(&ptr) else {
             return Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already")));
         };
-        let lane = match by {
-            Some(heap) => heap.number,
-            None => match self.heap(d.lane) {
-                Some(h) if h.stream_id.load(Relaxed) == d.stream_id => d.lane,
-                _ => CONTEXT,
-            },
+        let tag = match by {
+            Some(heap) => self.order.tag(heap.number),
+            None => self.tag_of(d.lane, d.stream_id),
         };
-        let tags = d.users.iter().copied().chain([lane]).map(|l| self.order.tag(l)).collect();
+        let tags = d.users.iter().map(|&l| self.order.tag(l)).chain([tag]).collect();
         self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
         self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
         self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let grave = Grave { va: d.va, mapped: d.mapped, reserved: d.reserved, handle: d.handle, tags };
         lock(&self.core).graves.push(grave);
-        if let (Some(heap), Some(s)) = (by, stream) {
-            self.order.mark(&*self.driver, heap.number, s)?;
-        }
+        // It is freed. Markers and burials that fail now are made up for later.
+        let _ = match stream {
+            Some(s) => self.mark_stream(s),
+            None if d.info.stream == StreamHandle::LEGACY => self.mark_stream(StreamHandle::LEGACY),
+            None => self.order.mark_context(&*self.driver, None).map(|_| ()),
+        };
         for &user in &d.users {
-            if let Some(heap) = self.heap(user) {
-                let handle = StreamHandle(heap.stream.load(Relaxed));
-                if self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed) {
-                    self.order.mark(&*self.driver, user, handle)?;
-                }
-            }
+            let _ = self.mark_user(user);
         }
-        self.bury().map(|_| ())
+        let _ = self.bury();
+        Ok(())
     }
 
     /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.
     pub(super) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> =
             lock(&self.core).graves.iter().flat_map(|g| g.tags.iter().map(|t| t.lane())).collect();
-        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        self.order.poll(&*self.driver, lanes)?;
         let ready: Vec<Grave> = {
             let mut core = lock(&self.core);
             let Core { graves, .. } = &mut *core;
@@ -199,18 +202,21 @@ impl Pool {
             ready
         };
         let mut released = 0;
-        for (i, g) in ready.iter().enumerate() {
-            if let Err(e) = self.driver.unmap(g.va, g.mapped) {
-                lock(&self.core).graves.extend_from_slice(&ready[i..]);
-                return Err(e);
+        let mut done = Ok(());
+        for g in ready {
+            // After a failure the rest stays where it was.
+            done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
+            if done.is_err() {
+                lock(&self.core).graves.push(g);
+                continue;
             }
             // Unmapped: the addresses are free whatever becomes of the handle.
             lock(&self.core).holes.give(g.va, g.reserved);
             self.sub_mapped(g.mapped);
             released += g.mapped;
-            self.driver.phys_release(g.handle)?;
+            done = self.drop_handle(g.handle);
         }
-        Ok(released)
+        done.map(|()| released)
     }
 
     /// Facts about the dedicated allocation that contains `ptr`.
@@ -222,10 +228,17 @@ impl Pool {
         }
     }
 
+    /// The alignment a dedicated allocation was asked for.
+    pub(super) fn dedicated_align(&self, ptr: u64) -> u64 {
+        lock(&self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
+    }
+
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
-        let handle = match lock(&self.core).dedicated.get(&ptr) {
-            Some(d) if d.exportable => d.handle,
+        // In a statement of its own: `info` takes the core's lock too.
+        let found = lock(&self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
+        let handle = match found {
+            Some((true, handle)) => handle,
             Some(_) => {
                 return Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag")));
             }
@@ -247,11 +260,13 @@ impl Pool {
             return Err(Error::invalid(format!("cannot import {size} bytes; pass the size that was allocated")));
         }
         let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
+        // The memory is another allocation's and counts against its owner's limit, but it is mapped here too.
         let handle = self.driver.phys_import(self.dev, fd)?;
-        self.add_mapped(mapped);
+        self.counters.mapped.fetch_add(mapped, Relaxed);
+        self.note_peak();
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
         self.place(&req, handle, mapped, 0, 0, self.page).map_err(|e| {
-            let _ = self.driver.phys_release(handle);
+            let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
             e.context(format!("importing {}", human(size)))
         })

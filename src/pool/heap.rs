@@ -73,7 +73,7 @@ pub(super) struct HeapState {
     pub(super) regions: Regions,
     pub(super) extents: Extents,
     pub(super) slabs: Slabs,
-    /// Per lane, in the order of the frees.
+    /// Per lane, roughly in the order of the frees.
     waiting: Vec<(u32, VecDeque<Wait>)>,
     /// Further tags of entries that wait for more than one stream, by ticket.
     also: HashMap<u64, Vec<Tag>>,
@@ -81,6 +81,8 @@ pub(super) struct HeapState {
     pub(super) waiting_bytes: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(super) users: HashMap<u64, Vec<u32>>,
+    /// Callers' tags of small objects that have one, by address.
+    pub(super) tags: HashMap<u64, u64>,
     next_id: u64,
     pub(super) live_bytes: u64,
     pub(super) requested_bytes: u64,
@@ -102,6 +104,7 @@ impl HeapState {
             next_ticket: 1,
             waiting_bytes: 0,
             users: HashMap::new(),
+            tags: HashMap::new(),
             next_id: 0,
             live_bytes: 0,
             requested_bytes: 0,
@@ -115,7 +118,7 @@ impl HeapState {
     #[inline]
     pub(super) fn new_id(&mut self, pool: u64) -> u64 {
         self.next_id += 1;
-        pool << 56 | u64::from(self.number) << 40 | self.next_id
+        pool << 56 | u64::from(self.number) << 42 | self.next_id
     }
 
     /// Takes a small object; `None` when the class has no free one.
@@ -129,6 +132,29 @@ impl HeapState {
         Some(addr)
     }
 
+    /// The lanes that a block about to be freed was recorded on.
+    #[inline]
+    pub(super) fn take_users(&mut self, addr: u64) -> Vec<u32> {
+        match self.users.is_empty() {
+            true => Vec::new(),
+            false => self.users.remove(&addr).unwrap_or_default(),
+        }
+    }
+
+    /// Changes what was asked for in an object that is large enough.
+    pub(super) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
+        let before = self.slabs.resize(slab, number, requested);
+        self.requested_bytes = self.requested_bytes + requested - before;
+    }
+
+    /// Keeps the caller's tag of a small object.
+    #[inline]
+    pub(super) fn note_tag(&mut self, addr: u64, tag: u64) {
+        if tag != 0 {
+            self.tags.insert(addr, tag);
+        }
+    }
+
     /// Makes a slab over a live region that `cut_for` gave for it.
     pub(super) fn add_slab(&mut self, class: usize, region: u32, index: &Index) {
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
@@ -137,17 +163,17 @@ impl HeapState {
         index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
     }
 
-    /// Frees an empty slab's region, in the order of the heap's stream or, for a slab of a stream that is gone, of
-    /// the context.
+    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that came after it when
+    /// the context has passed that.
     pub(super) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
-        let old = self.slabs.try_get(slab).is_some_and(|s| s.old);
+        let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
         let region = self.slabs.remove(slab);
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
         index.set_range(addr, size, Entry::Empty);
-        if old {
-            self.wait_for(region, &[order.tag(CONTEXT)]);
+        if old && !order.settled(idle) {
+            self.wait_for(region, &[idle]);
         } else {
-            self.regions.make_ready(region, order.tag(self.number));
+            self.regions.make_ready(region, if old { Tag::SETTLED } else { idle });
         }
     }
 
@@ -209,18 +235,26 @@ impl HeapState {
         index: &Index,
     ) {
         let (class, requested) = match self.slabs.try_get(slab) {
-            Some(s) => (s.class as usize, u64::from(s.object(number).requested)),
+            Some(s) => {
+                if !self.tags.is_empty() {
+                    self.tags.remove(&s.addr_of(number));
+                }
+                (s.class as usize, u64::from(s.object(number).requested))
+            }
             None => return,
         };
         self.live_bytes -= slab::class_size(class);
         self.requested_bytes -= requested;
         self.frees += 1;
         if own {
-            if self.slabs.free(slab, number) == AfterFree::Drop {
+            let after = self.slabs.free(slab, number);
+            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.number }));
+            if after == AfterFree::Drop {
                 self.drop_slab(slab, order, index);
             }
         } else {
             self.slabs.free_later(slab, number);
+            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.number }));
             self.enqueue(Item::Object { slab, number }, tags);
         }
     }
@@ -299,6 +333,7 @@ impl HeapState {
                 }
             }
         }
+        self.waiting.retain(|q| !q.1.is_empty());
         any
     }
 

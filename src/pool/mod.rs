@@ -14,8 +14,9 @@
 //!
 //! # Locks
 //!
-//! A heap's lock, then the core's, then those of the stream registry and of the order. Another heap's lock is only
-//! ever tried while one is held. Driver calls that can block are made with no lock held.
+//! The stream registry's lock, then a heap's, then the core's, then the order's. Another heap's lock is only ever tried
+//! while one is held. Driver calls that wait for the device are made with no lock held; mapping and creating, which do
+//! not, under the lock of the heap they are for.
 //!
 //! # Invariant of the whole
 //!
@@ -31,6 +32,7 @@ mod extent;
 mod free;
 mod heap;
 mod index;
+mod mapping;
 mod order;
 mod region;
 mod reserve;
@@ -42,7 +44,7 @@ mod trim;
 mod validate;
 
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{DeviceProps, Driver};
+use crate::driver::{DeviceProps, Driver, PhysHandle};
 use heap::Heap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -208,6 +210,8 @@ struct Core {
     zombies: VecDeque<Zombie>,
     dedicated: BTreeMap<u64, dedicated::Dedicated>,
     graves: Vec<dedicated::Grave>,
+    /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
+    orphans: Vec<PhysHandle>,
 }
 
 /// Counts that belong to no heap.
@@ -223,6 +227,8 @@ struct Counters {
     dedicated_mallocs: AtomicU64,
     dedicated_frees: AtomicU64,
     moved: AtomicU64,
+    /// Bytes freed since memory was last given back by threshold.
+    freed_since_trim: AtomicU64,
     stitches: AtomicU64,
     growths: AtomicU64,
     double_frees: AtomicU64,
@@ -234,7 +240,7 @@ struct Counters {
 pub struct Pool {
     driver: Arc<dyn Driver>,
     dev: DeviceId,
-    /// Unique in the process, never 0: tells pools apart in per-thread caches and allocation ids.
+    /// 1 to 255: tells pools apart in per-thread caches and allocation ids.
     number: u64,
     props: DeviceProps,
     options: PoolOptions,
@@ -269,7 +275,8 @@ impl Pool {
                 format!("device {dev} ({}) has no virtual memory management; set GPUMEM_POOL=off", props.name),
             ));
         }
-        let page = options.page_size.max(props.granularity);
+        // Index slots must not straddle extents.
+        let page = options.page_size.max(props.granularity).max(index::SLOT);
         if !page.is_power_of_two() || page > size::GIB {
             return Err(Error::new(
                 Status::Config,
@@ -284,7 +291,7 @@ impl Pool {
         }
         let pool = Pool {
             dev,
-            number: NUMBER.fetch_add(1, Relaxed) & 0xff,
+            number: NUMBER.fetch_add(1, Relaxed) % 255 + 1,
             props,
             options,
             page,
@@ -300,7 +307,13 @@ impl Pool {
         };
         pool.reserve_root(&mut lock(&pool.core), page)?;
         if options.prealloc > 0 {
-            pool.prealloc(options.prealloc)?;
+            if let Err(e) = pool.prealloc(options.prealloc) {
+                // Nothing is mapped: the next try would reserve addresses again.
+                for (base, len) in lock(&pool.core).holes.roots() {
+                    let _ = pool.driver.va_free(dev, base, len);
+                }
+                return Err(e);
+            }
         }
         Ok(pool)
     }
@@ -361,9 +374,8 @@ impl Pool {
         live
     }
 
-    fn add_mapped(&self, bytes: u64) {
-        let now = self.counters.mapped.fetch_add(bytes, Relaxed) + bytes;
-        self.counters.peak_mapped.fetch_max(now, Relaxed);
+    fn note_peak(&self) {
+        self.counters.peak_mapped.fetch_max(self.counters.mapped.load(Relaxed), Relaxed);
     }
 
     fn sub_mapped(&self, bytes: u64) {
@@ -411,7 +423,8 @@ impl Pool {
                 movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
             }
         }
-        s.allocations = s.mallocs - s.frees;
+        // Taken one after the other, the two may be of different moments.
+        s.allocations = s.mallocs.saturating_sub(s.frees);
         let core = lock(&self.core);
         s.extents += (core.dedicated.len() + core.stock.len()) as u64;
         s.stock = core.stock.bytes();

@@ -7,6 +7,7 @@
 
 use super::bins::NONE;
 use super::index::SLOT;
+use super::order::Tag;
 
 /// Largest request served from slabs, bytes.
 pub(super) const SMALL_MAX: u64 = 64 << 10;
@@ -49,7 +50,7 @@ pub(super) fn slab_size(class: usize) -> u64 {
 
 /// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and hold `size` bytes.
 pub(super) fn aligned_class(size: u64, align: u64) -> Option<usize> {
-    (class_of(size.max(1))..CLASSES).find(|&c| class_size(c) % align == 0)
+    (class_of(size.max(1))..CLASSES).find(|&c| class_size(c).is_multiple_of(align))
 }
 
 /// What is known about one small block.
@@ -75,6 +76,9 @@ pub(super) struct Slab {
     pub(super) pending: u32,
     /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is empty.
     pub(super) old: bool,
+    /// When the last object in use was freed, in the order of the heap's lane, or of the context if it was `old` then.
+    /// No stream has used the slab since, but those that `pending` objects wait for.
+    pub(super) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
     /// A set bit is an object in `pending`.
@@ -180,6 +184,21 @@ impl Slabs {
         Some(addr)
     }
 
+    /// Changes what was asked for in a live object; returns what it was.
+    pub(super) fn resize(&mut self, s: u32, n: u32, requested: u64) -> u64 {
+        let object = &mut self.all[s as usize].objects[n as usize];
+        u64::from(std::mem::replace(&mut object.requested, requested as u32))
+    }
+
+    /// Notes when a slab's last object in use was freed, if it has been: see [`Slab::idle`].
+    #[inline]
+    pub(super) fn note_idle(&mut self, s: u32, now: impl FnOnce(bool) -> Tag) {
+        let slab = &mut self.all[s as usize];
+        if slab.used == 0 {
+            slab.idle = now(slab.old);
+        }
+    }
+
     /// Makes a slab over a region at `base`; `slab_size(class)` bytes.
     pub(super) fn add(&mut self, class: usize, base: u64, region: u32) -> u32 {
         let capacity = (slab_size(class) / class_size(class)) as u32;
@@ -195,6 +214,7 @@ impl Slabs {
             used: 0,
             pending: 0,
             old: false,
+            idle: Tag::SETTLED,
             free,
             waiting: [0; 4],
             list_prev: NONE,
@@ -386,7 +406,7 @@ mod tests {
     fn aligned_classes_start_objects_at_multiples() {
         for (size, align) in [(1, 256), (300, 512), (1000, 4096), (5000, 2048), (40000, 65536)] {
             let c = aligned_class(size, align).unwrap_or(CLASSES);
-            assert!(c < CLASSES && class_size(c) >= size && class_size(c) % align == 0, "{size} at {align}");
+            assert!(c < CLASSES && class_size(c) >= size && class_size(c).is_multiple_of(align), "{size} at {align}");
         }
     }
 
@@ -402,7 +422,7 @@ mod tests {
         assert_eq!(s.alloc(class, 1000, 9), None, "full");
         let b = s.add(class, 2 << 20, 1);
         assert!(s.alloc(class, 1000, 10).is_some_and(|p| p >= 2 << 20));
-        s.validate().map_err(|e| panic!("{e}")).ok();
+        assert_eq!(s.validate(), Ok(()));
         for n in 0..per - 1 {
             assert_eq!(s.free(a, n), AfterFree::Keep);
         }

@@ -4,7 +4,7 @@
 
 use super::extend::take_out;
 use super::heap::{Heap, HeapState};
-use super::order::{Tag, CONTEXT};
+use super::order::Tag;
 use super::stitch::Source;
 use super::{lock, Pool};
 use crate::base::Result;
@@ -14,9 +14,17 @@ impl Pool {
     /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the
     /// device may still be using stays; synchronise first to give everything back. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
-        if self.counters.mapped.load(Relaxed) > keep {
+        if self.counters.mapped.load(Relaxed) > keep || self.counters.zombie_bytes.load(Relaxed) > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
-            if self.order.mark_context(&*self.driver)? {
+            // Slabs go first: their memory is as old as the marker then.
+            for heap in self.all_heaps() {
+                let mut st = lock(&heap.state);
+                while let Some(slab) = st.slabs.find_empty() {
+                    st.drop_slab(slab, &self.order, &self.index);
+                }
+                heap.publish(&st);
+            }
+            if self.order.mark_context(&*self.driver, None)? {
                 self.order.poll_patiently(&*self.driver)?;
             }
         }
@@ -25,8 +33,9 @@ impl Pool {
 
     /// [`Self::trim`] without a marker of its own.
     pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
-        self.order.poll(&*self.driver, CONTEXT)?;
+        self.order.poll(&*self.driver, [])?;
         self.reap(usize::MAX)?;
+        self.drop_orphans()?;
         let mut released = self.bury()? + self.release_stock(keep)?;
         for heap in self.all_heaps() {
             if self.counters.mapped.load(Relaxed) <= keep {
@@ -39,7 +48,7 @@ impl Pool {
 
     fn release_stock(&self, keep: u64) -> Result<u64> {
         let lanes = lock(&self.core).stock.lanes(&self.order);
-        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        self.order.poll(&*self.driver, lanes)?;
         // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
         self.reap(usize::MAX)?;
         let mut released = 0;
@@ -57,9 +66,7 @@ impl Pool {
 
     fn release_from(&self, heap: &Heap, keep: u64) -> Result<u64> {
         let mut st = lock(&heap.state);
-        self.order.poll(&*self.driver, heap.number)?;
-        let lanes: Vec<u32> = st.waits_for().collect();
-        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        self.order.poll(&*self.driver, st.waits_for().chain([heap.number]))?;
         st.settle(&self.order, &self.index);
         while let Some(slab) = st.slabs.find_empty() {
             st.drop_slab(slab, &self.order, &self.index);
@@ -84,6 +91,6 @@ impl Pool {
         take_out(st, s);
         lock(&self.core).holes.give(s.addr, s.extent.size);
         self.sub_mapped(s.extent.size);
-        self.driver.phys_release(s.extent.handle)
+        self.drop_handle(s.extent.handle)
     }
 }

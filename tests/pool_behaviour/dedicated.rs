@@ -1,0 +1,101 @@
+//! Allocations with a physical handle of their own.
+
+use crate::pool_support::{late, Rig, D, GIB_DEVICE, PAGE};
+use gpumem::base::size::MIB;
+use gpumem::base::Status;
+use gpumem::driver::host::{Kernel, ReportKind};
+use gpumem::pool::{AllocFlags, PoolOptions};
+
+#[test]
+fn a_single_handle_is_one_handle_and_stays_where_it_is() {
+    let rig = Rig::new(crate::pool_support::checked(64 * MIB), PoolOptions::default());
+    let s = rig.stream();
+    let before = rig.pool.stats();
+    let p = rig.malloc_with(21 * MIB, s, AllocFlags::SINGLE_HANDLE);
+    assert_eq!(rig.pool.stats().extents, before.extents + 1);
+    rig.fill(s, p, 21 * MIB, 1);
+    // Shortage all around it: everything else is moved.
+    let blocks: Vec<u64> = (0..10).map(|_| rig.malloc(4 * MIB, s)).collect();
+    blocks.iter().step_by(2).for_each(|&p| rig.free(p, s));
+    let big = rig.malloc(18 * MIB, s);
+    assert!(rig.pool.stats().moved > 0);
+    rig.check(s, p, 21 * MIB, 1);
+    blocks.iter().skip(1).step_by(2).chain([&p, &big]).for_each(|&p| rig.free(p, s));
+    rig.close();
+}
+
+#[test]
+fn exported_memory_shows_the_same_bytes_where_it_is_imported() {
+    let (here, there) = (Rig::small(), Rig::small());
+    let (s, t) = (here.stream(), there.stream());
+    let p = here.malloc_with(5 * MIB, s, AllocFlags::EXPORTABLE);
+    here.fill(s, p, 5 * MIB, 42);
+    let fd = here.pool.export_fd(p).unwrap();
+    let q = there.pool.import_fd(&fd, 5 * MIB, t).unwrap();
+    there.check(t, q, 5 * MIB, 42);
+    there.fill(t, q, 5 * MIB, 43);
+    here.check(s, p, 5 * MIB, 43);
+    for rig in [&here, &there] {
+        rig.books();
+    }
+    here.free(p, s);
+    here.close();
+    there.check(t, q, 5 * MIB, 43);
+    assert_eq!(there.pool.import_fd(&fd, 50 * MIB, t).unwrap_err().status, Status::Invalid);
+    assert_eq!(there.pool.import_fd(&fd, 0, t).unwrap_err().status, Status::Invalid);
+    there.books();
+    there.free(q, t);
+    there.close();
+    let pooled = here.malloc(MIB, s);
+    let single = here.malloc_with(MIB, s, AllocFlags::SINGLE_HANDLE);
+    for p in [pooled, single] {
+        let e = here.pool.export_fd(p).unwrap_err();
+        assert!(e.status == Status::Invalid && e.message.contains("EXPORTABLE"), "{e}");
+        here.free(p, s);
+    }
+    here.close();
+}
+
+#[test]
+fn the_byte_after_a_guarded_block_faults() {
+    let rig = Rig::small();
+    let s = rig.stream();
+    for size in [0, 1, 256, 1000, PAGE - 1, PAGE, 3 * MIB] {
+        let p = rig.malloc_with(size, s, AllocFlags::GUARD);
+        let i = rig.pool.info(p).unwrap();
+        assert!(i.usable >= size && i.usable - size <= 256, "{i:?}");
+        rig.fill(s, p, i.usable, 1);
+        rig.sync();
+        assert!(rig.host.reports().is_empty());
+        let after = p + i.usable;
+        for at in [after, after + PAGE - 1] {
+            rig.host.launch(D, s, Kernel::new("overrun").writes(at..at + 1)).unwrap();
+        }
+        rig.sync();
+        let kinds: Vec<_> = rig.host.take_reports().iter().map(|r| r.kind).collect();
+        assert_eq!(kinds, [ReportKind::Fault; 2], "{size}");
+        rig.books();
+        rig.free(p, s);
+    }
+    rig.close();
+}
+
+#[test]
+fn freed_dedicated_memory_stays_mapped_until_the_device_is_done_with_it() {
+    for seed in 0..10 {
+        let rig = Rig::new(late(seed, GIB_DEVICE), PoolOptions::default());
+        let (s, t) = (rig.stream(), rig.stream());
+        let p = rig.malloc_with(3 * MIB, s, AllocFlags::SINGLE_HANDLE);
+        rig.fill(s, p, 3 * MIB, 1);
+        rig.order(s, t);
+        rig.pool.record_stream(p, t).unwrap();
+        rig.host.hold(D, t).unwrap();
+        rig.check(t, p, 3 * MIB, 1);
+        rig.free(p, s);
+        rig.pool.trim(0).unwrap();
+        assert_eq!(rig.mapped(), 4 * MIB, "still in use");
+        rig.books();
+        rig.host.release(D, t).unwrap();
+        rig.close();
+    }
+}

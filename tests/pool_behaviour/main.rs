@@ -1,0 +1,13 @@
+//! What the pool promises, one theme a file, on the host device with every access checked.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../pool_support/mod.rs"]
+mod pool_support;
+
+mod dedicated;
+mod devices;
+mod footprint;
+mod order;
+mod pointers;
+mod resize;
+mod sizes;

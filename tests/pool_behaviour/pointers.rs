@@ -1,0 +1,149 @@
+//! Pointers that are wrong, and questions about those that are right.
+
+use crate::pool_support::{request, Rig, D};
+use gpumem::base::size::{KIB, MIB};
+use gpumem::base::{Status, StreamHandle};
+use gpumem::pool::{AllocFlags, AllocRequest};
+
+/// A pool with live memory around freed memory of every kind: the freed pointers.
+fn with_freed(rig: &Rig, s: StreamHandle) -> (Vec<u64>, Vec<u64>) {
+    let kinds = [(1000, 0), (60 * KIB, 0), (MIB, 0), (9 * MIB, 0), (3 * MIB, 1), (1000, 4), (0, 0)];
+    let make = |&(size, flags): &(u64, u32)| rig.malloc_with(size, s, AllocFlags(flags));
+    let keep: Vec<u64> = kinds.iter().map(make).collect();
+    let gone: Vec<u64> = kinds.iter().map(make).collect();
+    let more: Vec<u64> = kinds.iter().map(make).collect();
+    gone.iter().for_each(|&p| rig.free(p, s));
+    (keep.into_iter().chain(more).collect(), gone)
+}
+
+#[test]
+fn a_double_free_is_an_error_and_counted() {
+    let rig = Rig::small();
+    let (s, t) = (rig.stream(), rig.stream());
+    let (live, gone) = with_freed(&rig, s);
+    let before = (rig.pool.stats(), rig.pool.layout(1));
+    let mut n = 0;
+    for &p in &gone {
+        for stream in [Some(s), Some(t), None] {
+            let e = rig.pool.free(p, stream).unwrap_err();
+            assert!(e.status == Status::DoubleFree && e.message.contains(&format!("{p:#x}")), "{e}");
+            n += 1;
+        }
+        for e in [rig.pool.info(p).err(), rig.pool.realloc(p, 10, s).err(), rig.pool.record_stream(p, s).err()] {
+            assert_eq!(e.unwrap().status, Status::DoubleFree);
+            n += 1;
+        }
+    }
+    let after = rig.pool.stats();
+    assert_eq!(after.double_frees, before.0.double_frees + n);
+    assert_eq!((after.live, after.frees, after.mapped), (before.0.live, before.0.frees, before.0.mapped));
+    assert_eq!(rig.pool.layout(1), before.1);
+    rig.books();
+    live.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+#[test]
+fn unknown_and_interior_pointers_are_errors_and_counted() {
+    let rig = Rig::small();
+    let s = rig.stream();
+    let (live, _) = with_freed(&rig, s);
+    let before = (rig.pool.stats(), rig.pool.layout(1));
+    let local = 0u64;
+    let mut wrong = vec![1, 8, 256, u64::MAX, u64::MAX - 511, &raw const local as u64, live[0] ^ (1 << 46)];
+    for &p in &live {
+        let usable = rig.pool.info(p).unwrap().usable;
+        wrong.extend([p + 1, p + usable / 2, p + usable - 1].into_iter().filter(|&w| w < p + usable));
+    }
+    for &p in &wrong {
+        let e = rig.pool.free(p, Some(s)).unwrap_err();
+        assert!(e.status == Status::UnknownPointer && e.message.contains(&format!("{p:#x}")), "{e}");
+        if let Ok(i) = rig.pool.info_containing(p) {
+            assert!(e.message.contains(&format!("{} bytes inside", p - i.base)), "{e}");
+        }
+    }
+    let after = rig.pool.stats();
+    assert_eq!(after.unknown_pointers - before.0.unknown_pointers, wrong.len() as u64);
+    assert_eq!((after.live, after.frees, after.double_frees), (before.0.live, before.0.frees, 0));
+    assert_eq!(rig.pool.layout(1), before.1);
+    live.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+#[test]
+fn info_tells_what_was_asked_for() {
+    let rig = Rig::small();
+    let (s, t) = (rig.stream(), rig.stream());
+    for (size, flags, tag) in
+        [(0, 0, 0), (777, 0, 0), (777, 0, 5), (5 * MIB, 0, 7), (MIB, 1, 8), (MIB + 1, 2, 9), (10, 4, 3)]
+    {
+        let before = rig.malloc(MIB, s);
+        let stream = if tag % 2 == 0 { s } else { t };
+        let p = rig.pool.malloc(&AllocRequest { flags: AllocFlags(flags), tag, ..request(size, stream) }).unwrap();
+        let i = rig.pool.info(p).unwrap();
+        assert_eq!((i.base, i.requested, i.device, i.stream, i.tag), (p, size, D, stream, tag));
+        assert!(i.flags == AllocFlags(flags) && i.usable >= size);
+        for at in [p, p + i.usable / 2, p + i.usable.max(1) - 1] {
+            assert_eq!(rig.pool.info_containing(at).unwrap(), i, "{at:#x}");
+        }
+        assert!(rig.pool.info_containing(p + i.usable.max(1)).map_or(true, |j| j.base != p));
+        rig.free(p, stream);
+        assert!(rig.pool.info_containing(p).is_err());
+        rig.free(before, s);
+    }
+    rig.close();
+}
+
+/// A small seeded generator: only the variety matters.
+fn next(x: &mut u64) -> u64 {
+    *x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *x >> 33
+}
+
+#[test]
+fn containing_agrees_with_an_oracle() {
+    let rig = Rig::small();
+    let s = rig.stream();
+    let mut x = 1;
+    let mut live: Vec<(u64, u64)> = Vec::new();
+    let mut everywhere: Vec<u64> = Vec::new();
+    for _ in 0..400 {
+        if live.len() > 60 {
+            let (p, _) = live.swap_remove(next(&mut x) as usize % live.len());
+            rig.free(p, s);
+        }
+        let size = next(&mut x) % (1 << (next(&mut x) % 22));
+        let p = rig.malloc(size, s);
+        let usable = rig.pool.info(p).unwrap().usable;
+        live.push((p, usable));
+        everywhere.extend([p, p + usable / 3, p + usable]);
+        let at = everywhere[next(&mut x) as usize % everywhere.len()];
+        let want = live.iter().find(|(p, n)| (*p..p + n).contains(&at)).map(|b| b.0);
+        assert_eq!(rig.pool.info_containing(at).ok().map(|i| i.base), want, "{at:#x}");
+    }
+    live.into_iter().for_each(|(p, _)| rig.free(p, s));
+    rig.close();
+}
+
+#[test]
+fn the_dump_lists_every_region_and_tells_tags_and_streams() {
+    let rig = Rig::small();
+    let (s, t) = (rig.stream(), rig.stream());
+    let p = rig.pool.malloc(&AllocRequest { tag: 4711, ..request(3 * MIB, s) }).unwrap();
+    let small = rig.malloc(100, s);
+    let q = rig.malloc(5 * MIB, t);
+    let single = rig.malloc_with(MIB, s, AllocFlags::SINGLE_HANDLE);
+    let gone = rig.malloc(2 * MIB, s);
+    rig.free(gone, t);
+    let dump = rig.pool.dump();
+    let pieces: Vec<u64> = dump
+        .lines()
+        .filter_map(|l| l.trim().strip_prefix("0x"))
+        .map(|l| u64::from_str_radix(l.split(' ').next().unwrap(), 16).unwrap())
+        .collect();
+    assert!(pieces.is_sorted() && [p, q, single, gone].iter().all(|p| pieces.contains(p)), "{dump}");
+    assert!(dump.contains("tag 4711") && dump.contains(&format!("stream {t}")), "{dump}");
+    assert!(dump.contains("1 of ") && dump.contains(" objects of 256 in use"), "{dump}");
+    [p, small, q, single].into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}

@@ -73,7 +73,7 @@ pub struct gpumem_stats {
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
 unsafe impl Extensible for gpumem_stats {
     const NAME: &'static str = "gpumem_stats";
-    const FIRST_BYTES: usize = 192;
+    const FIRST_BYTES: usize = 200;
 }
 const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 24 * 8);
 

@@ -106,7 +106,8 @@ typedef int32_t gpumem_status;
 // The pointer was never handed out, or points into the middle of an allocation.
 #define GPUMEM_ERROR_UNKNOWN_POINTER 3
 
-// The pointer was handed out and has been freed already.
+// The pointer was handed out and has been freed already. Once its memory has merged with other free memory there is
+// nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
 #define GPUMEM_ERROR_DOUBLE_FREE 4
 
 // A driver call failed; the text names the call and the driver's error.
@@ -588,6 +589,8 @@ typedef struct gpumem_stats {
     uint64_t free;
     // Free and mapped, waiting for a stream.
     uint64_t waiting;
+    // Physical memory held for later without an address.
+    uint64_t stock;
     // Unmapped addresses inside the reservation.
     uint64_t holes;
     // Old addresses of memory that has moved, not yet unmapped.

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::base::{size::MIB, DeviceId, Status, StreamHandle};
-use gpumem::driver::cuda::CudaDriver;
+use gpumem::driver::cuda;
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::{Counted, Driver, EventHandle, Fault, PhysFlags, PhysHandle};
 use std::collections::HashSet;
@@ -703,7 +703,7 @@ fn on_host(check: fn(&Dut)) {
 
 #[test]
 fn cuda() {
-    let driver = match CudaDriver::open() {
+    let driver = match cuda::open() {
         Ok(driver) => driver,
         Err(e) if e.status == Status::NoDevice => {
             // Past the harness's capture, which would swallow it.

@@ -126,3 +126,45 @@ fn the_header_compiles_as_c99_and_cxx17() {
         }
     }
 }
+
+/// The C++ header, with and without NVIDIA's memory resource concepts. With them it asserts that its resource is one.
+#[test]
+fn the_cxx_header_compiles_with_and_without_cccl() {
+    let check = |standard: &str, extra: &[String], source: &str| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hpp-{standard}-{}.cpp", extra.len()));
+        std::fs::write(&path, source).unwrap();
+        Command::new("c++")
+            .args([&format!("-std={standard}"), "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"])
+            .arg("-I")
+            .arg(root().join("include"))
+            .args(extra)
+            .arg(&path)
+            .output()
+    };
+    let alone = "#include <gpumem.hpp>\n#include <gpumem.hpp>\nint main() { gpumem::unique_buffer<int> b; }\n";
+    for standard in ["c++17", "c++20"] {
+        match check(standard, &["-DGPUMEM_NO_CCCL".into()], alone) {
+            Err(e) => return println!("skipped: c++ does not run: {e}"),
+            Ok(out) => assert!(out.status.success(), "{standard}: {}", String::from_utf8_lossy(&out.stderr)),
+        }
+    }
+
+    // The toolkit's folders, or those of the `nvidia-cuda-cccl` and `nvidia-cuda-runtime` wheels.
+    let folders = std::env::var("GPUMEM_TEST_CCCL").unwrap_or_else(|_| {
+        let cuda = std::env::var("CUDA_HOME").unwrap_or_else(|_| "/usr/local/cuda".into());
+        format!("{cuda}/include:{cuda}/include/cccl")
+    });
+    let extra: Vec<String> = folders.split(':').flat_map(|dir| ["-isystem".to_owned(), dir.to_owned()]).collect();
+    let probe =
+        "#include <cuda_runtime_api.h>\n#include <cuda/std/version>\n#if CCCL_MAJOR_VERSION < 3\n#error old\n#endif\n";
+    if !check("c++17", &extra, probe).unwrap().status.success() {
+        return println!("skipped: no CCCL 3 in {folders}; GPUMEM_TEST_CCCL can name its include folders");
+    }
+    let with = "#include <gpumem.hpp>\nstatic_assert(GPUMEM_HAS_CCCL, \"not found\");\n\
+                int main() { cuda::mr::any_resource<cuda::mr::device_accessible> any{gpumem::memory_resource{}}; \
+                cuda::mr::resource_ref<cuda::mr::device_accessible> ref{any}; return ref != ref; }\n";
+    for standard in ["c++17", "c++20"] {
+        let out = check(standard, &extra, with).unwrap();
+        assert!(out.status.success(), "{standard}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}

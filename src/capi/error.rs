@@ -20,7 +20,8 @@ pub const GPUMEM_ERROR_INVALID: gpumem_status = 1;
 pub const GPUMEM_ERROR_OUT_OF_MEMORY: gpumem_status = 2;
 /// The pointer was never handed out, or points into the middle of an allocation.
 pub const GPUMEM_ERROR_UNKNOWN_POINTER: gpumem_status = 3;
-/// The pointer was handed out and has been freed already.
+/// The pointer was handed out and has been freed already. Once its memory has merged with other free memory there is
+/// nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
 pub const GPUMEM_ERROR_DOUBLE_FREE: gpumem_status = 4;
 /// A driver call failed; the text names the call and the driver's error.
 pub const GPUMEM_ERROR_DRIVER: gpumem_status = 5;

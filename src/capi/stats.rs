@@ -36,6 +36,8 @@ pub struct gpumem_stats {
     pub free: u64,
     /// Free and mapped, waiting for a stream.
     pub waiting: u64,
+    /// Physical memory held for later without an address.
+    pub stock: u64,
     /// Unmapped addresses inside the reservation.
     pub holes: u64,
     /// Old addresses of memory that has moved, not yet unmapped.
@@ -71,9 +73,9 @@ pub struct gpumem_stats {
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
 unsafe impl Extensible for gpumem_stats {
     const NAME: &'static str = "gpumem_stats";
-    const FIRST_BYTES: usize = 192;
+    const FIRST_BYTES: usize = 200;
 }
-const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 23 * 8);
+const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 24 * 8);
 
 /// How often one driver call was made.
 #[allow(non_camel_case_types)]
@@ -177,6 +179,7 @@ fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
         peak_live,
         free,
         waiting,
+        stock,
         holes,
         zombies,
         largest_without_growth,
@@ -204,6 +207,7 @@ fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
         peak_live,
         free,
         waiting,
+        stock,
         holes,
         zombies,
         largest_without_growth,

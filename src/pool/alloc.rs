@@ -1,15 +1,18 @@
 //! Allocation: the ways to memory, cheapest first.
 //!
-//! Own heap (no driver call) → what has settled since → settled memory of other streams → stitch and grow
-//! (`extend.rs`) → give free memory of every heap back and try again → wait for the device → out of memory.
+//! Own heap (no driver call) → what has settled since → settled memory of other streams, taken over by the extent or
+//! borrowed by the block → stitch and grow (`extend.rs`) → give free memory of every heap back and try again → wait for
+//! the device → out of memory.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::extend::take_out;
 use super::heap::{Heap, HeapState};
 use super::index::SLOT;
-use super::order::CONTEXT;
+use super::order::Tag;
 use super::region::{Block, GRANULE};
 use super::slab::{self, SMALL_MAX, SMALL_MIN};
+use super::stitch::Source;
 use super::{lock, too_large, AllocFlags, AllocRequest, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
@@ -47,13 +50,14 @@ impl Pool {
             return self.malloc_dedicated(req, align);
         }
         let heap = self.heap_for(req.stream)?;
-        if req.size <= SMALL_MAX && align <= SLOT && req.tag == 0 {
+        if req.size <= SMALL_MAX && align <= SLOT {
             let class = match align {
                 SMALL_MIN => slab::class_of(req.size),
                 _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
             };
             let mut st = lock(&heap.state);
             if let Some(addr) = st.take_object(class, req.size, self.number) {
+                st.note_tag(addr, req.tag);
                 heap.publish(&st);
                 return Ok(addr);
             }
@@ -92,15 +96,20 @@ impl Pool {
         class: usize,
         req: &AllocRequest,
     ) -> Result<u64> {
-        self.settle_own(heap, &mut st, req.stream)?;
+        self.settle(heap, &mut st, req.stream)?;
         if let Some(addr) = st.take_object(class, req.size, self.number) {
+            st.note_tag(addr, req.tag);
             heap.publish(&st);
             return Ok(addr);
         }
         let want = Want { size: slab::slab_size(class), align: SLOT, stream: req.stream };
+        self.adopt(heap, &mut st, want)?;
         let (mut st, region) = self.find_own(heap, st, want, req.size)?;
         st.add_slab(class, region, &self.index);
         let addr = st.take_object(class, req.size, self.number);
+        if let Some(addr) = addr {
+            st.note_tag(addr, req.tag);
+        }
         heap.publish(&st);
         addr.ok_or_else(|| Error::internal("a fresh slab has no free object"))
     }
@@ -113,72 +122,148 @@ impl Pool {
         want: Want,
         req: &AllocRequest,
     ) -> Result<u64> {
-        if self.settle_own(heap, &mut st, req.stream)? {
-            if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
-                let block = self.block(heap, &mut st, req, want.align);
-                let addr = st.hand_out(r, block, &self.index);
-                heap.publish(&st);
-                return Ok(addr);
+        let block = self.block(heap, &mut st, req, want.align);
+        let mut found = None;
+        if self.settle(heap, &mut st, req.stream)? {
+            found = st.cut_for(want.size, want.align, |_| true);
+        }
+        if found.is_none() && self.order.streams() > 1 {
+            if self.adopt(heap, &mut st, want)? {
+                found = st.cut_for(want.size, want.align, |_| true);
+            }
+            if found.is_none() {
+                if let Some(addr) = self.borrow(heap, want, block)? {
+                    return Ok(addr);
+                }
             }
         }
-        let block = self.block(heap, &mut st, req, want.align);
-        if let Some(addr) = self.from_others(heap, want, block)? {
-            return Ok(addr);
-        }
-        let (mut st, region) = self.find_own(heap, st, want, req.size)?;
+        let (mut st, region) = match found {
+            Some(r) => (st, r),
+            None => self.find_own(heap, st, want, req.size)?,
+        };
         let addr = st.hand_out(region, block, &self.index);
         heap.publish(&st);
         Ok(addr)
     }
 
-    /// Makes ready whatever the device has passed of what the heap of `stream` waits for. What waits for the stream
-    /// itself (it was also used on others, and freed without naming a stream) gets its marker here. Returns whether
-    /// anything was.
-    fn settle_own(&self, heap: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<bool> {
-        self.poll_waits(st)?;
-        let mut any = st.settle(&self.order, &self.index);
-        let own = st.unmarked(&self.order).any(|t| self.order.own(t, heap.number));
-        if own && self.order.mark(&*self.driver, heap.number, stream)? {
-            self.poll_waits(st)?;
-            any |= st.settle(&self.order, &self.index);
+    /// Makes ready whatever of a heap the device has passed since. Returns whether anything was.
+    fn settle(&self, heap: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<bool> {
+        if st.waits_for().next().is_none() {
+            return Ok(false);
         }
-        Ok(any)
+        self.ask_for_markers(heap.number, st, stream)?;
+        self.order.poll(&*self.driver, st.waits_for())?;
+        Ok(st.settle(&self.order, &self.index))
     }
 
-    /// Asks the device about everything a heap waits for.
-    fn poll_waits(&self, st: &HeapState) -> Result<()> {
-        st.waits_for().try_for_each(|lane| self.order.poll(&*self.driver, lane))
-    }
-
-    /// A block out of another stream's free memory that the device has passed, or that this very stream freed.
-    fn from_others(&self, me: &Heap, want: Want, block: Block) -> Result<Option<u64>> {
-        if self.order.streams() < 2 {
-            return Ok(None);
-        }
-        for attempt in 0..2 {
-            let mut unmarked = false;
-            for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
-                let Ok(mut st) = other.state.try_lock() else { continue };
-                self.order.poll(&*self.driver, other.number)?;
-                self.poll_waits(&st)?;
-                st.settle(&self.order, &self.index);
-                let found = st
-                    .cut_for(want.size, want.align, |r| self.order.settled(r.order))
-                    .or_else(|| st.take_waiting_of(me.number, want.size, want.align, &self.order));
-                if let Some(r) = found {
-                    let addr = st.hand_out(r, block, &self.index);
-                    other.publish(&st);
-                    return Ok(Some(addr));
-                }
-                unmarked |= st.unmarked(&self.order).next().is_some()
-                    || st.regions.ready_from(want.size).any(|r| !self.order.marked(st.regions.get(r).order));
-                self.order.want(other.number);
-                other.publish(&st);
+    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane `me`, at once, other
+    /// streams when they free next, and from the context what only that can settle.
+    fn ask_for_markers(&self, me: u32, st: &HeapState, stream: StreamHandle) -> Result<()> {
+        let (mut context, mut own) = (false, false);
+        for tag in st.unmarked(&self.order) {
+            if self.order.own(tag, me) {
+                own = true;
+            } else if self.order.only_context(tag) {
+                context = true;
+            } else {
+                self.order.want(tag.lane());
             }
-            if attempt > 0 || !unmarked || !self.order.mark_context(&*self.driver)? {
+        }
+        if own {
+            self.order.mark(&*self.driver, me, stream)?;
+        }
+        if context {
+            self.order.mark_context(&*self.driver, Some(stream))?;
+        }
+        Ok(())
+    }
+
+    /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is recorded on it, unless
+    /// it is the legacy stream, which always lives.
+    fn refresh(&self, me: &Heap, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
+        self.ask_for_markers(me.number, st, stream)?;
+        let unmarked = |r| !self.order.marked(st.regions.get(r).order);
+        if st.regions.ready_from(self.page).any(unmarked) {
+            if other.stream.load(Relaxed) == StreamHandle::LEGACY.0 {
+                self.order.mark(&*self.driver, other.number, StreamHandle::LEGACY)?;
+            } else {
+                self.order.want(other.number);
+            }
+        }
+        self.order.poll(&*self.driver, st.waits_for().chain([other.number]))?;
+        st.settle(&self.order, &self.index);
+        Ok(())
+    }
+
+    /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are: no
+    /// driver call. Only memory that the device has passed. Returns whether it found any.
+    fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
+        if self.order.streams() < 2 {
+            return Ok(false);
+        }
+        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
+            let Ok(mut from) = other.state.try_lock() else { continue };
+            self.refresh(me, other, &mut from, want.stream)?;
+            let Some(run) = self.whole_run(other.number, &from, want) else {
+                other.publish(&from);
+                continue;
+            };
+            // From high to low addresses: what is left of a region before the cut keeps its number.
+            for s in run.iter().rev() {
+                take_out(&mut from, s);
+            }
+            other.publish(&from);
+            drop(from);
+            for s in run {
+                let r = st.regions.add(s.addr, s.extent.size);
+                st.extents.insert(s.addr, s.extent);
+                st.regions.make_ready(r, Tag::SETTLED);
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Neighbouring extents in one settled free region of a heap that together hold the request: the fewest bytes.
+    fn whole_run(&self, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
+        let mut best: Option<(u64, Vec<Source>)> = None;
+        for r in st.regions.ready_from(want.size) {
+            let g = st.regions.get(r);
+            if !self.order.settled(g.order) {
+                continue;
+            }
+            let mut run: Vec<Source> = Vec::new();
+            let source =
+                |(addr, extent)| Source { heap: number, region: r, region_size: g.size, addr, extent, tag: g.order };
+            for s in st.extents.within(g.addr, g.end()).map(source) {
+                run.push(s);
+                let (start, end) = (run[0].addr, s.addr + s.extent.size);
+                if start.next_multiple_of(want.align) + want.size <= end {
+                    if best.as_ref().is_none_or(|b| end - start < b.0) {
+                        best = Some((end - start, run));
+                    }
+                    break;
+                }
+            }
+            if best.as_ref().is_some_and(|b| b.0 < want.size + self.page) {
                 break;
             }
-            self.order.poll(&*self.driver, CONTEXT)?;
+        }
+        best.map(|b| b.1)
+    }
+
+    /// A block out of another heap's free memory: settled, or freed there by this very stream.
+    fn borrow(&self, me: &Heap, want: Want, block: Block) -> Result<Option<u64>> {
+        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
+            let Ok(mut st) = other.state.try_lock() else { continue };
+            let found = st
+                .cut_for(want.size, want.align, |r| self.order.settled(r.order))
+                .or_else(|| st.take_waiting_of(me.number, want.size, want.align, &self.order));
+            if let Some(r) = found {
+                let addr = st.hand_out(r, block, &self.index);
+                other.publish(&st);
+                return Ok(Some(addr));
+            }
         }
         Ok(None)
     }
@@ -202,13 +287,10 @@ impl Pool {
             heap.publish(&st);
             drop(st);
             match attempt {
-                0 => {
-                    self.release_free(0)?;
-                }
+                0 => self.make_room(want.size)?,
                 1 => {
-                    self.order.mark_context(&*self.driver)?;
-                    self.order.sync(&*self.driver)?;
-                    self.release_free(0)?;
+                    self.order.drain(&*self.driver, Some(want.stream))?;
+                    self.make_room(want.size)?;
                 }
                 _ => break,
             }
@@ -217,6 +299,14 @@ impl Pool {
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
         Err(self.out_of_memory(requested))
+    }
+
+    /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as that takes, within
+    /// the limit and on the device.
+    pub(super) fn make_room(&self, bytes: u64) -> Result<()> {
+        let mapped = self.counters.mapped.load(Relaxed);
+        let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
+        self.release_free(keep).map(|_| ())
     }
 
     /// The text for a request that found no memory.

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::index::{Entry, SLOT};
-use super::order::{Tag, CONTEXT};
+use super::order::Tag;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
@@ -25,11 +25,12 @@ pub(super) struct Dedicated {
     stream_id: u64,
     users: Vec<u32>,
     exportable: bool,
+    align: u64,
 }
 
 impl Dedicated {
     pub(super) fn add_user(&mut self, lane: u32) {
-        if lane != self.lane && !self.users.contains(&lane) {
+        if !self.users.contains(&lane) {
             self.users.push(lane);
         }
     }
@@ -80,7 +81,7 @@ impl Pool {
     /// Creates physical memory within the limit, giving free memory back where that is needed.
     fn create(&self, bytes: u64, flags: PhysFlags, requested: u64) -> Result<PhysHandle> {
         for attempt in 0..3 {
-            if self.claim(bytes) {
+            if self.claim(bytes).is_ok() {
                 match self.driver.phys_create(self.dev, bytes, flags) {
                     Ok(h) => {
                         self.note_peak();
@@ -95,10 +96,9 @@ impl Pool {
                 }
             }
             if attempt == 1 {
-                self.order.mark_context(&*self.driver)?;
-                self.order.sync(&*self.driver)?;
+                self.order.drain(&*self.driver, None)?;
             }
-            self.release_free(0)?;
+            self.make_room(bytes)?;
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
         Err(self.out_of_memory(requested))
@@ -115,7 +115,7 @@ impl Pool {
     ) -> Result<u64> {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
-        let va = self.take_addresses(None, reserved, align)?;
+        let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
         if let Err(e) = self.driver.map(self.dev, va, mapped, handle) {
             lock(&self.core).holes.give(va, reserved);
             return Err(e);
@@ -149,6 +149,7 @@ impl Pool {
             stream_id: heap.stream_id.load(Relaxed),
             users: Vec::new(),
             exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
+            align,
         };
         lock(&self.core).dedicated.insert(base, dedicated);
         self.index.set(base, Entry::Dedicated);
@@ -164,14 +165,11 @@ impl Pool {
         let Some(d) = lock(&self.core).dedicated.remove(&ptr) else {
             return Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already")));
         };
-        let lane = match by {
-            Some(heap) => heap.number,
-            None => match self.heap(d.lane) {
-                Some(h) if h.stream_id.load(Relaxed) == d.stream_id => d.lane,
-                _ => CONTEXT,
-            },
+        let tag = match by {
+            Some(heap) => self.order.tag(heap.number),
+            None => self.tag_of(d.lane, d.stream_id),
         };
-        let tags = d.users.iter().copied().chain([lane]).map(|l| self.order.tag(l)).collect();
+        let tags = d.users.iter().map(|&l| self.order.tag(l)).chain([tag]).collect();
         self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
         self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
         self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
@@ -179,9 +177,11 @@ impl Pool {
         let grave = Grave { va: d.va, mapped: d.mapped, reserved: d.reserved, handle: d.handle, tags };
         lock(&self.core).graves.push(grave);
         // It is freed. Markers and burials that fail now are made up for later.
-        if let Some(s) = stream {
-            let _ = self.mark_stream(s);
-        }
+        let _ = match stream {
+            Some(s) => self.mark_stream(s),
+            None if d.info.stream == StreamHandle::LEGACY => self.mark_stream(StreamHandle::LEGACY),
+            None => self.order.mark_context(&*self.driver, None).map(|_| ()),
+        };
         for &user in &d.users {
             let _ = self.mark_user(user);
         }
@@ -193,7 +193,7 @@ impl Pool {
     pub(super) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> =
             lock(&self.core).graves.iter().flat_map(|g| g.tags.iter().map(|t| t.lane())).collect();
-        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        self.order.poll(&*self.driver, lanes)?;
         let ready: Vec<Grave> = {
             let mut core = lock(&self.core);
             let Core { graves, .. } = &mut *core;
@@ -228,10 +228,17 @@ impl Pool {
         }
     }
 
+    /// The alignment a dedicated allocation was asked for.
+    pub(super) fn dedicated_align(&self, ptr: u64) -> u64 {
+        lock(&self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
+    }
+
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
-        let handle = match lock(&self.core).dedicated.get(&ptr) {
-            Some(d) if d.exportable => d.handle,
+        // In a statement of its own: `info` takes the core's lock too.
+        let found = lock(&self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
+        let handle = match found {
+            Some((true, handle)) => handle,
             Some(_) => {
                 return Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag")));
             }
@@ -253,8 +260,10 @@ impl Pool {
             return Err(Error::invalid(format!("cannot import {size} bytes; pass the size that was allocated")));
         }
         let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
+        // The memory is another allocation's and counts against its owner's limit, but it is mapped here too.
         let handle = self.driver.phys_import(self.dev, fd)?;
-        self.add_mapped(mapped);
+        self.counters.mapped.fetch_add(mapped, Relaxed);
+        self.note_peak();
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
         self.place(&req, handle, mapped, 0, 0, self.page).map_err(|e| {
             let _ = self.drop_handle(handle);

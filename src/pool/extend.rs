@@ -10,18 +10,16 @@ use super::alloc::Want;
 use super::bins::NONE;
 use super::extent::Extent;
 use super::heap::{Heap, HeapState};
+use super::mapping::REAP_BATCH;
 use super::order::Tag;
 use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
+use super::stock::Supply;
 use super::{lock, too_large, Pool, Zombie};
 use crate::base::{Error, Result, Status};
-use crate::driver::{PhysFlags, PhysHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::MutexGuard;
-
-/// Most zombies unmapped by one slow-path call, so that no caller pays for all of them.
-const REAP_BATCH: usize = 256;
 
 /// Where a stitched run goes: behind a free region at a span's end, or nowhere in particular.
 #[derive(Clone, Copy, Debug)]
@@ -35,48 +33,66 @@ pub(super) struct Anchor {
 /// Heaps whose locks are held while their extents move.
 type Others<'a> = BTreeMap<u32, (&'a Heap, MutexGuard<'a, HeapState>)>;
 
+/// What became of a plan.
+enum Outcome {
+    Done,
+    /// The run would not fit behind the anchor any more.
+    NoRoom,
+}
+
 impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
     /// limit and the device.
     pub(super) fn extend(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
+        self.mark_zombies(heap, want.stream)?;
         self.reap(REAP_BATCH)?;
         let anchor = self.anchor(st, want);
-        let need = match anchor {
-            Some(a) => want.size - a.has,
-            // Where there is no anchor, the addresses are taken at a multiple of the alignment.
-            None => want.size,
+        if anchor.is_some() {
+            if let Outcome::Done = self.extend_at(heap, st, want, anchor)? {
+                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                    return Ok(Some(r));
+                }
+            }
         }
-        .checked_next_multiple_of(self.page)
-        .ok_or_else(|| too_large(want.size))?;
+        self.extend_at(heap, st, want, None)?;
+        Ok(st.cut_for(want.size, want.align, |_| true))
+    }
 
+    /// One try at a place. Done also when there is not enough memory: nothing has changed then.
+    fn extend_at(&self, heap: &Heap, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
+        let need = (want.size - anchor.map_or(0, |a| a.has))
+            .checked_next_multiple_of(self.page)
+            .ok_or_else(|| too_large(want.size))?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
         let mut may_wait = self.options.wait;
-        let mut room = self.room(want.size);
+        let mut room = self.room(st, want.size);
         let largest = self.largest_extent(want.size);
         loop {
             let Some(plan) = plan(need, self.page, largest, &sources, room) else {
-                // Last, memory that the device has not passed: this stream would wait for it, on the device.
-                if !std::mem::take(&mut may_wait) {
-                    return Ok(None);
+                // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
+                // that is being captured cannot wait for anything outside its capture.
+                if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
+                    return Ok(Outcome::Done);
                 }
                 drop(std::mem::take(&mut others));
                 (sources, others) = self.gather(heap, st, anchor, need, true)?;
                 continue;
             };
             match self.carry_out(heap, st, &mut others, anchor, &sources, &plan, want) {
-                Ok(()) => break,
+                Ok(Outcome::Done) => break,
+                Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
                 // The device has less than the limit allows: see whether moving alone is enough.
                 Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
                     room = Room { hard: 0, cheap: 0 };
                 }
-                Err(e) if e.status == Status::OutOfMemory => return Ok(None),
+                Err(e) if e.status == Status::OutOfMemory => break,
                 Err(e) => return Err(e),
             }
         }
         for (other, guard) in others.values() {
             other.publish(guard);
         }
-        Ok(st.cut_for(want.size, want.align, |_| true))
+        Ok(Outcome::Done)
     }
 
     /// The free region at a span's end that leaves least to add.
@@ -145,7 +161,7 @@ impl Pool {
                 break;
             }
             let Ok(mut st) = other.state.try_lock() else { continue };
-            self.order.poll(&*self.driver, other.number)?;
+            self.order.poll(&*self.driver, [other.number])?;
             st.settle(&self.order, &self.index);
             let usable = |tag| self.order.settled(tag) || (unsettled && self.order.marked(tag));
             let found = self.sources(other.number, &st, None, usable);
@@ -158,13 +174,17 @@ impl Pool {
         Ok((sources, others))
     }
 
-    /// How much may be created for a request of `size` bytes.
-    fn room(&self, size: u64) -> Room {
-        let live = self.live_now() + size;
-        let peak = self.counters.peak_live.load(Relaxed).max(live);
-        let slack = peak / 1000 * u64::from(self.options.slack_permille);
-        let mapped = self.counters.mapped.load(Relaxed);
-        Room { hard: self.headroom(), cheap: (peak + slack).saturating_sub(mapped) }
+    /// How much may be created for a request of `size` bytes. The slack is the heap's own and counts from when it last
+    /// started afresh, so that a workload that repeats is decided alike each time.
+    fn room(&self, st: &mut HeapState, size: u64) -> Room {
+        self.live_now();
+        st.peak_live = st.peak_live.max(st.live_bytes + size);
+        let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        let stock = lock(&self.core).stock.bytes();
+        Room {
+            hard: self.headroom().saturating_add(stock),
+            cheap: (st.peak_live + slack).saturating_sub(st.extents.bytes()),
+        }
     }
 
     /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
@@ -172,22 +192,6 @@ impl Pool {
     fn largest_extent(&self, size: u64) -> u64 {
         let cap = (size / self.options.extents_per_request.max(1)).min(self.options.max_extent).max(self.page);
         1 << (63 - cap.leading_zeros())
-    }
-
-    /// Takes addresses for a run: behind the anchor, or wherever there is room.
-    pub(super) fn take_addresses(&self, anchor: Option<Anchor>, len: u64, align: u64) -> Result<u64> {
-        let mut core = lock(&self.core);
-        if let Some(a) = anchor {
-            if core.holes.take_at(a.end, len) {
-                return Ok(a.end);
-            }
-        }
-        let align = align.max(self.page);
-        if let Some(va) = core.holes.take(len, align) {
-            return Ok(va);
-        }
-        self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
-        core.holes.take(len, align).ok_or_else(|| Error::internal("a fresh reservation has no room"))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -200,7 +204,7 @@ impl Pool {
         sources: &[Source],
         plan: &Plan,
         want: Want,
-    ) -> Result<()> {
+    ) -> Result<Outcome> {
         // Other streams' memory that the device has not passed: this stream waits for it, on the device. A wait too
         // many, should what follows fail, does no harm.
         let mut waited = false;
@@ -212,14 +216,26 @@ impl Pool {
                 }
             }
         }
-        let len = plan.bytes(sources);
-        let align = if anchor.is_some() { self.page } else { want.align };
-        let va = self.take_addresses(anchor, len, align)?;
-        let moved = plan.moves.iter().map(|&i| sources[i].extent);
-        let run = self.map_run(va, len, moved, &plan.creates)?;
+        let planned = plan.creates.iter().sum::<u64>();
+        let largest = plan.creates.first().copied().unwrap_or(self.page);
+        let supply = lock(&self.core).stock.supply(&plan.creates, self.page, largest, heap.number, &self.order);
+        let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
+        let (va, run) = match run {
+            Ok(Some(done)) => done,
+            other => {
+                let mut core = lock(&self.core);
+                supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+                return other.map(|_| Outcome::NoRoom);
+            }
+        };
+        let len = run.iter().map(|e| e.size).sum();
 
         // From here on nothing fails: the driver has done its part.
         let mut order = if waited { self.order.tag(heap.number) } else { Tag::SETTLED };
+        for (_, tag) in &supply.stocked {
+            // Of another lane only when settled.
+            order = if self.order.settled(*tag) { order } else { order.later(*tag) };
+        }
         let mut zombies = Vec::with_capacity(plan.moves.len());
         // From high to low addresses: what is left of a region before the cut keeps its number.
         let mut taken: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
@@ -242,93 +258,36 @@ impl Pool {
             at += extent.size;
         }
         st.regions.make_ready(region, order);
-        self.counters.growths.fetch_add(u64::from(!plan.creates.is_empty()), Relaxed);
+        self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
+        st.moves += zombies.len() as u64;
         if !zombies.is_empty() {
             self.counters.stitches.fetch_add(1, Relaxed);
             self.counters.moved.fetch_add(zombies.len() as u64, Relaxed);
             self.counters.zombie_bytes.fetch_add(zombies.iter().map(|z| z.size).sum(), Relaxed);
-            let pending = zombies.iter().any(|z| !self.order.marked(z.tag));
             lock(&self.core).zombies.extend(zombies);
-            if pending {
-                // So that the zombies can go soon. Without it they would wait for a later marker, no worse.
-                let _ = self.order.mark(&*self.driver, heap.number, want.stream);
-            }
+            // Without a marker the zombies would wait for a later one, no worse.
+            let _ = self.mark_zombies(heap, want.stream);
         }
-        Ok(())
+        Ok(Outcome::Done)
     }
 
-    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing, and then the `len`
-    /// bytes of addresses are holes again.
-    fn map_run(&self, va: u64, len: u64, moved: impl Iterator<Item = Extent>, creates: &[u64]) -> Result<Vec<Extent>> {
-        let mut run: Vec<Extent> = moved.collect();
-        let first_new = run.len();
-        let mut mapped = 0;
-        let created: u64 = creates.iter().sum();
-        let claimed = self.claim(created);
-        let done = (|| {
-            if !claimed {
-                return Err(Error::new(Status::OutOfMemory, "another thread has taken what the limit left"));
-            }
-            for &size in creates {
-                let handle = self.driver.phys_create(self.dev, size, PhysFlags::default())?;
-                run.push(Extent { handle, size });
-            }
-            for e in &run {
-                self.driver.map(self.dev, va + mapped, e.size, e.handle)?;
-                mapped += e.size;
-            }
-            self.driver.set_access(va, mapped, &self.access)
-        })();
-        if let Err(e) = done {
-            if claimed {
-                self.sub_mapped(created);
-            }
-            if mapped < len {
-                lock(&self.core).holes.give(va + mapped, len - mapped);
-            }
-            let mut undo = self.undo_map(va, mapped);
-            for x in &run[first_new..] {
-                undo = undo.and(self.drop_handle(x.handle));
-            }
-            return Err(match undo {
-                Ok(()) => e,
-                Err(u) => {
-                    Error::new(e.status, format!("{}; undoing it failed too and is put off: {}", e.message, u.message))
-                }
-            });
-        }
-        self.note_peak();
-        Ok(run)
-    }
-
-    /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes again. If the driver
-    /// will not, they are zombies, and unmapped some time later.
-    pub(super) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        let done = self.driver.unmap(va, len);
-        let mut core = lock(&self.core);
-        match done {
-            Ok(()) => core.holes.give(va, len),
-            Err(_) => {
-                core.zombies.push_back(Zombie { addr: va, size: len, tag: Tag::SETTLED });
-                self.counters.zombie_bytes.fetch_add(len, Relaxed);
-            }
-        }
-        done
-    }
-
-    /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan, and dropped some time
-    /// later.
-    pub(super) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
-        self.driver.phys_release(handle).inspect_err(|_| lock(&self.core).orphans.push(handle))
-    }
-
-    /// Drops the handles that could not be dropped before.
-    pub(super) fn drop_orphans(&self) -> Result<()> {
-        let orphans = std::mem::take(&mut lock(&self.core).orphans);
-        orphans.into_iter().fold(Ok(()), |done, h| done.and(self.drop_handle(h)))
+    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
+    /// `None` when there is no room behind the anchor.
+    fn map_supply(
+        &self,
+        anchor: Option<Anchor>,
+        want: Want,
+        sources: &[Source],
+        plan: &Plan,
+        supply: &Supply,
+        planned: u64,
+    ) -> Result<Option<(u64, Vec<Extent>)>> {
+        let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
+        let created: u64 = supply.create.iter().sum();
+        let len = plan.bytes(sources) - planned + stocked + created;
+        let Some(va) = self.take_addresses(anchor.map(|a| a.end), len, want.align)? else { return Ok(None) };
+        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
+        self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
 
     /// Maps `bytes` for the context's own use later: one ready run in the heap of the legacy stream.
@@ -363,15 +322,12 @@ impl Pool {
             }
             let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(need)) else {
+            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(st, need)) else {
                 return Ok(false);
             };
-            let total = plan.bytes(&sources);
-            if lock(&self.core).holes.after(tail_end) < total {
-                return Ok(false);
-            }
             match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, want) {
-                Ok(()) => {}
+                Ok(Outcome::Done) => {}
+                Ok(Outcome::NoRoom) => return Ok(false),
                 Err(e) if e.status == Status::OutOfMemory => return Ok(false),
                 Err(e) => return Err(e),
             }
@@ -388,39 +344,6 @@ impl Pool {
         st.regions.cut(next, addr, extra);
         st.regions.absorb_next(r);
         Ok(true)
-    }
-
-    /// Unmaps up to `most` zombies that the device has passed; their addresses become holes.
-    pub(super) fn reap(&self, most: usize) -> Result<()> {
-        if self.counters.zombie_bytes.load(Relaxed) == 0 {
-            return Ok(());
-        }
-        let lanes: std::collections::BTreeSet<u32> = {
-            let core = lock(&self.core);
-            core.zombies.iter().filter(|z| !self.order.settled(z.tag)).map(|z| z.tag.lane()).collect()
-        };
-        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
-        let gone: Vec<Zombie> = {
-            let mut core = lock(&self.core);
-            let mut gone = Vec::new();
-            core.zombies.retain(|z| {
-                let take = gone.len() < most && self.order.settled(z.tag);
-                if take {
-                    gone.push(*z);
-                }
-                !take
-            });
-            gone
-        };
-        for (i, z) in gone.iter().enumerate() {
-            if let Err(e) = self.driver.unmap(z.addr, z.size) {
-                lock(&self.core).zombies.extend(&gone[i..]);
-                return Err(e);
-            }
-            self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
-            lock(&self.core).holes.give(z.addr, z.size);
-        }
-        Ok(())
     }
 }
 

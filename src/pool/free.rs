@@ -11,7 +11,7 @@ use super::slab;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Pool};
 use crate::base::size::round_up;
 use crate::base::{Error, Result, Status, StreamHandle};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::MutexGuard;
 
 /// A live allocation, found and locked.
@@ -21,13 +21,12 @@ enum Found<'a> {
     Dedicated,
 }
 
-/// Notes that `lane` uses the block at `ptr`, which was made on lane `of`.
-fn note_user(st: &mut HeapState, ptr: u64, lane: u32, of: u32) {
-    if lane != of || st.users.contains_key(&ptr) {
-        let users = st.users.entry(ptr).or_default();
-        if !users.contains(&lane) {
-            users.push(lane);
-        }
+/// Notes that `lane` uses the block at `ptr`. Its own lane counts too: by the time of the free that may have gone to
+/// another stream, or the free may name another.
+fn note_user(st: &mut HeapState, ptr: u64, lane: u32) {
+    let users = st.users.entry(ptr).or_default();
+    if !users.contains(&lane) {
+        users.push(lane);
     }
 }
 
@@ -39,80 +38,102 @@ impl Pool {
         // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.cached_lane(s)).transpose()?;
         match self.find(ptr, "free")? {
-            Found::Dedicated => self.free_dedicated(ptr, stream),
+            Found::Dedicated => self.free_dedicated(ptr, stream)?,
             Found::Block { heap, mut st, region } => {
-                let block = &st.regions.get(region).block;
-                let lane = lane.unwrap_or_else(|| self.lane_of(block.lane, block.stream_id));
-                let size = st.regions.get(region).size;
-                let own = lane == heap.number && (st.users.is_empty() || !st.users.contains_key(&ptr));
-                if own && !self.order.take_want(lane) {
-                    st.take_back(region, &[self.order.tag(lane)], true, &self.index);
-                    heap.publish(&st);
-                    drop(st);
+                let (block, size) = (&st.regions.get(region).block, st.regions.get(region).size);
+                let tag = match lane {
+                    Some(lane) => self.order.tag(lane),
+                    None => self.tag_of(block.lane, block.stream_id),
+                };
+                let users = st.take_users(ptr);
+                let own = tag.lane() == heap.number && users.iter().all(|&u| u == heap.number);
+                if own {
+                    st.take_back(region, &[tag], true, &self.index);
                 } else {
-                    let users = st.users.remove(&ptr).unwrap_or_default();
-                    st.take_back(region, &self.tags(lane, &users), own, &self.index);
-                    heap.publish(&st);
-                    drop(st);
-                    self.mark_free(own, size, lane, stream, &users);
+                    st.take_back(region, &self.tags(tag, &users), false, &self.index);
                 }
-                self.after_free(heap, stream);
-                Ok(())
+                self.after_free(heap, st, size, own, tag.lane(), stream, &users);
             }
             Found::Object { heap, mut st, slab, number } => {
-                let old = st.slabs.try_get(slab).is_some_and(|s| s.old);
-                let lane = lane.unwrap_or(if old { CONTEXT } else { heap.number });
-                let users = if st.users.is_empty() { None } else { st.users.remove(&ptr) };
+                let (old, size) =
+                    st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
+                let tag = self.order.tag(lane.unwrap_or(if old { CONTEXT } else { heap.number }));
+                let users = st.take_users(ptr);
                 // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
-                let own = users.is_none() && (lane == heap.number || old);
-                let users = users.unwrap_or_default();
-                let tags = if own { Vec::new() } else { self.tags(lane, &users) };
-                let size = st.slabs.try_get(slab).map_or(0, |s| slab::class_size(s.class as usize));
-                st.take_back_object(slab, number, &tags, own, &self.order, &self.index);
-                heap.publish(&st);
-                drop(st);
-                if !own || self.order.take_want(lane) {
-                    self.mark_free(own, size, lane, stream, &users);
+                let own = (tag.lane() == heap.number || old) && users.iter().all(|&u| u == heap.number);
+                if own {
+                    st.take_back_object(slab, number, &[], true, &self.order, &self.index);
+                } else {
+                    let tags = self.tags(tag, &users);
+                    st.take_back_object(slab, number, &tags, false, &self.order, &self.index);
                 }
-                Ok(())
+                self.after_free(heap, st, size, own, tag.lane(), stream, &users);
             }
         }
+        Ok(())
     }
 
-    /// The lane of the stream an allocation was made on: the context's when that stream is gone.
-    fn lane_of(&self, lane: u32, stream_id: u64) -> u32 {
+    /// When an allocation made on a stream was freed in that stream's order: now, if the stream is still the lane's.
+    pub(super) fn tag_of(&self, lane: u32, stream_id: u64) -> Tag {
+        // The identity is read after the epoch: whoever sees an epoch behind a barrier sees the new identity.
+        let tag = self.order.tag(lane);
         match self.heap(lane) {
-            Some(h) if h.stream_id.load(Relaxed) == stream_id => lane,
-            _ => CONTEXT,
+            Some(h) if h.stream_id.load(Acquire) == stream_id => tag,
+            _ => self.order.tag(CONTEXT),
         }
     }
 
-    fn tags(&self, lane: u32, users: &[u32]) -> Vec<Tag> {
-        users.iter().copied().filter(|&u| u != lane).chain([lane]).map(|l| self.order.tag(l)).collect()
+    fn tags(&self, free: Tag, users: &[u32]) -> Vec<Tag> {
+        users.iter().copied().filter(|&u| u != free.lane()).map(|l| self.order.tag(l)).chain([free]).collect()
     }
 
-    /// Records the markers a free asks for: on every stream that also used the memory, and on the freeing stream when
-    /// a batch is full or somebody waits. Only streams the caller vouches for are touched.
-    ///
-    /// The free itself is done by now and does not fail for lack of a marker: a later one settles the memory too.
+    /// What follows a free that is done: it does not fail any more, and what is missed here is made up for later.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn after_free(
+        &self,
+        heap: &Heap,
+        mut st: MutexGuard<'_, HeapState>,
+        size: u64,
+        own: bool,
+        lane: u32,
+        stream: Option<StreamHandle>,
+        users: &[u32],
+    ) {
+        if st.live_bytes == 0 && st.moves > 0 {
+            self.maybe_restart(heap, &mut st);
+        }
+        heap.publish(&st);
+        drop(st);
+        if !own || self.order.streams() > 1 {
+            self.mark_free(own, size, lane, stream, users);
+        }
+        if self.options.trim_threshold > 0 {
+            self.trim_above_threshold(heap, size, stream);
+        }
+    }
+
+    /// Records the markers a free asks for: on every stream that also used the memory, and on the freeing stream when a
+    /// batch is full or somebody waits. Only streams the caller vouches for are touched.
     fn mark_free(&self, own: bool, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
-        for &user in users {
-            let _ = self.mark_user(user);
-        }
-        if let Some(stream) = stream {
-            if own || !users.is_empty() || self.order.due(lane, size) {
-                let _ = self.mark_stream(stream);
+        if !own {
+            for &user in users {
+                let _ = self.mark_user(user);
             }
         }
+        let Some(stream) = stream else { return };
+        let several = !own && !users.is_empty();
+        if several || self.order.due(lane, size, own) || self.order.take_want(lane) {
+            let _ = self.mark_stream(stream);
+        }
     }
 
-    /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the free.
+    /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the free. Where it
+    /// cannot be named from here (another thread's own stream) the context's next marker does.
     pub(super) fn mark_user(&self, user: u32) -> Result<()> {
         let Some(heap) = self.heap(user) else { return Ok(()) };
         let handle = StreamHandle(heap.stream.load(Relaxed));
-        if handle != StreamHandle::PER_THREAD
-            && self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed)
-        {
+        if self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed) {
             self.order.mark(&*self.driver, user, handle)?;
         }
         Ok(())
@@ -125,11 +146,16 @@ impl Pool {
         self.order.mark(&*self.driver, heap.number, stream).map(|_| ())
     }
 
-    fn after_free(&self, heap: &Heap, stream: Option<StreamHandle>) {
+    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free: only once a tenth of
+    /// the threshold has been freed since the last try.
+    #[cold]
+    fn trim_above_threshold(&self, heap: &Heap, size: u64, stream: Option<StreamHandle>) {
         let threshold = self.options.trim_threshold;
-        if threshold == 0 || heap.free.load(Relaxed) <= threshold {
+        let freed = self.counters.freed_since_trim.fetch_add(size, Relaxed) + size;
+        if heap.free.load(Relaxed) <= threshold || freed < threshold / 10 {
             return;
         }
+        self.counters.freed_since_trim.store(0, Relaxed);
         if let Some(s) = stream {
             let _ = self.mark_stream(s);
         }
@@ -197,12 +223,7 @@ impl Pool {
                     d.add_user(lane);
                 }
             }
-            Found::Block { mut st, region, .. } => {
-                // Not the heap's number: the block may lie in another stream's heap.
-                let of = st.regions.get(region).block.lane;
-                note_user(&mut st, ptr, lane, of);
-            }
-            Found::Object { heap, mut st, .. } => note_user(&mut st, ptr, lane, heap.number),
+            Found::Block { mut st, .. } | Found::Object { mut st, .. } => note_user(&mut st, ptr, lane),
         }
         Ok(())
     }
@@ -268,7 +289,7 @@ impl Pool {
             device: self.dev,
             stream: StreamHandle(heap.stream.load(Relaxed)),
             id: object.id,
-            tag: 0,
+            tag: s.map_or(0, |s| st.tags.get(&s.addr_of(number)).copied().unwrap_or(0)),
             flags: AllocFlags::default(),
         }
     }
@@ -281,16 +302,24 @@ impl Pool {
             return Err(if size > i64::MAX as u64 { too_large(size) } else { self.out_of_memory(size) });
         }
         let (old, align, tag, flags) = match self.find(ptr, "realloc")? {
-            Found::Object { st, slab, number, .. } => {
-                let (requested, class) =
-                    st.slabs.try_get(slab).map_or((0, 0), |s| (s.object(number).requested, s.class as usize));
-                let align = slab::class_size(class) & slab::class_size(class).wrapping_neg();
-                // Objects keep at least the alignment that their class gives.
-                (u64::from(requested), align.min(SLOT), 0, AllocFlags::default())
+            Found::Object { heap, mut st, slab, number } => {
+                let (requested, class, old) = st
+                    .slabs
+                    .try_get(slab)
+                    .map_or((0, 0, true), |s| (s.object(number).requested, s.class as usize, s.old));
+                let usable = slab::class_size(class);
+                let fits = size <= usable && slab::class_of(size) == class;
+                if fits && heap.number == me.number && !old && !st.users.contains_key(&ptr) {
+                    st.resize_object(slab, number, size);
+                    return Ok(ptr);
+                }
+                let tag = st.tags.get(&ptr).copied().unwrap_or(0);
+                // A new object has at least the alignment that the old one's class gave it.
+                (u64::from(requested), (usable & usable.wrapping_neg()).min(SLOT), tag, AllocFlags::default())
             }
             Found::Dedicated => {
                 let i = self.dedicated_info(ptr)?;
-                (i.requested, 0, i.tag, i.flags)
+                (i.requested, self.dedicated_align(ptr), i.tag, i.flags)
             }
             Found::Block { heap, mut st, region } => {
                 let (requested, align) = (st.regions.get(region).block.requested, st.regions.get(region).block.align);

@@ -73,7 +73,7 @@ pub(super) struct HeapState {
     pub(super) regions: Regions,
     pub(super) extents: Extents,
     pub(super) slabs: Slabs,
-    /// Per lane, in the order of the frees.
+    /// Per lane, roughly in the order of the frees.
     waiting: Vec<(u32, VecDeque<Wait>)>,
     /// Further tags of entries that wait for more than one stream, by ticket.
     also: HashMap<u64, Vec<Tag>>,
@@ -81,11 +81,17 @@ pub(super) struct HeapState {
     pub(super) waiting_bytes: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(super) users: HashMap<u64, Vec<u32>>,
+    /// Callers' tags of small objects that have one, by address.
+    pub(super) tags: HashMap<u64, u64>,
     next_id: u64,
     pub(super) live_bytes: u64,
     pub(super) requested_bytes: u64,
     pub(super) mallocs: u64,
     pub(super) frees: u64,
+    /// Extents moved for this heap since it last started afresh.
+    pub(super) moves: u64,
+    /// The most `live_bytes` was at a growth since then.
+    pub(super) peak_live: u64,
 }
 
 impl HeapState {
@@ -100,11 +106,14 @@ impl HeapState {
             next_ticket: 1,
             waiting_bytes: 0,
             users: HashMap::new(),
+            tags: HashMap::new(),
             next_id: 0,
             live_bytes: 0,
             requested_bytes: 0,
             mallocs: 0,
             frees: 0,
+            moves: 0,
+            peak_live: 0,
         }
     }
 
@@ -112,7 +121,7 @@ impl HeapState {
     #[inline]
     pub(super) fn new_id(&mut self, pool: u64) -> u64 {
         self.next_id += 1;
-        pool << 56 | u64::from(self.number) << 40 | self.next_id
+        pool << 56 | u64::from(self.number) << 42 | self.next_id
     }
 
     /// Takes a small object; `None` when the class has no free one.
@@ -124,6 +133,29 @@ impl HeapState {
         self.requested_bytes += requested;
         self.mallocs += 1;
         Some(addr)
+    }
+
+    /// The lanes that a block about to be freed was recorded on.
+    #[inline]
+    pub(super) fn take_users(&mut self, addr: u64) -> Vec<u32> {
+        match self.users.is_empty() {
+            true => Vec::new(),
+            false => self.users.remove(&addr).unwrap_or_default(),
+        }
+    }
+
+    /// Changes what was asked for in an object that is large enough.
+    pub(super) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
+        let before = self.slabs.resize(slab, number, requested);
+        self.requested_bytes = self.requested_bytes + requested - before;
+    }
+
+    /// Keeps the caller's tag of a small object.
+    #[inline]
+    pub(super) fn note_tag(&mut self, addr: u64, tag: u64) {
+        if tag != 0 {
+            self.tags.insert(addr, tag);
+        }
     }
 
     /// Makes a slab over a live region that `cut_for` gave for it.
@@ -206,7 +238,12 @@ impl HeapState {
         index: &Index,
     ) {
         let (class, requested) = match self.slabs.try_get(slab) {
-            Some(s) => (s.class as usize, u64::from(s.object(number).requested)),
+            Some(s) => {
+                if !self.tags.is_empty() {
+                    self.tags.remove(&s.addr_of(number));
+                }
+                (s.class as usize, u64::from(s.object(number).requested))
+            }
             None => return,
         };
         self.live_bytes -= slab::class_size(class);
@@ -299,6 +336,7 @@ impl HeapState {
                 }
             }
         }
+        self.waiting.retain(|q| !q.1.is_empty());
         any
     }
 

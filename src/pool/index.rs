@@ -25,7 +25,7 @@ pub(super) enum Entry {
     Block { heap: u32, region: u32 },
     /// A slab covers this slot: slab number in that heap.
     Slab { heap: u32, slab: u32 },
-    /// A dedicated (single-handle) allocation covers this slot.
+    /// A dedicated (single-handle) allocation starts in this slot.
     Dedicated,
     /// The block that started at this offset in the slot was freed.
     Freed { offset: u64 },

@@ -9,17 +9,19 @@
 //! - *heap*: the memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides, [`extend`] does);
 //!   *zombie*: the old addresses of a moved extent, until they are unmapped.
+//! - *stock*: physical memory without an address ([`stock`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
 //!
 //! # Locks
 //!
-//! A heap's lock, then the core's, then those of the stream registry and of the order. Another heap's lock is only
-//! ever tried while one is held. Driver calls that can block are made with no lock held.
+//! The stream registry's lock, then a heap's, then the core's, then the order's. Another heap's lock is only ever tried
+//! while one is held. Driver calls that wait for the device are made with no lock held; mapping and creating, which do
+//! not, under the lock of the heap they are for.
 //!
 //! # Invariant of the whole
 //!
 //! `reserved == spans + holes + zombies + dedicated + graves` (addresses) and
-//! `mapped == extents + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
+//! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
 mod alloc;
 mod bins;
@@ -30,11 +32,13 @@ mod extent;
 mod free;
 mod heap;
 mod index;
+mod mapping;
 mod order;
 mod region;
 mod reserve;
 mod slab;
 mod stitch;
+mod stock;
 mod streams;
 mod trim;
 mod validate;
@@ -87,7 +91,8 @@ pub struct AllocInfo {
 pub struct PoolStats {
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory mapped: `live + cached + free`.
+    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs), `stock`, dedicated
+    /// allocations, and freed dedicated ones that the device may still use.
     pub mapped: u64,
     /// The most `mapped` ever was.
     pub peak_mapped: u64,
@@ -101,6 +106,8 @@ pub struct PoolStats {
     pub free: u64,
     /// Free mapped bytes that wait for another stream.
     pub waiting: u64,
+    /// Physical memory held for later without an address.
+    pub stock: u64,
     /// Unmapped addresses inside the reservation.
     pub holes: u64,
     /// Old addresses of moved memory, not yet unmapped.
@@ -199,6 +206,7 @@ struct Zombie {
 #[derive(Default)]
 struct Core {
     holes: reserve::Holes,
+    stock: stock::Stock,
     zombies: VecDeque<Zombie>,
     dedicated: BTreeMap<u64, dedicated::Dedicated>,
     graves: Vec<dedicated::Grave>,
@@ -209,7 +217,7 @@ struct Core {
 /// Counts that belong to no heap.
 #[derive(Default)]
 struct Counters {
-    /// `extents + dedicated + graves`, bytes.
+    /// `extents + stock + dedicated + graves`, bytes.
     mapped: AtomicU64,
     peak_mapped: AtomicU64,
     peak_live: AtomicU64,
@@ -219,6 +227,8 @@ struct Counters {
     dedicated_mallocs: AtomicU64,
     dedicated_frees: AtomicU64,
     moved: AtomicU64,
+    /// Bytes freed since memory was last given back by threshold.
+    freed_since_trim: AtomicU64,
     stitches: AtomicU64,
     growths: AtomicU64,
     double_frees: AtomicU64,
@@ -230,7 +240,7 @@ struct Counters {
 pub struct Pool {
     driver: Arc<dyn Driver>,
     dev: DeviceId,
-    /// Unique in the process, never 0: tells pools apart in per-thread caches and allocation ids.
+    /// 1 to 255: tells pools apart in per-thread caches and allocation ids.
     number: u64,
     props: DeviceProps,
     options: PoolOptions,
@@ -265,7 +275,8 @@ impl Pool {
                 format!("device {dev} ({}) has no virtual memory management; set GPUMEM_POOL=off", props.name),
             ));
         }
-        let page = options.page_size.max(props.granularity);
+        // Index slots must not straddle extents.
+        let page = options.page_size.max(props.granularity).max(index::SLOT);
         if !page.is_power_of_two() || page > size::GIB {
             return Err(Error::new(
                 Status::Config,
@@ -280,7 +291,7 @@ impl Pool {
         }
         let pool = Pool {
             dev,
-            number: NUMBER.fetch_add(1, Relaxed) & 0xff,
+            number: NUMBER.fetch_add(1, Relaxed) % 255 + 1,
             props,
             options,
             page,
@@ -296,7 +307,13 @@ impl Pool {
         };
         pool.reserve_root(&mut lock(&pool.core), page)?;
         if options.prealloc > 0 {
-            pool.prealloc(options.prealloc)?;
+            if let Err(e) = pool.prealloc(options.prealloc) {
+                // Nothing is mapped: the next try would reserve addresses again.
+                for (base, len) in lock(&pool.core).holes.roots() {
+                    let _ = pool.driver.va_free(dev, base, len);
+                }
+                return Err(e);
+            }
         }
         Ok(pool)
     }
@@ -357,18 +374,6 @@ impl Pool {
         live
     }
 
-    fn add_mapped(&self, bytes: u64) {
-        self.counters.mapped.fetch_add(bytes, Relaxed);
-        self.note_peak();
-    }
-
-    /// Counts bytes about to be mapped as mapped, if the limit allows. Threads that grow at once cannot exceed it.
-    fn claim(&self, bytes: u64) -> bool {
-        let limit = self.limit.load(Relaxed);
-        let fits = |mapped: u64| mapped.checked_add(bytes).filter(|&n| n <= limit);
-        bytes == 0 || self.counters.mapped.fetch_update(Relaxed, Relaxed, fits).is_ok()
-    }
-
     fn note_peak(&self) {
         self.counters.peak_mapped.fetch_max(self.counters.mapped.load(Relaxed), Relaxed);
     }
@@ -418,10 +423,12 @@ impl Pool {
                 movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
             }
         }
-        s.largest_without_growth = s.largest_free.max(movable);
-        s.allocations = s.mallocs - s.frees;
+        // Taken one after the other, the two may be of different moments.
+        s.allocations = s.mallocs.saturating_sub(s.frees);
         let core = lock(&self.core);
-        s.extents += core.dedicated.len() as u64;
+        s.extents += (core.dedicated.len() + core.stock.len()) as u64;
+        s.stock = core.stock.bytes();
+        s.largest_without_growth = s.largest_free.max(movable + s.stock);
         (s.reserved, s.holes) = core.holes.totals();
         s
     }

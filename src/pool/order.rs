@@ -13,7 +13,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::lock;
-use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -68,13 +68,25 @@ struct Lane {
     barrier: AtomicU64,
     /// Epochs up to here are settled.
     done: AtomicU64,
+    /// Its streams are per-thread streams, which no other thread can name: only a context marker helps those who wait.
+    per_thread: bool,
     /// Somebody else wants memory of this lane: the next free on it should record a marker.
     wanted: AtomicBool,
     /// Frees since the last marker that other streams' heaps wait for: a count, and bytes.
     due_frees: AtomicU64,
     due_bytes: AtomicU64,
     /// Recorded markers in the order they were recorded, epochs ascending.
-    markers: Mutex<VecDeque<(u64, EventHandle)>>,
+    markers: Mutex<VecDeque<Marker>>,
+}
+
+/// An event on a lane's stream that closed an epoch.
+#[derive(Clone, Copy)]
+struct Marker {
+    epoch: u64,
+    /// The lane's barrier when it was recorded: it says nothing about epochs up to there, so it settles nothing before
+    /// those are settled.
+    behind: u64,
+    event: EventHandle,
 }
 
 struct ContextMarker {
@@ -101,12 +113,12 @@ impl Order {
             context: Mutex::new(VecDeque::new()),
             spare: Mutex::new(Vec::new()),
         };
-        order.add_lane();
+        order.add_lane(false);
         order
     }
 
     /// Opens the next lane; `None` when there are too many. Callers serialise.
-    pub(super) fn add_lane(&self) -> Option<u32> {
+    pub(super) fn add_lane(&self, per_thread: bool) -> Option<u32> {
         let n = self.count.load(Relaxed);
         let lane = Lane {
             epoch: AtomicU64::new(1),
@@ -114,6 +126,7 @@ impl Order {
             by_context: AtomicU64::new(0),
             barrier: AtomicU64::new(0),
             done: AtomicU64::new(0),
+            per_thread,
             wanted: AtomicBool::new(false),
             due_frees: AtomicU64::new(0),
             due_bytes: AtomicU64::new(0),
@@ -157,6 +170,12 @@ impl Order {
         tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(enough)
     }
 
+    /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named from here.
+    pub(super) fn only_context(&self, tag: Tag) -> bool {
+        let gone = |l: &Lane| l.per_thread || tag.epoch() <= l.barrier.load(Acquire);
+        tag.lane() == CONTEXT || self.lane(tag.lane()).is_some_and(gone)
+    }
+
     /// The lane goes to another stream: what belongs to it so far needs a context marker.
     pub(super) fn hand_over(&self, lane: u32) {
         if let Some(l) = self.lane(lane) {
@@ -184,15 +203,22 @@ impl Order {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
     }
 
-    /// Notes a free on `lane` of memory in another stream's heap; whether it is time for a marker. One marker serves a
+    /// Notes a free on `lane`; whether it is time for a marker. One marker serves a
     /// batch: a record costs as much as two dozen hits, and all threads together get only five million a second.
-    pub(super) fn due(&self, lane: u32, bytes: u64) -> bool {
+    ///
+    /// For `own` memory, which only other streams would wait for, batches are larger.
+    pub(super) fn due(&self, lane: u32, bytes: u64, own: bool) -> bool {
         const FREES: u64 = 16;
         const BYTES: u64 = 1 << 20;
+        const OWN_FREES: u64 = 64;
+        const OWN_BYTES: u64 = 64 << 20;
         self.lane(lane).is_some_and(|l| {
             let frees = l.due_frees.fetch_add(1, Relaxed) + 1;
             let bytes = l.due_bytes.fetch_add(bytes, Relaxed) + bytes;
-            frees >= FREES || bytes >= BYTES
+            match own {
+                true => frees >= OWN_FREES || bytes >= OWN_BYTES,
+                false => frees >= FREES || bytes >= BYTES,
+            }
         })
     }
 
@@ -217,20 +243,22 @@ impl Order {
             lock(&self.spare).push(event);
             return Err(e);
         }
-        markers.push_back((epoch, event));
+        markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
         l.due_frees.store(0, Relaxed);
         l.due_bytes.store(0, Relaxed);
         l.marked.fetch_max(epoch, AcqRel);
         Ok(true)
     }
 
-    /// Closes the open epoch of every lane with one context marker. `false` when the legacy stream shows that a
-    /// capture is in progress, or the driver has no context markers: nothing was recorded then.
+    /// Closes the open epoch of every lane with one context marker. `false` when the caller's stream is being captured
+    /// or the legacy stream shows that another one is, or the driver has no context markers: nothing was recorded then.
     ///
     /// CUDA gives no way to see a capture on a non-blocking stream of another thread, and a context marker would
-    /// invalidate it; so callers come here only when memory of unknown order is really needed.
-    pub(super) fn mark_context(&self, driver: &dyn Driver) -> Result<bool> {
-        if driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true) {
+    /// invalidate it; so callers come here only for memory that nothing else can settle, before they would fail for
+    /// lack of memory, and to trim.
+    pub(super) fn mark_context(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
+        let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
+        if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) {
             return Ok(false);
         }
         let event = self.event(driver)?;
@@ -241,7 +269,7 @@ impl Order {
         if let Err(e) = driver.context_record(self.dev, event) {
             lock(&self.spare).push(event);
             return match e.status {
-                crate::base::Status::Unsupported | crate::base::Status::Capturing => Ok(false),
+                Status::Unsupported | Status::Capturing => Ok(false),
                 _ => Err(e),
             };
         }
@@ -253,19 +281,23 @@ impl Order {
         Ok(true)
     }
 
-    /// Asks the device how far a lane's markers have come.
-    pub(super) fn poll(&self, driver: &dyn Driver, lane: u32) -> Result<()> {
+    /// Asks the device how far the context's markers and those of some lanes have come.
+    pub(super) fn poll(&self, driver: &dyn Driver, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
         self.poll_context(driver)?;
+        lanes.into_iter().try_for_each(|lane| self.poll_lane(driver, lane))
+    }
+
+    fn poll_lane(&self, driver: &dyn Driver, lane: u32) -> Result<()> {
         let Some(l) = self.lane(lane) else { return Ok(()) };
         let mut markers = lock(&l.markers);
-        while let Some(&(epoch, event)) = markers.front() {
+        while let Some(&m) = markers.front() {
             let done = l.done.load(Acquire);
-            if epoch > done && (done < l.barrier.load(Acquire) || !driver.event_query(self.dev, event)?) {
+            if m.epoch > done && (done < m.behind || !driver.event_query(self.dev, m.event)?) {
                 break;
             }
-            l.done.fetch_max(epoch, AcqRel);
+            l.done.fetch_max(m.epoch, AcqRel);
             markers.pop_front();
-            lock(&self.spare).push(event);
+            lock(&self.spare).push(m.event);
         }
         Ok(())
     }
@@ -273,7 +305,7 @@ impl Order {
     /// Asks the device how far every lane has come.
     pub(super) fn poll_all(&self, driver: &dyn Driver) -> Result<()> {
         let count = self.count.load(Acquire) as u32;
-        (0..count).try_for_each(|lane| self.poll(driver, lane))
+        self.poll(driver, 0..count)
     }
 
     /// Polls until everything recorded so far is known to be done, or the device has been asked often enough to say
@@ -311,8 +343,8 @@ impl Order {
         }
         if let Some(l) = self.lane(tag.lane()).filter(|l| tag.epoch() > l.barrier.load(Acquire)) {
             let markers = lock(&l.markers);
-            if let Some(&(_, event)) = markers.iter().find(|m| m.0 >= tag.epoch()) {
-                driver.stream_wait(self.dev, stream, event)?;
+            if let Some(m) = markers.iter().find(|m| m.epoch >= tag.epoch()) {
+                driver.stream_wait(self.dev, stream, m.event)?;
                 return Ok(true);
             }
         }
@@ -320,18 +352,47 @@ impl Order {
         let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());
         match queue.iter().find(covers) {
             Some(m) => driver.stream_wait(self.dev, stream, m.event).map(|()| true),
-            None => Ok(false),
+            // Another thread may have seen the marker done and dropped it since.
+            None => Ok(self.settled(tag)),
         }
     }
 
-    /// Waits on the host until every marker recorded so far is done. Blocks; call it with no lock held.
-    pub(super) fn sync(&self, driver: &dyn Driver) -> Result<()> {
+    /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock held. Where a capture
+    /// stands in the way, only what has a marker is settled.
+    pub(super) fn drain(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<()> {
+        let marked = self.mark_context(driver, stream)?;
+        self.sync(driver)?;
+        if !marked && !driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true) {
+            let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
+            if !stream.is_some_and(capturing) {
+                self.sync_device(driver)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a context marker and a wait for it would do, on a driver that has none.
+    fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
+        let close = |l: &Lane| l.epoch.fetch_add(1, AcqRel);
+        let lanes = || self.lanes.iter().filter_map(OnceLock::get);
+        let closed: Vec<u64> = lanes().map(close).collect();
+        driver.device_sync(self.dev)?;
+        for (lane, epoch) in lanes().zip(closed) {
+            lane.by_context.fetch_max(epoch, AcqRel);
+            lane.marked.fetch_max(epoch, AcqRel);
+            lane.done.fetch_max(epoch, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Waits on the host until every marker recorded so far is done.
+    fn sync(&self, driver: &dyn Driver) -> Result<()> {
         let last_context = lock(&self.context).back().map(|m| m.event);
         let count = self.count.load(Acquire) as usize;
         let events = self.lanes[..count]
             .iter()
             .filter_map(OnceLock::get)
-            .filter_map(|l| lock(&l.markers).back().map(|m| m.1))
+            .filter_map(|l| lock(&l.markers).back().map(|m| m.event))
             .chain(last_context);
         // An event may be recycled while we wait; then it stands for a later mark, and we wait a little longer.
         for event in events.collect::<Vec<_>>() {
@@ -348,7 +409,7 @@ impl Order {
             if !(done <= marked && marked < epoch) {
                 return Err(Error::internal(format!("lane {i}: done {done} <= marked {marked} < epoch {epoch} fails")));
             }
-            if !markers.iter().is_sorted_by(|a, b| a.0 < b.0) {
+            if !markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch) {
                 return Err(Error::internal(format!("lane {i}: markers out of order")));
             }
         }

@@ -390,7 +390,7 @@ impl Regions {
             for r in self.walk(first) {
                 let g = self.get(r);
                 seen += 1;
-                if g.addr != at || g.prev != prev || g.size == 0 || g.size % GRANULE != 0 {
+                if g.addr != at || g.prev != prev || g.size == 0 || !g.size.is_multiple_of(GRANULE) {
                     return Err(format!("region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size));
                 }
                 let before_ready = prev != NONE && self.get(prev).state == State::Ready;

@@ -10,8 +10,9 @@
 use super::heap::Heap;
 use super::{lock, Pool};
 use crate::base::{Error, Result, Status, StreamHandle};
-use std::cell::Cell;
-use std::sync::atomic::Ordering::Relaxed;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::Mutex;
 
 /// What the registry knows a stream by: its handle, or its identity where many streams share one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +35,33 @@ const CACHED: usize = 8;
 thread_local! {
     static CACHE: [Cell<Cached>; CACHED] =
         const { [const { Cell::new(Cached { pool: 0, handle: 0, id: 0, lane: 0 }) }; CACHED] };
+}
+
+/// Pool and lane of per-thread streams whose threads have ended.
+static ORPHANS: Mutex<Vec<(u64, u32)>> = Mutex::new(Vec::new());
+
+/// The lanes of a thread's own streams; passed on when it ends.
+struct Lanes(RefCell<Vec<(u64, u32)>>);
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        lock(&ORPHANS).append(self.0.get_mut());
+    }
+}
+
+thread_local! {
+    static OWN_LANES: Lanes = const { Lanes(RefCell::new(Vec::new())) };
+}
+
+fn leave_at_exit(pool: u64, lane: u32) {
+    // A thread that is ending already keeps its lane for good: no more than one per such thread.
+    let _ = OWN_LANES.try_with(|l| l.0.borrow_mut().push((pool, lane)));
+}
+
+fn take_orphan(pool: u64) -> Option<u32> {
+    let mut orphans = lock(&ORPHANS);
+    let i = orphans.iter().position(|o| o.0 == pool)?;
+    Some(orphans.swap_remove(i).1)
 }
 
 #[inline]
@@ -66,21 +94,22 @@ impl Pool {
         let mut streams = lock(&self.streams);
         if let Some(heap) = streams.get(&key).and_then(|&lane| self.heap(lane)) {
             if heap.stream_id.load(Relaxed) != id {
-                // Registry lock, then heap lock: nothing takes the registry's while it holds a heap's.
-                let mut st = lock(&heap.state);
-                self.order.hand_over(heap.number);
-                st.retire(&self.order, &self.index);
-                heap.stream_id.store(id, Relaxed);
-                heap.publish(&st);
-                drop(st);
-                // Most often the old stream is long done; then its memory is ready again at once.
-                if self.order.mark_context(&*self.driver)? {
-                    self.order.poll(&*self.driver, super::order::CONTEXT)?;
-                }
+                self.change_hands(heap, stream, id)?;
             }
             return Ok(heap);
         }
-        let lane = self.order.add_lane().ok_or_else(|| {
+        let per_thread = matches!(key, Key::PerThread(_));
+        if per_thread {
+            // A thread that has ended leaves its stream's heap behind.
+            if let Some(heap) = take_orphan(self.number).and_then(|lane| self.heap(lane)) {
+                streams.remove(&Key::PerThread(heap.stream_id.load(Relaxed)));
+                streams.insert(key, heap.number);
+                self.change_hands(heap, stream, id)?;
+                leave_at_exit(self.number, heap.number);
+                return Ok(heap);
+            }
+        }
+        let lane = self.order.add_lane(per_thread).ok_or_else(|| {
             Error::new(
                 Status::Unsupported,
                 format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),
@@ -88,7 +117,26 @@ impl Pool {
         })?;
         let heap = self.heaps[lane as usize].get_or_init(|| Box::new(Heap::new(lane, stream.0, id)));
         streams.insert(key, lane);
+        if per_thread {
+            leave_at_exit(self.number, lane);
+        }
         Ok(heap)
+    }
+
+    /// The heap goes to another stream: what the old one may still be using waits for the context.
+    fn change_hands(&self, heap: &Heap, stream: StreamHandle, id: u64) -> Result<()> {
+        let mut st = lock(&heap.state);
+        // The identity changes before the barrier goes up: whoever sees an epoch behind the barrier sees it changed.
+        heap.stream_id.store(id, Release);
+        self.order.hand_over(heap.number);
+        st.retire(&self.order, &self.index);
+        heap.publish(&st);
+        drop(st);
+        // Most often the old stream is long done; then its memory is ready again at once.
+        if self.order.mark_context(&*self.driver, Some(stream))? {
+            self.order.poll(&*self.driver, [])?;
+        }
+        Ok(())
     }
 }
 

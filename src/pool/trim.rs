@@ -4,7 +4,7 @@
 
 use super::extend::take_out;
 use super::heap::{Heap, HeapState};
-use super::order::CONTEXT;
+use super::order::Tag;
 use super::stitch::Source;
 use super::{lock, Pool};
 use crate::base::Result;
@@ -14,9 +14,17 @@ impl Pool {
     /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the
     /// device may still be using stays; synchronise first to give everything back. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
-        if self.counters.mapped.load(Relaxed) > keep {
+        if self.counters.mapped.load(Relaxed) > keep || self.counters.zombie_bytes.load(Relaxed) > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
-            if self.order.mark_context(&*self.driver)? {
+            // Slabs go first: their memory is as old as the marker then.
+            for heap in self.all_heaps() {
+                let mut st = lock(&heap.state);
+                while let Some(slab) = st.slabs.find_empty() {
+                    st.drop_slab(slab, &self.order, &self.index);
+                }
+                heap.publish(&st);
+            }
+            if self.order.mark_context(&*self.driver, None)? {
                 self.order.poll_patiently(&*self.driver)?;
             }
         }
@@ -25,10 +33,10 @@ impl Pool {
 
     /// [`Self::trim`] without a marker of its own.
     pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
-        self.order.poll(&*self.driver, CONTEXT)?;
+        self.order.poll(&*self.driver, [])?;
         self.reap(usize::MAX)?;
         self.drop_orphans()?;
-        let mut released = self.bury()?;
+        let mut released = self.bury()? + self.release_stock(keep)?;
         for heap in self.all_heaps() {
             if self.counters.mapped.load(Relaxed) <= keep {
                 break;
@@ -38,11 +46,27 @@ impl Pool {
         Ok(released)
     }
 
+    fn release_stock(&self, keep: u64) -> Result<u64> {
+        let lanes = lock(&self.core).stock.lanes(&self.order);
+        self.order.poll(&*self.driver, lanes)?;
+        // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
+        self.reap(usize::MAX)?;
+        let mut released = 0;
+        while self.counters.mapped.load(Relaxed) > keep {
+            let Some(extent) = lock(&self.core).stock.take_settled(&self.order) else { break };
+            if let Err(e) = self.driver.phys_release(extent.handle) {
+                lock(&self.core).stock.put(extent, Tag::SETTLED);
+                return Err(e);
+            }
+            self.sub_mapped(extent.size);
+            released += extent.size;
+        }
+        Ok(released)
+    }
+
     fn release_from(&self, heap: &Heap, keep: u64) -> Result<u64> {
         let mut st = lock(&heap.state);
-        self.order.poll(&*self.driver, heap.number)?;
-        let lanes: Vec<u32> = st.waits_for().collect();
-        lanes.into_iter().try_for_each(|lane| self.order.poll(&*self.driver, lane))?;
+        self.order.poll(&*self.driver, st.waits_for().chain([heap.number]))?;
         st.settle(&self.order, &self.index);
         while let Some(slab) = st.slabs.find_empty() {
             st.drop_slab(slab, &self.order, &self.index);

@@ -29,9 +29,13 @@ impl Pool {
         pieces.extend(core.dedicated.values().map(|d| (d.va, d.reserved, "dedicated")));
         pieces.extend(core.graves.iter().map(|g| (g.va, g.reserved, "grave")));
         mapped += core.dedicated.values().map(|d| d.mapped).sum::<u64>();
+        mapped += core.stock.bytes();
         mapped += core.graves.iter().map(|g| g.mapped).sum::<u64>();
         if mapped != self.counters.mapped.load(Relaxed) {
             return Err(wrong(format!("{} mapped recorded, {mapped} found", self.counters.mapped.load(Relaxed))));
+        }
+        if core.stock.bytes() != core.stock.sum() {
+            return Err(wrong("the stock's sum is wrong".into()));
         }
         let zombies: u64 = core.zombies.iter().map(|z| z.size).sum();
         if zombies != self.counters.zombie_bytes.load(Relaxed) {

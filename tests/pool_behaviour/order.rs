@@ -115,7 +115,8 @@ fn recording_and_freeing_without_a_stream_does_not_grow_the_pool() {
             rig.check(t, p, size, 1);
             rig.pool.free(p, None).unwrap();
         }
-        assert!(rig.mapped() <= 4 * size.max(2 * MIB), "{:?}", rig.pool.stats());
+        // Not the hundred blocks there were: as many as the device is behind.
+        assert!(rig.mapped() <= 25 * size.max(2 * MIB), "{:?}", rig.pool.stats());
         rig.close();
     }
 }

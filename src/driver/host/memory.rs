@@ -142,7 +142,7 @@ impl Memory {
                 h.0, x.size
             )));
         }
-        if va % self.granularity != 0 {
+        if !va.is_multiple_of(self.granularity) {
             return Err(Error::invalid(format!("{va:#x} is not a multiple of the granularity, {}", self.granularity)));
         }
         let owner = x.dev;

@@ -279,7 +279,7 @@ fn own_file(size: u64) -> Result<(OwnedFd, (u64, u64))> {
 
 /// `size` must be a multiple of the granularity and not 0.
 pub(super) fn check_size(what: &str, size: u64, granularity: u64) -> Result<()> {
-    if size == 0 || size % granularity != 0 {
+    if size == 0 || !size.is_multiple_of(granularity) {
         return Err(Error::invalid(format!(
             "{what} of {size} bytes: sizes are multiples of the granularity, {granularity} bytes, and not 0"
         )));

@@ -1,0 +1,67 @@
+/* Children of a process that has started gpumem are refused; the parent goes on. */
+#include "harness.h"
+
+static void a_child_is_refused_and_the_parent_goes_on(void) {
+    void *p = gpumem_malloc(100000);
+    gpumem_stream s = must_stream();
+    pid_t child;
+    fill(p, 100000, 1, s);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        gpumem_stats stats;
+        void *q = &stats;
+        int n = -5;
+        GPUMEM_INIT(&stats);
+        CHECK(gpumem_malloc(10) == NULL);
+        CHECK(gpumem_last_status() == GPUMEM_ERROR_FORKED);
+        CHECK(gpumem_last_error(NULL, 0) > 0);
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_malloc_async(10, s, &q));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_free_async(p, s));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_realloc_async(p, 10, s, &q));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_record_stream(p, s));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_memset_async(p, 0, 10, s));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_memcpy(p, &n, sizeof n));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stream_create(&s));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stream_sync(s));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stream_destroy(s));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_device_count(&n));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_device_sync());
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stats_get(0, &stats));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_dump(0, NULL, 0, NULL));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_trim(0));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_validate());
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_init(NULL));
+        CHECK(q == &stats && n == -5);
+        gpumem_free(p); /* nothing */
+        gpumem_free(p);
+        CHECK(gpumem_version() > 0);
+        exit(0); /* with the exit handlers */
+    }
+    CHECK(exit_code(child) == 0);
+    CHECK(holds(p, 100000, 1, s));
+    OK(gpumem_free_async(p, s));
+    OK(gpumem_stream_destroy(s));
+    nothing_left();
+}
+
+/* A child made before gpumem starts may use it, and so may its parent. */
+static void before_the_start_anybody_may(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        void *p = gpumem_malloc(1000);
+        CHECK(p != NULL);
+        fill(p, 1000, 7, NULL);
+        gpumem_free(p);
+        exit(0);
+    }
+    CHECK(exit_code(child) == 0);
+}
+
+int main(void) {
+    RUN(before_the_start_anybody_may);
+    RUN(a_child_is_refused_and_the_parent_goes_on);
+    RUN(a_child_is_refused_and_the_parent_goes_on);
+    return 0;
+}

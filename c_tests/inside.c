@@ -1,0 +1,145 @@
+/* Statistics, dumps, limits and trimming. */
+#include "harness.h"
+
+static void statistics_add_up(void) {
+    gpumem_stats before = stats_now(), now;
+    void *p = gpumem_malloc(10 * MIB), *q = gpumem_malloc(100);
+    now = stats_now();
+    CHECK(now.size == sizeof now);
+    CHECK(now.requested == before.requested + 10 * MIB + 100);
+    CHECK(now.allocations == before.allocations + 2);
+    CHECK(now.mallocs == before.mallocs + 2);
+    CHECK(now.live >= now.requested);
+    CHECK(now.mapped >= now.live);
+    CHECK(now.peak_mapped >= now.mapped);
+    CHECK(now.peak_live >= now.live);
+    CHECK(now.reserved >= now.mapped);
+    gpumem_free(p);
+    gpumem_free(q);
+    now = stats_now();
+    CHECK(now.requested == before.requested);
+    CHECK(now.allocations == before.allocations);
+    CHECK(now.frees == before.frees + 2);
+    CHECK(now.peak_live >= 10 * MIB);
+}
+
+static void peaks_can_be_reset(void) {
+    int device = 0;
+    void *p = gpumem_malloc(20 * MIB);
+    CHECK(stats_now().peak_live >= 20 * MIB);
+    gpumem_free(p);
+    OK(gpumem_device_sync());
+    CHECK(stats_now().peak_live >= 20 * MIB);
+    OK(gpumem_trim(0));
+    OK(gpumem_device_get(&device));
+    OK(gpumem_stats_reset_peak(device));
+    CHECK(stats_now().peak_live < 20 * MIB);
+    CHECK(stats_now().peak_mapped == stats_now().mapped);
+}
+
+static void trim_gives_free_memory_back(void) {
+    void *keep = gpumem_malloc(1 * MIB), *p = gpumem_malloc(64 * MIB);
+    fill(keep, 1 * MIB, 8, NULL);
+    CHECK(stats_now().mapped >= 65 * MIB);
+    gpumem_free(p);
+    OK(gpumem_device_sync());
+    OK(gpumem_trim(0));
+    CHECK(stats_now().mapped < 64 * MIB);
+    CHECK(holds(keep, 1 * MIB, 8, NULL));
+    OK(gpumem_validate());
+    gpumem_free(keep);
+    nothing_left();
+}
+
+static void older_programs_get_what_they_know(void) {
+    gpumem_stats stats;
+    memset(&stats, 0x5a, sizeof stats);
+    stats.size = 200; /* the first version */
+    OK(gpumem_stats_get(0, &stats));
+    CHECK(stats.size == 200);
+}
+
+static void newer_programs_get_zeros_for_what_the_library_lacks(void) {
+    struct {
+        gpumem_stats known;
+        uint64_t unknown[4];
+    } future;
+    memset(&future, 0x5a, sizeof future);
+    future.known.size = sizeof future;
+    OK(gpumem_stats_get(0, &future.known));
+    CHECK(future.known.size == sizeof(gpumem_stats));
+    CHECK(future.unknown[0] == 0 && future.unknown[3] == 0);
+}
+
+static void dumps_list_regions(void) {
+    size_t needed = 0, again = 0;
+    char *text, small[8];
+    void *p = gpumem_malloc(3 * MIB);
+    OK(gpumem_dump(0, NULL, 0, &needed));
+    CHECK(needed > 1);
+    text = (char *)malloc(needed + 4096);
+    CHECK(text != NULL);
+    memset(text, 'x', needed + 4096);
+    OK(gpumem_dump(0, text, needed + 4096, &again));
+    CHECK(strlen(text) + 1 == again);
+    CHECK(strchr(text, '\n') != NULL);
+    memset(small, 'x', sizeof small);
+    OK(gpumem_dump(0, small, 4, &again));
+    CHECK(small[3] == '\0' && small[4] == 'x');
+    CHECK(again > 4);
+    CHECK(strncmp(small, text, 3) == 0);
+    OK(gpumem_dump(0, text, needed, NULL));
+    free(text);
+    gpumem_free(p);
+}
+
+static void driver_calls_are_counted(void) {
+    gpumem_driver_call calls[64];
+    size_t count = 0, i;
+    uint64_t before = 0, after = 0;
+    void *p = gpumem_malloc(1000);
+    int round;
+    for (round = 0; round < 2; round++) {
+        memset(calls, 0x5a, sizeof calls);
+        OK(gpumem_driver_calls(calls, 64, &count));
+        CHECK(count > 0 && count <= 64);
+        for (i = 0; i < count; i++) {
+            CHECK(memchr(calls[i].name, '\0', sizeof calls[i].name) != NULL && calls[i].name[0] != '\0');
+            if (strcmp(calls[i].name, "set_async") == 0) *(round == 0 ? &before : &after) = calls[i].calls;
+        }
+        if (round == 0) OK(gpumem_memset(p, 0, 1000));
+    }
+    CHECK(after == before + 1);
+    memset(calls, 0x5a, sizeof calls);
+    OK(gpumem_driver_calls(calls, 1, &count));
+    CHECK(count > 1 && calls[1].name[0] == 0x5a);
+    OK(gpumem_driver_calls(NULL, 0, NULL));
+    gpumem_free(p);
+}
+
+static void a_limit_limits(void) {
+    void *p = NULL;
+    OK(gpumem_device_sync());
+    OK(gpumem_trim(0));
+    OK(gpumem_set_limit(0, 64 * MIB));
+    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_malloc_async(128 * MIB, NULL, &p));
+    CHECK(p == NULL);
+    p = must_malloc_async(16 * MIB, NULL);
+    gpumem_free(p);
+    OK(gpumem_set_limit(0, 0));
+    p = must_malloc_async(128 * MIB, NULL);
+    gpumem_free(p);
+    nothing_left();
+}
+
+int main(void) {
+    RUN(statistics_add_up);
+    RUN(peaks_can_be_reset);
+    RUN(trim_gives_free_memory_back);
+    RUN(older_programs_get_what_they_know);
+    RUN(newer_programs_get_zeros_for_what_the_library_lacks);
+    RUN(dumps_list_regions);
+    RUN(driver_calls_are_counted);
+    RUN(a_limit_limits);
+    return 0;
+}

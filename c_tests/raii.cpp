@@ -1,0 +1,119 @@
+// gpumem.hpp: objects own, exceptions tell, and a moved-from object owns nothing.
+#include "harness.h"
+#include <gpumem.hpp>
+#include <utility>
+#include <vector>
+
+template <class E, class F> static bool throws(F call) {
+    try {
+        call();
+    } catch (const E &e) {
+        return e.what()[0] != '\0';
+    }
+    return false;
+}
+
+static void buffers_own_their_memory() {
+    {
+        gpumem::unique_buffer<float> a(1000), b;
+        CHECK(a && !b);
+        CHECK(a.size() == 1000 && a.size_bytes() == 4000 && gpumem_usable_size(a.data()) >= 4000);
+        fill(a.data(), a.size_bytes(), 1, nullptr);
+        b = std::move(a);
+        CHECK(!a && a.size() == 0 && b.size() == 1000);
+        CHECK(holds(b.data(), b.size_bytes(), 1, nullptr));
+        gpumem::unique_buffer<float> c(std::move(b));
+        CHECK(!b && c);
+        c = gpumem::unique_buffer<float>(5);
+        CHECK(stats_now().allocations == 1);
+        float *raw = c.release();
+        CHECK(!c && raw != nullptr);
+        gpumem_free(raw);
+        c.reset();
+        std::vector<gpumem::unique_buffer<char>> many;
+        for (int i = 0; i < 20; i++) many.emplace_back(static_cast<std::size_t>(i) * 100);
+        CHECK(stats_now().allocations == 20);
+    }
+    nothing_left();
+}
+
+static void scoped_buffers_follow_their_stream() {
+    gpumem::stream s, t;
+    unsigned char out[20];
+    for (int i = 0; i < 20; i++) {
+        gpumem::scoped_async_buffer<unsigned char> buffer(100000, s);
+        gpumem::check(gpumem_memset_async(buffer.data(), i, buffer.size_bytes(), s.get()));
+        gpumem::check(gpumem_memcpy_async(&out[i], buffer.data() + 99999, 1, s.get()));
+    }
+    s.sync();
+    for (int i = 0; i < 20; i++) CHECK(out[i] == i);
+    {
+        gpumem::scoped_async_buffer<int> grows(10, s.get());
+        fill(grows.data(), 40, 3, s.get());
+        grows.resize(1000000);
+        CHECK(grows.size() == 1000000);
+        CHECK(holds(grows.data(), 40, 3, s.get()));
+        t.wait(s);
+        CHECK(holds(grows.data(), 40, 3, t.get()));
+    }
+    gpumem::stream moved(std::move(t));
+    CHECK(t.get() == nullptr && moved.get() != nullptr);
+    moved = gpumem::stream();
+    moved.sync();
+    nothing_left();
+}
+
+static void failures_are_exceptions() {
+    const std::size_t much = std::size_t(1) << 62;
+    CHECK(throws<gpumem::bad_alloc>([&] { gpumem::unique_buffer<char> b(much); }));
+    CHECK(throws<std::bad_alloc>([&] { gpumem::unique_buffer<char> b(much); }));
+    CHECK(throws<std::bad_alloc>([&] { gpumem::unique_buffer<double> b(much); })); // count * 8 overflows
+    CHECK(throws<std::bad_alloc>([&] { gpumem::scoped_async_buffer<char> b(much, gpumem_stream(nullptr)); }));
+    CHECK(throws<gpumem::error>([] { gpumem::check(gpumem_device_set(999)); }));
+    CHECK(throws<std::runtime_error>([] { gpumem::check(gpumem_device_set(999)); }));
+    try {
+        gpumem::check(gpumem_device_set(999));
+    } catch (const gpumem::error &e) {
+        CHECK(e.status() == GPUMEM_ERROR_INVALID);
+        CHECK(std::string(e.what()).find("999") != std::string::npos);
+    }
+    gpumem::stream s;
+    gpumem::scoped_async_buffer<char> keeps(100, s);
+    char *before = keeps.data();
+    CHECK(throws<std::bad_alloc>([&] { keeps.resize(much); }));
+    CHECK(keeps.data() == before && keeps.size() == 100);
+}
+
+static void the_resource_allocates() {
+    gpumem::memory_resource mr, same, here(0);
+    gpumem::stream s;
+    CHECK(mr == same && mr != here);
+    gpumem::stream_ref ref{s.get()};
+    void *p = mr.allocate(ref, 1000), *q = here.allocate(ref, 1000, 4096);
+    CHECK(p != nullptr && reinterpret_cast<std::uintptr_t>(q) % 4096 == 0);
+    fill(p, 1000, 1, s.get());
+    CHECK(holds(p, 1000, 1, s.get()));
+    mr.deallocate(ref, p, 1000);
+    here.deallocate(ref, q, 1000, 4096);
+    p = mr.allocate_sync(500, 256);
+    fill(p, 500, 2, s.get()); // any stream, at once
+    CHECK(holds(p, 500, 2, s.get()));
+    mr.deallocate_sync(p, 500, 256);
+    CHECK(throws<std::bad_alloc>([&] { (void)mr.allocate(ref, std::size_t(1) << 62); }));
+    CHECK(throws<gpumem::error>([&] { (void)mr.allocate(ref, 1, 3); }));
+    CHECK(throws<gpumem::error>([&] { (void)gpumem::memory_resource(999).allocate_sync(1); }));
+    gpumem::allocator<int> a(s.get());
+    gpumem::allocator<char> b(a);
+    CHECK(a == gpumem::allocator<int>(b));
+    int *n = a.allocate(10);
+    a.deallocate(n, 10);
+    nothing_left();
+}
+
+int main() {
+    RUN(buffers_own_their_memory);
+    RUN(scoped_buffers_follow_their_stream);
+    RUN(failures_are_exceptions);
+    RUN(the_resource_allocates);
+    return 0;
+}

@@ -1,0 +1,322 @@
+// gpumem for C++17: ownership by objects, failures by exceptions, and a memory resource for CCCL, RMM and Thrust.
+//
+// Header-only over gpumem.h, whose conventions hold. Nothing here dereferences device memory: T is the type of the
+// elements on the device, and copies are the caller's.
+//
+// Threads: different objects may be used from different threads at once, one object from one thread at a time.
+// Exceptions: gpumem::bad_alloc (a std::bad_alloc) when memory is short, gpumem::error (a std::runtime_error) for
+// everything else. Destructors, reset() and deallocate() never throw; what fails in them is kept as the thread's last
+// error and counted in gpumem_stats.
+#ifndef GPUMEM_HPP
+#define GPUMEM_HPP
+
+#include <gpumem.h>
+
+#include <cstddef>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+// CCCL 3 has the memory resource concepts in the form used here. Define GPUMEM_NO_CCCL to leave it out.
+#if !defined(GPUMEM_NO_CCCL) && defined(__has_include)
+#if __has_include(<cuda_runtime_api.h>) && __has_include(<cuda/std/version>)
+#include <cuda/std/version>
+#if defined(CCCL_MAJOR_VERSION) && CCCL_MAJOR_VERSION >= 3
+#if __has_include(<cuda/memory_resource>) && __has_include(<cuda/stream_ref>)
+#include <cuda/memory_resource>
+#include <cuda/stream_ref>
+#define GPUMEM_HAS_CCCL 1
+#endif
+#endif
+#endif
+#endif
+#ifndef GPUMEM_HAS_CCCL
+#define GPUMEM_HAS_CCCL 0
+#endif
+
+namespace gpumem {
+
+// ---- errors ---------------------------------------------------------------------------------------------------------
+
+// The text of this thread's last failed call, with the name of its status in front.
+inline std::string last_error_text() {
+    std::string text(gpumem_last_error(nullptr, 0), '\0');
+    gpumem_last_error(text.data(), text.size() + 1);
+    return std::string(gpumem_status_name(gpumem_last_status())) + ": " + text;
+}
+
+// Any failure but a lack of memory.
+class error : public std::runtime_error {
+  public:
+    error(gpumem_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
+    gpumem_status status() const noexcept { return status_; }
+
+  private:
+    gpumem_status status_;
+};
+
+// GPUMEM_ERROR_OUT_OF_MEMORY.
+class bad_alloc : public std::bad_alloc {
+  public:
+    explicit bad_alloc(const std::string &text) : text_(text) {}
+    const char *what() const noexcept override { return text_.what(); }
+    gpumem_status status() const noexcept { return GPUMEM_ERROR_OUT_OF_MEMORY; }
+
+  private:
+    std::runtime_error text_; // copies without throwing, as an exception must
+};
+
+// Throws this thread's last error as the exception for its status.
+[[noreturn]] inline void throw_last_error(gpumem_status status) {
+    if (status == GPUMEM_ERROR_OUT_OF_MEMORY) {
+        throw bad_alloc(last_error_text());
+    }
+    throw error(status, last_error_text());
+}
+
+// Throws when a call of gpumem.h has failed: gpumem::check(gpumem_trim(0));
+inline void check(gpumem_status status) {
+    if (status != GPUMEM_OK) {
+        throw_last_error(status);
+    }
+}
+
+// ---- streams --------------------------------------------------------------------------------------------------------
+
+// Owns a stream of the current device. A gpumem_stream is a cudaStream_t, so get() can be given to CUDA.
+class stream {
+  public:
+    stream() { check(gpumem_stream_create(&handle_)); }
+    stream(stream &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    stream &operator=(stream &&other) noexcept {
+        stream(std::move(other)).swap(*this);
+        return *this;
+    }
+    stream(const stream &) = delete;
+    stream &operator=(const stream &) = delete;
+    ~stream() {
+        if (handle_ != nullptr) {
+            gpumem_stream_destroy(handle_);
+        }
+    }
+
+    gpumem_stream get() const noexcept { return handle_; }
+    // Blocks until everything submitted is done.
+    void sync() const { check(gpumem_stream_sync(handle_)); }
+    // Later work here waits, on the device, for what has been submitted to another stream.
+    void wait(const stream &on) const { check(gpumem_stream_wait(handle_, on.handle_)); }
+    void swap(stream &other) noexcept { std::swap(handle_, other.handle_); }
+
+  private:
+    gpumem_stream handle_ = nullptr;
+};
+
+// ---- buffers --------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <class T> std::size_t bytes_of(std::size_t count) {
+    static_assert(std::is_trivially_copyable<T>::value, "device memory holds bytes; no constructor runs there");
+    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
+        throw bad_alloc("gpumem: " + std::to_string(count) + " elements of " + std::to_string(sizeof(T)) +
+                        " bytes exceed the address space");
+    }
+    return count * sizeof(T);
+}
+
+} // namespace detail
+
+// Owns device memory for count elements, allocated and freed in the order of the legacy default stream, as
+// gpumem_malloc and gpumem_free. Move-only, like std::unique_ptr.
+template <class T> class unique_buffer {
+  public:
+    unique_buffer() noexcept = default;
+    explicit unique_buffer(std::size_t count) : size_(count) {
+        data_ = static_cast<T *>(gpumem_malloc(detail::bytes_of<T>(count)));
+        if (data_ == nullptr) {
+            throw_last_error(gpumem_last_status());
+        }
+    }
+    unique_buffer(unique_buffer &&other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    unique_buffer &operator=(unique_buffer &&other) noexcept {
+        unique_buffer(std::move(other)).swap(*this);
+        return *this;
+    }
+    unique_buffer(const unique_buffer &) = delete;
+    unique_buffer &operator=(const unique_buffer &) = delete;
+    ~unique_buffer() { gpumem_free(data_); }
+
+    T *data() const noexcept { return data_; }
+    // Elements, not bytes.
+    std::size_t size() const noexcept { return size_; }
+    std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+    explicit operator bool() const noexcept { return data_ != nullptr; }
+    // Gives the memory up; the caller frees it.
+    T *release() noexcept {
+        size_ = 0;
+        return std::exchange(data_, nullptr);
+    }
+    // Frees now.
+    void reset() noexcept { unique_buffer().swap(*this); }
+    void swap(unique_buffer &other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+    }
+
+  private:
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+// Device memory for the length of a scope, in the order of one stream: work submitted to the stream inside the scope may
+// use it, and the end of the scope waits for nothing. The stream must outlive the scope.
+template <class T> class scoped_async_buffer {
+  public:
+    scoped_async_buffer(std::size_t count, gpumem_stream s) : size_(count), stream_(s) {
+        void *p = nullptr;
+        check(gpumem_malloc_async(detail::bytes_of<T>(count), s, &p));
+        data_ = static_cast<T *>(p);
+    }
+    scoped_async_buffer(std::size_t count, const stream &s) : scoped_async_buffer(count, s.get()) {}
+    scoped_async_buffer(const scoped_async_buffer &) = delete;
+    scoped_async_buffer &operator=(const scoped_async_buffer &) = delete;
+    ~scoped_async_buffer() { gpumem_free_async(data_, stream_); }
+
+    T *data() const noexcept { return data_; }
+    // Elements, not bytes.
+    std::size_t size() const noexcept { return size_; }
+    std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+    gpumem_stream get_stream() const noexcept { return stream_; }
+    // Changes the number of elements, keeping their contents, in the order of the stream. data() may change.
+    void resize(std::size_t count) {
+        void *p = nullptr;
+        check(gpumem_realloc_async(data_, detail::bytes_of<T>(count), stream_, &p));
+        data_ = static_cast<T *>(p);
+        size_ = count;
+    }
+
+  private:
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+    gpumem_stream stream_ = nullptr;
+};
+
+// ---- memory resource ------------------------------------------------------------------------------------------------
+
+#if GPUMEM_HAS_CCCL
+using stream_ref = ::cuda::stream_ref;
+#else
+// What cuda::stream_ref is where CCCL is: a stream that somebody else owns.
+class stream_ref {
+  public:
+    stream_ref(gpumem_stream s) noexcept : handle_(s) {}
+    stream_ref(const stream &s) noexcept : handle_(s.get()) {}
+    gpumem_stream get() const noexcept { return handle_; }
+
+  private:
+    gpumem_stream handle_;
+};
+#endif
+
+// gpumem as a memory resource. With CCCL 3 it models cuda::mr::resource_with<cuda::mr::device_accessible>, so it goes
+// into cuda::mr::any_resource and resource_ref, and from there into RMM 26 (rmm::device_buffer, the adaptors,
+// rmm::mr::set_current_device_resource) and Thrust (rmm::exec_policy, rmm::device_vector). A value: copies are equal.
+class memory_resource {
+  public:
+    static constexpr std::size_t default_alignment = 256;
+
+    // On the device of the stream, or the current one.
+    memory_resource() noexcept = default;
+    // On one device, whatever is current.
+    explicit memory_resource(int device) noexcept : flags_(GPUMEM_MALLOC_ON_DEVICE), device_(device) {}
+
+    // In stream order, as gpumem_malloc_async.
+    void *allocate(stream_ref s, std::size_t bytes, std::size_t alignment = default_alignment) {
+        return allocate_on(s.get(), bytes, alignment);
+    }
+    // In stream order, as gpumem_free_async.
+    void deallocate(stream_ref s, void *p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
+        (void)bytes;
+        (void)alignment;
+        gpumem_free_async(p, s.get());
+    }
+    // Usable on every stream at once, so this waits for the default stream. Prefer allocate().
+    void *allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
+        void *p = allocate_on(nullptr, bytes, alignment);
+        const gpumem_status done = gpumem_stream_sync(nullptr);
+        if (done != GPUMEM_OK) {
+            const std::string text = last_error_text();
+            gpumem_free(p);
+            throw error(done, text);
+        }
+        return p;
+    }
+    // The caller has waited for all use of the memory.
+    void deallocate_sync(void *p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
+        (void)bytes;
+        (void)alignment;
+        gpumem_free(p);
+    }
+
+    friend bool operator==(const memory_resource &a, const memory_resource &b) noexcept {
+        return a.flags_ == b.flags_ && a.device_ == b.device_;
+    }
+    friend bool operator!=(const memory_resource &a, const memory_resource &b) noexcept { return !(a == b); }
+#if GPUMEM_HAS_CCCL
+    friend constexpr void get_property(const memory_resource &, ::cuda::mr::device_accessible) noexcept {}
+#endif
+
+  private:
+    void *allocate_on(gpumem_stream s, std::size_t bytes, std::size_t alignment) const {
+        gpumem_malloc_options options;
+        GPUMEM_INIT(&options);
+        options.flags = flags_;
+        options.bytes = bytes;
+        options.alignment = alignment;
+        options.stream = s;
+        options.device = device_;
+        void *p = nullptr;
+        check(gpumem_malloc_with(&options, &p));
+        return p;
+    }
+
+    std::uint32_t flags_ = 0;
+    int device_ = 0;
+};
+
+#if GPUMEM_HAS_CCCL
+static_assert(::cuda::mr::resource_with<memory_resource, ::cuda::mr::device_accessible>,
+              "gpumem::memory_resource is not what this CCCL calls a resource");
+#endif
+
+// An allocator bound to a stream, for Thrust's temporary memory: thrust::cuda::par_nosync(alloc).on(stream), with
+// gpumem::allocator<char> alloc(stream).
+template <class T> class allocator {
+  public:
+    using value_type = T;
+
+    explicit allocator(gpumem_stream s) noexcept : stream_(s) {}
+    template <class U> allocator(const allocator<U> &other) noexcept : stream_(other.get_stream()) {}
+
+    T *allocate(std::size_t count) {
+        void *p = nullptr;
+        check(gpumem_malloc_async(detail::bytes_of<T>(count), stream_, &p));
+        return static_cast<T *>(p);
+    }
+    void deallocate(T *p, std::size_t) noexcept { gpumem_free_async(p, stream_); }
+    gpumem_stream get_stream() const noexcept { return stream_; }
+
+    friend bool operator==(const allocator &a, const allocator &b) noexcept { return a.stream_ == b.stream_; }
+    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
+
+  private:
+    gpumem_stream stream_;
+};
+
+} // namespace gpumem
+
+#endif

@@ -1,0 +1,61 @@
+# make install PREFIX=/usr/local [DESTDIR=/staging] [LIBDIR=...] [INCLUDEDIR=...]: the library, its headers, a
+# pkg-config file and a CMake package. make uninstall takes the same variables.
+#
+# The installed library is linked here, from a static one: its symbols carry the version GPUMEM_0, and rustc's own link
+# of a shared library cannot be given one (it passes a version script that no second one can be combined with).
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+CARGO ?= cargo
+TARGET ?= $(or $(CARGO_TARGET_DIR),target)
+INSTALL ?= install
+# The cargo profile to build with; the tests use dev, which links in seconds.
+CARGO_PROFILE ?= release
+# Set to nothing to keep debug information in the installed library.
+STRIP_FLAGS ?= -Wl,--strip-debug
+
+GPUMEM_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+GPUMEM_SOVERSION := 0
+# Its own target folder: this build has another crate type, and would otherwise undo and redo the ordinary one.
+PACKAGE_DIR := $(TARGET)/package
+PACKAGE_STATIC := $(PACKAGE_DIR)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/libgpumem.a
+PACKAGE_LIB := $(PACKAGE_DIR)/libgpumem.so.$(GPUMEM_VERSION)
+
+# The linker that comes with Rust, where it does: GNU ld would export the name of the version as a symbol of its own.
+RUST_LLD = $(shell d="$$(rustc --print sysroot 2>/dev/null)/lib/rustlib/$$(rustc -vV 2>/dev/null | sed -n 's/^host: //p')/bin/gcc-ld"; \
+	test -x "$$d/ld.lld" && echo "-fuse-ld=lld -B$$d")
+
+.PHONY: package install uninstall
+
+package:
+	$(CARGO) rustc -p gpumem --lib --profile $(CARGO_PROFILE) --crate-type staticlib --target-dir $(PACKAGE_DIR)
+	$(CC) $(RUST_LLD) -shared -o $(PACKAGE_LIB) -Wl,-soname,libgpumem.so.$(GPUMEM_SOVERSION) \
+		-Wl,--version-script=mk/gpumem.map -Wl,-z,nodelete,-z,relro,-z,now,-z,noexecstack \
+		-Wl,--no-undefined -Wl,--gc-sections -Wl,--as-needed $(STRIP_FLAGS) \
+		-Wl,--whole-archive $(PACKAGE_STATIC) -Wl,--no-whole-archive \
+		-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
+
+# A file with @NAMES@ filled in: $(call fill,template,to)
+define fill
+	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
+		-e 's|@VERSION@|$(GPUMEM_VERSION)|g' -e 's|@SOVERSION@|$(GPUMEM_SOVERSION)|g' \
+		-e "s|@INCLUDEDIR_FROM_LIBDIR@|$$(realpath -m --relative-to='$(LIBDIR)' '$(INCLUDEDIR)')|g" \
+		$(1) > $(PACKAGE_DIR)/$(notdir $(2))
+	$(INSTALL) -m 644 $(PACKAGE_DIR)/$(notdir $(2)) '$(DESTDIR)$(2)'
+endef
+
+install: package
+	$(INSTALL) -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(LIBDIR)/cmake/gpumem' '$(DESTDIR)$(INCLUDEDIR)'
+	$(INSTALL) -m 755 $(PACKAGE_LIB) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_VERSION)'
+	ln -sf libgpumem.so.$(GPUMEM_VERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_SOVERSION)'
+	ln -sf libgpumem.so.$(GPUMEM_SOVERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so'
+	$(INSTALL) -m 644 include/gpumem.h include/gpumem.hpp '$(DESTDIR)$(INCLUDEDIR)'
+	$(call fill,mk/gpumem.pc.in,$(LIBDIR)/pkgconfig/gpumem.pc)
+	$(call fill,cmake/gpumem-config.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config.cmake)
+	$(call fill,cmake/gpumem-config-version.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config-version.cmake)
+
+uninstall:
+	rm -f '$(DESTDIR)$(LIBDIR)'/libgpumem.so* '$(DESTDIR)$(INCLUDEDIR)'/gpumem.h '$(DESTDIR)$(INCLUDEDIR)'/gpumem.hpp
+	rm -f '$(DESTDIR)$(LIBDIR)/pkgconfig/gpumem.pc'
+	rm -rf '$(DESTDIR)$(LIBDIR)/cmake/gpumem'

@@ -1,0 +1,178 @@
+//! Mapping and unmapping: runs of extents at fresh addresses, zombies at old ones, and what to do when the driver
+//! refuses an undo.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::extent::Extent;
+use super::heap::Heap;
+use super::order::Tag;
+use super::{lock, too_large, Pool, Zombie};
+use crate::base::size::human;
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::driver::{PhysFlags, PhysHandle};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Fewest zombies that one slow-path call may unmap: no caller pays for all of a large stitch, and the queue still
+/// drains faster than stitches fill it.
+pub(super) const REAP_BATCH: usize = 256;
+
+impl Pool {
+    /// Takes addresses for a run: right at `behind` when that is given (`None` if there is no room), else wherever
+    /// there is room.
+    pub(super) fn take_addresses(&self, behind: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
+        let mut core = lock(&self.core);
+        if let Some(end) = behind {
+            return Ok(core.holes.take_at(end, len).then_some(end));
+        }
+        let align = align.max(self.page);
+        if let Some(va) = core.holes.take(len, align) {
+            return Ok(Some(va));
+        }
+        self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
+        core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation has no room"))
+    }
+
+    /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at once cannot exceed it;
+    /// [`Pool::sub_mapped`] gives them back.
+    pub(super) fn claim(&self, bytes: u64) -> Result<()> {
+        let limit = self.limit.load(Relaxed);
+        let claimed = self
+            .counters
+            .mapped
+            .fetch_update(Relaxed, Relaxed, |now| now.checked_add(bytes).filter(|&then| then <= limit || bytes == 0));
+        match claimed {
+            Ok(_) => Ok(()),
+            Err(now) => Err(Error::new(
+                Status::OutOfMemory,
+                format!("{} more than the {} mapped are over the limit of {}", human(bytes), human(now), human(limit)),
+            )),
+        }
+    }
+
+    /// Marks the stream's own order if zombies of it wait for a marker, so that they can go soon.
+    pub(super) fn mark_zombies(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
+        let waits = |z: &Zombie| z.tag.lane() == heap.number && !self.order.marked(z.tag);
+        let pending = self.counters.zombie_bytes.load(Relaxed) > 0 && lock(&self.core).zombies.iter().any(waits);
+        if pending {
+            self.order.mark(&*self.driver, heap.number, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing, and then the `len`
+    /// bytes of addresses are holes again.
+    pub(super) fn map_run(
+        &self,
+        va: u64,
+        len: u64,
+        moved: impl Iterator<Item = Extent>,
+        creates: &[u64],
+    ) -> Result<Vec<Extent>> {
+        let mut run: Vec<Extent> = moved.collect();
+        let first_new = run.len();
+        let mut mapped = 0;
+        let created = creates.iter().sum();
+        if let Err(e) = self.claim(created) {
+            lock(&self.core).holes.give(va, len);
+            return Err(e);
+        }
+        let done = (|| {
+            for &size in creates {
+                let handle = self.driver.phys_create(self.dev, size, PhysFlags::default())?;
+                run.push(Extent { handle, size });
+            }
+            for e in &run {
+                self.driver.map(self.dev, va + mapped, e.size, e.handle)?;
+                mapped += e.size;
+            }
+            self.driver.set_access(va, mapped, &self.access)
+        })();
+        if let Err(e) = done {
+            self.sub_mapped(created);
+            if mapped < len {
+                lock(&self.core).holes.give(va + mapped, len - mapped);
+            }
+            let mut undo = self.undo_map(va, mapped);
+            for x in &run[first_new..] {
+                undo = undo.and(self.drop_handle(x.handle));
+            }
+            return Err(match undo {
+                Ok(()) => e,
+                Err(u) => {
+                    Error::new(e.status, format!("{}; undoing it failed too and is put off: {}", e.message, u.message))
+                }
+            });
+        }
+        self.note_peak();
+        Ok(run)
+    }
+
+    /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes again. If the driver
+    /// will not, they are zombies, and unmapped some time later.
+    pub(super) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let done = self.driver.unmap(va, len);
+        let mut core = lock(&self.core);
+        match done {
+            Ok(()) => core.holes.give(va, len),
+            Err(_) => {
+                core.zombies.push_back(Zombie { addr: va, size: len, tag: Tag::SETTLED });
+                self.counters.zombie_bytes.fetch_add(len, Relaxed);
+            }
+        }
+        done
+    }
+
+    /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan, and dropped some time
+    /// later.
+    pub(super) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
+        self.driver.phys_release(handle).inspect_err(|_| lock(&self.core).orphans.push(handle))
+    }
+
+    /// Drops the handles that could not be dropped before.
+    pub(super) fn drop_orphans(&self) -> Result<()> {
+        let orphans = std::mem::take(&mut lock(&self.core).orphans);
+        // Each is tried, whatever becomes of the others.
+        let mut done = Ok(());
+        for h in orphans {
+            done = done.and(self.drop_handle(h));
+        }
+        done
+    }
+
+    /// Unmaps at least `most` (or half of all) zombies, of those that the device has passed; their addresses become holes.
+    pub(super) fn reap(&self, most: usize) -> Result<()> {
+        if self.counters.zombie_bytes.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let lanes: std::collections::BTreeSet<u32> = {
+            let core = lock(&self.core);
+            core.zombies.iter().filter(|z| !self.order.settled(z.tag)).map(|z| z.tag.lane()).collect()
+        };
+        self.order.poll(&*self.driver, lanes)?;
+        let gone: Vec<Zombie> = {
+            let mut core = lock(&self.core);
+            let most = most.max(core.zombies.len() / 2);
+            let mut gone = Vec::new();
+            core.zombies.retain(|z| {
+                let take = gone.len() < most && self.order.settled(z.tag);
+                if take {
+                    gone.push(*z);
+                }
+                !take
+            });
+            gone
+        };
+        for (i, z) in gone.iter().enumerate() {
+            if let Err(e) = self.driver.unmap(z.addr, z.size) {
+                lock(&self.core).zombies.extend(&gone[i..]);
+                return Err(e);
+            }
+            self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
+            lock(&self.core).holes.give(z.addr, z.size);
+        }
+        Ok(())
+    }
+}

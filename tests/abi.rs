@@ -1,0 +1,129 @@
+//! What programs that are already linked depend on: exported symbols, the names in the ELF header, the layout of
+//! structures. Compared with `abi/`; `GPUMEM_BLESS=1 cargo test --test abi` rewrites it after a deliberate change.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "support/cc.rs"]
+mod cc;
+
+use gpumem::capi::alloc::{gpumem_malloc_options, gpumem_pointer_info};
+use gpumem::capi::context::gpumem_context_options;
+use gpumem::capi::device::gpumem_device_props;
+use gpumem::capi::stats::{gpumem_driver_call, gpumem_stats};
+use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_SONAME};
+use object::read::elf::{Dyn, ElfFile64, FileHeader};
+use object::{Endianness, Object, ObjectSymbol};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::mem::{align_of, offset_of, size_of};
+
+fn golden(name: &str, now: &str) -> Option<String> {
+    let path = cc::root().join("abi").join(name);
+    if std::env::var_os("GPUMEM_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, now).unwrap();
+        return None;
+    }
+    Some(std::fs::read_to_string(&path).unwrap_or_default())
+}
+
+/// Fails unless the exported symbols are the golden ones. Removing one breaks programs; adding one is blessed.
+fn compare_symbols(golden: &str, now: &BTreeSet<String>) {
+    let golden: BTreeSet<String> = golden.lines().map(str::to_owned).collect();
+    let removed: Vec<_> = golden.difference(now).collect();
+    let added: Vec<_> = now.difference(&golden).collect();
+    assert!(
+        removed.is_empty(),
+        "no longer exported: {removed:?}. Programs linked against them will not start; put them back, or raise the \
+         soname in build.rs, mk/install.mk and here, and bless"
+    );
+    assert!(
+        added.is_empty(),
+        "exported and not in abi/symbols.txt: {added:?}. If they belong to the ABI, run `GPUMEM_BLESS=1 cargo test \
+         --test abi` and commit abi/"
+    );
+}
+
+fn exported() -> BTreeSet<String> {
+    let bytes = std::fs::read(cc::cdylib()).unwrap();
+    let elf = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
+    elf.dynamic_symbols().filter(|s| s.is_definition()).map(|s| s.name().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_library_exports_the_golden_symbols_and_nothing_else() {
+    let now = exported();
+    for name in &now {
+        assert!(name.starts_with("gpumem_"), "{name} is exported without the prefix");
+    }
+    let text: String = now.iter().flat_map(|s| [s.as_str(), "\n"]).collect();
+    if let Some(golden) = golden("symbols.txt", &text) {
+        compare_symbols(&golden, &now);
+    }
+}
+
+/// The comparison can fail: each symbol in turn is missing from the library, then from the list.
+#[test]
+fn a_symbol_more_or_less_is_noticed() {
+    let now = exported();
+    let text = |names: &BTreeSet<String>| names.iter().fold(String::new(), |text, name| text + name + "\n");
+    compare_symbols(&text(&now), &now);
+    for name in &now {
+        let mut fewer = now.clone();
+        fewer.remove(name);
+        let (all, fewer_text) = (text(&now), text(&fewer));
+        let panics = |f: &(dyn Fn() + std::panic::RefUnwindSafe)| std::panic::catch_unwind(f).is_err();
+        assert!(panics(&|| compare_symbols(&all, &fewer)), "{name} removed");
+        assert!(panics(&|| compare_symbols(&fewer_text, &now)), "{name} added");
+    }
+}
+
+#[test]
+fn the_library_has_its_soname_and_stays_loaded() {
+    let bytes = std::fs::read(cc::cdylib()).unwrap();
+    let header = object::elf::FileHeader64::<Endianness>::parse(&*bytes).unwrap();
+    let endian = header.endian().unwrap();
+    let sections = header.sections(endian, &*bytes).unwrap();
+    let (entries, strings) = sections.dynamic(endian, &*bytes).unwrap().unwrap();
+    let strings = sections.strings(endian, &*bytes, strings).unwrap();
+    let value = |tag: u32| entries.iter().find(|d| d.tag32(endian) == Some(tag)).map(|d| d.d_val(endian));
+    let soname = strings.get(u32::try_from(value(DT_SONAME).unwrap()).unwrap()).unwrap();
+    assert_eq!(std::str::from_utf8(soname).unwrap(), "libgpumem.so.0");
+    assert_ne!(value(DT_FLAGS_1).unwrap() & u64::from(DF_1_NODELETE), 0, "built without -z nodelete");
+}
+
+/// Size, alignment and offsets of a structure, a line each.
+macro_rules! layout {
+    ($out:ident, $($name:ident { $($field:ident)* })*) => {$(
+        writeln!($out, "{} size {} align {}", stringify!($name), size_of::<$name>(), align_of::<$name>()).unwrap();
+        $(writeln!($out, "    {} at {}", stringify!($field), offset_of!($name, $field)).unwrap();)*
+        // A pattern without `..`: a field that is missing above does not compile.
+        let _ = |s: &$name| { let $name { $($field: _),* } = s; };
+    )*};
+}
+
+#[test]
+fn structures_have_their_golden_layout() {
+    let mut now = String::new();
+    layout! { now,
+        gpumem_context_options {
+            size backend reuse log pool prealloc_percent prealloc_bytes va_size page_size limit_bytes trim_threshold
+            host_bytes host_seed host_devices limit_percent
+        }
+        gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
+        gpumem_malloc_options { size flags bytes alignment stream tag device reserved }
+        gpumem_pointer_info { size flags base requested usable stream id tag device reserved }
+        gpumem_stats {
+            size device reserved mapped peak_mapped requested live peak_live free waiting stock holes zombies
+            largest_without_growth largest_free allocations mallocs frees extents moved stitches growths streams
+            double_frees unknown_pointers out_of_memory
+        }
+        gpumem_driver_call { name calls }
+    }
+    if let Some(golden) = golden("structs.txt", &now) {
+        assert_eq!(
+            now, golden,
+            "a structure's layout changed. Fields may be added at the end of one that begins with its size; then run \
+             `GPUMEM_BLESS=1 cargo test --test abi` and commit abi/"
+        );
+    }
+}

@@ -160,7 +160,7 @@ fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
         Some(Share::Bytes(bytes)) => config.limit = Limit::Bytes(bytes),
         Some(Share::Percent(percent)) => config.limit = Limit::Percent(percent),
     }
-    if o.va_size > LARGEST_VA || o.va_size % UNIT != 0 {
+    if o.va_size > LARGEST_VA || !o.va_size.is_multiple_of(UNIT) {
         return Err(Error::invalid(format!(
             "gpumem_context_options.va_size is {}; it is a multiple of 2 MiB up to 64 TiB",
             o.va_size

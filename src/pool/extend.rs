@@ -65,7 +65,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
         let mut may_wait = self.options.wait;
-        let mut room = self.room(want.size);
+        let mut room = self.room(st, want.size);
         let largest = self.largest_extent(want.size);
         loop {
             let Some(plan) = plan(need, self.page, largest, &sources, room) else {
@@ -174,14 +174,17 @@ impl Pool {
         Ok((sources, others))
     }
 
-    /// How much may be created for a request of `size` bytes.
-    fn room(&self, size: u64) -> Room {
-        let live = self.live_now() + size;
-        let peak = self.counters.peak_live.load(Relaxed).max(live);
-        let slack = peak / 1000 * u64::from(self.options.slack_permille);
-        let mapped = self.counters.mapped.load(Relaxed);
+    /// How much may be created for a request of `size` bytes. The slack is the heap's own and counts from when it last
+    /// started afresh, so that a workload that repeats is decided alike each time.
+    fn room(&self, st: &mut HeapState, size: u64) -> Room {
+        self.live_now();
+        st.peak_live = st.peak_live.max(st.live_bytes + size);
+        let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
         let stock = lock(&self.core).stock.bytes();
-        Room { hard: self.headroom().saturating_add(stock), cheap: (peak + slack).saturating_sub(mapped) + stock }
+        Room {
+            hard: self.headroom().saturating_add(stock),
+            cheap: (st.peak_live + slack).saturating_sub(st.extents.bytes()),
+        }
     }
 
     /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
@@ -319,7 +322,7 @@ impl Pool {
             }
             let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(need)) else {
+            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(st, need)) else {
                 return Ok(false);
             };
             match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, want) {

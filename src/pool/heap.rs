@@ -90,6 +90,8 @@ pub(super) struct HeapState {
     pub(super) frees: u64,
     /// Extents moved for this heap since it last started afresh.
     pub(super) moves: u64,
+    /// The most `live_bytes` was at a growth since then.
+    pub(super) peak_live: u64,
 }
 
 impl HeapState {
@@ -111,6 +113,7 @@ impl HeapState {
             mallocs: 0,
             frees: 0,
             moves: 0,
+            peak_live: 0,
         }
     }
 

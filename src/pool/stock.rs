@@ -127,6 +127,7 @@ impl Pool {
             self.counters.zombie_bytes.fetch_add(size, Relaxed);
         }
         st.moves = 0;
+        st.peak_live = 0;
         heap.publish(st);
     }
 }

@@ -178,7 +178,8 @@ const char *gpumem_version_string(void);
  *
  * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
  * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
- * GPUMEM_TRIM_THRESHOLD, GPUMEM_LOG, GPUMEM_POOL. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+ * GPUMEM_TRIM_THRESHOLD, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+ * GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
  * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
  */
@@ -229,9 +230,9 @@ typedef struct gpumem_context_options {
     uint32_t prealloc_percent;
     // Memory mapped when a pool starts, bytes. Not with prealloc_percent.
     uint64_t prealloc_bytes;
-    // Addresses reserved at a time per device, bytes.
+    // Addresses reserved at a time per device, bytes, a multiple of 2 MiB up to 64 TiB.
     uint64_t va_size;
-    // Smallest physical allocation, bytes, a multiple of the device's granularity.
+    // Smallest physical allocation, bytes, a power of two up to 1 GiB; at least the device's granularity is used.
     uint64_t page_size;
     // Most bytes a pool may map on one device. Not with limit_percent.
     uint64_t limit_bytes;
@@ -336,7 +337,7 @@ gpumem_status gpumem_stream_create(gpumem_stream *out);
 //
 // The handle must not be used afterwards: CUDA gives the same value to the next stream at once. Memory allocated on
 // it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
-// or with gpumem_free, which then waits for the whole device.
+// or with gpumem_free, after which its reuse waits for the whole device.
 // Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_destroy(gpumem_stream s);
 

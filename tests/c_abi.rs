@@ -122,6 +122,9 @@ fn prepare_small(command: &mut Command) -> &mut Command {
 fn run_plain(name: &str, program: &Path) {
     let out = cc::run(prepare(&mut Command::new(program)), LIMIT);
     cc::must_succeed(name, &out);
+    if name == "torch_throw" {
+        assert!(!String::from_utf8_lossy(&out.stdout).contains("skipped"), "the stub was not loaded");
+    }
 }
 
 fn run_under_valgrind(name: &str, program: &Path) {

@@ -2,13 +2,15 @@
 //!
 //! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
 //! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
-//! GPUMEM_TRIM_THRESHOLD, GPUMEM_LOG, GPUMEM_POOL. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+//! GPUMEM_TRIM_THRESHOLD, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+//! GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
 
 use super::error::gpumem_status;
 use super::guard::{guard, guard_value};
 use super::options::{self, Extensible};
+use crate::base::size::{GIB, MIB, TIB};
 use crate::base::{Error, Result};
 use crate::context::config::{Backend, Limit, Prealloc, Reuse};
 use crate::context::{Config, Context};
@@ -57,9 +59,9 @@ pub struct gpumem_context_options {
     pub prealloc_percent: u32,
     /// Memory mapped when a pool starts, bytes. Not with prealloc_percent.
     pub prealloc_bytes: u64,
-    /// Addresses reserved at a time per device, bytes.
+    /// Addresses reserved at a time per device, bytes, a multiple of 2 MiB up to 64 TiB.
     pub va_size: u64,
-    /// Smallest physical allocation, bytes, a multiple of the device's granularity.
+    /// Smallest physical allocation, bytes, a power of two up to 1 GiB; at least the device's granularity is used.
     pub page_size: u64,
     /// Most bytes a pool may map on one device. Not with limit_percent.
     pub limit_bytes: u64,
@@ -113,6 +115,11 @@ pub extern "C" fn gpumem_backend_name() -> *const c_char {
     .as_ptr()
 }
 
+/// The ranges of the environment's settings.
+const UNIT: u64 = 2 * MIB;
+const LARGEST_VA: u64 = 64 * TIB;
+const LARGEST_PAGE: u64 = GIB;
+
 fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
     let unknown = |field: &str, value: i32, prefix: &str| {
         Err(Error::invalid(format!("gpumem_context_options.{field} is {value}; use 0 or one of {prefix}_*")))
@@ -152,6 +159,18 @@ fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
         None => {}
         Some(Share::Bytes(bytes)) => config.limit = Limit::Bytes(bytes),
         Some(Share::Percent(percent)) => config.limit = Limit::Percent(percent),
+    }
+    if o.va_size > LARGEST_VA || !o.va_size.is_multiple_of(UNIT) {
+        return Err(Error::invalid(format!(
+            "gpumem_context_options.va_size is {}; it is a multiple of 2 MiB up to 64 TiB",
+            o.va_size
+        )));
+    }
+    if o.page_size != 0 && (!o.page_size.is_power_of_two() || o.page_size > LARGEST_PAGE) {
+        return Err(Error::invalid(format!(
+            "gpumem_context_options.page_size is {}; it is a power of two up to 1 GiB",
+            o.page_size
+        )));
     }
     for (field, value) in [
         (&mut config.va_size, o.va_size),
@@ -216,8 +235,8 @@ mod tests {
             pool: GPUMEM_POOL_OFF,
             prealloc_percent: 33,
             prealloc_bytes: 0,
-            va_size: 1,
-            page_size: 2,
+            va_size: 4 * MIB,
+            page_size: GIB,
             limit_bytes: 3,
             trim_threshold: 4,
             host_bytes: 5,
@@ -228,8 +247,8 @@ mod tests {
         apply(&all, &mut config).unwrap();
         let want = Config {
             backend: Backend::Host,
-            va_size: 1,
-            page_size: 2,
+            va_size: 4 * MIB,
+            page_size: GIB,
             prealloc: Prealloc::Percent(33),
             limit: Limit::Bytes(3),
             reuse: Reuse::Settled,
@@ -246,7 +265,7 @@ mod tests {
     #[test]
     fn values_out_of_range_name_their_field() {
         type Bad = (&'static str, fn(&mut gpumem_context_options));
-        let bad: [Bad; 9] = [
+        let bad: [Bad; 14] = [
             ("backend", |o| o.backend = 4),
             ("reuse", |o| o.reuse = -1),
             ("log", |o| o.log = 9),
@@ -256,6 +275,11 @@ mod tests {
             ("limit_percent", |o| o.limit_percent = 101),
             ("limit_bytes", |o| (o.limit_percent, o.limit_bytes) = (1, 1)),
             ("log", |o| o.log = i32::MIN),
+            ("va_size", |o| o.va_size = 12345),
+            ("va_size", |o| o.va_size = u64::MAX),
+            ("va_size", |o| o.va_size = 128 * TIB),
+            ("page_size", |o| o.page_size = 3 * MIB),
+            ("page_size", |o| o.page_size = 2 * GIB),
         ];
         for (field, set) in bad {
             let mut o = zero();

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn gpumem_stream_create(out: *mut gpumem_stream) -> gpumem
 ///
 /// The handle must not be used afterwards: CUDA gives the same value to the next stream at once. Memory allocated on
 /// it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
-/// or with gpumem_free, which then waits for the whole device.
+/// or with gpumem_free, after which its reuse waits for the whole device.
 /// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {

@@ -126,7 +126,8 @@ pub trait Driver: Send + Sync {
     /// The device a stream belongs to. The legacy and per-thread streams belong to the current device.
     fn stream_device(&self, s: StreamHandle) -> Result<DeviceId>;
     /// The stream's identity: never reused within the process, unlike the handle, and never 0. `PER_THREAD` has a
-    /// different identity on each thread. Identities of different devices never coincide.
+    /// different identity on each thread. Identities of different devices never coincide. `Capturing` while the stream
+    /// is being captured, when CUDA has no answer; the capture goes on.
     fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64>;
     /// Whether the stream is being captured into a graph. Legal during capture.
     fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool>;

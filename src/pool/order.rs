@@ -68,8 +68,9 @@ struct Lane {
     barrier: AtomicU64,
     /// Epochs up to here are settled.
     done: AtomicU64,
-    /// Its streams are per-thread streams, which no other thread can name: only a context marker helps those who wait.
-    per_thread: bool,
+    /// Its stream cannot be named by others (a per-thread stream) or take a marker (one that is being captured): only a
+    /// context marker helps those who wait.
+    unnamed: bool,
     /// Somebody else wants memory of this lane: the next free on it should record a marker.
     wanted: AtomicBool,
     /// Frees since the last marker that other streams' heaps wait for: a count, and bytes.
@@ -118,7 +119,7 @@ impl Order {
     }
 
     /// Opens the next lane; `None` when there are too many. Callers serialise.
-    pub(super) fn add_lane(&self, per_thread: bool) -> Option<u32> {
+    pub(super) fn add_lane(&self, unnamed: bool) -> Option<u32> {
         let n = self.count.load(Relaxed);
         let lane = Lane {
             epoch: AtomicU64::new(1),
@@ -126,7 +127,7 @@ impl Order {
             by_context: AtomicU64::new(0),
             barrier: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            per_thread,
+            unnamed,
             wanted: AtomicBool::new(false),
             due_frees: AtomicU64::new(0),
             due_bytes: AtomicU64::new(0),
@@ -172,7 +173,7 @@ impl Order {
 
     /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named from here.
     pub(super) fn only_context(&self, tag: Tag) -> bool {
-        let gone = |l: &Lane| l.per_thread || tag.epoch() <= l.barrier.load(Acquire);
+        let gone = |l: &Lane| l.unnamed || tag.epoch() <= l.barrier.load(Acquire);
         tag.lane() == CONTEXT || self.lane(tag.lane()).is_some_and(gone)
     }
 

@@ -19,6 +19,9 @@ use std::sync::Mutex;
 pub(super) enum Key {
     Handle(usize),
     PerThread(u64),
+    /// A handle whose stream is being captured: which stream it is cannot be asked then, so captures have heaps of
+    /// their own.
+    Captured(usize),
 }
 
 #[derive(Clone, Copy)]
@@ -36,6 +39,9 @@ thread_local! {
     static CACHE: [Cell<Cached>; CACHED] =
         const { [const { Cell::new(Cached { pool: 0, handle: 0, id: 0, lane: 0 }) }; CACHED] };
 }
+
+/// Stands for the identity of a stream that cannot be asked for it.
+const CAPTURED_ID: u64 = u64::MAX;
 
 /// Pool and lane of per-thread streams whose threads have ended.
 static ORPHANS: Mutex<Vec<(u64, u32)>> = Mutex::new(Vec::new());
@@ -74,7 +80,11 @@ impl Pool {
     /// The heap of a live stream that the caller's user just named.
     #[inline]
     pub(super) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
-        let id = self.driver.stream_id(self.dev, stream)?;
+        let id = match self.driver.stream_id(self.dev, stream) {
+            Ok(id) => id,
+            Err(e) if e.status == Status::Capturing => return self.captured_heap(stream),
+            Err(e) => return Err(e),
+        };
         let cell = slot(self.number, stream);
         let cached = CACHE.with(|c| c[cell].get());
         if cached.pool == self.number && cached.handle == stream.0 && cached.id == id {
@@ -89,8 +99,20 @@ impl Pool {
         Ok(heap)
     }
 
+    /// The heap of a stream that is being captured. Every allocation during a capture of this handle comes from here;
+    /// what is freed here only the context can settle.
+    #[cold]
+    fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
+        // Any identity that no stream has: the heap's stream never changes.
+        self.register_as(Key::Captured(stream.0), stream, CAPTURED_ID)
+    }
+
     fn register(&self, stream: StreamHandle, id: u64) -> Result<&Heap> {
         let key = if stream == StreamHandle::PER_THREAD { Key::PerThread(id) } else { Key::Handle(stream.0) };
+        self.register_as(key, stream, id)
+    }
+
+    fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
         let mut streams = lock(&self.streams);
         if let Some(heap) = streams.get(&key).and_then(|&lane| self.heap(lane)) {
             if heap.stream_id.load(Relaxed) != id {
@@ -109,7 +131,7 @@ impl Pool {
                 return Ok(heap);
             }
         }
-        let lane = self.order.add_lane(per_thread).ok_or_else(|| {
+        let lane = self.order.add_lane(!matches!(key, Key::Handle(_))).ok_or_else(|| {
             Error::new(
                 Status::Unsupported,
                 format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),

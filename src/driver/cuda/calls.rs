@@ -38,6 +38,23 @@ fn range(va: u64, bytes: u64) -> String {
     format!("{} at {va:#x}", size::human(bytes))
 }
 
+impl CudaDriver {
+    /// Whether a stream is being captured. A special stream needs a context bound.
+    #[inline]
+    fn captured(&self, s: StreamHandle) -> Result<bool> {
+        let mut status: u32 = 0;
+        let out = (&raw mut status).cast::<CUstreamCaptureStatus>();
+        // SAFETY: a live stream, or a special one with a context bound; writes one unsigned int.
+        let code = unsafe { (self.api.cuStreamIsCapturing)(raw_stream(s), out) };
+        // The legacy stream cannot be captured, but cannot be used either while a stream that synchronises with it is.
+        if code == CODE_CAPTURE_IMPLICIT {
+            return Ok(true);
+        }
+        self.check_stream(code, "cuStreamIsCapturing", || format!("stream {s}"))?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
+    }
+}
+
 impl Driver for CudaDriver {
     fn backend(&self) -> &'static str {
         "cuda"
@@ -227,6 +244,10 @@ impl Driver for CudaDriver {
                 None
             }
         };
+        // Asking a stream that is being captured for its id would end the capture.
+        if self.captured(s)? {
+            return Err(Error::new(Status::Capturing, format!("stream {s} of device {dev} is being captured")));
+        }
         let mut id = 0;
         // SAFETY: a live stream, or the per-thread one with a context bound; writes one integer. The id is unique for
         // the life of the program, across devices.
@@ -246,16 +267,7 @@ impl Driver for CudaDriver {
             self.alive()?;
             None
         };
-        let mut status: u32 = 0;
-        let out = (&raw mut status).cast::<CUstreamCaptureStatus>();
-        // SAFETY: a live stream, or a special one with a context bound; writes one unsigned int.
-        let code = unsafe { (self.api.cuStreamIsCapturing)(raw_stream(s), out) };
-        // The legacy stream cannot be captured, but cannot be used either while a stream that synchronises with it is.
-        if code == CODE_CAPTURE_IMPLICIT {
-            return Ok(true);
-        }
-        self.check_stream(code, "cuStreamIsCapturing", || format!("stream {s}, device {dev}"))?;
-        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
+        self.captured(s)
     }
 
     fn stream_create(&self, dev: DeviceId) -> Result<StreamHandle> {

@@ -104,6 +104,29 @@ impl HostDriver {
         }
         Err(no_device(dev, self.options.devices as usize))
     }
+
+    /// A stream's identity, being captured or not.
+    fn identity(&self, dev: DeviceId, s: StreamHandle) -> Result<u64> {
+        match s.canonical() {
+            StreamHandle::LEGACY => {
+                self.legacy_ids.get(dev.0 as usize).copied().ok_or_else(|| no_device(dev, self.legacy_ids.len()))
+            }
+            StreamHandle::PER_THREAD => {
+                self.check_device(dev)?;
+                let known = stream::seat(self.instance, |seat| {
+                    seat.streams.iter().find(|(d, ..)| *d == dev).map(|(.., id)| *id)
+                });
+                Ok(known.unwrap_or_else(|| self.per_thread(&mut self.look(), dev).1))
+            }
+            s => {
+                let (owner, id) = self.handles.lookup(s)?;
+                if owner != dev {
+                    return Err(Error::invalid(format!("stream {s} belongs to device {owner}, not {dev}")));
+                }
+                Ok(id)
+            }
+        }
+    }
 }
 
 impl Drop for HostDriver {
@@ -239,30 +262,15 @@ impl Driver for HostDriver {
     }
 
     fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64> {
-        match s.canonical() {
-            StreamHandle::LEGACY => {
-                self.legacy_ids.get(dev.0 as usize).copied().ok_or_else(|| no_device(dev, self.legacy_ids.len()))
-            }
-            StreamHandle::PER_THREAD => {
-                self.check_device(dev)?;
-                let known = stream::seat(self.instance, |seat| {
-                    seat.streams.iter().find(|(d, ..)| *d == dev).map(|(.., id)| *id)
-                });
-                Ok(known.unwrap_or_else(|| self.per_thread(&mut self.look(), dev).1))
-            }
-            s => {
-                let (owner, id) = self.handles.lookup(s)?;
-                if owner != dev {
-                    return Err(Error::invalid(format!("stream {s} belongs to device {owner}, not {dev}")));
-                }
-                Ok(id)
-            }
+        if self.captures.load(Ordering::Acquire) > 0 && self.stream_is_capturing(dev, s)? {
+            return Err(Error::new(Status::Capturing, format!("stream {s} of device {dev} is being captured")));
         }
+        self.identity(dev, s)
     }
 
     fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool> {
         if self.captures.load(Ordering::Acquire) == 0 {
-            return self.stream_id(dev, s).map(|_| false);
+            return self.identity(dev, s).map(|_| false);
         }
         let mut st = self.look();
         let lane = self.lane(&mut st, dev, s)?;

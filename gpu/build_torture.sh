@@ -21,4 +21,4 @@ fi
 # Extra flags, e.g. -I and -L of a toolkit in an unusual place, come from NVCC_FLAGS.
 # shellcheck disable=SC2086
 "$nvcc" -std=c++17 -O2 "${arch[@]}" ${NVCC_FLAGS:-} -I.gpu/include gpu/torture.cu -o "$output" \
-    -L.gpu/lib -l:libgpumem.so.0 -Xlinker -rpath -Xlinker '$ORIGIN/../lib'
+    -L.gpu/lib -l:libgpumem.so.0 -Xcompiler -rdynamic -Xlinker -rpath -Xlinker '$ORIGIN/../lib'

@@ -5,14 +5,14 @@
 #
 #   gpu/test.sh [LOG-FOLDER]            logs go to .gpu/logs by default
 #   TORTURE_SECONDS=60                  how long the torture runs
-#   TESTS="contract cuda_device"        which test executables run, by the beginning of their names
+#   TESTS="driver_contract cuda_device"  which test executables run, by the beginning of their names
 #   STEPS="tests c sanitizer torture"   which steps run
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs="${1:-.gpu/logs}"
 mkdir -p "$logs"
 failures=0
-: "${TORTURE_SECONDS:=60}" "${TESTS:=contract cuda_device}" "${STEPS:=tests c sanitizer torture}"
+: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer torture}"
 unset GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 export GPUMEM_BACKEND=cuda GPUMEM_TEST_BACKEND=cuda
 export LD_LIBRARY_PATH="$PWD/.gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"

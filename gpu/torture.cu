@@ -14,6 +14,10 @@
 
 #include <cuda_runtime.h>
 
+#include <execinfo.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -548,7 +552,20 @@ static void stitch_rounds(int rounds) {
 
 static double mib(u64 bytes) { return (double)bytes / (1 << 20); }
 
+// Where a crash of the host side happened, so that a rare one need not happen twice to be understood.
+static void crashed(int signal_number) {
+    void *frames[64];
+    const int n = backtrace(frames, 64);
+    backtrace_symbols_fd(frames, n, STDERR_FILENO);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
 int main(int argc, char **argv) {
+    void *warm[1];
+    backtrace(warm, 1);  // loads what it needs now, not in the handler
+    signal(SIGABRT, crashed);
+    signal(SIGSEGV, crashed);
     const double seconds = argc > 1 ? atof(argv[1]) : 60;
     const int threads = argc > 2 ? atoi(argv[2]) : 4;
     limit_bytes = (size_t)(argc > 3 ? atoll(argv[3]) : 6144) << 20;

@@ -63,7 +63,8 @@ fn what_is_legal_during_capture(d: &CudaDriver, capturing: StreamHandle) -> Vec<
         done.push((name, result.map_err(|e| e.to_string())));
     };
     step("stream_is_capturing", d.stream_is_capturing(D0, capturing).map(|yes| assert!(yes)));
-    step("stream_id of the capturing stream", d.stream_id(D0, capturing).map(drop));
+    let refused = d.stream_id(D0, capturing).expect_err("there is no identity to be had during a capture");
+    assert_eq!(refused.status, Status::Capturing, "{refused}");
     step("stream_device of the capturing stream", d.stream_device(capturing).map(drop));
     step("stream_id per thread", d.stream_id(D0, StreamHandle::PER_THREAD).map(drop));
     step("mem_info", d.mem_info(D0).map(drop));

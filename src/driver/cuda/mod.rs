@@ -20,6 +20,7 @@ use device::{Bound, Device, Relaxed};
 use error::{Code, Subject, CODE_DEINITIALIZED, CODE_OUT_OF_MEMORY, CODE_SUCCESS};
 pub use load::LIBRARY_NAMES;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 use std::sync::{Arc, PoisonError};
 
 const _: () = assert!(size_of::<usize>() == 8, "gpumem needs 64-bit addresses");
@@ -30,6 +31,8 @@ pub struct CudaDriver {
     version: i32,
     path: String,
     devices: Box<[Device]>,
+    /// Held around each virtual-memory call: see [`CudaDriver::one_at_a_time`].
+    mapping: Mutex<()>,
     /// Set by the first call that finds the driver shut down.
     down: AtomicBool,
 }
@@ -51,6 +54,7 @@ impl CudaDriver {
             version,
             path,
             devices: devices.into_iter().map(Device::new).collect(),
+            mapping: Mutex::new(()),
             down: AtomicBool::new(false),
         }))
     }

@@ -205,8 +205,8 @@ impl Order {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
     }
 
-    /// Notes a free on `lane`; whether it is time for a marker. One marker serves a
-    /// batch: a record costs as much as two dozen hits, and all threads together get only five million a second.
+    /// Notes a free on `lane`; whether it is time for a marker. One marker serves a batch: a record costs more than a hit
+    /// (0.14 µs on an H200), and all threads together get only five million a second.
     ///
     /// For `own` memory, which only other streams would wait for, batches are larger.
     pub(super) fn due(&self, lane: u32, bytes: u64, own: bool) -> bool {

@@ -11,6 +11,24 @@
 //! | 2 | [`pool`] | one device's memory: regions, extents, stream order, stitching |
 //! | 4 | [`context`] | configuration, and one of everything per device |
 //! | 5 | [`capi`] | the C ABI: check, convert, one core call |
+//!
+//! How the pool works is in `docs/spec/pool.md`, why it works that way in `docs/adr/`.
+//!
+//! # Threads
+//!
+//! The library starts no thread. Every call may come from any thread. Allocating on the hit path asks the driver which
+//! stream it is and takes one lock, that of the stream's heap; threads that use streams of their own do not meet there. The
+//! order in which locks are taken is at the top of [`pool`]; no lock is held in a call that waits for the device. A lock
+//! poisoned by a panic is taken all the same, and a panic becomes an error at the C ABI.
+//!
+//! # Start, fork, exit
+//!
+//! Loading the library runs nothing: the first call that needs a device makes the process's one
+//! [`context`](context::Context), and a failure to make it is reported and tried again by the next call. A child forked
+//! after that gets `GPUMEM_ERROR_FORKED` from every call that needs the context, and its frees do nothing; one forked
+//! before may start its own.
+//! The context is never destroyed: no destructor calls CUDA, at exit the operating system takes everything. Once the
+//! driver is shutting down, calls return `GPUMEM_ERROR_SHUTTING_DOWN` and frees do nothing.
 
 pub mod base;
 pub mod capi;

@@ -1,8 +1,8 @@
 //! Allocation: the ways to memory, cheapest first.
 //!
-//! Own heap (no driver call) → what has settled since → settled memory of other streams, taken over by the extent or
-//! borrowed by the block → stitch and grow (`extend.rs`) → give free memory of every heap back and try again → wait for
-//! the device → out of memory.
+//! Own heap (one lock, and no driver call but the question which stream this is) → what has settled since → settled
+//! memory of other streams, taken over by the extent or borrowed by the block → stitch and grow (`extend.rs`) → give
+//! free memory of every heap back and try again → wait for the device → out of memory.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -195,8 +195,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are: no
-    /// driver call. Only memory that the device has passed. Returns whether it found any.
+    /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are:
+    /// nothing is mapped or unmapped. Only memory that the device has passed. Returns whether it found any.
     fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
         if self.order.streams() < 2 {
             return Ok(false);

@@ -15,7 +15,7 @@ const STEP_BITS: u32 = 5;
 const STEPS: usize = 1 << STEP_BITS;
 /// Sizes are counted in units of `1 << UNIT_BITS` = 512 bytes, the pool's granule.
 const UNIT_BITS: u32 = 9;
-/// Enough powers of two for 2^44 bytes.
+/// Enough powers of two for sizes below 2^49 bytes.
 const LEVELS: usize = 36;
 
 /// Heads of the bins' lists and bitmaps of the non-empty ones.

@@ -188,7 +188,7 @@ impl Pool {
     }
 
     /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
-    /// keep the memory movable when part of it is free; larger ones are cheaper to map (docs/benchmarks.md).
+    /// keep the memory movable when part of it is free; larger ones are cheaper to map (docs/adr/extent-sizes.md).
     fn largest_extent(&self, size: u64) -> u64 {
         let cap = (size / self.options.extents_per_request.max(1)).min(self.options.max_extent).max(self.page);
         1 << (63 - cap.leading_zeros())
@@ -290,7 +290,7 @@ impl Pool {
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
 
-    /// Maps `bytes` for the context's own use later: one ready run in the heap of the legacy stream.
+    /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream, for any to take over.
     pub(super) fn prealloc(&self, bytes: u64) -> Result<()> {
         let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
         let mut st = lock(&heap.state);

@@ -12,8 +12,8 @@ use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Fewest zombies that one slow-path call may unmap: no caller pays for all of a large stitch, and the queue still
-/// drains faster than stitches fill it.
+/// Most zombies that one slow-path call unmaps, unless half of all are more: no caller pays for all of a large stitch,
+/// and the queue still drains faster than stitches fill it.
 pub(super) const REAP_BATCH: usize = 256;
 
 impl Pool {
@@ -142,7 +142,8 @@ impl Pool {
         done
     }
 
-    /// Unmaps at least `most` (or half of all) zombies, of those that the device has passed; their addresses become holes.
+    /// Unmaps zombies that the device has passed, at most `most` or half of all, whichever is more; their addresses
+    /// become holes.
     pub(super) fn reap(&self, most: usize) -> Result<()> {
         if self.counters.zombie_bytes.load(Relaxed) == 0 {
             return Ok(());

@@ -15,8 +15,8 @@
 //! # Locks
 //!
 //! The stream registry's lock, then a heap's, then the core's, then the order's. Another heap's lock is only ever tried
-//! while one is held. Driver calls that wait for the device are made with no lock held; mapping and creating, which do
-//! not, under the lock of the heap they are for.
+//! while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
+//! mapping and creating, may be made under the lock of the heap they are for.
 //!
 //! # Invariant of the whole
 //!
@@ -122,7 +122,7 @@ pub struct PoolStats {
     pub mallocs: u64,
     /// Frees ever done, a count.
     pub frees: u64,
-    /// Extents mapped, a count.
+    /// Physical allocations held, a count: mapped extents, those in stock, dedicated ones.
     pub extents: u64,
     /// Extents moved to other addresses so far, a count.
     pub moved: u64,
@@ -153,9 +153,9 @@ pub struct PoolOptions {
     pub prealloc: u64,
     /// Whether a stream may be made to wait on the device for memory that another stream freed.
     pub wait: bool,
-    /// Free mapped bytes beyond which a free gives memory back; 0 means never.
+    /// Free mapped bytes of one heap beyond which a free into it gives memory back; 0 means never.
     pub trim_threshold: u64,
-    /// Share of the peak live bytes that may be mapped beyond it to save moves, in 1/1000.
+    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000.
     pub slack_permille: u32,
     /// Largest extent to create, bytes.
     pub max_extent: u64,

@@ -134,7 +134,7 @@ pub(super) struct Slabs {
     all: Vec<Slab>,
     vacant: Vec<u32>,
     heads: [u32; CLASSES],
-    /// Per class, how many slabs have no object in use.
+    /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do not count.
     empty: [u32; CLASSES],
 }
 
@@ -296,7 +296,7 @@ impl Slabs {
         region
     }
 
-    /// A slab with no object in use, if there is one.
+    /// A slab with no object in use and none pending, if there is one that is not `old`.
     pub(super) fn find_empty(&self) -> Option<u32> {
         let class = self.empty.iter().position(|&n| n > 0)?;
         self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.used == 0 && s.pending == 0).map(|(i, _)| i)

@@ -2,8 +2,8 @@
 //!
 //! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, with the price of each way
 //! in view: moving an extent costs a map, a set-access and later an unmap, creating one about the same, and what is
-//! created stays. So memory is moved rather than created, except while creating is cheaper and the pool stays within
-//! a small share of the most it ever had live.
+//! created stays. So memory is moved rather than created, except while creating is no dearer and the heap stays within
+//! a small share of the most it has had live since it last started afresh.
 //!
 //! This file decides and touches nothing; `extend.rs` carries plans out.
 
@@ -47,7 +47,7 @@ impl Plan {
 pub(super) struct Room {
     /// At most, by the limit and the device.
     pub(super) hard: u64,
-    /// Without hurting utilisation: within the pool's slack.
+    /// Without hurting utilisation: within the heap's slack.
     pub(super) cheap: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The stock: physical memory that the pool holds and that is mapped nowhere it counts.
+//! The stock: physical memory that the pool holds and that has no address but, for a while, zombies.
 //!
 //! A heap that has run empty after much stitching starts afresh: its extents go into the stock and its addresses become
 //! zombies, with no driver call. What the heap needs next is made up from the stock the way it would be created, sizes
@@ -28,7 +28,7 @@ pub(super) struct Stock {
     bytes: u64,
 }
 
-/// What a run is made of: extents out of the stock, sizes still to be created, and the latest use among the former.
+/// What a run is made of besides moved extents: extents out of the stock with their last use, and sizes to create.
 #[derive(Debug, Default)]
 pub(super) struct Supply {
     pub(super) stocked: Vec<(Extent, Tag)>,
@@ -49,7 +49,7 @@ impl Stock {
         self.bytes += extent.size;
     }
 
-    /// Takes what `usable` accepts, the last put first, one extent whenever `want` says how much at most.
+    /// Takes one extent that `usable` accepts, the last in the list, if there is one.
     fn take(&mut self, usable: impl Fn(&Extent, Tag) -> bool) -> Option<(Extent, Tag)> {
         let i = self.extents.iter().rposition(|(e, t)| usable(e, *t))?;
         let found = self.extents.swap_remove(i);
@@ -85,7 +85,7 @@ impl Stock {
         supply
     }
 
-    /// Takes every extent the device has passed, until `enough` says so after each.
+    /// Takes an extent that the device has passed, if there is one.
     pub(super) fn take_settled(&mut self, order: &Order) -> Option<Extent> {
         self.take(|_, t| order.settled(t)).map(|x| x.0)
     }
@@ -101,7 +101,7 @@ impl Stock {
 }
 
 impl Pool {
-    /// Called when the heap's last block has gone.
+    /// Called when the heap's last block has gone: puts its wholly free spans into the stock, if it has moved enough.
     pub(super) fn maybe_restart(&self, heap: &Heap, st: &mut HeapState) {
         if st.moves * MOVES_SHARE < st.extents.len() as u64 || st.moves == 0 {
             return;

@@ -1,9 +1,11 @@
 //! From a stream's handle to its heap.
 //!
 //! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one at once, while
-//! the old one's work may still be running. So allocation asks the driver for the stream's identity (16 ns, no lock)
-//! and a per-thread cache maps both to the heap; when the identity behind a handle has changed, the heap stays with
-//! the handle but everything the old stream may still be using waits for the context first.
+//! the old one's work may still be running. So allocation asks the driver for the stream's identity (two cheap calls on
+//! CUDA, about 30 ns in all: whether it is being captured, and its id) and a per-thread cache maps handle and identity to
+//! the heap with no lock of the pool's. When the identity behind a handle has changed, the heap stays with the handle but
+//! everything the old stream may still be using waits for the context first. A free takes the lane out of the cache
+//! without asking. A stream that is being captured has no identity that could be asked for, so it has a heap of its own.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

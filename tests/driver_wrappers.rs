@@ -132,3 +132,31 @@ fn rules_choose_kind_status_and_duration() {
     assert!(d.mem_info(D).is_err());
     d.mem_info(D).unwrap();
 }
+
+#[test]
+fn lies_about_order_are_told_only_while_they_are_asked_for() {
+    let host = HostDriver::new(HostOptions::simulation(1)).unwrap();
+    let d = Fault::new(host.clone());
+    let s = d.stream_create(D).unwrap();
+    host.hold(D, s).unwrap();
+    let [a, b] = [d.event_create(D).unwrap(), d.event_create(D).unwrap()];
+    let work = || host.launch(D, s, gpumem::driver::host::Kernel::new("work")).unwrap();
+    work();
+    d.event_record(D, a, s).unwrap();
+    assert_eq!(d.event_query(D, a), Ok(false));
+    d.pretend_done(true);
+    assert_eq!((d.event_query(D, a), host.event_query(D, a)), (Ok(true), Ok(false)));
+    d.pretend_done(false);
+    assert_eq!(d.event_query(D, a), Ok(false));
+    d.drop_records(true);
+    d.event_record(D, b, s).unwrap();
+    assert_eq!(d.event_query(D, b), Ok(true), "it was never recorded");
+    d.context_record(D, b).unwrap();
+    assert_eq!(d.event_query(D, b), Ok(true), "nor for the context");
+    d.drop_records(false);
+    d.context_record(D, b).unwrap();
+    assert_eq!(d.event_query(D, b), Ok(false));
+    host.release(D, s).unwrap();
+    d.device_sync(D).unwrap();
+    assert_eq!((d.event_query(D, a), d.event_query(D, b)), (Ok(true), Ok(true)));
+}

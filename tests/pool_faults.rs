@@ -12,8 +12,16 @@ use gpumem::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
 use pool_support::{checked, late, request, Rig, D};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
 use Op::*;
+
+/// Half a page, bytes. Pages are an eighth of a GPU's here: what a run costs is mostly the memory it touches.
+const U: u64 = 128 * KIB;
+/// Granularity of the device, and the pool's page, bytes.
+const GRANULARITY: u64 = 2 * U;
+/// Memory of the device, bytes.
+const BYTES: u64 = 256 * U;
 
 /// Steps of the scenario. Slots name allocations and stream numbers name streams.
 #[derive(Clone, Copy, Debug)]
@@ -41,40 +49,40 @@ enum Op {
 fn scenario() -> Vec<Op> {
     let mut s = vec![Open(0), Open(1)];
     s.extend((0..12).map(|i| Malloc(i, 200 + u64::from(i) * 3000, (i % 2) as usize)));
-    s.extend([Malloc(20, 6 * MIB, 0), Malloc(21, 3 * MIB, 0), Malloc(22, 9 * MIB, 0), Malloc(23, 5 * MIB, 1)]);
+    s.extend([Malloc(20, 6 * U, 0), Malloc(21, 3 * U, 0), Malloc(22, 9 * U, 0), Malloc(23, 5 * U, 1)]);
     // Small and large memory freed in its own order and in another stream's.
     s.extend((0..6).map(|i| Free(i, 0)));
-    s.extend([Free(21, 0), Free(20, 1), Malloc(24, 10 * MIB, 0), Malloc(25, 4 * MIB, 1), Malloc(26, 200 * KIB, 0)]);
-    s.extend([Record(22, 1), Record(6, 0), Free(22, 0), Free(6, 1), FreeHome(7), Malloc(27, 7 * MIB, 1)]);
+    s.extend([Free(21, 0), Free(20, 1), Malloc(24, 10 * U, 0), Malloc(25, 4 * U, 1), Malloc(26, 100 * KIB, 0)]);
+    s.extend([Record(22, 1), Record(6, 0), Free(22, 0), Free(6, 1), FreeHome(7), Malloc(27, 7 * U, 1)]);
     // Growth and shrinking in place, copies of large and small blocks.
-    s.extend([Realloc(24, 14 * MIB, 0), Realloc(24, 5 * MIB, 0), Realloc(23, 9 * MIB, 0), Realloc(8, 9000, 0)]);
+    s.extend([Realloc(24, 14 * U, 0), Realloc(24, 5 * U, 0), Realloc(23, 9 * U, 0), Realloc(8, 9000, 0)]);
     let both = AllocFlags(AllocFlags::SINGLE_HANDLE.0 | AllocFlags::EXPORTABLE.0);
     s.extend([
-        Flagged(30, 3 * MIB, 0, AllocFlags::SINGLE_HANDLE),
-        Flagged(31, 2 * MIB, 1, both),
+        Flagged(30, 3 * U, 0, AllocFlags::SINGLE_HANDLE),
+        Flagged(31, 2 * U, 1, both),
         Flagged(32, 1000, 0, AllocFlags::GUARD),
         Export(31),
-        Import(33, 2 * MIB),
+        Import(33, 2 * U),
         Free(30, 1),
         Record(32, 1),
         Free(32, 0),
         Free(33, 0),
         Free(31, 1),
-        Aligned(34, MIB, 16 * MIB, 0),
+        Aligned(34, U, 16 * U, 0),
     ]);
     // A checkerboard under a limit: what follows has to be stitched together.
-    s.extend((40..52).map(|i| Malloc(i, 4 * MIB, 0)));
+    s.extend((40..52).map(|i| Malloc(i, 4 * U, 0)));
     s.extend((40..52).step_by(2).map(|i| Free(i, 0)));
-    s.extend([Tighten(2 * MIB), Malloc(60, 8 * MIB, 0), Malloc(61, 5 * MIB, 1), TooMuch(0), NoLimit]);
+    s.extend([Tighten(2 * U), Malloc(60, 8 * U, 0), Malloc(61, 5 * U, 1), TooMuch(0), NoLimit]);
     // A stream goes while its work may be pending, and its handle comes back.
-    s.extend([Free(27, 1), Close(1), Open(2), Malloc(62, 6 * MIB, 2), Malloc(63, 300, 2), FreeHome(25)]);
-    s.extend([Free(61, 2), Free(23, 2), Malloc(64, 3 * MIB, 2), Trim(30 * MIB), Trim(0), TooMuch(2)]);
-    s.extend([Realloc(60, 16 * MIB, 0), Free(26, 0), Free(41, 2), FreeHome(64), Finish]);
+    s.extend([Free(27, 1), Close(1), Open(2), Malloc(62, 6 * U, 2), Malloc(63, 300, 2), FreeHome(25)]);
+    s.extend([Free(61, 2), Free(23, 2), Malloc(64, 3 * U, 2), Trim(30 * U), Trim(0), TooMuch(2)]);
+    s.extend([Realloc(60, 16 * U, 0), Free(26, 0), Free(41, 2), FreeHome(64), Finish]);
     s
 }
 
 fn options() -> PoolOptions {
-    PoolOptions { va_size: 512 * MIB, max_extent: 4 * MIB, wait: true, ..PoolOptions::default() }
+    PoolOptions { va_size: 512 * U, max_extent: 4 * U, wait: true, ..PoolOptions::default() }
 }
 
 #[derive(Clone, Copy)]
@@ -229,10 +237,10 @@ impl World {
     /// After the scenario: nothing leaked, events included. Returns how many events the pool has.
     fn end(&mut self, failed: Option<Call>) -> usize {
         self.rig.close();
-        // Many markers at once: more than the scenario ever needed, so that the number of events depends on nothing
-        // but how many have been lost.
+        // Many markers at once, one for each MiB freed: more than the scenario ever needed, so that the number of events
+        // depends on nothing but how many have been lost.
         let (a, b) = (self.rig.stream(), self.rig.stream());
-        let blocks: Vec<u64> = (0..100).map(|_| self.rig.malloc(MIB, a)).collect();
+        let blocks: Vec<u64> = (0..28).map(|_| self.rig.malloc(MIB, a)).collect();
         blocks.into_iter().for_each(|p| self.rig.free(p, b));
         self.rig.close();
         let created = self.rig.fault.stop_recording().iter().filter(|c| **c == Call::EventCreate).count();
@@ -320,69 +328,88 @@ fn reference(host: HostOptions) -> (Vec<Call>, usize) {
     (calls, run(host, None, None).events)
 }
 
+/// Runs the scenario once for every call it makes, of the kinds in `only` if there are any, and lets that call fail.
 fn sweep(host: HostOptions, status: Status, lasting: bool, only: &[Call]) {
     let (calls, events) = reference(host.clone());
-    let (mut failures, mut positions, mut missed) = (0, 0, 0);
     let mut of_kind: BTreeMap<Call, u64> = BTreeMap::new();
+    let mut rules = Vec::new();
     for (n, &call) in calls.iter().enumerate() {
         let k = of_kind.entry(call).or_default();
         let rule = if lasting { FaultRule::nth(n as u64).lasting() } else { FaultRule::nth_of(call, *k) };
         *k += 1;
-        if !only.is_empty() && !only.contains(&call) {
-            continue;
-        }
-        let out = run(host.clone(), Some(rule.with_status(status)), (!lasting).then_some(call));
-        positions += 1;
-        failures += out.failures;
-        missed += u32::from(!out.fired);
-        if !lasting {
-            assert_eq!(out.events, events, "events were lost when {call} failed as call {n}");
+        if only.is_empty() || only.contains(&call) {
+            rules.push((n, call, rule.with_status(status)));
         }
     }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let (mut failures, mut missed) = (0, 0);
+        while let Some(&(n, call, rule)) = rules.get(next.fetch_add(1, Relaxed)) {
+            let out = run(host.clone(), Some(rule), (!lasting).then_some(call));
+            failures += out.failures;
+            missed += usize::from(!out.fired);
+            if !lasting {
+                assert_eq!(out.events, events, "events were lost when {call} failed as call {n}");
+            }
+        }
+        (failures, missed)
+    };
+    let (failures, missed) = std::thread::scope(|scope| {
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        workers.map(|w| w.join().unwrap()).into_iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+    });
+    let positions = rules.len();
     // Where the system puts reservations decides some alignments, and so a few calls more or less.
     assert!(failures > 0 && missed * 20 < positions, "{positions} positions, {missed} not met, {failures} failures");
     println!("{positions} positions, {missed} not met, {failures} steps failed and worked when tried again");
 }
 
-const BYTES: u64 = 256 * MIB;
+fn eager() -> HostOptions {
+    HostOptions { granularity: GRANULARITY, ..checked(BYTES) }
+}
+
+fn pending(seed: u64) -> HostOptions {
+    HostOptions { granularity: GRANULARITY, ..late(seed, BYTES) }
+}
+
 /// What can lack memory.
 const HUNGRY: [Call; 6] =
     [Call::PhysCreate, Call::Map, Call::SetAccess, Call::EventCreate, Call::PhysImport, Call::CopyAsync];
 
 #[test]
 fn every_call_fails_once() {
-    sweep(checked(BYTES), Status::Driver, false, &[]);
+    sweep(eager(), Status::Driver, false, &[]);
 }
 
 #[test]
 fn every_call_fails_once_while_work_is_pending() {
-    sweep(late(1, BYTES), Status::Driver, false, &[]);
+    sweep(pending(1), Status::Driver, false, &[]);
 }
 
 #[test]
 fn every_call_that_takes_memory_finds_none_once() {
-    sweep(checked(BYTES), Status::OutOfMemory, false, &HUNGRY);
-    sweep(late(7, BYTES), Status::OutOfMemory, false, &HUNGRY);
+    sweep(eager(), Status::OutOfMemory, false, &HUNGRY);
+    sweep(pending(7), Status::OutOfMemory, false, &HUNGRY);
 }
 
 /// A call fails and so does every later one of the same step: undoing fails, too.
 #[test]
 fn from_every_call_on_the_driver_fails_for_one_step() {
-    sweep(late(3, BYTES), Status::Driver, true, &[]);
-    sweep(checked(BYTES), Status::OutOfMemory, true, &HUNGRY);
+    sweep(pending(3), Status::Driver, true, &[]);
+    sweep(eager(), Status::OutOfMemory, true, &HUNGRY);
 }
 
 #[test]
 fn a_pool_that_cannot_start_leaves_nothing_behind() {
-    let options = PoolOptions { prealloc: 10 * MIB, ..options() };
+    let options = PoolOptions { prealloc: 10 * U, ..options() };
     for n in 0.. {
-        let rig = Rig::new(checked(BYTES), self::options());
+        let rig = Rig::new(eager(), self::options());
         let fault = Arc::new(Fault::new(rig.host.clone()));
         fault.set_rule(Some(FaultRule::nth(n)));
         let pool = Pool::new(fault.clone(), D, options);
         if fault.fired() == 0 {
             assert!(n > 5);
-            assert_eq!(pool.unwrap().stats().mapped, 10 * MIB);
+            assert_eq!(pool.unwrap().stats().mapped, 10 * U);
             return;
         }
         // A reservation that fails is tried again, smaller.
@@ -393,7 +420,7 @@ fn a_pool_that_cannot_start_leaves_nothing_behind() {
         rig.nothing_on_the_device();
         fault.set_rule(None);
         let pool = Pool::new(fault, D, options).unwrap();
-        let p = pool.malloc(&request(MIB, StreamHandle::LEGACY)).unwrap();
+        let p = pool.malloc(&request(U, StreamHandle::LEGACY)).unwrap();
         pool.free(p, None).unwrap();
         pool.trim(0).unwrap();
         rig.nothing_on_the_device();

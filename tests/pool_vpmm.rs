@@ -124,7 +124,7 @@ fn zombies_stay_mapped_until_the_stream_has_passed_them() {
     pool.free(c, Some(stream)).unwrap();
     malloc(7);
     pool.validate().unwrap();
-    assert_eq!(pool.layout(P), "[!4][1][7]", "the held kernel still writes to the old addresses");
+    assert_eq!(pool.layout(P), "[!1][!1][!1][!1][1][7]", "the held kernel still writes to the old addresses");
     host.release(DeviceId(0), stream).unwrap();
     host.stream_sync(DeviceId(0), stream).unwrap();
     pool.trim(u64::MAX).unwrap();

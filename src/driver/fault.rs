@@ -1,8 +1,12 @@
-//! A driver that fails on request.
+//! A driver that fails on request, or lies about stream order.
+//!
+//! The lies ([`Fault::pretend_done`], [`Fault::drop_records`]) are instruments for tests: with either in force the rules of
+//! stream order are broken, and a test that claims to check them has to notice.
 
 use super::wrap::{Hook, Wrap};
 use super::{Call, Driver};
 use crate::base::{Error, Result, Status};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Which calls fail, and how.
@@ -50,10 +54,12 @@ struct State {
     record: Option<Vec<Call>>,
 }
 
-/// Decides which calls fail.
+/// Decides which calls fail, and which lies are told.
 #[derive(Default)]
 pub struct FaultPlan {
     state: Mutex<State>,
+    pretend_done: AtomicBool,
+    drop_records: AtomicBool,
 }
 
 /// A driver that fails chosen calls. A call that it fails never reaches the driver inside.
@@ -81,6 +87,14 @@ impl Hook for FaultPlan {
         let of = rule.call.map_or("any kind", Call::name);
         Err(Error::new(rule.status, format!("{call} failed on request (call {n} of {of}, counted from 0)")))
     }
+
+    fn drops(&self, _call: Call) -> bool {
+        self.drop_records.load(Relaxed)
+    }
+
+    fn event_is_done(&self) -> Option<bool> {
+        self.pretend_done.load(Relaxed).then_some(true)
+    }
 }
 
 impl Wrap<FaultPlan> {
@@ -99,6 +113,18 @@ impl Wrap<FaultPlan> {
     /// How many calls have failed because of rules so far.
     pub fn fired(&self) -> u64 {
         self.hook.state().fired
+    }
+
+    /// A test instrument: while `on`, `event_query` answers that everything before the mark is done, without asking the
+    /// driver inside. Memory goes to other streams before the device has passed it.
+    pub fn pretend_done(&self, on: bool) {
+        self.hook.pretend_done.store(on, Relaxed);
+    }
+
+    /// A test instrument: while `on`, `event_record` and `context_record` say that they were done and reach no driver.
+    /// An event that was never recorded counts as done, and waiting for it as waiting for nothing.
+    pub fn drop_records(&self, on: bool) {
+        self.hook.drop_records.store(on, Relaxed);
     }
 
     /// Starts recording the calls made, from none.

@@ -9,6 +9,18 @@ use std::sync::Arc;
 pub trait Hook: Send + Sync {
     /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the call.
     fn before(&self, call: Call) -> Result<()>;
+
+    /// Whether `call`, one that records an event, is dropped: the caller is told that it was done.
+    #[inline]
+    fn drops(&self, _call: Call) -> bool {
+        false
+    }
+
+    /// The answer to `event_query` in place of the wrapped driver's.
+    #[inline]
+    fn event_is_done(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// Forwards every call to `inner` once `hook` has let it pass.
@@ -51,6 +63,33 @@ impl<H: Hook> Driver for Wrap<H> {
         self.inner.device_count()
     }
 
+    #[inline]
+    fn event_record(&self, dev: DeviceId, e: EventHandle, s: StreamHandle) -> Result<()> {
+        self.hook.before(Call::EventRecord)?;
+        match self.hook.drops(Call::EventRecord) {
+            true => Ok(()),
+            false => self.inner.event_record(dev, e, s),
+        }
+    }
+
+    #[inline]
+    fn context_record(&self, dev: DeviceId, e: EventHandle) -> Result<()> {
+        self.hook.before(Call::ContextRecord)?;
+        match self.hook.drops(Call::ContextRecord) {
+            true => Ok(()),
+            false => self.inner.context_record(dev, e),
+        }
+    }
+
+    #[inline]
+    fn event_query(&self, dev: DeviceId, e: EventHandle) -> Result<bool> {
+        self.hook.before(Call::EventQuery)?;
+        match self.hook.event_is_done() {
+            Some(done) => Ok(done),
+            None => self.inner.event_query(dev, e),
+        }
+    }
+
     forward! {
         DeviceProps: fn device_props(&self, dev: DeviceId) -> Result<DeviceProps>;
         CurrentDevice: fn current_device(&self) -> Result<DeviceId>;
@@ -76,9 +115,6 @@ impl<H: Hook> Driver for Wrap<H> {
         StreamWait: fn stream_wait(&self, dev: DeviceId, s: StreamHandle, e: EventHandle) -> Result<()>;
         EventCreate: fn event_create(&self, dev: DeviceId) -> Result<EventHandle>;
         EventDestroy: fn event_destroy(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
-        EventRecord: fn event_record(&self, dev: DeviceId, e: EventHandle, s: StreamHandle) -> Result<()>;
-        ContextRecord: fn context_record(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
-        EventQuery: fn event_query(&self, dev: DeviceId, e: EventHandle) -> Result<bool>;
         EventSync: fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
         CopyAsync: fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
         SetAsync: fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;

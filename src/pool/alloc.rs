@@ -252,13 +252,17 @@ impl Pool {
         best.map(|b| b.1)
     }
 
-    /// A block out of another heap's free memory: settled, or freed there by this very stream.
+    /// A block out of another heap's free memory: settled, or freed there by this very stream. A capture takes only
+    /// what is settled: its work runs whenever and wherever the graph is launched, not behind what the stream did before.
     fn borrow(&self, me: &Heap, want: Want, block: Block) -> Result<Option<u64>> {
         for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
             let Ok(mut st) = other.state.try_lock() else { continue };
-            let found = st
-                .cut_for(want.size, want.align, |r| self.order.settled(r.order))
-                .or_else(|| st.take_waiting_of(me.number, want.size, want.align, &self.order));
+            let found = st.cut_for(want.size, want.align, |r| self.order.settled(r.order)).or_else(|| {
+                match me.is_of_captures() {
+                    true => None,
+                    false => st.take_waiting_of(me.number, want.size, want.align, &self.order),
+                }
+            });
             if let Some(r) = found {
                 let addr = st.hand_out(r, block, &self.index);
                 other.publish(&st);

@@ -70,7 +70,7 @@ impl Pool {
             _ if guard == 0 || align > self.page => 0,
             _ => mapped - round_up(req.size.max(1), align).ok_or_else(|| too_large(req.size))?.min(mapped),
         };
-        let handle = self.create(mapped, flags, req.size)?;
+        let handle = self.create(mapped, flags, req)?;
         self.place(req, handle, mapped, guard, lead, align).inspect_err(|_| {
             // Failing to drop it as well would change nothing for the caller.
             let _ = self.drop_handle(handle);
@@ -79,7 +79,7 @@ impl Pool {
     }
 
     /// Creates physical memory within the limit, giving free memory back where that is needed.
-    fn create(&self, bytes: u64, flags: PhysFlags, requested: u64) -> Result<PhysHandle> {
+    fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
         for attempt in 0..3 {
             if self.claim(bytes).is_ok() {
                 match self.driver.phys_create(self.dev, bytes, flags) {
@@ -96,12 +96,12 @@ impl Pool {
                 }
             }
             if attempt == 1 {
-                self.order.drain(&*self.driver, None)?;
+                self.order.drain(&*self.driver, Some(req.stream))?;
             }
             self.make_room(bytes)?;
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
-        Err(self.out_of_memory(requested))
+        Err(self.out_of_memory(req.size))
     }
 
     fn place(

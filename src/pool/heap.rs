@@ -15,6 +15,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::Mutex;
 
+/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
+pub(super) const CAPTURED_ID: u64 = u64::MAX;
+
 /// One stream's memory.
 pub(super) struct Heap {
     /// Also the number of its lane.
@@ -30,6 +33,11 @@ pub(super) struct Heap {
 }
 
 impl Heap {
+    /// Whether it holds what was allocated during captures of its stream.
+    pub(super) fn is_of_captures(&self) -> bool {
+        self.stream_id.load(Relaxed) == CAPTURED_ID
+    }
+
     pub(super) fn new(number: u32, stream: usize, stream_id: u64) -> Heap {
         Heap {
             number,

@@ -8,16 +8,16 @@
 //! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is not known (the
 //! stream it was used on is gone); only a context marker settles it. A context marker closes an epoch of every lane.
 //!
-//! Lock order: a lane's and the context's marker queues, then the list of spare events. Driver calls under them never
-//! block.
+//! Lock order: the captures' list, a lane's and the context's marker queues, then the list of spare events. Driver calls
+//! under them never block.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, OnceLock};
 
 /// The lane of the whole context.
@@ -102,6 +102,10 @@ pub(super) struct Order {
     dev: DeviceId,
     lanes: Box<[OnceLock<Lane>]>,
     count: AtomicU64,
+    /// How many entries `captured` has, to be read without its lock.
+    captures: AtomicUsize,
+    /// Streams that were being captured when they were last named, by a number of the caller's.
+    captured: Mutex<HashSet<usize>>,
     context: Mutex<VecDeque<ContextMarker>>,
     spare: Mutex<Vec<EventHandle>>,
 }
@@ -112,6 +116,8 @@ impl Order {
             dev,
             lanes: (0..MAX_LANES).map(|_| OnceLock::new()).collect(),
             count: AtomicU64::new(0),
+            captures: AtomicUsize::new(0),
+            captured: Mutex::new(HashSet::new()),
             context: Mutex::new(VecDeque::new()),
             spare: Mutex::new(Vec::new()),
         };
@@ -252,18 +258,52 @@ impl Order {
         Ok(true)
     }
 
-    /// Closes the open epoch of every lane with one context marker. `false` when the caller's stream is being captured
-    /// or the legacy stream shows that another one is, or the driver has no context markers: nothing was recorded then.
+    /// A stream, known to the caller as `key`, was found to be captured. No context marker is recorded, but as a last
+    /// resort, until it is found not to be any more: the marker would fail, and take the capture with it.
+    pub(super) fn capture_met(&self, key: usize) {
+        let mut captured = lock(&self.captured);
+        captured.insert(key);
+        self.captures.store(captured.len(), Relaxed);
+    }
+
+    /// Whether a capture was met whose end has not been seen.
+    #[inline]
+    pub(super) fn capture_known(&self) -> bool {
+        self.captures.load(Relaxed) > 0
+    }
+
+    /// The stream known as `key` is not being captured.
+    #[inline]
+    pub(super) fn capture_over(&self, key: impl FnOnce() -> usize) {
+        if self.capture_known() {
+            let mut captured = lock(&self.captured);
+            captured.remove(&key());
+            self.captures.store(captured.len(), Relaxed);
+        }
+    }
+
+    /// Closes the open epoch of every lane with one context marker. `false` when a capture is known to be in progress,
+    /// the caller's stream is being captured or the legacy stream shows that another one is, or the driver has no context
+    /// markers: nothing was recorded then.
     ///
-    /// CUDA gives no way to see a capture on a non-blocking stream of another thread, and a context marker would
-    /// invalidate it; so callers come here only for memory that nothing else can settle, before they would fail for
-    /// lack of memory, and to trim.
+    /// CUDA gives no way to see a capture on a non-blocking stream that nobody names, and a context marker would
+    /// invalidate it; so callers come here only when there is memory that nothing else can settle.
     pub(super) fn mark_context(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
+        if self.capture_known() {
+            return Ok(false);
+        }
+        self.mark_context_at_any_price(driver, stream)
+    }
+
+    /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it may have ended long
+    /// ago, on a stream that nobody uses any more. To trim, and before a request fails for lack of memory.
+    pub(super) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
         let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
         if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) {
             return Ok(false);
         }
         let event = self.event(driver)?;
+        let mut captured = lock(&self.captured);
         let mut queue = lock(&self.context);
         let count = self.count.load(Acquire) as usize;
         let closed: Vec<u64> =
@@ -275,6 +315,9 @@ impl Order {
                 _ => Err(e),
             };
         }
+        // It worked, so no capture that was met before is in progress any more.
+        captured.clear();
+        self.captures.store(0, Relaxed);
         for (lane, &epoch) in self.lanes.iter().filter_map(OnceLock::get).zip(&closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);
@@ -362,12 +405,15 @@ impl Order {
     /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock held. Where a capture
     /// stands in the way, only what has a marker is settled.
     pub(super) fn drain(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<()> {
-        let marked = self.mark_context(driver, stream)?;
+        let marked = self.mark_context_at_any_price(driver, stream)?;
         self.sync(driver)?;
         if !marked && !driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true) {
             let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
             if !stream.is_some_and(capturing) {
-                self.sync_device(driver)?;
+                return match self.sync_device(driver) {
+                    Err(e) if e.status == Status::Capturing => Ok(()),
+                    done => done,
+                };
             }
         }
         Ok(())

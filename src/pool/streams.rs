@@ -9,7 +9,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::heap::Heap;
+use super::heap::{Heap, CAPTURED_ID};
 use super::{lock, Pool};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::cell::{Cell, RefCell};
@@ -21,8 +21,8 @@ use std::sync::Mutex;
 pub(super) enum Key {
     Handle(usize),
     PerThread(u64),
-    /// A handle whose stream is being captured: which stream it is cannot be asked then, so captures have heaps of
-    /// their own.
+    /// A stream that is being captured, by [`capture_key`]: which stream it is cannot be asked then, so captures have
+    /// heaps of their own.
     Captured(usize),
 }
 
@@ -41,9 +41,6 @@ thread_local! {
     static CACHE: [Cell<Cached>; CACHED] =
         const { [const { Cell::new(Cached { pool: 0, handle: 0, id: 0, lane: 0 }) }; CACHED] };
 }
-
-/// Stands for the identity of a stream that cannot be asked for it.
-const CAPTURED_ID: u64 = u64::MAX;
 
 /// Pool and lane of per-thread streams whose threads have ended.
 static ORPHANS: Mutex<Vec<(u64, u32)>> = Mutex::new(Vec::new());
@@ -72,6 +69,15 @@ fn take_orphan(pool: u64) -> Option<u32> {
     Some(orphans.swap_remove(i).1)
 }
 
+/// Tells streams that are being captured from each other: by their handles, and per-thread streams, which share one,
+/// by an address of their thread's own.
+fn capture_key(stream: StreamHandle) -> usize {
+    match stream {
+        StreamHandle::PER_THREAD => CACHE.with(|c| std::ptr::from_ref(c) as usize),
+        s => s.0,
+    }
+}
+
 #[inline]
 fn slot(pool: u64, stream: StreamHandle) -> usize {
     // Handles are pointers to structures of some hundred bytes: the low bits say nothing.
@@ -87,6 +93,7 @@ impl Pool {
             Err(e) if e.status == Status::Capturing => return self.captured_heap(stream),
             Err(e) => return Err(e),
         };
+        self.order.capture_over(|| capture_key(stream));
         let cell = slot(self.number, stream);
         let cached = CACHE.with(|c| c[cell].get());
         if cached.pool == self.number && cached.handle == stream.0 && cached.id == id {
@@ -105,8 +112,10 @@ impl Pool {
     /// what is freed here only the context can settle.
     #[cold]
     fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
-        // Any identity that no stream has: the heap's stream never changes.
-        self.register_as(Key::Captured(stream.0), stream, CAPTURED_ID)
+        let key = capture_key(stream);
+        self.order.capture_met(key);
+        // The heap's stream never changes.
+        self.register_as(Key::Captured(key), stream, CAPTURED_ID)
     }
 
     fn register(&self, stream: StreamHandle, id: u64) -> Result<&Heap> {
@@ -155,9 +164,10 @@ impl Pool {
         self.order.hand_over(heap.number);
         st.retire(&self.order, &self.index);
         heap.publish(&st);
+        let waits = st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
         drop(st);
         // Most often the old stream is long done; then its memory is ready again at once.
-        if self.order.mark_context(&*self.driver, Some(stream))? {
+        if waits && self.order.mark_context(&*self.driver, Some(stream))? {
             self.order.poll(&*self.driver, [])?;
         }
         Ok(())
@@ -170,7 +180,8 @@ impl Pool {
     #[inline]
     pub(super) fn cached_lane(&self, stream: StreamHandle) -> Result<u32> {
         let cached = CACHE.with(|c| c[slot(self.number, stream)].get());
-        if cached.pool == self.number && cached.handle == stream.0 {
+        // During a capture the handle may stand for the capture's lane: what is freed in it is its own at once.
+        if cached.pool == self.number && cached.handle == stream.0 && !self.order.capture_known() {
             let fresh = self.heap(cached.lane).is_some_and(|h| h.stream_id.load(Relaxed) == cached.id);
             if fresh {
                 return Ok(cached.lane);

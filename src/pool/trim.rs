@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
     /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the
-    /// device may still be using stays; synchronise first to give everything back. Returns the bytes released.
+    /// device may still be using stays; synchronise first to give everything back. A stream capture in
+    /// progress may be lost to it. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
         if self.counters.mapped.load(Relaxed) > keep || self.counters.zombie_bytes.load(Relaxed) > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
@@ -24,7 +25,7 @@ impl Pool {
                 }
                 heap.publish(&st);
             }
-            if self.order.mark_context(&*self.driver, None)? {
+            if self.order.mark_context_at_any_price(&*self.driver, None)? {
                 self.order.poll_patiently(&*self.driver)?;
             }
         }

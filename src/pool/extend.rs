@@ -101,7 +101,7 @@ impl Pool {
         let mut best: Option<Anchor> = None;
         for r in st.regions.span_tails() {
             let g = st.regions.get(r);
-            if g.state != State::Ready || best.is_some_and(|b| b.has >= g.size) {
+            if g.state != State::Ready || best.is_some_and(|b| b.has > g.size) {
                 continue;
             }
             let skip = g.addr.next_multiple_of(want.align) - g.addr;
@@ -110,7 +110,9 @@ impl Pool {
             }
             let has = g.size - skip;
             let need = want.size.saturating_sub(has).next_multiple_of(self.page);
-            if has < want.size && core.holes.after(g.end()) >= need {
+            // Of two as good, the one with the lower number: addresses must not decide (see `stock.rs`).
+            let better = best.is_none_or(|b| (has, b.region) > (b.has, r));
+            if better && has < want.size && core.holes.after(g.end()) >= need {
                 best = Some(Anchor { region: r, end: g.end(), has });
             }
         }

@@ -126,6 +126,7 @@ impl Pool {
             core.zombies.push_back(Zombie { addr, size, tag });
             self.counters.zombie_bytes.fetch_add(size, Relaxed);
         }
+        st.regions.forget_vacant();
         st.moves = 0;
         st.peak_live = 0;
         heap.publish(st);

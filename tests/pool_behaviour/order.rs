@@ -3,7 +3,7 @@
 use crate::pool_support::{checked, late, Rig, D, GIB_DEVICE};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
-use gpumem::driver::Driver;
+use gpumem::driver::{Call, Driver, FaultRule};
 use gpumem::pool::{AllocFlags, PoolOptions};
 
 #[test]
@@ -268,4 +268,60 @@ fn per_thread_streams_are_told_apart() {
     rig.free(p, StreamHandle(1).canonical());
     assert_eq!(rig.pool.stats().streams, 3);
     rig.close();
+}
+
+/// A thread's stream goes with it, and what it leaves behind serves the next one.
+#[test]
+fn threads_that_come_and_go_share_what_their_streams_leave_behind() {
+    let rig = Rig::new(checked(GIB_DEVICE), PoolOptions::default());
+    let s = StreamHandle::PER_THREAD;
+    for round in 0..50 {
+        std::thread::scope(|scope| {
+            let run = scope.spawn(|| {
+                for size in [1000, 48 * MIB] {
+                    let p = rig.malloc(size, s);
+                    rig.fill(s, p, size, round);
+                    rig.check(s, p, size, round);
+                    rig.free(p, s);
+                }
+            });
+            run.join().unwrap();
+        });
+        assert_eq!(rig.pool.stats().streams, 1, "round {round}");
+        assert!(rig.mapped() <= 50 * MIB, "round {round}: {:?}", rig.pool.stats());
+    }
+    rig.close();
+}
+
+/// CUDA before 12.5 has no context markers: what only they can settle waits until memory is short, and then for the whole
+/// device.
+#[test]
+fn a_driver_without_context_markers_waits_for_the_device_before_memory_runs_out() {
+    for seed in 0..20 {
+        let rig = Rig::new(late(seed, GIB_DEVICE), PoolOptions { limit: 64 * MIB, ..PoolOptions::default() });
+        let no_markers = FaultRule::nth_of(Call::ContextRecord, 0).with_status(Status::Unsupported).lasting();
+        rig.fault.set_rule(Some(no_markers));
+        let mut synced = 0;
+        for round in 0..6 {
+            // The handle comes back each time, and so does the memory that only the context can settle.
+            let s = rig.stream();
+            let p = rig.malloc(40 * MIB, s);
+            rig.fill(s, p, 40 * MIB, round);
+            rig.host.stream_destroy(D, s).unwrap();
+            rig.pool.free(p, None).unwrap();
+            let t = rig.stream();
+            rig.fault.start_recording();
+            let q = rig.malloc(50 * MIB, t);
+            synced += rig.fault.stop_recording().iter().filter(|c| **c == Call::DeviceSync).count();
+            rig.fill(t, q, 50 * MIB, round + 10);
+            rig.check(t, q, 50 * MIB, round + 10);
+            rig.free(q, t);
+            rig.books();
+            rig.host.stream_destroy(D, t).unwrap();
+        }
+        assert!(synced > 0 && rig.fault.fired() > 0);
+        // Such a driver cannot trim what it cannot settle.
+        rig.fault.set_rule(None);
+        rig.close();
+    }
 }

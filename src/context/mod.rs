@@ -109,6 +109,7 @@ impl Context {
             prealloc: self.config.prealloc.of(free),
             wait: self.config.reuse == Reuse::Wait,
             trim_threshold: self.config.trim_threshold,
+            log_decisions: self.config.log >= 2,
             ..PoolOptions::default()
         };
         let driver: Arc<dyn Driver> = self.driver.clone();

@@ -16,6 +16,7 @@ use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
 use super::stock::Supply;
 use super::{lock, too_large, Pool, Zombie};
+use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -101,7 +102,7 @@ impl Pool {
         let mut best: Option<Anchor> = None;
         for r in st.regions.span_tails() {
             let g = st.regions.get(r);
-            if g.state != State::Ready || best.is_some_and(|b| b.has > g.size) {
+            if g.state != State::Ready || best.is_some_and(|b| b.has >= g.size) {
                 continue;
             }
             let skip = g.addr.next_multiple_of(want.align) - g.addr;
@@ -110,9 +111,7 @@ impl Pool {
             }
             let has = g.size - skip;
             let need = want.size.saturating_sub(has).next_multiple_of(self.page);
-            // Of two as good, the one with the lower number: addresses must not decide (see `stock.rs`).
-            let better = best.is_none_or(|b| (has, b.region) > (b.has, r));
-            if better && has < want.size && core.holes.after(g.end()) >= need {
+            if has < want.size && core.holes.after(g.end()) >= need {
                 best = Some(Anchor { region: r, end: g.end(), has });
             }
         }
@@ -253,6 +252,16 @@ impl Pool {
             }
             zombies.push(Zombie { addr: s.addr, size: s.extent.size, tag });
         }
+        self.say(|| {
+            let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
+            let place = if anchor.is_some() { "behind a free region" } else { "at addresses of its own" };
+            format!(
+                "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
+                heap.number,
+                human(len),
+                human(want.size),
+            )
+        });
         let region = st.regions.add(va, len);
         let mut at = va;
         for extent in run {

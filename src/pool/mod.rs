@@ -161,6 +161,8 @@ pub struct PoolOptions {
     pub max_extent: u64,
     /// A request is made of about this many extents, so that freeing part of it frees whole extents.
     pub extents_per_request: u64,
+    /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
+    pub log_decisions: bool,
 }
 
 impl Default for PoolOptions {
@@ -175,6 +177,7 @@ impl Default for PoolOptions {
             slack_permille: 10,
             max_extent: 64 * size::MIB,
             extents_per_request: 8,
+            log_decisions: false,
         }
     }
 }
@@ -349,6 +352,13 @@ impl Pool {
                 }
                 Err(e) => return Err(e.context(format!("reserving {} of addresses", size::human(want)))),
             }
+        }
+    }
+
+    /// Says what the slow path decided, if that is wanted.
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.options.log_decisions {
+            eprintln!("gpumem: device {}: {}", self.dev, what());
         }
     }
 

@@ -193,14 +193,6 @@ impl Regions {
         None
     }
 
-    /// Numbers regions from the start again if there are none.
-    pub(super) fn forget_vacant(&mut self) {
-        if self.vacant.len() == self.all.len() {
-            self.all.clear();
-            self.vacant.clear();
-        }
-    }
-
     fn alloc(&mut self, addr: u64, size: u64) -> u32 {
         let region = Region {
             addr,

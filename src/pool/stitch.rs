@@ -75,14 +75,13 @@ pub(super) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], ro
 
 /// Few sources that together have `need` bytes with little to spare, or all of them when they have less.
 ///
-/// Largest first as long as they fit, out of the smallest regions first so that large runs stay whole (and never by
-/// address alone, so that a workload that repeats elsewhere is decided alike); then the
+/// Largest first as long as they fit, out of the smallest regions first so that large runs stay whole; then the
 /// smallest source that covers the rest, after which anything made superfluous is dropped.
 fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sources.len()).collect();
     order.sort_unstable_by_key(|&i| {
         let s = &sources[i];
-        (std::cmp::Reverse(s.extent.size), s.region_size, s.region, s.addr)
+        (std::cmp::Reverse(s.extent.size), s.region_size, s.addr)
     });
     let mut taken = Vec::new();
     let mut left = need;

@@ -112,6 +112,7 @@ impl Pool {
         // Every span is one free region now, unless something waits for another stream or an old slab is still there.
         let whole = |&r: &u32| st.regions.get(r).state == State::Ready && st.regions.get(r).next == NONE;
         let spans: Vec<u32> = st.regions.spans().filter(whole).collect();
+        self.say(|| format!("heap {} is empty and starts afresh after {} moves", heap.number, st.moves));
         let mut core = lock(&self.core);
         for r in spans {
             let g = st.regions.get(r);
@@ -126,7 +127,6 @@ impl Pool {
             core.zombies.push_back(Zombie { addr, size, tag });
             self.counters.zombie_bytes.fetch_add(size, Relaxed);
         }
-        st.regions.forget_vacant();
         st.moves = 0;
         st.peak_live = 0;
         heap.publish(st);

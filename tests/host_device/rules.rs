@@ -151,12 +151,14 @@ fn ranges_end_where_mappings_and_reservations_do() {
     let va = d.va_reserve(D, 4 * M2, M2).unwrap();
     let [one, two] = [M2, 2 * M2].map(|size| d.phys_create(D, size, PhysFlags::default()).unwrap());
     assert!(d.map(D, va + 3 * M2, 2 * M2, two).is_err(), "over the end of the reservation");
+    assert!(d.unmap(va, M2).is_err(), "nothing mapped");
     d.map(D, va, 2 * M2, two).unwrap();
     d.map(D, va + 3 * M2, M2, one).unwrap();
     assert!(d.set_access(va, 3 * M2, &[D]).is_err(), "runs into a gap");
     assert!(d.set_access(va, 4 * M2, &[D]).is_err(), "across a gap");
     assert!(d.unmap(va, 4 * M2).is_err(), "across a gap");
     d.unmap(va, 2 * M2).expect("a refused unmapping changes nothing");
+    assert!(d.unmap(va, 2 * M2).is_err(), "unmapped already");
     d.unmap(va + 3 * M2, M2).expect("a refused unmapping changes nothing");
     d.phys_release(one).unwrap();
     d.phys_release(two).unwrap();

@@ -101,9 +101,10 @@ impl Stock {
 }
 
 impl Pool {
-    /// Called when the heap's last block has gone: puts its wholly free spans into the stock, if it has moved enough.
+    /// Called when the last block of a heap that has moved extents is gone: puts its wholly free spans into the stock, if
+    /// it has moved enough. The caller publishes.
     pub(super) fn maybe_restart(&self, heap: &Heap, st: &mut HeapState) {
-        if st.moves * MOVES_SHARE < st.extents.len() as u64 || st.moves == 0 {
+        if st.moves * MOVES_SHARE < st.extents.len() as u64 {
             return;
         }
         while let Some(slab) = st.slabs.find_empty() {
@@ -129,7 +130,6 @@ impl Pool {
         }
         st.moves = 0;
         st.peak_live = 0;
-        heap.publish(st);
     }
 }
 

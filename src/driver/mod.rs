@@ -20,11 +20,13 @@ pub mod cuda;
 pub mod fault;
 pub mod host;
 pub mod process;
+pub mod watch;
 pub mod wrap;
 
 pub use call::Call;
 pub use counted::Counted;
 pub use fault::{Fault, FaultRule};
+pub use watch::Watch;
 
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;
@@ -129,6 +131,10 @@ pub trait Driver: Send + Sync {
     /// different identity on each thread. Identities of different devices never coincide. `Capturing` while the stream
     /// is being captured, when CUDA has no answer; the capture goes on.
     fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64>;
+    /// How to see, without a call, which created stream of `dev` a handle is at present. Asked once by each pool.
+    fn stream_watch(&self, _dev: DeviceId) -> Watch {
+        Watch::Ask
+    }
     /// Whether the stream is being captured into a graph. Legal during capture.
     fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool>;
     /// Creates a stream that does not synchronise with the legacy default stream.

@@ -1,6 +1,6 @@
 //! A driver around another: asks a hook before every call that reaches a device.
 
-use super::{Call, DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle};
+use super::{Call, DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle, Watch};
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -61,6 +61,9 @@ impl<H: Hook> Driver for Wrap<H> {
     }
     fn device_count(&self) -> u32 {
         self.inner.device_count()
+    }
+    fn stream_watch(&self, dev: DeviceId) -> Watch {
+        self.inner.stream_watch(dev)
     }
 
     #[inline]

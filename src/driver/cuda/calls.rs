@@ -7,9 +7,9 @@
 
 use super::error::{CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
 use super::props::{physical, POSIX_FD};
-use super::{load, CudaDriver, Subject};
+use super::{load, watch, CudaDriver, Subject};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle};
+use crate::driver::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle, Watch};
 use cudarc::driver::sys::{
     CUevent, CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstream,
     CUstreamCaptureStatus, CUstream_flags, CU_MEMHOSTALLOC_PORTABLE,
@@ -26,7 +26,7 @@ pub(super) fn raw_stream(s: StreamHandle) -> CUstream {
     s.0 as CUstream
 }
 
-fn raw_event(e: EventHandle) -> CUevent {
+pub(super) fn raw_event(e: EventHandle) -> CUevent {
     e.0 as usize as CUevent
 }
 
@@ -271,6 +271,10 @@ impl Driver for CudaDriver {
             return Err(Error::internal(format!("cuStreamGetId gave {id:#x} for stream {s}")));
         }
         Ok(id)
+    }
+
+    fn stream_watch(&self, dev: DeviceId) -> Watch {
+        self.watch.get_or_init(|| watch::find(self, dev)).clone()
     }
 
     #[inline]

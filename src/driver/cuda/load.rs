@@ -10,7 +10,7 @@ use crate::base::{Error, Result, Status};
 use cudarc::driver::sys;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void, CStr, CString};
 use sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemoryPool,
     CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
@@ -118,6 +118,10 @@ entry_points! {
     optional {
         cuCtxRecordEvent(CUcontext, CUevent);   // 12.5
         cuStreamGetDevice(CUstream, *mut CUdevice); // 12.8
+        // Only to find out where the driver keeps what a stream is.
+        cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
+        cuStreamEndCapture(CUstream, *mut CUgraph);
+        cuGraphDestroy(CUgraph);
     }
 }
 

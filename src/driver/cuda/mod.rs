@@ -13,15 +13,16 @@ mod device;
 mod error;
 mod load;
 mod props;
+mod watch;
 
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use cudarc::driver::sys::CUcontext;
 use device::{Bound, Device, Relaxed};
 use error::{Code, Subject, CODE_DEINITIALIZED, CODE_OUT_OF_MEMORY, CODE_SUCCESS};
+use super::Watch;
 pub use load::LIBRARY_NAMES;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Mutex;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const _: () = assert!(size_of::<usize>() == 8, "gpumem needs 64-bit addresses");
 
@@ -35,6 +36,8 @@ pub struct CudaDriver {
     mapping: Mutex<()>,
     /// Set by the first call that finds the driver shut down.
     down: AtomicBool,
+    /// Where the driver keeps what a stream is, found out on first use.
+    watch: OnceLock<Watch>,
 }
 
 /// Loads and initialises the CUDA driver. No context is made yet.
@@ -56,6 +59,7 @@ impl CudaDriver {
             devices: devices.into_iter().map(Device::new).collect(),
             mapping: Mutex::new(()),
             down: AtomicBool::new(false),
+            watch: OnceLock::new(),
         }))
     }
 

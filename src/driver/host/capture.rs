@@ -22,6 +22,7 @@ impl HostDriver {
             None => {
                 *capture = Some(true);
                 self.captures.fetch_add(1, Ordering::Release);
+                self.handles.set_captured(s, true);
                 Ok(())
             }
         })
@@ -33,6 +34,7 @@ impl HostDriver {
         self.change_capture(dev, s, |capture| {
             let valid = capture.take().ok_or_else(|| Error::invalid(format!("stream {s} is not being captured")))?;
             self.captures.fetch_sub(1, Ordering::Release);
+            self.handles.set_captured(s, false);
             Ok(valid)
         })
     }

@@ -36,7 +36,7 @@ pub use kernel::{Body, Kernel, KernelCtx};
 pub use options::HostOptions;
 pub use report::{Report, ReportKind};
 
-use super::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle};
+use super::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle, Watch};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use clock::Clock;
 use event::{Events, Mark};
@@ -48,7 +48,8 @@ use state::{State, Submission};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use stream::{HandleTable, Lanes};
+pub use stream::Identities;
+use stream::Lanes;
 
 /// The device. See the module's text.
 pub struct HostDriver {
@@ -58,7 +59,7 @@ pub struct HostDriver {
     state: Mutex<State>,
     /// Signalled when an operation is complete, if anyone waits.
     progress: Condvar,
-    handles: HandleTable,
+    handles: Arc<Identities>,
     /// Identities of the legacy streams, by device.
     legacy_ids: Vec<u64>,
     /// How many captures are in progress; `stream_is_capturing` looks no further while it is 0.
@@ -92,7 +93,7 @@ impl HostDriver {
             instance: NEXT.fetch_add(1, Ordering::Relaxed),
             state: Mutex::new(state),
             progress: Condvar::new(),
-            handles: HandleTable::new(),
+            handles: Arc::new(Identities::new()),
             legacy_ids,
             captures: AtomicUsize::new(0),
         }))
@@ -268,6 +269,10 @@ impl Driver for HostDriver {
         self.identity(dev, s)
     }
 
+    fn stream_watch(&self, _dev: DeviceId) -> Watch {
+        Watch::Host(self.handles.clone())
+    }
+
     fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool> {
         if self.captures.load(Ordering::Acquire) == 0 {
             return self.identity(dev, s).map(|_| false);
@@ -284,7 +289,7 @@ impl Driver for HostDriver {
     fn stream_destroy(&self, dev: DeviceId, s: StreamHandle) -> Result<()> {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
-        let Some(slot) = HandleTable::slot(s) else {
+        let Some(slot) = Identities::slot(s) else {
             return Err(Error::invalid(format!("the {s} default stream cannot be destroyed")));
         };
         if st.lanes.get(lane)?.capture.is_some() {

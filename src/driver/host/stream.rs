@@ -172,15 +172,35 @@ const BASE: usize = 0x7357_0000_0000_0000;
 const STEP: usize = 64;
 const ID_BITS: u32 = 48;
 
-/// Handle → identity and device, readable without a lock: `stream_id` is asked on every allocation. A word holds
-/// `device << 48 | id`; 0 means that no stream has the handle.
-pub(super) struct HandleTable {
+/// Set in a word while the stream is being captured.
+const CAPTURED: u64 = 1 << 63;
+
+/// Handle → identity and device, readable without a lock: every allocation looks here. A word holds
+/// `device << 48 | id`, and [`CAPTURED`]; 0 means that no stream has the handle.
+pub struct Identities {
     chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS],
 }
 
-impl HandleTable {
-    pub(super) fn new() -> HandleTable {
-        HandleTable { chunks: [const { OnceLock::new() }; CHUNKS] }
+impl Identities {
+    pub(super) fn new() -> Identities {
+        Identities { chunks: [const { OnceLock::new() }; CHUNKS] }
+    }
+
+    /// The identity of a live created stream that is not being captured.
+    #[inline]
+    pub(in crate::driver) fn idle(&self, s: StreamHandle) -> Option<u64> {
+        let word = self.word(Self::slot(s)?)?.load(Ordering::Acquire);
+        (word != 0 && word & CAPTURED == 0).then_some(word & ((1 << ID_BITS) - 1))
+    }
+
+    /// Notes that the capture of a stream has begun or ended.
+    pub(super) fn set_captured(&self, s: StreamHandle, captured: bool) {
+        if let Some(word) = Self::slot(s).and_then(|slot| self.word(slot)) {
+            match captured {
+                true => word.fetch_or(CAPTURED, Ordering::Release),
+                false => word.fetch_and(!CAPTURED, Ordering::Release),
+            };
+        }
     }
 
     /// Names slot `slot`; `None` when there are more streams than the table holds.
@@ -198,11 +218,13 @@ impl HandleTable {
         }
     }
 
+    #[inline]
     fn word(&self, slot: usize) -> Option<&AtomicU64> {
         self.chunks.get(slot / CHUNK)?.get()?.get(slot % CHUNK)
     }
 
     /// The slot that a handle names, alive or not.
+    #[inline]
     pub(super) fn slot(s: StreamHandle) -> Option<usize> {
         let offset = s.0.checked_sub(BASE)?;
         (offset % STEP == 0).then_some(offset / STEP)
@@ -218,7 +240,7 @@ impl HandleTable {
                 format!("stream {s} does not exist: it was destroyed, or is no handle of this device's"),
             ));
         }
-        Ok((DeviceId((word >> ID_BITS) as u32), word & ((1 << ID_BITS) - 1)))
+        Ok((DeviceId(((word & !CAPTURED) >> ID_BITS) as u32), word & ((1 << ID_BITS) - 1)))
     }
 }
 
@@ -266,7 +288,7 @@ impl HostDriver {
                     return Err(Error::invalid(format!("stream {s} belongs to device {owner}, not {dev}")));
                 }
                 // The table said it lives; under the lock the answer is final.
-                HandleTable::slot(s).and_then(|slot| st.lanes.by_slot(slot)).ok_or_else(|| {
+                Identities::slot(s).and_then(|slot| st.lanes.by_slot(slot)).ok_or_else(|| {
                     Error::new(Status::InvalidStream, format!("stream {s} has just been destroyed by another thread"))
                 })
             }

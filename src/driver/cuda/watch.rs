@@ -1,0 +1,227 @@
+//! Where the driver keeps a stream's identity and whether it is being captured.
+//!
+//! The layout is the driver's own affair and may differ in the next version, so nothing is assumed: a few streams of
+//! different kinds are made, what lies behind their handles is searched for the ids that the driver gives them, and
+//! compared before, during and after captures. Only places that are right every time are taken; if there is any doubt,
+//! there is no watch, and the driver is asked on every allocation.
+//!
+//! Found so on an H200, driver 580.159: the handle points to a pointer to the structure; the id is at byte 336, and
+//! byte 1096 begins a pointer that is null exactly while the stream is not being captured.
+
+use super::calls::{raw_event, raw_stream};
+use super::error::CODE_SUCCESS;
+use super::load::Api;
+use super::CudaDriver;
+use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::driver::watch::Fields;
+use crate::driver::{Driver, EventHandle, Watch};
+use cudarc::driver::sys::{CUgraph, CUstream_flags, CUstreamCaptureMode};
+use std::collections::BTreeSet;
+
+/// How much of a structure is looked at, bytes.
+const LOOK: usize = 4096;
+/// How many of the streams are captured: those that do not synchronise with the legacy stream, which no other thread could
+/// use meanwhile.
+const CAPTURABLE: usize = 3;
+/// How often a stream is destroyed and made to see whether a handle that comes back shows its new stream.
+const REUSES: usize = 8;
+
+/// Finds the places, or decides that the driver is to be asked.
+pub(super) fn find(driver: &CudaDriver, dev: DeviceId) -> Watch {
+    match Probe::new(driver, dev).and_then(|mut probe| probe.run()) {
+        Ok(Some(fields)) => Watch::Fields(fields),
+        // What the probe cannot do costs time later on, and nothing else.
+        Ok(None) | Err(_) => Watch::Ask,
+    }
+}
+
+/// The streams and the event of one search; they go with it.
+struct Probe<'a> {
+    driver: &'a CudaDriver,
+    dev: DeviceId,
+    streams: Vec<StreamHandle>,
+    event: EventHandle,
+}
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        // A failure would leak a stream, once in a process.
+        for &s in &self.streams {
+            let _ = self.driver.stream_destroy(self.dev, s);
+        }
+        let _ = self.driver.event_destroy(self.dev, self.event);
+    }
+}
+
+impl<'a> Probe<'a> {
+    fn new(driver: &'a CudaDriver, dev: DeviceId) -> Result<Probe<'a>> {
+        let event = driver.event_create(dev)?;
+        let mut probe = Probe { driver, dev, streams: Vec::new(), event };
+        for _ in 0..CAPTURABLE {
+            probe.streams.push(driver.stream_create(dev)?);
+        }
+        probe.streams.push(probe.blocking_stream()?);
+        Ok(probe)
+    }
+
+    fn api(&self) -> &'a Api {
+        &self.driver.api
+    }
+
+    fn blocking_stream(&self) -> Result<StreamHandle> {
+        let _bound = self.driver.bind(self.dev)?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: writes one pointer; a context is current.
+        let code = unsafe { (self.api().cuStreamCreate)(&mut stream, CUstream_flags::CU_STREAM_DEFAULT as u32) };
+        self.driver.check(code, "cuStreamCreate", || format!("device {}", self.dev))?;
+        Ok(StreamHandle(stream as usize))
+    }
+
+    fn run(&mut self) -> Result<Option<Fields>> {
+        let mut ids = self.places_of_id(0)?;
+        for i in 1..self.streams.len() {
+            let also = self.places_of_id(i)?;
+            ids.retain(|at| also.contains(at));
+        }
+        let mut captures: Option<BTreeSet<usize>> = None;
+        for i in 0..CAPTURABLE {
+            for joined in [false, true] {
+                let places = self.places_of_capture(i, joined)?;
+                match &mut captures {
+                    None => captures = Some(places),
+                    Some(all) => all.retain(|at| places.contains(at)),
+                }
+            }
+        }
+        // One place only: with more, chance may be among them.
+        let capture = captures.filter(|c| c.len() == 1).and_then(|c| c.into_iter().next());
+        let (Some(&id), Some(capture)) = (ids.iter().next(), capture) else { return Ok(None) };
+        let fields = Fields { id, capture };
+        Ok(self.survives_reuse(fields)?.then_some(fields))
+    }
+
+    /// The words of the structure behind a stream's handle; the first ones that can be read.
+    fn words(&self, stream: usize) -> Result<Vec<u64>> {
+        let handle = self.streams.get(stream).map_or(0, |s| s.0);
+        match read(handle, 8).first() {
+            Some(&structure) => Ok(read(structure as usize, LOOK)),
+            None => Err(Error::internal("a stream's handle is no address")),
+        }
+    }
+
+    fn places_of_id(&self, stream: usize) -> Result<BTreeSet<usize>> {
+        let id = self.driver.stream_id(self.dev, self.streams[stream])?;
+        let words = self.words(stream)?;
+        Ok(words.iter().enumerate().filter(|(_, &w)| w == id).map(|(i, _)| i * 8).collect())
+    }
+
+    /// Where a stream's structure is 0 before and after a capture and not 0 during it, while another stream's is 0
+    /// throughout. `joined`: the capture begins on another stream, and this one joins it by waiting for an event.
+    fn places_of_capture(&self, stream: usize, joined: bool) -> Result<BTreeSet<usize>> {
+        let (other, third) = ((stream + 1) % CAPTURABLE, (stream + 2) % CAPTURABLE);
+        let origin = if joined { other } else { stream };
+        let before = self.words(stream)?;
+        self.begin(origin)?;
+        let mut during = Ok((Vec::new(), Vec::new()));
+        let joining = if joined { self.join(other, stream) } else { Ok(()) };
+        if joining.is_ok() {
+            during = self.words(stream).and_then(|w| Ok((w, self.words(third)?)));
+        }
+        // A fork must come back before the end.
+        let back = if joined { joining.and_then(|()| self.join(stream, other)) } else { Ok(()) };
+        self.end(origin)?;
+        back?;
+        let after = self.words(stream)?;
+        let (during, bystander) = during?;
+        let all = before.iter().zip(&during).zip(&after).zip(&bystander).enumerate();
+        Ok(all
+            .filter(|(_, (((&b, &d), &a), &t))| b == 0 && d != 0 && a == 0 && t == 0)
+            .map(|(i, _)| i * 8)
+            .collect())
+    }
+
+    fn begin(&self, stream: usize) -> Result<()> {
+        let Some(begin) = self.api().cuStreamBeginCapture_v2.filter(|_| self.api().cuStreamEndCapture.is_some()) else {
+            return Err(Error::internal("the driver has no captures"));
+        };
+        let _bound = self.driver.bind(self.dev)?;
+        // SAFETY: a live stream of this probe. Relaxed mode, so that no call of any other thread is affected.
+        let code =
+            unsafe { begin(raw_stream(self.streams[stream]), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
+        self.driver.check(code, "cuStreamBeginCapture", String::new)
+    }
+
+    fn join(&self, from: usize, to: usize) -> Result<()> {
+        let _bound = self.driver.bind(self.dev)?;
+        // SAFETY: a live event and stream of this probe, captured.
+        let code = unsafe { (self.api().cuEventRecord)(raw_event(self.event), raw_stream(self.streams[from])) };
+        self.driver.check(code, "cuEventRecord", String::new)?;
+        // SAFETY: as above.
+        let code = unsafe { (self.api().cuStreamWaitEvent)(raw_stream(self.streams[to]), raw_event(self.event), 0) };
+        self.driver.check(code, "cuStreamWaitEvent", String::new)
+    }
+
+    fn end(&self, stream: usize) -> Result<()> {
+        let Some(end) = self.api().cuStreamEndCapture else { return Ok(()) };
+        let _bound = self.driver.bind(self.dev)?;
+        let mut graph: CUgraph = std::ptr::null_mut();
+        // SAFETY: the stream on which this thread began the capture; writes one pointer.
+        let code = unsafe { end(raw_stream(self.streams[stream]), &mut graph) };
+        if let Some(destroy) = self.api().cuGraphDestroy.filter(|_| code == CODE_SUCCESS && !graph.is_null()) {
+            // SAFETY: a graph that was just made and that nobody else knows.
+            unsafe { destroy(graph) };
+        }
+        self.driver.check(code, "cuStreamEndCapture", String::new)
+    }
+
+    /// Whether streams made at the handles of destroyed ones show their own identity there.
+    fn survives_reuse(&mut self, fields: Fields) -> Result<bool> {
+        let watch = Watch::Fields(fields);
+        for _ in 0..REUSES {
+            if let Some(s) = self.streams.pop() {
+                self.driver.stream_destroy(self.dev, s)?;
+            }
+            let s = self.driver.stream_create(self.dev)?;
+            self.streams.push(s);
+            if watch.look(s) != Some(self.driver.stream_id(self.dev, s)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Up to `bytes` (a multiple of 8) from an address, as far as they can be read. The system copies them: an address that
+/// is none ends the read and not the process.
+fn read(address: usize, bytes: usize) -> Vec<u64> {
+    const PIECE: usize = 64;
+    let mut words = vec![0u64; bytes / 8];
+    let mut done = 0;
+    while done < bytes {
+        let piece = PIECE.min(bytes - done);
+        let Some(from) = address.checked_add(done) else { break };
+        let local = libc::iovec { iov_base: words.as_mut_ptr().wrapping_byte_add(done).cast(), iov_len: piece };
+        let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: piece };
+        // SAFETY: `local` is within `words`; the remote range is this process's own and is checked by the kernel.
+        let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+        if n != piece as isize {
+            break;
+        }
+        done += piece;
+    }
+    words.truncate(done / 8);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_ends_where_nothing_is_mapped() {
+        let words = [1u64, 2, 3];
+        assert_eq!(read(words.as_ptr() as usize, 24), [1, 2, 3]);
+        assert!(read(8, 64).is_empty());
+        assert!(read(usize::MAX - 7, 64).is_empty());
+    }
+}

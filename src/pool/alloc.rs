@@ -9,15 +9,15 @@
 use super::extend::take_out;
 use super::heap::{Heap, HeapState};
 use super::index::SLOT;
+use super::lock::Locked;
 use super::order::Tag;
 use super::region::{Block, GRANULE};
 use super::slab::{self, SMALL_MAX, SMALL_MIN};
 use super::stitch::Source;
-use super::{lock, too_large, AllocFlags, AllocRequest, Pool};
+use super::{too_large, AllocFlags, AllocRequest, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::MutexGuard;
 
 /// Largest alignment on request, bytes.
 const MAX_ALIGN: u64 = 1 << 30;
@@ -50,12 +50,12 @@ impl Pool {
             return self.malloc_dedicated(req, align);
         }
         let heap = self.heap_for(req.stream)?;
+        let (heap, mut st) = self.enter(heap, req.stream);
         if req.size <= SMALL_MAX && align <= SLOT {
             let class = match align {
                 SMALL_MIN => slab::class_of(req.size),
                 _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
             };
-            let mut st = lock(&heap.state);
             if let Some(addr) = st.take_object(class, req.size, self.number) {
                 st.note_tag(addr, req.tag);
                 heap.publish(&st);
@@ -66,8 +66,7 @@ impl Pool {
         // One slot at least, so that no two blocks start in the same slot of the index.
         let size = round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?;
         let want = Want { size, align: align.max(GRANULE), stream: req.stream };
-        let mut st = lock(&heap.state);
-        if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+        if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
             let addr = st.hand_out(r, block, &self.index);
             heap.publish(&st);
@@ -82,8 +81,8 @@ impl Pool {
             id: st.new_id(self.number),
             tag: req.tag,
             stream: req.stream,
-            stream_id: heap.stream_id.load(Relaxed),
-            lane: heap.number,
+            stream_id: self.order.identity(heap.lane),
+            lane: heap.lane,
             align,
         }
     }
@@ -92,10 +91,11 @@ impl Pool {
     fn malloc_small_slow(
         &self,
         heap: &Heap,
-        mut st: MutexGuard<'_, HeapState>,
+        mut st: Locked<'_, HeapState>,
         class: usize,
         req: &AllocRequest,
     ) -> Result<u64> {
+        st.regions.tidy();
         self.settle(heap, &mut st, req.stream)?;
         if let Some(addr) = st.take_object(class, req.size, self.number) {
             st.note_tag(addr, req.tag);
@@ -118,7 +118,7 @@ impl Pool {
     fn malloc_large_slow(
         &self,
         heap: &Heap,
-        mut st: MutexGuard<'_, HeapState>,
+        mut st: Locked<'_, HeapState>,
         want: Want,
         req: &AllocRequest,
     ) -> Result<u64> {
@@ -127,7 +127,7 @@ impl Pool {
         if self.settle(heap, &mut st, req.stream)? {
             found = st.cut_for(want.size, want.align, |_| true);
         }
-        if found.is_none() && self.order.streams() > 1 {
+        if found.is_none() && self.heap_count.load(Relaxed) > 1 {
             if self.adopt(heap, &mut st, want)? {
                 found = st.cut_for(want.size, want.align, |_| true);
             }
@@ -151,7 +151,7 @@ impl Pool {
         if st.waits_for().next().is_none() {
             return Ok(false);
         }
-        self.ask_for_markers(heap.number, st, stream)?;
+        self.ask_for_markers(heap.lane, st, stream)?;
         self.order.poll(&*self.driver, st.waits_for())?;
         Ok(st.settle(&self.order, &self.index))
     }
@@ -181,30 +181,31 @@ impl Pool {
     /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is recorded on it, unless
     /// it is the legacy stream, which always lives.
     fn refresh(&self, me: &Heap, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
-        self.ask_for_markers(me.number, st, stream)?;
+        self.ask_for_markers(me.lane, st, stream)?;
         let unmarked = |r| !self.order.marked(st.regions.get(r).order);
-        if st.regions.ready_from(self.page).any(unmarked) {
-            if other.stream.load(Relaxed) == StreamHandle::LEGACY.0 {
-                self.order.mark(&*self.driver, other.number, StreamHandle::LEGACY)?;
+        if other.lane != me.lane && st.regions.ready_from(self.page).any(unmarked) {
+            if self.order.stream(other.lane) == StreamHandle::LEGACY {
+                self.order.mark(&*self.driver, other.lane, StreamHandle::LEGACY)?;
             } else {
-                self.order.want(other.number);
+                self.order.want(other.lane);
             }
         }
-        self.order.poll(&*self.driver, st.waits_for().chain([other.number]))?;
+        self.order.poll(&*self.driver, st.waits_for().chain([other.lane]))?;
         st.settle(&self.order, &self.index);
         Ok(())
     }
 
     /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are:
-    /// nothing is mapped or unmapped. Only memory that the device has passed. Returns whether it found any.
+    /// nothing is mapped or unmapped. Only memory that the device has passed, or of the same stream. Returns whether it
+    /// found any.
     fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
-        if self.order.streams() < 2 {
+        if self.heap_count.load(Relaxed) < 2 {
             return Ok(false);
         }
         for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
-            let Ok(mut from) = other.state.try_lock() else { continue };
+            let Some(mut from) = other.try_lock() else { continue };
             self.refresh(me, other, &mut from, want.stream)?;
-            let Some(run) = self.whole_run(other.number, &from, want) else {
+            let Some(run) = self.whole_run(me, other.number, &from, want) else {
                 other.publish(&from);
                 continue;
             };
@@ -217,7 +218,7 @@ impl Pool {
             for s in run {
                 let r = st.regions.add(s.addr, s.extent.size);
                 st.extents.insert(s.addr, s.extent);
-                st.regions.make_ready(r, Tag::SETTLED);
+                st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
             }
             return Ok(true);
         }
@@ -225,11 +226,11 @@ impl Pool {
     }
 
     /// Neighbouring extents in one settled free region of a heap that together hold the request: the fewest bytes.
-    fn whole_run(&self, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
+    fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
         for r in st.regions.ready_from(want.size) {
             let g = st.regions.get(r);
-            if !self.order.settled(g.order) {
+            if !self.usable(g.order, me) {
                 continue;
             }
             let mut run: Vec<Source> = Vec::new();
@@ -252,17 +253,15 @@ impl Pool {
         best.map(|b| b.1)
     }
 
-    /// A block out of another heap's free memory: settled, or freed there by this very stream. A capture takes only
-    /// what is settled: its work runs whenever and wherever the graph is launched, not behind what the stream did before.
+    /// A block out of another heap's free memory: settled, or freed there by this very stream.
     fn borrow(&self, me: &Heap, want: Want, block: Block) -> Result<Option<u64>> {
         for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
-            let Ok(mut st) = other.state.try_lock() else { continue };
-            let found = st.cut_for(want.size, want.align, |r| self.order.settled(r.order)).or_else(|| {
-                match me.is_of_captures() {
+            let Some(mut st) = other.try_lock() else { continue };
+            let found =
+                st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.is_of_captures() {
                     true => None,
-                    false => st.take_waiting_of(me.number, want.size, want.align, &self.order),
-                }
-            });
+                    false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
+                });
             if let Some(r) = found {
                 let addr = st.hand_out(r, block, &self.index);
                 other.publish(&st);
@@ -277,10 +276,10 @@ impl Pool {
     fn find_own<'a>(
         &self,
         heap: &'a Heap,
-        mut st: MutexGuard<'a, HeapState>,
+        mut st: Locked<'a, HeapState>,
         want: Want,
         requested: u64,
-    ) -> Result<(MutexGuard<'a, HeapState>, u32)> {
+    ) -> Result<(Locked<'a, HeapState>, u32)> {
         for attempt in 0.. {
             if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
                 return Ok((st, r));
@@ -298,7 +297,7 @@ impl Pool {
                 }
                 _ => break,
             }
-            st = lock(&heap.state);
+            st = heap.lock();
             st.settle(&self.order, &self.index);
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);

@@ -128,7 +128,7 @@ impl Pool {
             return Err(e);
         }
         let base = va + lead;
-        let id = lock(&heap.state).new_id(self.number);
+        let id = heap.lock_quick().new_id(self.number);
         let info = AllocInfo {
             base,
             requested: req.size,
@@ -145,8 +145,8 @@ impl Pool {
             reserved,
             handle,
             info,
-            lane: heap.number,
-            stream_id: heap.stream_id.load(Relaxed),
+            lane: heap.lane,
+            stream_id: self.order.identity(heap.lane),
             users: Vec::new(),
             exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
             align,
@@ -166,7 +166,7 @@ impl Pool {
             return Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already")));
         };
         let tag = match by {
-            Some(heap) => self.order.tag(heap.number),
+            Some(heap) => self.order.tag(heap.lane),
             None => self.tag_of(d.lane, d.stream_id),
         };
         let tags = d.users.iter().map(|&l| self.order.tag(l)).chain([tag]).collect();

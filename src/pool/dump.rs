@@ -20,7 +20,7 @@ fn sign(r: &Region) -> &'static str {
     match r.state {
         State::Live => "",
         State::Slab => ":",
-        State::Ready => "-",
+        State::Ready | State::Quick => "-",
         State::Waiting => "~",
         State::Vacant => "?",
     }
@@ -30,7 +30,7 @@ impl Pool {
     fn pieces(&self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for heap in self.all_heaps() {
-            let st = lock(&heap.state);
+            let st = heap.lock();
             for r in st.regions.spans().flat_map(|first| st.regions.walk(first)) {
                 let g = st.regions.get(r);
                 let mut note = format!("heap {}", heap.number);
@@ -45,10 +45,10 @@ impl Pool {
                             let _ = write!(note, ", tag {}", g.block.tag);
                         }
                     }
-                    State::Ready | State::Waiting if !self.order.settled(g.order) => {
+                    State::Ready | State::Quick | State::Waiting if !self.order.settled(g.order) => {
                         let _ = write!(note, ", after lane {} epoch {}", g.order.lane(), g.order.epoch());
                     }
-                    State::Ready | State::Waiting => note.push_str(", settled"),
+                    State::Ready | State::Quick | State::Waiting => note.push_str(", settled"),
                     State::Slab => {
                         if let Some((_, s)) = st.slabs.iter().find(|(_, s)| s.region == r) {
                             let size = super::slab::class_size(s.class as usize);

@@ -10,6 +10,7 @@ use super::alloc::Want;
 use super::bins::NONE;
 use super::extent::Extent;
 use super::heap::{Heap, HeapState};
+use super::lock::Locked;
 use super::mapping::REAP_BATCH;
 use super::order::Tag;
 use super::region::{State, GRANULE};
@@ -20,7 +21,6 @@ use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::MutexGuard;
 
 /// Where a stitched run goes: behind a free region at a span's end, or nowhere in particular.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Anchor {
 }
 
 /// Heaps whose locks are held while their extents move.
-type Others<'a> = BTreeMap<u32, (&'a Heap, MutexGuard<'a, HeapState>)>;
+type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
 
 /// What became of a plan.
 enum Outcome {
@@ -161,10 +161,10 @@ impl Pool {
             if have >= need {
                 break;
             }
-            let Ok(mut st) = other.state.try_lock() else { continue };
-            self.order.poll(&*self.driver, [other.number])?;
+            let Some(mut st) = other.try_lock() else { continue };
+            self.order.poll(&*self.driver, [other.lane])?;
             st.settle(&self.order, &self.index);
-            let usable = |tag| self.order.settled(tag) || (unsettled && self.order.marked(tag));
+            let usable = |tag| self.usable(tag, me) || (unsettled && self.order.marked(tag));
             let found = self.sources(other.number, &st, None, usable);
             if !found.is_empty() {
                 have += found.iter().map(|s| s.extent.size).sum::<u64>();
@@ -210,7 +210,7 @@ impl Pool {
         // many, should what follows fail, does no harm.
         let mut waited = false;
         for s in plan.moves.iter().map(|&i| &sources[i]).filter(|s| s.heap != heap.number) {
-            if !self.order.settled(s.tag) {
+            if !self.usable(s.tag, heap) {
                 waited = true;
                 if !self.order.wait(&*self.driver, s.tag, want.stream)? {
                     return Err(Error::internal("memory of unknown order was chosen for a stitch"));
@@ -219,7 +219,7 @@ impl Pool {
         }
         let planned = plan.creates.iter().sum::<u64>();
         let largest = plan.creates.first().copied().unwrap_or(self.page);
-        let supply = lock(&self.core).stock.supply(&plan.creates, self.page, largest, heap.number, &self.order);
+        let supply = lock(&self.core).stock.supply(&plan.creates, self.page, largest, heap.lane, &self.order);
         let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -232,7 +232,7 @@ impl Pool {
         let len = run.iter().map(|e| e.size).sum();
 
         // From here on nothing fails: the driver has done its part.
-        let mut order = if waited { self.order.tag(heap.number) } else { Tag::SETTLED };
+        let mut order = if waited { self.order.tag(heap.lane) } else { Tag::SETTLED };
         for (_, tag) in &supply.stocked {
             // Of another lane only when settled.
             order = if self.order.settled(*tag) { order } else { order.later(*tag) };
@@ -247,7 +247,7 @@ impl Pool {
                 None => &mut *st,
             };
             let tag = take_out(from, s);
-            if s.heap == heap.number {
+            if tag.lane() == heap.lane {
                 order = order.later(tag);
             }
             zombies.push(Zombie { addr: s.addr, size: s.extent.size, tag });
@@ -304,7 +304,7 @@ impl Pool {
     /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream, for any to take over.
     pub(super) fn prealloc(&self, bytes: u64) -> Result<()> {
         let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
-        let mut st = lock(&heap.state);
+        let mut st = heap.lock();
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         let want = Want { size, align: GRANULE, stream: crate::base::StreamHandle::LEGACY };
         match self.extend(heap, &mut st, want)? {

@@ -5,19 +5,19 @@
 use super::alloc::Want;
 use super::heap::{Heap, HeapState};
 use super::index::{Entry, SLOT};
+use super::lock::Locked;
 use super::order::{Tag, CONTEXT};
 use super::region::{State, GRANULE, MIN_SPLIT};
 use super::slab;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Pool};
 use crate::base::size::round_up;
 use crate::base::{Error, Result, Status, StreamHandle};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A live allocation, found and locked.
 enum Found<'a> {
-    Block { heap: &'a Heap, st: MutexGuard<'a, HeapState>, region: u32 },
-    Object { heap: &'a Heap, st: MutexGuard<'a, HeapState>, slab: u32, number: u32 },
+    Block { heap: &'a Heap, st: Locked<'a, HeapState>, region: u32 },
+    Object { heap: &'a Heap, st: Locked<'a, HeapState>, slab: u32, number: u32 },
     Dedicated,
 }
 
@@ -46,7 +46,7 @@ impl Pool {
                     None => self.tag_of(block.lane, block.stream_id),
                 };
                 let users = st.take_users(ptr);
-                let own = tag.lane() == heap.number && users.iter().all(|&u| u == heap.number);
+                let own = tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
                 if own {
                     st.take_back(region, &[tag], true, &self.index);
                 } else {
@@ -57,10 +57,10 @@ impl Pool {
             Found::Object { heap, mut st, slab, number } => {
                 let (old, size) =
                     st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
-                let tag = self.order.tag(lane.unwrap_or(if old { CONTEXT } else { heap.number }));
+                let tag = self.order.tag(lane.unwrap_or(if old { CONTEXT } else { heap.lane }));
                 let users = st.take_users(ptr);
                 // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
-                let own = (tag.lane() == heap.number || old) && users.iter().all(|&u| u == heap.number);
+                let own = (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
                 if own {
                     st.take_back_object(slab, number, &[], true, &self.order, &self.index);
                 } else {
@@ -77,9 +77,9 @@ impl Pool {
     pub(super) fn tag_of(&self, lane: u32, stream_id: u64) -> Tag {
         // The identity is read after the epoch: whoever sees an epoch behind a barrier sees the new identity.
         let tag = self.order.tag(lane);
-        match self.heap(lane) {
-            Some(h) if h.stream_id.load(Acquire) == stream_id => tag,
-            _ => self.order.tag(CONTEXT),
+        match self.order.identity(lane) == stream_id {
+            true => tag,
+            false => self.order.tag(CONTEXT),
         }
     }
 
@@ -93,7 +93,7 @@ impl Pool {
     fn after_free(
         &self,
         heap: &Heap,
-        mut st: MutexGuard<'_, HeapState>,
+        mut st: Locked<'_, HeapState>,
         size: u64,
         own: bool,
         lane: u32,
@@ -101,12 +101,19 @@ impl Pool {
         users: &[u32],
     ) {
         if st.live_bytes == 0 && st.moves > 0 {
+            st.regions.tidy();
             self.maybe_restart(heap, &mut st);
+        }
+        // With one stream nobody ever waits.
+        let mut due = own && self.order.streams() > 1 && st.is_due(size);
+        if self.order.is_wanted(lane) && stream.is_some() && self.order.take_want(lane) {
+            st.mark_sooner();
+            due = true;
         }
         heap.publish(&st);
         drop(st);
-        if !own || self.order.streams() > 1 {
-            self.mark_free(own, size, lane, stream, users);
+        if due || !own {
+            self.mark_free(due, own, size, lane, stream, users);
         }
         if self.options.trim_threshold > 0 {
             self.trim_above_threshold(heap, size, stream);
@@ -114,8 +121,8 @@ impl Pool {
     }
 
     /// Records the markers a free asks for: on every stream that also used the memory, and on the freeing stream when a
-    /// batch is full or somebody waits. Only streams the caller vouches for are touched.
-    fn mark_free(&self, own: bool, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
+    /// batch is full or somebody waits (`due`). Only streams the caller vouches for are touched.
+    fn mark_free(&self, due: bool, own: bool, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
         if !own {
             for &user in users {
                 let _ = self.mark_user(user);
@@ -123,7 +130,7 @@ impl Pool {
         }
         let Some(stream) = stream else { return };
         let several = !own && !users.is_empty();
-        if several || self.order.due(lane, size, own) || self.order.take_want(lane) {
+        if due || several || (!own && self.order.due(lane, size)) {
             let _ = self.mark_stream(stream);
         }
     }
@@ -131,9 +138,8 @@ impl Pool {
     /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the free. Where it
     /// cannot be named from here (another thread's own stream) the context's next marker does.
     pub(super) fn mark_user(&self, user: u32) -> Result<()> {
-        let Some(heap) = self.heap(user) else { return Ok(()) };
-        let handle = StreamHandle(heap.stream.load(Relaxed));
-        if self.driver.stream_id(self.dev, handle)? == heap.stream_id.load(Relaxed) {
+        let handle = self.order.stream(user);
+        if self.driver.stream_id(self.dev, handle)? == self.order.identity(user) {
             self.order.mark(&*self.driver, user, handle)?;
         }
         Ok(())
@@ -143,7 +149,7 @@ impl Pool {
     pub(super) fn mark_stream(&self, stream: StreamHandle) -> Result<()> {
         // The identity matters: the marker must be of the lane's own stream.
         let heap = self.heap_for(stream)?;
-        self.order.mark(&*self.driver, heap.number, stream).map(|_| ())
+        self.order.mark(&*self.driver, heap.lane, stream).map(|_| ())
     }
 
     /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free: only once a tenth of
@@ -171,14 +177,14 @@ impl Pool {
             match entry {
                 Entry::Block { heap, region } => {
                     let Some(heap) = self.heap(heap) else { break };
-                    let st = lock(&heap.state);
+                    let st = heap.lock_quick();
                     if st.regions.try_get(region).is_some_and(|r| r.addr == ptr && r.state == State::Live) {
                         return Ok(Found::Block { heap, st, region });
                     }
                 }
                 Entry::Slab { heap, slab } => {
                     let Some(heap) = self.heap(heap) else { break };
-                    let st = lock(&heap.state);
+                    let st = heap.lock_quick();
                     let number = st.slabs.try_get(slab).filter(|s| s.base <= ptr).and_then(|s| s.object_at(ptr));
                     if let (Some(number), Some(s)) = (number, st.slabs.try_get(slab)) {
                         if s.is_live(number) {
@@ -216,7 +222,7 @@ impl Pool {
 
     /// The allocation is also used on `stream`, which stays alive until the allocation is freed.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        let lane = self.heap_for(stream)?.number;
+        let lane = self.heap_for(stream)?.lane;
         match self.find(ptr, "record_stream")? {
             Found::Dedicated => {
                 if let Some(d) = lock(&self.core).dedicated.get_mut(&ptr) {
@@ -245,7 +251,7 @@ impl Pool {
         let inside = |i: AllocInfo| (i.base <= ptr && ptr - i.base < i.usable.max(1)).then_some(i);
         let found = match self.index.find_back(ptr, self.props.total_bytes) {
             Some(Entry::Block { heap, region }) => self.heap(heap).and_then(|heap| {
-                let st = lock(&heap.state);
+                let st = heap.lock();
                 let r = st.regions.try_get(region).filter(|r| r.state == State::Live)?;
                 // The slot of `ptr` may hold the start of a later block: then the one before it contains `ptr`.
                 let at = if r.addr > ptr { r.prev } else { region };
@@ -253,7 +259,7 @@ impl Pool {
                 inside(self.block_info(&st, at))
             }),
             Some(Entry::Slab { heap, slab }) => self.heap(heap).and_then(|heap| {
-                let st = lock(&heap.state);
+                let st = heap.lock();
                 let s = st.slabs.try_get(slab).filter(|s| s.base <= ptr)?;
                 let number = s.object_containing(ptr).filter(|&n| s.is_live(n))?;
                 inside(self.object_info(heap, &st, slab, number))
@@ -287,7 +293,7 @@ impl Pool {
             requested: u64::from(object.requested),
             usable: s.map_or(0, |s| slab::class_size(s.class as usize)),
             device: self.dev,
-            stream: StreamHandle(heap.stream.load(Relaxed)),
+            stream: self.order.stream(heap.lane),
             id: object.id,
             tag: s.map_or(0, |s| st.tags.get(&s.addr_of(number)).copied().unwrap_or(0)),
             flags: AllocFlags::default(),
@@ -309,7 +315,7 @@ impl Pool {
                     .map_or((0, 0, true), |s| (s.object(number).requested, s.class as usize, s.old));
                 let usable = slab::class_size(class);
                 let fits = size <= usable && slab::class_of(size) == class;
-                if fits && heap.number == me.number && !old && !st.users.contains_key(&ptr) {
+                if fits && heap.lane == me.lane && !old && !st.users.contains_key(&ptr) {
                     st.resize_object(slab, number, size);
                     return Ok(ptr);
                 }
@@ -324,7 +330,7 @@ impl Pool {
             Found::Block { heap, mut st, region } => {
                 let (requested, align) = (st.regions.get(region).block.requested, st.regions.get(region).block.align);
                 let tag = st.regions.get(region).block.tag;
-                if heap.number == me.number && self.resize(heap, &mut st, region, size, stream)? {
+                if heap.lane == me.lane && self.resize(heap, &mut st, region, size, stream)? {
                     heap.publish(&st);
                     return Ok(ptr);
                 }
@@ -356,6 +362,7 @@ impl Pool {
         stream: StreamHandle,
     ) -> Result<bool> {
         let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
+        st.regions.tidy();
         let old = st.regions.get(region).size;
         if size > old {
             let want = Want { size, align: GRANULE, stream };
@@ -365,15 +372,15 @@ impl Pool {
         } else if old - size >= MIN_SPLIT && !st.users.contains_key(&st.regions.get(region).addr) {
             // A block that other streams use, too, keeps its tail: they may not be done with it.
             let rest = st.regions.split(region, size);
-            st.regions.make_ready(rest, self.order.tag(heap.number));
+            st.regions.make_ready(rest, self.order.tag(heap.lane));
         }
         let r = st.regions.get_mut(region);
         let (new, before) = (r.size, r.block.requested);
         r.block.requested = requested;
         // It belongs to the stream it was resized for now, whichever it was made on.
         r.block.stream = stream;
-        r.block.stream_id = heap.stream_id.load(Relaxed);
-        r.block.lane = heap.number;
+        r.block.stream_id = self.order.identity(heap.lane);
+        r.block.lane = heap.lane;
         st.live_bytes = st.live_bytes + new - old;
         st.requested_bytes = st.requested_bytes + requested - before;
         Ok(true)

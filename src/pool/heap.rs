@@ -1,52 +1,84 @@
-//! A heap: the memory of one stream.
+//! A heap: memory of one stream.
 //!
 //! It owns spans of mapped addresses, the regions that tile them, the extents behind them and the slabs inside them,
 //! all under one lock. What its own stream frees it can hand out again at once; what another stream frees waits until
-//! the device has passed the free. Heap `n` belongs to lane `n` of the pool's order.
+//! the device has passed the free ([`super::waiting`]). A stream has one heap, and more only when several threads keep
+//! meeting at its lock ([`super::streams`]); they share the stream's lane, so what is in one is in order for all.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::extent::Extents;
-use super::index::{Entry, Index};
+use super::index::{Entry, Index, SLOT};
+use super::lock::{Lock, Locked};
 use super::order::{Order, Tag, CONTEXT};
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs};
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::Mutex;
+use super::waiting::Waiting;
+use crate::base::size::MIB;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
-pub(super) const CAPTURED_ID: u64 = u64::MAX;
+/// Bytes of a stream's own frees that one marker stands for, at first,
+const BATCH: u64 = 64 * MIB;
+/// twice as many after so many markers that nobody asked for,
+const UNASKED: u32 = 4;
+/// and so on, at most that many times: to 4 GiB.
+const DOUBLINGS: u32 = 6;
 
-/// One stream's memory.
+/// Memory of one stream. On cache lines of its own: neighbours are other threads'.
+#[repr(align(128))]
 pub(super) struct Heap {
-    /// Also the number of its lane.
     pub(super) number: u32,
-    /// The stream's handle; a handle of a per-thread stream is the same for several heaps.
-    pub(super) stream: AtomicUsize,
-    /// The stream's identity. Changes when the handle is given to a new stream.
-    pub(super) stream_id: AtomicU64,
+    /// The lane of its stream, which other heaps may share.
+    pub(super) lane: u32,
+    of_captures: bool,
     /// Copies of counters of `state`, for sums taken without its lock.
     pub(super) live: AtomicU64,
     pub(super) free: AtomicU64,
-    pub(super) state: Mutex<HeapState>,
+    state: Lock<HeapState>,
 }
 
 impl Heap {
-    /// Whether it holds what was allocated during captures of its stream.
-    pub(super) fn is_of_captures(&self) -> bool {
-        self.stream_id.load(Relaxed) == CAPTURED_ID
-    }
-
-    pub(super) fn new(number: u32, stream: usize, stream_id: u64) -> Heap {
+    pub(super) fn new(number: u32, lane: u32, of_captures: bool) -> Heap {
         Heap {
             number,
-            stream: AtomicUsize::new(stream),
-            stream_id: AtomicU64::new(stream_id),
+            lane,
+            of_captures,
             live: AtomicU64::new(0),
             free: AtomicU64::new(0),
-            state: Mutex::new(HeapState::new(number)),
+            state: Lock::new(HeapState::new(number, lane)),
         }
+    }
+
+    /// Whether it holds what was allocated during captures of its stream.
+    pub(super) fn is_of_captures(&self) -> bool {
+        self.of_captures
+    }
+
+    /// Takes the lock with every free region where searches find it.
+    pub(super) fn lock(&self) -> Locked<'_, HeapState> {
+        let mut st = self.state.lock();
+        st.regions.tidy();
+        st
+    }
+
+    /// As [`Self::lock`], if nobody has it.
+    pub(super) fn try_lock(&self) -> Option<Locked<'_, HeapState>> {
+        let mut st = self.state.try_lock()?;
+        st.regions.tidy();
+        Some(st)
+    }
+
+    /// Takes the lock to hand a block out or take one back: the quick list stays as it is.
+    #[inline]
+    pub(super) fn lock_quick(&self) -> Locked<'_, HeapState> {
+        self.state.lock()
+    }
+
+    /// As [`Self::lock_quick`], if nobody has it.
+    #[inline]
+    pub(super) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {
+        self.state.try_lock()
     }
 
     /// Brings the copies up to date; called before the lock is given up.
@@ -57,35 +89,18 @@ impl Heap {
     }
 }
 
-/// Something free that waits for another stream.
-#[derive(Clone, Copy, Debug)]
-enum Item {
-    Region(u32),
-    Object { slab: u32, number: u32 },
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    tag: Tag,
-    ticket: u64,
-    item: Item,
-}
-
 /// What a heap's lock guards.
 ///
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
 /// `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
 /// `live_bytes` is the sum of live regions and live slab objects.
 pub(super) struct HeapState {
-    number: u32,
+    pub(super) number: u32,
+    pub(super) lane: u32,
     pub(super) regions: Regions,
     pub(super) extents: Extents,
     pub(super) slabs: Slabs,
-    /// Per lane, roughly in the order of the frees.
-    waiting: Vec<(u32, VecDeque<Wait>)>,
-    /// Further tags of entries that wait for more than one stream, by ticket.
-    also: HashMap<u64, Vec<Tag>>,
-    next_ticket: u64,
+    pub(super) waiting: Waiting,
     pub(super) waiting_bytes: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(super) users: HashMap<u64, Vec<u32>>,
@@ -100,19 +115,23 @@ pub(super) struct HeapState {
     pub(super) moves: u64,
     /// The most `live_bytes` was at a growth since then.
     pub(super) peak_live: u64,
+    /// Bytes freed in the heap's own order since its last batch, and how many batches were marked since somebody asked.
+    unmarked: u64,
+    unasked: u32,
 }
 
 impl HeapState {
-    fn new(number: u32) -> HeapState {
+    fn new(number: u32, lane: u32) -> HeapState {
         HeapState {
             number,
+            lane,
             regions: Regions::new(),
             extents: Extents::default(),
             slabs: Slabs::new(),
-            waiting: Vec::new(),
-            also: HashMap::new(),
-            next_ticket: 1,
+            waiting: Waiting::default(),
             waiting_bytes: 0,
+            unmarked: 0,
+            unasked: 0,
             users: HashMap::new(),
             tags: HashMap::new(),
             next_id: 0,
@@ -188,9 +207,21 @@ impl HeapState {
         }
     }
 
+    /// A region for `size` bytes at a multiple of `align`, live: the one last freed by a request of just this size, else
+    /// the best ready one, cut to size.
+    #[inline]
+    pub(super) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
+        if let Some(r) = self.regions.take_quick(size, align) {
+            return Some(r);
+        }
+        self.regions.tidy();
+        self.cut_for(size, align, |_| true)
+    }
+
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked live.
     #[inline]
     pub(super) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
+        debug_assert!(self.regions.is_tidy());
         let r = self.regions.find(size, align, accept)?;
         Some(self.cut_at(r, size, align))
     }
@@ -227,12 +258,32 @@ impl HeapState {
         self.live_bytes -= size;
         self.requested_bytes -= requested;
         self.frees += 1;
-        index.set(addr, Entry::Freed { offset: addr % super::index::SLOT });
+        index.set(addr, Entry::Freed { offset: addr % SLOT });
         if own {
-            self.regions.make_ready(region, tags.first().copied().unwrap_or(Tag::SETTLED));
+            let tag = tags.first().copied().unwrap_or(Tag::SETTLED);
+            self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag);
         } else {
             self.wait_for(region, tags);
         }
+    }
+
+    /// Notes bytes freed in the heap's own order; whether it is time for a marker, which only other streams would need: one
+    /// each time a batch is full. Batches grow while nobody asks for markers.
+    #[inline]
+    pub(super) fn is_due(&mut self, bytes: u64) -> bool {
+        self.unmarked += bytes;
+        let due = self.unmarked >= BATCH << (self.unasked / UNASKED);
+        if due {
+            self.unmarked = 0;
+            self.unasked = (self.unasked + 1).min(UNASKED * DOUBLINGS);
+        }
+        due
+    }
+
+    /// Somebody asked for a marker: batches start small again.
+    pub(super) fn mark_sooner(&mut self) {
+        self.unmarked = 0;
+        self.unasked = 0;
     }
 
     /// Takes a small object back, as [`Self::take_back`].
@@ -259,143 +310,21 @@ impl HeapState {
         self.frees += 1;
         if own {
             let after = self.slabs.free(slab, number);
-            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.number }));
+            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.lane }));
             if after == AfterFree::Drop {
                 self.drop_slab(slab, order, index);
             }
         } else {
             self.slabs.free_later(slab, number);
-            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.number }));
-            self.enqueue(Item::Object { slab, number }, tags);
+            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.lane }));
+            self.object_waits(slab, number, tags);
         }
-    }
-
-    fn wait_for(&mut self, region: u32, tags: &[Tag]) {
-        let ticket = self.enqueue(Item::Region(region), tags);
-        let r = self.regions.get_mut(region);
-        r.state = State::Waiting;
-        r.order = tags.first().copied().unwrap_or(Tag::SETTLED);
-        r.ticket = ticket;
-        self.waiting_bytes += r.size;
-    }
-
-    fn enqueue(&mut self, item: Item, tags: &[Tag]) -> u64 {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        let first = tags.first().copied().unwrap_or(Tag::SETTLED);
-        if tags.len() > 1 {
-            self.also.insert(ticket, tags[1..].to_vec());
-        }
-        self.push(Wait { tag: first, ticket, item });
-        ticket
-    }
-
-    fn push(&mut self, wait: Wait) {
-        let lane = wait.tag.lane();
-        match self.waiting.iter_mut().find(|q| q.0 == lane) {
-            Some(q) => q.1.push_back(wait),
-            None => self.waiting.push((lane, VecDeque::from([wait]))),
-        }
-    }
-
-    /// The lanes something here waits for.
-    pub(super) fn waits_for(&self) -> impl Iterator<Item = u32> + '_ {
-        self.waiting.iter().filter(|q| !q.1.is_empty()).map(|q| q.0)
-    }
-
-    /// Tags that something here waits for and that no marker covers yet.
-    pub(super) fn unmarked<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
-        self.waiting.iter().filter_map(|q| q.1.back()).map(|w| w.tag).filter(|&t| !order.marked(t))
-    }
-
-    /// Makes ready whatever the device is known to have passed. Returns whether anything was.
-    pub(super) fn settle(&mut self, order: &Order, index: &Index) -> bool {
-        let mut any = false;
-        for q in 0..self.waiting.len() {
-            while let Some(&wait) = self.waiting[q].1.front() {
-                if !order.settled(wait.tag) {
-                    break;
-                }
-                self.waiting[q].1.pop_front();
-                if let Item::Region(r) = wait.item {
-                    let region = self.regions.try_get(r);
-                    if !region.is_some_and(|g| g.state == State::Waiting && g.ticket == wait.ticket) {
-                        continue;
-                    }
-                }
-                if let Some(next) = self.next_tag(wait.ticket, order) {
-                    if let Item::Region(r) = wait.item {
-                        self.regions.get_mut(r).order = next;
-                    }
-                    self.push(Wait { tag: next, ..wait });
-                    continue;
-                }
-                any = true;
-                match wait.item {
-                    Item::Region(r) => {
-                        self.waiting_bytes -= self.regions.get(r).size;
-                        self.regions.make_ready(r, Tag::SETTLED);
-                    }
-                    Item::Object { slab, number } => {
-                        if self.slabs.settle(slab, number) == AfterFree::Drop {
-                            self.drop_slab(slab, order, index);
-                        }
-                    }
-                }
-            }
-        }
-        self.waiting.retain(|q| !q.1.is_empty());
-        any
-    }
-
-    /// The next tag an entry waits for, if any is left.
-    fn next_tag(&mut self, ticket: u64, order: &Order) -> Option<Tag> {
-        let tags = self.also.get_mut(&ticket)?;
-        while let Some(tag) = tags.pop() {
-            if !order.settled(tag) {
-                return Some(tag);
-            }
-        }
-        self.also.remove(&ticket);
-        None
-    }
-
-    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes at `align`: the
-    /// smallest such, cut to size and marked live. Only that lane may use what is left over, too, so that goes on
-    /// waiting.
-    pub(super) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
-        let queue = &self.waiting.iter().find(|q| q.0 == lane)?.1;
-        let fits = |r: &Region| r.addr.next_multiple_of(align) == r.addr && r.size >= size;
-        let best = queue
-            .iter()
-            .filter_map(|w| match w.item {
-                Item::Region(r) => Some((w, r)),
-                Item::Object { .. } => None,
-            })
-            .filter(|(w, r)| {
-                let g = self.regions.get(*r);
-                g.state == State::Waiting
-                    && g.ticket == w.ticket
-                    && fits(g)
-                    && order.own(w.tag, lane)
-                    && !self.also.contains_key(&w.ticket)
-            })
-            .min_by_key(|(_, r)| self.regions.get(*r).size)
-            .map(|(_, r)| r)?;
-        let tag = self.regions.get(best).order;
-        self.waiting_bytes -= self.regions.get(best).size;
-        self.regions.get_mut(best).state = State::Live;
-        let spare = self.regions.get(best).size - size;
-        if spare >= MIN_SPLIT.max(GRANULE) {
-            let rest = self.regions.split(best, size);
-            self.wait_for(rest, &[tag]);
-        }
-        Some(best)
     }
 
     /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still be using waits
     /// for the context from now on.
     pub(super) fn retire(&mut self, order: &Order, index: &Index) {
+        debug_assert!(self.regions.is_tidy());
         let tag = order.tag(CONTEXT);
         let unsettled: Vec<u32> =
             self.regions.ready_from(GRANULE).filter(|&r| !order.settled(self.regions.get(r).order)).collect();
@@ -414,15 +343,7 @@ impl HeapState {
         self.slabs.validate()?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();
-        let tickets: HashMap<u64, u32> = self
-            .waiting
-            .iter()
-            .flat_map(|q| q.1.iter())
-            .filter_map(|w| match w.item {
-                Item::Region(r) => Some((w.ticket, r)),
-                Item::Object { .. } => None,
-            })
-            .collect();
+        let tickets = self.waiting.tickets();
         for first in self.regions.spans() {
             let mut at = self.regions.get(first).addr;
             for r in self.regions.walk(first) {
@@ -442,7 +363,7 @@ impl HeapState {
                             return Err(format!("waiting region {:#x} has no entry in the waiting list", g.addr));
                         }
                     }
-                    State::Ready if g.order != Tag::SETTLED && g.order.lane() != self.number => {
+                    State::Ready | State::Quick if g.order != Tag::SETTLED && g.order.lane() != self.lane => {
                         return Err(format!("ready region {:#x} is of another stream's order", g.addr));
                     }
                     _ => {}

@@ -51,10 +51,10 @@ impl Pool {
 
     /// Marks the stream's own order if zombies of it wait for a marker, so that they can go soon.
     pub(super) fn mark_zombies(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
-        let waits = |z: &Zombie| z.tag.lane() == heap.number && !self.order.marked(z.tag);
+        let waits = |z: &Zombie| z.tag.lane() == heap.lane && !self.order.marked(z.tag);
         let pending = self.counters.zombie_bytes.load(Relaxed) > 0 && lock(&self.core).zombies.iter().any(waits);
         if pending {
-            self.order.mark(&*self.driver, heap.number, stream)?;
+            self.order.mark(&*self.driver, heap.lane, stream)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! - *extent*: physical memory, one driver handle, mapped whole ([`extent`]).
 //! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or free ([`region`]).
 //! - *slab*: a region cut into equal small objects ([`slab`]).
-//! - *heap*: the memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
+//! - *heap*: memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides, [`extend`] does);
 //!   *zombie*: the old addresses of a moved extent, until they are unmapped.
 //! - *stock*: physical memory without an address ([`stock`]).
@@ -14,8 +14,8 @@
 //!
 //! # Locks
 //!
-//! The stream registry's lock, then a heap's, then the core's, then the order's. Another heap's lock is only ever tried
-//! while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
+//! The stream registry's lock, then a heap's ([`lock`]), then the core's, then the order's. Another heap's lock is only
+//! ever tried while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
 //! mapping and creating, may be made under the lock of the heap they are for.
 //!
 //! # Invariant of the whole
@@ -32,22 +32,26 @@ mod extent;
 mod free;
 mod heap;
 mod index;
+mod lock;
 mod mapping;
 mod order;
+mod quick;
 mod region;
 mod reserve;
 mod slab;
 mod stitch;
 mod stock;
 mod streams;
+mod tag;
 mod trim;
 mod validate;
+mod waiting;
 
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{DeviceProps, Driver, PhysHandle};
+use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Special needs of one allocation, as bits.
@@ -161,6 +165,8 @@ pub struct PoolOptions {
     pub max_extent: u64,
     /// A request is made of about this many extents, so that freeing part of it frees whole extents.
     pub extents_per_request: u64,
+    /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
+    pub watch: bool,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
     pub log_decisions: bool,
 }
@@ -177,6 +183,7 @@ impl Default for PoolOptions {
             slack_permille: 10,
             max_extent: 64 * size::MIB,
             extents_per_request: 8,
+            watch: true,
             log_decisions: false,
         }
     }
@@ -254,10 +261,14 @@ pub struct Pool {
     limit: AtomicU64,
     index: index::Index,
     order: order::Order,
-    /// By lane; none at [`order::CONTEXT`]. Boxed: there is room for many, and a heap takes a kilobyte.
+    /// How to see which stream a handle is.
+    watch: Watch,
+    /// By number. Boxed: there is room for many, and a heap takes a kilobyte.
     heaps: Box<[OnceLock<Box<Heap>>]>,
-    /// Streams in use → their lanes.
-    streams: Mutex<HashMap<streams::Key, u32>>,
+    /// How many there are; changed under the lock of `streams`.
+    heap_count: AtomicU32,
+    /// Streams in use → their lanes and heaps.
+    streams: Mutex<HashMap<streams::Key, streams::Members>>,
     core: Mutex<Core>,
     counters: Counters,
 }
@@ -302,6 +313,11 @@ impl Pool {
             limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
             index: index::Index::new(),
             order: order::Order::new(dev),
+            watch: match options.watch {
+                true => driver.stream_watch(dev),
+                false => Watch::Ask,
+            },
+            heap_count: AtomicU32::new(0),
             heaps: (0..order::MAX_LANES).map(|_| OnceLock::new()).collect(),
             streams: Mutex::new(HashMap::new()),
             core: Mutex::new(Core::default()),
@@ -367,13 +383,29 @@ impl Pool {
         self.counters.unknown_pointers.fetch_add(1, Relaxed);
     }
 
-    fn heap(&self, lane: u32) -> Option<&Heap> {
-        self.heaps.get(lane as usize)?.get().map(|h| &**h)
+    #[inline]
+    fn heap(&self, number: u32) -> Option<&Heap> {
+        self.heaps.get(number as usize)?.get().map(|h| &**h)
+    }
+
+    /// One more heap for a lane; `None` when there are too many. Callers hold the lock of `streams`.
+    fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
+        let number = self.heap_count.load(Relaxed);
+        let heap = self.heaps.get(number as usize)?.get_or_init(|| Box::new(Heap::new(number, lane, of_captures)));
+        self.heap_count.store(number + 1, Release);
+        Some(heap)
     }
 
     fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
-        let lanes = self.order.streams() as usize + 1;
-        self.heaps[..lanes.min(self.heaps.len())].iter().filter_map(OnceLock::get).map(|h| &**h)
+        let count = self.heap_count.load(Acquire) as usize;
+        self.heaps.iter().take(count).filter_map(OnceLock::get).map(|h| &**h)
+    }
+
+    /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it, or it is earlier in
+    /// the order of the heap's own stream. Not so for a capture: its work runs whenever and wherever the graph is launched,
+    /// not behind what the stream did before.
+    fn usable(&self, tag: order::Tag, heap: &Heap) -> bool {
+        self.order.settled(tag) || (!heap.is_of_captures() && self.order.own(tag, heap.lane))
     }
 
     /// Live bytes of all heaps, rounding included; also moves the recorded peak.
@@ -420,7 +452,7 @@ impl Pool {
         };
         let mut movable = 0;
         for heap in self.all_heaps() {
-            let st = lock(&heap.state);
+            let st = heap.lock();
             s.requested += st.requested_bytes;
             s.mallocs += st.mallocs;
             s.frees += st.frees;

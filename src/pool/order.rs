@@ -5,6 +5,11 @@
 //! is recorded, so the event covers every free that read the old number. A tag is *settled* once a marker of its lane
 //! with at least its epoch has completed; settled memory may be used by any stream with no wait.
 //!
+//! A free reads the open epoch with a plain load. It need not be more: the work that the free comes after was submitted
+//! before it, and the driver orders submissions to a stream and events recorded on it. Where the event came first, so did
+//! the closing of the epoch before it, and the free sees the new number; so whoever reads the old number has submitted
+//! work that the event covers.
+//!
 //! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is not known (the
 //! stream it was used on is gone); only a context marker settles it. A context marker closes an epoch of every lane.
 //!
@@ -14,49 +19,18 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::lock;
+pub(super) use super::tag::{Tag, CONTEXT};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, OnceLock};
 
-/// The lane of the whole context.
-pub(super) const CONTEXT: u32 = 0;
 /// Most lanes, hence most streams a pool can tell apart.
 pub(super) const MAX_LANES: usize = 1 << 14;
 
-const EPOCH_BITS: u32 = 48;
-
-/// When a range was last used: a lane and an epoch of it. [`Tag::SETTLED`] is "long ago, on any stream".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Tag(u64);
-
-impl Tag {
-    pub(super) const SETTLED: Tag = Tag(0);
-
-    #[inline]
-    fn new(lane: u32, epoch: u64) -> Tag {
-        Tag(u64::from(lane) << EPOCH_BITS | epoch)
-    }
-
-    #[inline]
-    pub(super) fn lane(self) -> u32 {
-        (self.0 >> EPOCH_BITS) as u32
-    }
-
-    #[inline]
-    pub(super) fn epoch(self) -> u64 {
-        self.0 & ((1 << EPOCH_BITS) - 1)
-    }
-
-    /// The later of two uses in the order of one lane: neither is of another lane, but either may be settled.
-    #[inline]
-    pub(super) fn later(self, other: Tag) -> Tag {
-        debug_assert!(self == Tag::SETTLED || other == Tag::SETTLED || self.lane() == other.lane());
-        self.max(other)
-    }
-}
-
+/// On lines of its own: every free reads its lane's first fields, and neighbouring lanes are other threads'.
+#[repr(align(128))]
 struct Lane {
     /// The open epoch, from 1.
     epoch: AtomicU64,
@@ -74,11 +48,23 @@ struct Lane {
     unnamed: bool,
     /// Somebody else wants memory of this lane: the next free on it should record a marker.
     wanted: AtomicBool,
-    /// Frees in this lane's order since its last marker: a count, and bytes. Not counted while one stream is in use.
-    due_frees: AtomicU64,
-    due_bytes: AtomicU64,
+    /// The stream's handle; per-thread streams share one.
+    stream: AtomicUsize,
+    /// The stream's identity. Changes when the handle is given to a new stream.
+    identity: AtomicU64,
+    due: Due,
     /// Recorded markers in the order they were recorded, epochs ascending.
     markers: Mutex<VecDeque<Marker>>,
+}
+
+/// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker.
+#[repr(align(128))]
+struct Due {
+    /// A count, and bytes.
+    frees: AtomicU64,
+    bytes: AtomicU64,
+    /// Batches marked since somebody asked for a marker.
+    unasked: AtomicU32,
 }
 
 /// An event on a lane's stream that closed an epoch.
@@ -104,6 +90,8 @@ pub(super) struct Order {
     count: AtomicU64,
     /// How many entries `captured` has, to be read without its lock.
     captures: AtomicUsize,
+    /// How often a capture was met.
+    captures_met: AtomicU64,
     /// Streams that were being captured when they were last named, by a number of the caller's.
     captured: Mutex<HashSet<usize>>,
     context: Mutex<VecDeque<ContextMarker>>,
@@ -117,16 +105,17 @@ impl Order {
             lanes: (0..MAX_LANES).map(|_| OnceLock::new()).collect(),
             count: AtomicU64::new(0),
             captures: AtomicUsize::new(0),
+            captures_met: AtomicU64::new(0),
             captured: Mutex::new(HashSet::new()),
             context: Mutex::new(VecDeque::new()),
             spare: Mutex::new(Vec::new()),
         };
-        order.add_lane(false);
+        order.add_lane(false, StreamHandle::LEGACY, 0);
         order
     }
 
-    /// Opens the next lane; `None` when there are too many. Callers serialise.
-    pub(super) fn add_lane(&self, unnamed: bool) -> Option<u32> {
+    /// Opens the next lane, for a stream and its identity; `None` when there are too many. Callers serialise.
+    pub(super) fn add_lane(&self, unnamed: bool, stream: StreamHandle, identity: u64) -> Option<u32> {
         let n = self.count.load(Relaxed);
         let lane = Lane {
             epoch: AtomicU64::new(1),
@@ -136,8 +125,9 @@ impl Order {
             done: AtomicU64::new(0),
             unnamed,
             wanted: AtomicBool::new(false),
-            due_frees: AtomicU64::new(0),
-            due_bytes: AtomicU64::new(0),
+            stream: AtomicUsize::new(stream.0),
+            identity: AtomicU64::new(identity),
+            due: Due { frees: AtomicU64::new(0), bytes: AtomicU64::new(0), unasked: AtomicU32::new(0) },
             markers: Mutex::new(VecDeque::new()),
         };
         let _ = self.lanes.get(n as usize)?.set(lane);
@@ -155,12 +145,21 @@ impl Order {
         self.lanes.get(lane as usize)?.get()
     }
 
+    /// The handle of a lane's stream.
+    pub(super) fn stream(&self, lane: u32) -> StreamHandle {
+        self.lane(lane).map_or(StreamHandle::LEGACY, |l| StreamHandle(l.stream.load(Relaxed)))
+    }
+
+    /// The identity of a lane's stream; 0 is nobody's.
+    #[inline]
+    pub(super) fn identity(&self, lane: u32) -> u64 {
+        self.lane(lane).map_or(0, |l| l.identity.load(Acquire))
+    }
+
     /// The tag for a free happening now in the order of `lane`.
-    ///
-    /// A read-modify-write, so that it is ordered before the closing of the epoch it read (see the module text).
     #[inline]
     pub(super) fn tag(&self, lane: u32) -> Tag {
-        self.lane(lane).map_or(Tag::SETTLED, |l| Tag::new(lane, l.epoch.fetch_add(0, AcqRel)))
+        self.lane(lane).map_or(Tag::SETTLED, |l| Tag::new(lane, l.epoch.load(Acquire)))
     }
 
     /// Whether the device has passed the tag, as far as is known without asking it.
@@ -185,8 +184,10 @@ impl Order {
     }
 
     /// The lane goes to another stream: what belongs to it so far needs a context marker.
-    pub(super) fn hand_over(&self, lane: u32) {
+    pub(super) fn hand_over(&self, lane: u32, identity: u64) {
         if let Some(l) = self.lane(lane) {
+            // The identity changes before the barrier goes up: whoever sees an epoch behind the barrier sees it changed.
+            l.identity.store(identity, Release);
             let _markers = lock(&l.markers);
             let epoch = l.epoch.fetch_add(1, AcqRel);
             l.barrier.fetch_max(epoch, AcqRel);
@@ -202,6 +203,7 @@ impl Order {
     pub(super) fn want(&self, lane: u32) {
         if let Some(l) = self.lane(lane) {
             l.wanted.store(true, Relaxed);
+            l.due.unasked.store(0, Relaxed);
         }
     }
 
@@ -211,22 +213,30 @@ impl Order {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
     }
 
-    /// Notes a free on `lane`; whether it is time for a marker. One marker serves a batch: a record costs more than a hit
-    /// (0.14 µs on an H200), and all threads together get only five million a second.
-    ///
-    /// For `own` memory, which only other streams would wait for, batches are larger.
-    pub(super) fn due(&self, lane: u32, bytes: u64, own: bool) -> bool {
+    /// Whether somebody asks for a marker on `lane`.
+    #[inline]
+    pub(super) fn is_wanted(&self, lane: u32) -> bool {
+        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
+    }
+
+    /// Notes a free in the order of `lane` that another heap waits for; whether it is time for a marker. One marker serves a
+    /// batch: a record costs more than a hit (0.14 µs on an H200), and all threads together get only five million a second.
+    /// Batches grow while nobody asks for their markers, and start small again when somebody does.
+    pub(super) fn due(&self, lane: u32, bytes: u64) -> bool {
         const FREES: u64 = 16;
         const BYTES: u64 = 1 << 20;
-        const OWN_FREES: u64 = 64;
-        const OWN_BYTES: u64 = 64 << 20;
+        // As for a heap's own frees: twice as many after every eight that nobody asked for, 64 times at most.
+        const UNASKED: u32 = 8;
+        const DOUBLINGS: u32 = 6;
         self.lane(lane).is_some_and(|l| {
-            let frees = l.due_frees.fetch_add(1, Relaxed) + 1;
-            let bytes = l.due_bytes.fetch_add(bytes, Relaxed) + bytes;
-            match own {
-                true => frees >= OWN_FREES || bytes >= OWN_BYTES,
-                false => frees >= FREES || bytes >= BYTES,
+            let frees = l.due.frees.fetch_add(1, Relaxed) + 1;
+            let bytes = l.due.bytes.fetch_add(bytes, Relaxed) + bytes;
+            let unasked = l.due.unasked.load(Relaxed);
+            let due = frees >= FREES << (unasked / UNASKED) || bytes >= BYTES << (unasked / UNASKED);
+            if due {
+                l.due.unasked.store((unasked + 1).min(UNASKED * DOUBLINGS), Relaxed);
             }
+            due
         })
     }
 
@@ -252,8 +262,8 @@ impl Order {
             return Err(e);
         }
         markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
-        l.due_frees.store(0, Relaxed);
-        l.due_bytes.store(0, Relaxed);
+        l.due.frees.store(0, Relaxed);
+        l.due.bytes.store(0, Relaxed);
         l.marked.fetch_max(epoch, AcqRel);
         Ok(true)
     }
@@ -262,8 +272,16 @@ impl Order {
     /// resort, until it is found not to be any more: the marker would fail, and take the capture with it.
     pub(super) fn capture_met(&self, key: usize) {
         let mut captured = lock(&self.captured);
-        captured.insert(key);
+        if captured.insert(key) {
+            self.captures_met.fetch_add(1, Relaxed);
+        }
         self.captures.store(captured.len(), Relaxed);
+    }
+
+    /// How often a capture was met so far: what is known of a stream since an earlier number has to be asked again.
+    #[inline]
+    pub(super) fn captures_met(&self) -> u64 {
+        self.captures_met.load(Relaxed)
     }
 
     /// Whether a capture was met whose end has not been seen.

@@ -1,12 +1,14 @@
 //! Regions: the byte-granular pieces of a heap's mapped addresses.
 //!
 //! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are linked to their
-//! neighbours in address order. The free ones that the heap's own stream may use are *ready* and sit in size bins.
+//! neighbours in address order. The free ones that the heap's own stream may use are *ready* and sit in size bins, or, the
+//! last few freed, in the quick list.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bins::{Bins, NONE};
 use super::order::Tag;
+use super::quick::Quick;
 use crate::base::StreamHandle;
 use std::collections::BTreeMap;
 
@@ -28,6 +30,8 @@ pub(super) enum State {
     Slab,
     /// Free; the heap's own stream may use it. In a bin.
     Ready,
+    /// As `Ready`, but in the quick list and not joined with its neighbours.
+    Quick,
     /// Free, but the heap's stream must not use it before its tag is settled. In the waiting list.
     Waiting,
 }
@@ -60,7 +64,7 @@ pub(super) struct Region {
     bin_prev: u32,
     bin_next: u32,
     pub(super) state: State,
-    /// Ready or waiting: when it was last used.
+    /// Ready, quick or waiting: when it was last used.
     pub(super) order: Tag,
     /// Waiting: the number of its entry in the waiting list.
     pub(super) ticket: u64,
@@ -75,12 +79,14 @@ impl Region {
 
 /// A heap's regions.
 ///
-/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready;
-/// `ready_bytes` is the sum of the ready regions' sizes; sizes and addresses are multiples of [`GRANULE`].
+/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready, and in the
+/// quick list iff it is quick; `ready_bytes` is the sum of the sizes of both; sizes and addresses are multiples of
+/// [`GRANULE`].
 pub(super) struct Regions {
     all: Vec<Region>,
     vacant: Vec<u32>,
     bins: Bins,
+    quick: Quick,
     /// Span start → its first region. The last one is in `span_ends`.
     span_starts: BTreeMap<u64, u32>,
     /// Span end → its last region.
@@ -94,6 +100,7 @@ impl Regions {
             all: Vec::new(),
             vacant: Vec::new(),
             bins: Bins::new(),
+            quick: Quick::new(),
             span_starts: BTreeMap::new(),
             span_ends: BTreeMap::new(),
             ready_bytes: 0,
@@ -191,6 +198,52 @@ impl Regions {
             bin = self.bins.next_used(b + 1);
         }
         None
+    }
+
+    /// Frees a live block that requests of `size` bytes get, for the next of them.
+    #[inline]
+    pub(super) fn make_quick(&mut self, r: u32, size: u64, order: Tag) {
+        let region = self.get_mut(r);
+        region.state = State::Quick;
+        region.order = order;
+        self.ready_bytes += region.size;
+        if let Some(old) = self.quick.put(size, r) {
+            self.join(old);
+        }
+    }
+
+    /// A block freed by [`Self::make_quick`] for just this size, live again.
+    #[inline]
+    pub(super) fn take_quick(&mut self, size: u64, align: u64) -> Option<u32> {
+        let r = self.quick.get(size)?;
+        let region = &mut self.all[r as usize];
+        if region.addr & (align - 1) != 0 {
+            return None;
+        }
+        region.state = State::Live;
+        self.ready_bytes -= region.size;
+        self.quick.take(size);
+        Some(r)
+    }
+
+    /// Makes every quick region ready, joined with its neighbours.
+    #[inline]
+    pub(super) fn tidy(&mut self) {
+        while let Some(r) = self.quick.pop() {
+            self.join(r);
+        }
+    }
+
+    /// Makes a region that just left the quick list ready.
+    fn join(&mut self, r: u32) {
+        let (size, order) = (self.get(r).size, self.get(r).order);
+        self.ready_bytes -= size;
+        self.make_ready(r, order);
+    }
+
+    /// Whether the quick list is empty, as everything but an exact search wants it.
+    pub(super) fn is_tidy(&self) -> bool {
+        self.quick.is_empty()
     }
 
     fn alloc(&mut self, addr: u64, size: u64) -> u32 {
@@ -382,7 +435,7 @@ impl Regions {
 
     /// Checks the invariants written above; `Err` says which one fails where.
     pub(super) fn validate(&self) -> Result<(), String> {
-        let mut ready = 0;
+        let (mut ready, mut quick) = (0, 0);
         let mut seen = 0;
         for (&start, &first) in &self.span_starts {
             let mut at = start;
@@ -403,6 +456,13 @@ impl Regions {
                             return Err(format!("ready region {at:#x} is in no bin"));
                         }
                     }
+                    State::Quick => {
+                        ready += g.size;
+                        quick += 1;
+                        if !self.quick.contains(r) {
+                            return Err(format!("quick region {at:#x} is not in the quick list"));
+                        }
+                    }
                     _ => {}
                 }
                 at = g.end();
@@ -414,6 +474,9 @@ impl Regions {
         }
         if self.span_starts.len() != self.span_ends.len() {
             return Err("as many span starts as ends".into());
+        }
+        if quick != self.quick.len() {
+            return Err(format!("{quick} quick regions, {} in the quick list", self.quick.len()));
         }
         if ready != self.ready_bytes {
             return Err(format!("ready_bytes is {}, the regions add up to {ready}", self.ready_bytes));

@@ -1,19 +1,23 @@
 //! From a stream's handle to its heap.
 //!
 //! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one at once, while
-//! the old one's work may still be running. So allocation asks the driver for the stream's identity (two cheap calls on
-//! CUDA, about 30 ns in all: whether it is being captured, and its id) and a per-thread cache maps handle and identity to
-//! the heap with no lock of the pool's. When the identity behind a handle has changed, the heap stays with the handle but
-//! everything the old stream may still be using waits for the context first. A free takes the lane out of the cache
-//! without asking. A stream that is being captured has no identity that could be asked for, so it has a heap of its own.
+//! the old one's work may still be running. A per-thread cache maps handle and identity to a heap, and each allocation
+//! makes sure that the identity is still the handle's and that the stream is not being captured: by looking where the
+//! driver keeps both ([`crate::driver::watch`]), which is no driver call, or, where that is not possible, by asking. When
+//! the identity behind a handle has changed, the heaps stay with the handle but everything the old stream may still be using
+//! waits for the context first. A free takes the lane out of the cache without looking. A stream that is being captured
+//! has no identity that could be asked for, so it has a heap of its own.
+//!
+//! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a thread that has met
+//! others often enough moves to another heap of the same stream.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::heap::{Heap, CAPTURED_ID};
+use super::heap::{Heap, HeapState};
+use super::lock::Locked;
 use super::{lock, Pool};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::Mutex;
 
 /// What the registry knows a stream by: its handle, or its identity where many streams share one handle.
@@ -26,44 +30,94 @@ pub(super) enum Key {
     Captured(usize),
 }
 
-#[derive(Clone, Copy)]
-struct Cached {
-    pool: u64,
-    handle: usize,
-    id: u64,
+/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
+const CAPTURED_ID: u64 = u64::MAX;
+
+/// What the registry has for a stream.
+pub(super) struct Members {
     lane: u32,
+    /// Heap numbers; never empty.
+    heaps: Vec<u32>,
+    /// Which of them the next thread that wants another one gets, when no more are made.
+    next: usize,
 }
 
-/// Entries of the per-thread cache; a thread seldom uses more streams at a time.
-const CACHED: usize = 8;
+/// How to make sure that a handle still stands for the stream it stood for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Check {
+    /// It always does: the legacy stream.
+    Never,
+    /// By the driver's structures.
+    Look,
+    /// By a driver call.
+    Ask,
+}
+
+/// A place of the per-thread cache.
+struct Place {
+    /// The pool's number; 0 in an empty place.
+    pool: Cell<u64>,
+    handle: Cell<usize>,
+    id: Cell<u64>,
+    heap: Cell<u32>,
+    lane: Cell<u32>,
+    check: Cell<Check>,
+    /// The order's count of captures met when the place was filled: it is filled anew after each.
+    captures: Cell<u64>,
+    /// How often the thread met others at the heap's lock of late, and the heap's count of allocations the last time.
+    met: Cell<u32>,
+    met_at: Cell<u64>,
+}
+
+impl Place {
+    const EMPTY: Place = Place {
+        pool: Cell::new(0),
+        handle: Cell::new(0),
+        id: Cell::new(0),
+        heap: Cell::new(0),
+        lane: Cell::new(0),
+        check: Cell::new(Check::Ask),
+        captures: Cell::new(0),
+        met: Cell::new(0),
+        met_at: Cell::new(0),
+    };
+}
+
+/// Places of the per-thread cache; a thread seldom uses more streams at a time.
+const PLACES: usize = 8;
+/// Meeting others at a lock counts when it happens again within so many allocations from the heap,
+const MEETING: u64 = 64;
+/// and after so many times that count the thread moves to another heap.
+const MEETINGS: u32 = 8;
+/// Most heaps of one stream.
+const MAX_HEAPS: usize = 64;
 
 thread_local! {
-    static CACHE: [Cell<Cached>; CACHED] =
-        const { [const { Cell::new(Cached { pool: 0, handle: 0, id: 0, lane: 0 }) }; CACHED] };
+    static CACHE: [Place; PLACES] = const { [const { Place::EMPTY }; PLACES] };
 }
 
-/// Pool and lane of per-thread streams whose threads have ended.
-static ORPHANS: Mutex<Vec<(u64, u32)>> = Mutex::new(Vec::new());
+/// Pool and heap of per-thread streams whose threads have ended.
+static ORPHANS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// The lanes of a thread's own streams; passed on when it ends.
-struct Lanes(RefCell<Vec<(u64, u32)>>);
+/// The identities of a thread's own streams; passed on when it ends.
+struct OwnStreams(RefCell<Vec<(u64, u64)>>);
 
-impl Drop for Lanes {
+impl Drop for OwnStreams {
     fn drop(&mut self) {
         lock(&ORPHANS).append(self.0.get_mut());
     }
 }
 
 thread_local! {
-    static OWN_LANES: Lanes = const { Lanes(RefCell::new(Vec::new())) };
+    static OWN_STREAMS: OwnStreams = const { OwnStreams(RefCell::new(Vec::new())) };
 }
 
-fn leave_at_exit(pool: u64, lane: u32) {
+fn leave_at_exit(pool: u64, id: u64) {
     // A thread that is ending already keeps its lane for good: no more than one per such thread.
-    let _ = OWN_LANES.try_with(|l| l.0.borrow_mut().push((pool, lane)));
+    let _ = OWN_STREAMS.try_with(|l| l.0.borrow_mut().push((pool, id)));
 }
 
-fn take_orphan(pool: u64) -> Option<u32> {
+fn take_orphan(pool: u64) -> Option<u64> {
     let mut orphans = lock(&ORPHANS);
     let i = orphans.iter().position(|o| o.0 == pool)?;
     Some(orphans.swap_remove(i).1)
@@ -79,33 +133,117 @@ fn capture_key(stream: StreamHandle) -> usize {
 }
 
 #[inline]
-fn slot(pool: u64, stream: StreamHandle) -> usize {
+fn place(stream: StreamHandle) -> usize {
     // Handles are pointers to structures of some hundred bytes: the low bits say nothing.
-    (stream.0 >> 6 ^ stream.0 >> 12 ^ stream.0 ^ pool as usize) % CACHED
+    (stream.0 >> 4 ^ stream.0 >> 8 ^ stream.0 >> 12 ^ stream.0) % PLACES
 }
 
 impl Pool {
     /// The heap of a live stream that the caller's user just named.
     #[inline]
     pub(super) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
+        CACHE.with(|c| {
+            let p = &c[place(stream)];
+            if p.handle.get() == stream.0 && p.pool.get() == self.number && self.still(p, stream) {
+                if let Some(heap) = self.heap(p.heap.get()) {
+                    return Ok(heap);
+                }
+            }
+            self.find_heap(p, stream)
+        })
+    }
+
+    /// Whether the place is right about the stream.
+    #[inline]
+    fn still(&self, p: &Place, stream: StreamHandle) -> bool {
+        let same = match p.check.get() {
+            Check::Never => true,
+            Check::Look => self.watch.look(stream) == Some(p.id.get()),
+            Check::Ask => false,
+        };
+        same && p.captures.get() == self.order.captures_met()
+    }
+
+    /// Asks the driver which stream it is, and fills the place.
+    #[cold]
+    fn find_heap(&self, p: &Place, stream: StreamHandle) -> Result<&Heap> {
+        let met = self.order.captures_met();
         let id = match self.driver.stream_id(self.dev, stream) {
             Ok(id) => id,
             Err(e) if e.status == Status::Capturing => return self.captured_heap(stream),
             Err(e) => return Err(e),
         };
         self.order.capture_over(|| capture_key(stream));
-        let cell = slot(self.number, stream);
-        let cached = CACHE.with(|c| c[cell].get());
-        if cached.pool == self.number && cached.handle == stream.0 && cached.id == id {
-            if let Some(heap) = self.heap(cached.lane) {
-                if heap.stream_id.load(Relaxed) == id {
-                    return Ok(heap);
-                }
+        let here = p.pool.get() == self.number && p.handle.get() == stream.0 && p.id.get() == id;
+        let known = self.heap(p.heap.get()).filter(|h| here && self.order.identity(h.lane) == id);
+        let heap = match known {
+            Some(heap) => heap,
+            None => self.register(stream, id)?,
+        };
+        p.pool.set(self.number);
+        p.handle.set(stream.0);
+        p.id.set(id);
+        p.heap.set(heap.number);
+        p.lane.set(heap.lane);
+        p.captures.set(met);
+        p.check.set(match stream {
+            StreamHandle::LEGACY => Check::Never,
+            // Not taken on trust: the driver has just said what is to be seen.
+            s if self.watch.look(s) == Some(id) => Check::Look,
+            _ => Check::Ask,
+        });
+        Ok(heap)
+    }
+
+    /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if it keeps meeting other
+    /// threads there.
+    #[inline]
+    pub(super) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
+        match heap.try_lock_quick() {
+            Some(st) => (heap, st),
+            None => self.enter_later(heap, stream),
+        }
+    }
+
+    #[cold]
+    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
+        let st = heap.lock_quick();
+        let mallocs = st.mallocs;
+        let move_on = CACHE.with(|c| {
+            let p = &c[place(stream)];
+            if p.pool.get() != self.number || p.heap.get() != heap.number || heap.is_of_captures() {
+                return false;
+            }
+            let again = mallocs.wrapping_sub(p.met_at.replace(mallocs)) <= MEETING;
+            p.met.set(if again { p.met.get() + 1 } else { 0 });
+            p.met.get() >= MEETINGS
+        });
+        if !move_on {
+            return (heap, st);
+        }
+        drop(st);
+        let other = self.another_heap(heap);
+        CACHE.with(|c| {
+            let p = &c[place(stream)];
+            p.heap.set(other.number);
+            p.met.set(0);
+        });
+        (other, other.lock_quick())
+    }
+
+    /// Another heap of the same lane: a new one while there are fewer than threads that can run at once.
+    fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {
+        let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_HEAPS);
+        let mut streams = lock(&self.streams);
+        let Some(members) = streams.values_mut().find(|m| m.lane == heap.lane) else { return heap };
+        if members.heaps.len() < most {
+            if let Some(new) = self.add_heap(heap.lane, false) {
+                members.heaps.push(new.number);
+                return new;
             }
         }
-        let heap = self.register(stream, id)?;
-        CACHE.with(|c| c[cell].set(Cached { pool: self.number, handle: stream.0, id, lane: heap.number }));
-        Ok(heap)
+        members.next = (members.next + 1) % members.heaps.len();
+        members.heaps.get(members.next).and_then(|&n| self.heap(n)).unwrap_or(heap)
     }
 
     /// The heap of a stream that is being captured. Every allocation during a capture of this handle comes from here;
@@ -125,68 +263,73 @@ impl Pool {
 
     fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
         let mut streams = lock(&self.streams);
-        if let Some(heap) = streams.get(&key).and_then(|&lane| self.heap(lane)) {
-            if heap.stream_id.load(Relaxed) != id {
-                self.change_hands(heap, stream, id)?;
+        if let Some(members) = streams.get(&key) {
+            if self.order.identity(members.lane) != id {
+                self.change_hands(members, stream, id)?;
             }
-            return Ok(heap);
+            return self.first_heap(members);
         }
         let per_thread = matches!(key, Key::PerThread(_));
         if per_thread {
-            // A thread that has ended leaves its stream's heap behind.
-            if let Some(heap) = take_orphan(self.number).and_then(|lane| self.heap(lane)) {
-                streams.remove(&Key::PerThread(heap.stream_id.load(Relaxed)));
-                streams.insert(key, heap.number);
-                self.change_hands(heap, stream, id)?;
-                leave_at_exit(self.number, heap.number);
-                return Ok(heap);
+            // A thread that has ended leaves its stream's heaps behind.
+            if let Some(members) = take_orphan(self.number).and_then(|old| streams.remove(&Key::PerThread(old))) {
+                self.change_hands(&members, stream, id)?;
+                leave_at_exit(self.number, id);
+                return self.first_heap(streams.entry(key).or_insert(members));
             }
         }
-        let lane = self.order.add_lane(!matches!(key, Key::Handle(_))).ok_or_else(|| {
+        let too_many = || {
             Error::new(
                 Status::Unsupported,
                 format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),
             )
-        })?;
-        let heap = self.heaps[lane as usize].get_or_init(|| Box::new(Heap::new(lane, stream.0, id)));
-        streams.insert(key, lane);
+        };
+        let lane = self.order.add_lane(!matches!(key, Key::Handle(_)), stream, id).ok_or_else(too_many)?;
+        let heap = self.add_heap(lane, id == CAPTURED_ID).ok_or_else(too_many)?;
+        streams.insert(key, Members { lane, heaps: vec![heap.number], next: 0 });
         if per_thread {
-            leave_at_exit(self.number, lane);
+            leave_at_exit(self.number, id);
         }
         Ok(heap)
     }
 
-    /// The heap goes to another stream: what the old one may still be using waits for the context.
-    fn change_hands(&self, heap: &Heap, stream: StreamHandle, id: u64) -> Result<()> {
-        let mut st = lock(&heap.state);
-        // The identity changes before the barrier goes up: whoever sees an epoch behind the barrier sees it changed.
-        heap.stream_id.store(id, Release);
-        self.order.hand_over(heap.number);
-        st.retire(&self.order, &self.index);
-        heap.publish(&st);
-        let waits = st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
-        drop(st);
+    fn first_heap(&self, members: &Members) -> Result<&Heap> {
+        let first = members.heaps.first().and_then(|&n| self.heap(n));
+        first.ok_or_else(|| Error::internal("a stream has no heap"))
+    }
+
+    /// The lane's heaps go to another stream: what the old one may still be using waits for the context.
+    fn change_hands(&self, members: &Members, stream: StreamHandle, id: u64) -> Result<()> {
+        // First the barrier, then the heaps: what is freed into one of them after its turn sees the barrier.
+        self.order.hand_over(members.lane, id);
+        let mut waits = false;
+        for heap in members.heaps.iter().filter_map(|&n| self.heap(n)) {
+            let mut st = heap.lock();
+            st.retire(&self.order, &self.index);
+            heap.publish(&st);
+            waits |= st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
+        }
         // Most often the old stream is long done; then its memory is ready again at once.
         if waits && self.order.mark_context(&*self.driver, Some(stream))? {
             self.order.poll(&*self.driver, [])?;
         }
         Ok(())
     }
-}
 
-impl Pool {
-    /// The lane of the stream a free names. From the thread's cache without asking the driver where possible: see
-    /// `free` for why a stale answer does no harm there.
+    /// The lane of the stream a free names. From the thread's cache without looking where possible: see `free` for why a
+    /// stale answer does no harm there. Not after a capture was met: what is freed in one is its own at once.
     #[inline]
     pub(super) fn cached_lane(&self, stream: StreamHandle) -> Result<u32> {
-        let cached = CACHE.with(|c| c[slot(self.number, stream)].get());
-        // During a capture the handle may stand for the capture's lane: what is freed in it is its own at once.
-        if cached.pool == self.number && cached.handle == stream.0 && !self.order.capture_known() {
-            let fresh = self.heap(cached.lane).is_some_and(|h| h.stream_id.load(Relaxed) == cached.id);
-            if fresh {
-                return Ok(cached.lane);
+        CACHE.with(|c| {
+            let p = &c[place(stream)];
+            let known = p.handle.get() == stream.0
+                && p.pool.get() == self.number
+                && p.captures.get() == self.order.captures_met()
+                && self.order.identity(p.lane.get()) == p.id.get();
+            match known {
+                true => Ok(p.lane.get()),
+                false => Ok(self.find_heap(p, stream)?.lane),
             }
-        }
-        Ok(self.heap_for(stream)?.number)
+        })
     }
 }

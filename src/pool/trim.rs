@@ -19,7 +19,7 @@ impl Pool {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
             for heap in self.all_heaps() {
-                let mut st = lock(&heap.state);
+                let mut st = heap.lock();
                 while let Some(slab) = st.slabs.find_empty() {
                     st.drop_slab(slab, &self.order, &self.index);
                 }
@@ -66,8 +66,8 @@ impl Pool {
     }
 
     fn release_from(&self, heap: &Heap, keep: u64) -> Result<u64> {
-        let mut st = lock(&heap.state);
-        self.order.poll(&*self.driver, st.waits_for().chain([heap.number]))?;
+        let mut st = heap.lock();
+        self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
         st.settle(&self.order, &self.index);
         while let Some(slab) = st.slabs.find_empty() {
             st.drop_slab(slab, &self.order, &self.index);

@@ -15,7 +15,7 @@ impl Pool {
         let mut pieces: Vec<(u64, u64, &str)> = Vec::new();
         let mut mapped = 0;
         for heap in self.all_heaps() {
-            let st = lock(&heap.state);
+            let st = heap.lock_quick();
             st.validate(&self.index).map_err(|e| wrong(format!("heap {}: {e}", heap.number)))?;
             mapped += st.extents.bytes();
             pieces.extend(st.extents.iter().map(|(a, e)| (a, e.size, "extent")));

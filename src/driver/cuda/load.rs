@@ -10,9 +10,9 @@ use crate::base::{Error, Result, Status};
 use cudarc::driver::sys;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void, CStr, CString};
 use sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemoryPool,
-    CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 /// The oldest driver that has every required entry point: CUDA 12.0 (`cuStreamGetId`).

@@ -15,11 +15,11 @@ mod load;
 mod props;
 mod watch;
 
+use super::Watch;
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use cudarc::driver::sys::CUcontext;
 use device::{Bound, Device, Relaxed};
 use error::{Code, Subject, CODE_DEINITIALIZED, CODE_OUT_OF_MEMORY, CODE_SUCCESS};
-use super::Watch;
 pub use load::LIBRARY_NAMES;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

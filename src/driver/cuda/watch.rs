@@ -15,7 +15,7 @@ use super::CudaDriver;
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::driver::watch::Fields;
 use crate::driver::{Driver, EventHandle, Watch};
-use cudarc::driver::sys::{CUgraph, CUstream_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraph, CUstreamCaptureMode, CUstream_flags};
 use std::collections::BTreeSet;
 
 /// How much of a structure is looked at, bytes.
@@ -134,10 +134,7 @@ impl<'a> Probe<'a> {
         let after = self.words(stream)?;
         let (during, bystander) = during?;
         let all = before.iter().zip(&during).zip(&after).zip(&bystander).enumerate();
-        Ok(all
-            .filter(|(_, (((&b, &d), &a), &t))| b == 0 && d != 0 && a == 0 && t == 0)
-            .map(|(i, _)| i * 8)
-            .collect())
+        Ok(all.filter(|(_, (((&b, &d), &a), &t))| b == 0 && d != 0 && a == 0 && t == 0).map(|(i, _)| i * 8).collect())
     }
 
     fn begin(&self, stream: usize) -> Result<()> {

@@ -24,6 +24,9 @@
 //! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
 mod alloc;
+#[cfg(feature = "bench-internals")]
+#[doc(hidden)]
+pub mod bench_internals;
 mod bins;
 mod dedicated;
 mod dump;

@@ -25,6 +25,7 @@ impl StreamHandle {
     /// `cudaStreamPerThread`: a different stream on each thread. Never destroyed while its thread lives.
     pub const PER_THREAD: StreamHandle = StreamHandle(2);
 
+    #[inline]
     /// Folds the second spelling of the legacy stream into the first.
     pub fn canonical(self) -> StreamHandle {
         if self.0 == 1 {

@@ -5,7 +5,7 @@
 //! so nobody waits on the host. Addresses are device addresses: do not dereference them on the host.
 
 use super::error::gpumem_status;
-use super::guard::{self, guard, guard_value};
+use super::guard::{self, guard, guard_hit, guard_value};
 use super::options::{self, Extensible};
 use super::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
 use crate::base::{Error, Result, Status, StreamHandle};
@@ -119,7 +119,11 @@ pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
 /// flood; GPUMEM_LOG=0 turns it off). In a forked child and at exit it does nothing.
 #[no_mangle]
 pub extern "C" fn gpumem_free(ptr: *mut c_void) {
-    if let Err(e) = guard::run(|| if ptr.is_null() { Ok(()) } else { Context::global()?.free(address(ptr)) }) {
+    let freed = guard::run_hit(
+        || Context::started().is_some_and(|ctx| ctx.free_hit(address(ptr), None)),
+        || if ptr.is_null() { Ok(()) } else { Context::global()?.free(address(ptr)) },
+    );
+    if let Err(e) = freed {
         report_free("gpumem_free", ptr, &e);
     }
 }
@@ -133,7 +137,14 @@ pub extern "C" fn gpumem_free(ptr: *mut c_void) {
 /// GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER, and what starting can give.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out: *mut *mut c_void) -> gpumem_status {
-    guard(|| {
+    let hit = || {
+        let ctx = Context::started().filter(|_| !out.is_null());
+        let Some(ptr) = ctx.and_then(|ctx| ctx.malloc_hit(bytes as u64, stream(s))) else { return false };
+        // SAFETY: not null, so a writable pointer by the contract.
+        unsafe { out.write(pointer(ptr.get())) };
+        true
+    };
+    guard_hit(hit, || {
         not_null(out, "out")?;
         let request = Request { size: bytes as u64, stream: stream(s), ..Request::default() };
         let ptr = Context::global()?.malloc(&request)?;
@@ -151,7 +162,10 @@ pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out
 /// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
 #[no_mangle]
 pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
-    guard(|| if ptr.is_null() { Ok(()) } else { Context::global()?.free_async(address(ptr), stream(s)) })
+    guard_hit(
+        || Context::started().is_some_and(|ctx| ctx.free_hit(address(ptr), Some(stream(s)))),
+        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_async(address(ptr), stream(s)) },
+    )
 }
 
 /// Allocates with every option there is.

@@ -32,6 +32,26 @@ pub(super) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_status {
     }
 }
 
+/// Runs `hit`, and if that says that it has not done the work, `entry`, as [`guard`] does.
+#[inline]
+pub(super) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> gpumem_status {
+    match run_hit(hit, entry) {
+        Ok(()) => Status::Ok as gpumem_status,
+        Err(e) => e.status as gpumem_status,
+    }
+}
+
+/// Runs `hit`, and if that says that it has not done the work, `entry`, as [`run`] does.
+#[inline]
+pub(super) fn run_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> Result<()> {
+    // Unwind safety: as in `run`.
+    match catch_unwind(AssertUnwindSafe(hit)) {
+        Ok(true) => Ok(()),
+        Ok(false) => run(entry),
+        Err(panic) => run(|| Err(from_panic(panic))),
+    }
+}
+
 /// Runs an entry point that returns a value, and `failed` when it cannot.
 pub(super) fn guard_value<T>(failed: T, entry: impl FnOnce() -> Result<T>) -> T {
     run(entry).unwrap_or(failed)
@@ -109,6 +129,14 @@ mod tests {
         assert_eq!(status, Status::Internal as i32);
         assert_eq!(last_status(), Status::Internal);
         assert!(text().contains("the thing broke"), "{}", text());
+    }
+
+    #[test]
+    fn a_hit_spares_the_entry_and_a_panic_in_it_stays_inside() {
+        assert_eq!(guard_hit(|| true, || Err(Error::invalid("not wanted"))), 0);
+        assert_eq!(guard_hit(|| false, || Err(Error::invalid("wanted"))), Status::Invalid as i32);
+        assert_eq!(guard_hit(|| panic!("the hit broke"), || Ok(())), Status::Internal as i32);
+        assert!(text().contains("the hit broke"), "{}", text());
     }
 
     #[test]

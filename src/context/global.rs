@@ -26,6 +26,12 @@ impl Context {
         }
     }
 
+    /// The process's context if it has been made, in this process.
+    #[inline]
+    pub fn started() -> Option<&'static Context> {
+        GLOBAL.get().filter(|_| !process::forked())
+    }
+
     /// The process's context if it has been made.
     pub fn existing() -> Option<&'static Context> {
         GLOBAL.get()

@@ -17,6 +17,7 @@ use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolSt
 pub use config::Config;
 use config::{Limit, Reuse};
 use native::Native;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -169,6 +170,33 @@ impl Context {
             self.device_of(Some(pool.device()), stream)?;
         }
         Ok(stream)
+    }
+
+    /// Allocates on a stream with every option at its default, if that needs neither a search nor a driver call; for callers
+    /// that count nanoseconds and then turn to [`Self::malloc`].
+    #[inline]
+    pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        let stream = stream.canonical();
+        if !self.config.pool {
+            return None;
+        }
+        if let [only] = &*self.pools {
+            return only.get()?.malloc_hit(size, stream);
+        }
+        // Default streams exist on every device; a created one is known to the pool of its own.
+        match stream {
+            StreamHandle::LEGACY | StreamHandle::PER_THREAD => None,
+            s => self.pools().find_map(|p| p.malloc_hit(size, s)),
+        }
+    }
+
+    /// Frees in the order of `stream`, or of the stream the memory was allocated on, if that needs no more than giving it
+    /// back to the heap it is from. Nothing has happened when it returns `false`; then [`Self::free`] and
+    /// [`Self::free_async`] do it or say why not.
+    #[inline]
+    pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        let stream = stream.map(StreamHandle::canonical);
+        self.config.pool && self.pools().any(|p| p.free_hit(ptr, stream))
     }
 
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.

@@ -33,6 +33,11 @@ pub(super) struct Want {
 impl Pool {
     /// Allocates; the memory may be used by work submitted to the request's stream from now on.
     pub fn malloc(&self, req: &AllocRequest) -> Result<u64> {
+        if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 {
+            if let Some(addr) = self.malloc_hit(req.size, req.stream) {
+                return Ok(addr.get());
+            }
+        }
         let align = if req.align == 0 { SMALL_MIN } else { req.align };
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(Error::invalid(format!(

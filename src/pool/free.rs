@@ -33,10 +33,13 @@ fn note_user(st: &mut HeapState, ptr: u64, lane: u32) {
 impl Pool {
     /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is `None`.
     pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+        if self.free_hit(ptr, stream) {
+            return Ok(());
+        }
         // The freeing stream's lane comes first: finding it may take the registry's lock, which ranks below a heap's.
         // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
         // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
-        let lane = stream.map(|s| self.cached_lane(s)).transpose()?;
+        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         match self.find(ptr, "free")? {
             Found::Dedicated => self.free_dedicated(ptr, stream)?,
             Found::Block { heap, mut st, region } => {
@@ -47,8 +50,8 @@ impl Pool {
                 };
                 let users = st.take_users(ptr);
                 let own = tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
-                if own {
-                    st.take_back(region, &[tag], true, &self.index);
+                if own || users.is_empty() {
+                    st.take_back(region, &[tag], own, &self.index);
                 } else {
                     st.take_back(region, &self.tags(tag, &users), false, &self.index);
                 }
@@ -61,8 +64,8 @@ impl Pool {
                 let users = st.take_users(ptr);
                 // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
                 let own = (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
-                if own {
-                    st.take_back_object(slab, number, &[], true, &self.order, &self.index);
+                if own || users.is_empty() {
+                    st.take_back_object(slab, number, &[tag], own, &self.order, &self.index);
                 } else {
                     let tags = self.tags(tag, &users);
                     st.take_back_object(slab, number, &tags, false, &self.order, &self.index);

@@ -152,7 +152,7 @@ impl HeapState {
     }
 
     /// Takes a small object; `None` when the class has no free one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_object(&mut self, class: usize, requested: u64, pool: u64) -> Option<u64> {
         let id = self.new_id(pool);
         let addr = self.slabs.alloc(class, requested, id)?;
@@ -218,6 +218,12 @@ impl HeapState {
         self.cut_for(size, align, |_| true)
     }
 
+    /// The region last freed by a request of just this size, live.
+    #[inline]
+    pub(super) fn take_quick(&mut self, size: u64) -> Option<u32> {
+        self.regions.take_quick(size, GRANULE)
+    }
+
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked live.
     #[inline]
     pub(super) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
@@ -250,14 +256,21 @@ impl HeapState {
         addr
     }
 
-    /// Takes a live block back: it is free when every tag is settled, and at once for the heap's own stream when
-    /// `own` (its tags are all of the heap's own lane).
-    pub(super) fn take_back(&mut self, region: u32, tags: &[Tag], own: bool, index: &Index) {
-        let r = self.regions.get(region);
-        let (addr, size, requested) = (r.addr, r.size, r.block.requested);
+    /// Counts a free.
+    #[inline]
+    pub(super) fn note_freed(&mut self, size: u64, requested: u64) {
         self.live_bytes -= size;
         self.requested_bytes -= requested;
         self.frees += 1;
+    }
+
+    /// Takes a live block back: it is free when every tag is settled, and at once for the heap's own stream when
+    /// `own` (its tags are all of the heap's own lane).
+    #[inline]
+    pub(super) fn take_back(&mut self, region: u32, tags: &[Tag], own: bool, index: &Index) {
+        let r = self.regions.get(region);
+        let (addr, size, requested) = (r.addr, r.size, r.block.requested);
+        self.note_freed(size, requested);
         index.set(addr, Entry::Freed { offset: addr % SLOT });
         if own {
             let tag = tags.first().copied().unwrap_or(Tag::SETTLED);
@@ -305,9 +318,7 @@ impl HeapState {
             }
             None => return,
         };
-        self.live_bytes -= slab::class_size(class);
-        self.requested_bytes -= requested;
-        self.frees += 1;
+        self.note_freed(slab::class_size(class), requested);
         if own {
             let after = self.slabs.free(slab, number);
             self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.lane }));

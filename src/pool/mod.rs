@@ -34,6 +34,7 @@ mod extend;
 mod extent;
 mod free;
 mod heap;
+mod hit;
 mod index;
 mod lock;
 mod mapping;

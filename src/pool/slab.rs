@@ -20,28 +20,60 @@ pub(super) const CLASSES: usize = 8 + 5 * STEPS as usize;
 /// Fewest objects in a slab.
 const MIN_OBJECTS: u64 = 8;
 
-/// The size class for a request of `size` bytes, at most [`SMALL_MAX`].
-#[inline]
-pub(super) fn class_of(size: u64) -> usize {
-    let units = size.max(1).div_ceil(SMALL_MIN);
+const fn class_by_rule(units: u64) -> u8 {
     if units <= STEPS {
-        return units as usize - 1;
+        return units as u8 - 1;
     }
-    let top = 63 - (units - 1).leading_zeros();
+    let top = 63 - (units - 1).leading_zeros() as u64;
     let step = (units - 1) >> (top - 3);
-    ((u64::from(top) - 3) * STEPS + step) as usize
+    ((top - 3) * STEPS + step) as u8
 }
 
-/// Bytes of an object of this class.
-#[inline]
-pub(super) fn class_size(class: usize) -> u64 {
-    let class = class as u64;
+const fn size_by_rule(class: u64) -> u64 {
     if class < STEPS {
         return (class + 1) * SMALL_MIN;
     }
     let (doubling, step) = ((class - STEPS) / STEPS, (class - STEPS) % STEPS);
     (STEPS + step + 1) * (SMALL_MIN << doubling)
 }
+
+/// Class by size in units of [`SMALL_MIN`], less one.
+static CLASS_OF: [u8; (SMALL_MAX / SMALL_MIN) as usize] = {
+    let mut table = [0; (SMALL_MAX / SMALL_MIN) as usize];
+    let mut i = 0;
+    while i < table.len() {
+        table[i] = class_by_rule(i as u64 + 1);
+        i += 1;
+    }
+    table
+};
+
+/// Size by class; and the factor that divides by it, see [`Slab::object_containing`].
+static SIZE_OF: [u64; CLASSES] = {
+    let mut table = [0; CLASSES];
+    let mut i = 0;
+    while i < CLASSES {
+        table[i] = size_by_rule(i as u64);
+        i += 1;
+    }
+    table
+};
+
+/// The size class for a request of `size` bytes, at most [`SMALL_MAX`].
+#[inline]
+pub(super) fn class_of(size: u64) -> usize {
+    let units = (size + (size == 0) as u64 - 1) / SMALL_MIN;
+    usize::from(CLASS_OF[units as usize % CLASS_OF.len()])
+}
+
+/// Bytes of an object of this class.
+#[inline]
+pub(super) fn class_size(class: usize) -> u64 {
+    SIZE_OF[class]
+}
+
+/// log2 of the scale of [`Slab::inverse`].
+const SCALE: u32 = 40;
 
 /// Bytes of a slab of this class: whole slots.
 pub(super) fn slab_size(class: usize) -> u64 {
@@ -85,6 +117,10 @@ pub(super) struct Slab {
     waiting: [u64; 4],
     list_prev: u32,
     list_next: u32,
+    /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20 bytes and an object no
+    /// longer than 2^16, so `offset * inverse >> SCALE` is exactly `offset / size` for any offset in the slab.
+    size: u64,
+    inverse: u64,
     objects: Box<[Object]>,
 }
 
@@ -92,40 +128,45 @@ impl Slab {
     /// The object's number for an address inside the slab, if an object starts there.
     #[inline]
     pub(super) fn object_at(&self, addr: u64) -> Option<u32> {
-        let size = class_size(self.class as usize);
-        let offset = addr - self.base;
-        let n = (offset / size) as u32;
-        (u64::from(n) * size == offset && n < self.capacity).then_some(n)
+        let n = self.object_containing(addr)?;
+        (self.addr_of(n) == addr).then_some(n)
     }
 
-    /// The object's number for any address inside an object.
+    /// The object's number for any address inside an object; `None` for one that is in none, or before the slab.
+    #[inline]
     pub(super) fn object_containing(&self, addr: u64) -> Option<u32> {
-        let n = ((addr - self.base) / class_size(self.class as usize)) as u32;
+        let offset = addr.checked_sub(self.base).filter(|&o| o < 1 << 20)?;
+        let n = (offset * self.inverse >> SCALE) as u32;
         (n < self.capacity).then_some(n)
     }
 
+    #[inline]
     pub(super) fn is_free(&self, n: u32) -> bool {
         self.free[n as usize / 64] >> (n % 64) & 1 == 1
     }
 
+    #[inline]
     pub(super) fn is_waiting(&self, n: u32) -> bool {
         self.waiting[n as usize / 64] >> (n % 64) & 1 == 1
     }
 
+    #[inline]
     pub(super) fn is_live(&self, n: u32) -> bool {
         !self.is_free(n) && !self.is_waiting(n)
     }
 
+    #[inline]
     pub(super) fn addr_of(&self, n: u32) -> u64 {
-        self.base + u64::from(n) * class_size(self.class as usize)
+        self.base + u64::from(n) * self.size
     }
 
+    #[inline]
     pub(super) fn object(&self, n: u32) -> Object {
         self.objects[n as usize]
     }
 
     fn has_free(&self) -> bool {
-        self.free != [0; 4]
+        self.free.iter().fold(0, |all, w| all | w) != 0
     }
 }
 
@@ -162,7 +203,7 @@ impl Slabs {
     }
 
     /// Takes an object of the class: its slab, number and address.
-    #[inline]
+    #[inline(always)]
     pub(super) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<u64> {
         let s = self.heads[class];
         if s == NONE {
@@ -219,6 +260,8 @@ impl Slabs {
             waiting: [0; 4],
             list_prev: NONE,
             list_next: NONE,
+            size: class_size(class),
+            inverse: (1u64 << SCALE).div_ceil(class_size(class)),
             objects: vec![Object::default(); capacity as usize].into_boxed_slice(),
         };
         let s = match self.vacant.pop() {
@@ -237,7 +280,7 @@ impl Slabs {
     }
 
     /// Puts a live object back, free at once.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&mut self, s: u32, n: u32) -> AfterFree {
         self.all[s as usize].used -= 1;
         self.put_back(s, n)
@@ -259,7 +302,7 @@ impl Slabs {
         self.put_back(s, n)
     }
 
-    #[inline]
+    #[inline(always)]
     fn put_back(&mut self, s: u32, n: u32) -> AfterFree {
         let slab = &mut self.all[s as usize];
         let was_full = !slab.has_free();
@@ -399,6 +442,22 @@ mod tests {
         for c in 0..CLASSES {
             assert!(slab_size(c) / class_size(c) <= 256, "the bitmap holds class {c}");
             assert_eq!(slab_size(c) % SLOT, 0);
+        }
+    }
+
+    #[test]
+    fn objects_are_found_by_any_address_in_them() {
+        for class in 0..CLASSES {
+            let mut slabs = Slabs::new();
+            let i = slabs.add(class, 1 << 30, 0);
+            let slab = slabs.try_get(i).unwrap();
+            assert!(slab_size(class) < 1 << 20);
+            for offset in (0..slab_size(class)).step_by(64).flat_map(|o| [o, o + 63]) {
+                let n = (offset / class_size(class)) as u32;
+                let found = slab.object_containing((1 << 30) + offset);
+                assert_eq!(found, (n < slab.capacity).then_some(n), "class {class} offset {offset}");
+            }
+            assert_eq!(slab.object_containing((1 << 30) - 1), None);
         }
     }
 

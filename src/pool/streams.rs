@@ -142,14 +142,19 @@ impl Pool {
     /// The heap of a live stream that the caller's user just named.
     #[inline]
     pub(super) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
+        match self.cached_heap(stream) {
+            Some(heap) => Ok(heap),
+            None => CACHE.with(|c| self.find_heap(&c[place(stream)], stream)),
+        }
+    }
+
+    /// As [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be sure of it.
+    #[inline]
+    pub(super) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
         CACHE.with(|c| {
             let p = &c[place(stream)];
-            if p.handle.get() == stream.0 && p.pool.get() == self.number && self.still(p, stream) {
-                if let Some(heap) = self.heap(p.heap.get()) {
-                    return Ok(heap);
-                }
-            }
-            self.find_heap(p, stream)
+            let right = p.handle.get() == stream.0 && p.pool.get() == self.number && self.still(p, stream);
+            self.heap(p.heap.get()).filter(|_| right)
         })
     }
 
@@ -316,20 +321,25 @@ impl Pool {
         Ok(())
     }
 
-    /// The lane of the stream a free names. From the thread's cache without looking where possible: see `free` for why a
-    /// stale answer does no harm there. Not after a capture was met: what is freed in one is its own at once.
+    /// The lane of the stream a free names.
+    pub(super) fn lane_for(&self, stream: StreamHandle) -> Result<u32> {
+        match self.known_lane(stream) {
+            Some(lane) => Ok(lane),
+            None => Ok(self.heap_for(stream)?.lane),
+        }
+    }
+
+    /// As [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free` for why a stale answer does
+    /// no harm there. Not after a capture was met: what is freed in one is its own at once.
     #[inline]
-    pub(super) fn cached_lane(&self, stream: StreamHandle) -> Result<u32> {
+    pub(super) fn known_lane(&self, stream: StreamHandle) -> Option<u32> {
         CACHE.with(|c| {
             let p = &c[place(stream)];
             let known = p.handle.get() == stream.0
                 && p.pool.get() == self.number
                 && p.captures.get() == self.order.captures_met()
                 && self.order.identity(p.lane.get()) == p.id.get();
-            match known {
-                true => Ok(p.lane.get()),
-                false => Ok(self.find_heap(p, stream)?.lane),
-            }
+            known.then(|| p.lane.get())
         })
     }
 }

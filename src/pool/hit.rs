@@ -1,0 +1,145 @@
+//! The hit path: what nearly every allocation and every free does.
+//!
+//! A small block out of a slab that has room, or a large one of the size that was just freed; and the free of a block to the
+//! stream whose heap it is in. One uncontended lock, no driver call, no search, no host memory, nothing shared with other
+//! streams but what is only read. Whatever is not so simple is left undone and for [`Pool::malloc`] and [`Pool::free`],
+//! which define what both mean: these here are shorter ways to the same end.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::heap::{Heap, HeapState};
+use super::index::{Entry, SLOT};
+use super::lock::Locked;
+use super::region::{Block, State, GRANULE};
+use super::slab::{self, AfterFree, SMALL_MAX};
+use super::Pool;
+use crate::base::StreamHandle;
+use std::num::NonZeroU64;
+
+impl Pool {
+    /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is canonical.
+    #[inline]
+    pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        let heap = self.cached_heap(stream)?;
+        let mut st = heap.try_lock_quick()?;
+        let addr = match size <= SMALL_MAX {
+            true => st.take_object(slab::class_of(size), size, self.number)?,
+            false => {
+                // As `malloc` rounds. Larger requests than any device has overflow here and find nothing.
+                let r = st.take_quick(size.wrapping_add(GRANULE - 1) & !(GRANULE - 1))?;
+                let block = Block {
+                    requested: size,
+                    id: st.new_id(self.number),
+                    tag: 0,
+                    stream,
+                    stream_id: self.order.identity(heap.lane),
+                    lane: heap.lane,
+                    align: GRANULE,
+                };
+                st.hand_out(r, block, &self.index)
+            }
+        };
+        heap.publish(&st);
+        NonZeroU64::new(addr)
+    }
+
+    /// Frees in the order of `stream`, or of the stream that the block was allocated on when that is `None`, if that is a
+    /// hit. Nothing has happened when it returns `false`.
+    #[inline]
+    pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        // Read with no lock held: what it says is checked under the heap's.
+        let entry = self.index.get(ptr);
+        let (Entry::Slab { heap, .. } | Entry::Block { heap, .. }) = entry else { return false };
+        let Some(heap) = self.heap(heap) else { return false };
+        if self.options.trim_threshold > 0 {
+            return false;
+        }
+        if let Some(s) = stream {
+            // Taken without looking at the stream: see `free`.
+            if self.known_lane(s) != Some(heap.lane) {
+                return false;
+            }
+        }
+        let Some(mut st) = heap.try_lock_quick() else { return false };
+        if !st.users.is_empty() || !st.tags.is_empty() {
+            return false;
+        }
+        let freed = match entry {
+            Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr),
+            Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, stream.is_none()),
+            _ => None,
+        };
+        let Some(size) = freed else { return false };
+        self.freed(heap, st, size, stream);
+        true
+    }
+
+    /// Bytes of the object freed.
+    #[inline(always)]
+    fn free_object(&self, st: &mut HeapState, slab: u32, ptr: u64) -> Option<u64> {
+        let s = st.slabs.try_get(slab)?;
+        let n = s.object_at(ptr)?;
+        if s.old || !s.is_live(n) {
+            return None;
+        }
+        let (size, requested) = (slab::class_size(s.class as usize), u64::from(s.object(n).requested));
+        st.note_freed(size, requested);
+        if st.slabs.free(slab, n) == AfterFree::Drop {
+            st.slabs.note_idle(slab, |_| self.order.tag(st.lane));
+            st.drop_slab(slab, &self.order, &self.index);
+        } else {
+            st.slabs.note_idle(slab, |_| self.order.tag(st.lane));
+        }
+        Some(size)
+    }
+
+    /// Bytes of the block freed. `of_its_own`: in the order of the stream it was allocated on.
+    #[inline(always)]
+    fn free_block(&self, st: &mut HeapState, region: u32, ptr: u64, of_its_own: bool) -> Option<u64> {
+        let r = st.regions.try_get(region)?;
+        if r.addr != ptr || r.state != State::Live {
+            return None;
+        }
+        let tag = self.order.tag(st.lane);
+        if of_its_own && (r.block.lane != st.lane || self.order.identity(st.lane) != r.block.stream_id) {
+            return None;
+        }
+        let size = r.size;
+        st.take_back(region, &[tag], true, &self.index);
+        Some(size)
+    }
+
+    /// What follows a free in a heap's own order.
+    #[inline(always)]
+    fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
+        if st.live_bytes == 0 && st.moves > 0 {
+            self.emptied(heap, &mut st);
+        }
+        heap.publish(&st);
+        // With one stream nobody ever waits.
+        if self.order.streams() > 1 && (st.is_due(size) || self.order.is_wanted(heap.lane)) {
+            self.freed_batch(heap, st, stream);
+        }
+    }
+
+    /// A batch of frees is full, or somebody waits for one of them.
+    #[cold]
+    fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
+        // A marker can be recorded only on a stream that the caller has named.
+        let Some(stream) = stream else { return };
+        if self.order.take_want(heap.lane) {
+            st.mark_sooner();
+        }
+        drop(st);
+        let _ = self.mark_stream(stream);
+    }
+
+    #[cold]
+    fn emptied(&self, heap: &Heap, st: &mut HeapState) {
+        st.regions.tidy();
+        self.maybe_restart(heap, st);
+    }
+}
+
+/// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to one.
+const _: () = assert!(SMALL_MAX >= SLOT);

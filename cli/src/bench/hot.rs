@@ -13,7 +13,7 @@ const SIZES: [u64; 7] = [256, 4 * KIB, 64 * KIB, MIB, 2 * MIB, 64 * MIB, GIB];
 
 /// Pairs in a loop, and how long a slow one may go on.
 const LOOP_PAIRS: usize = 200_000;
-const LOOP_TIME: Duration = Duration::from_millis(500);
+const LOOP_TIME: Duration = Duration::from_millis(250);
 /// Pairs between two looks at the clock.
 const BATCH: usize = 1_000;
 /// Pairs whose calls are timed one by one.

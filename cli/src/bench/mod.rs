@@ -141,7 +141,7 @@ fn parse(words: &[String]) -> Result<(Vec<Workload>, Vec<PathBuf>), String> {
     let choices = Workload::value_variants().iter().map(|w| w.name()).collect::<Vec<_>>().join(", ");
     let mut workloads = Vec::new();
     let mut words = words.iter();
-    while let Some(word) = words.next() {
+    for word in words.by_ref() {
         let workload = Workload::from_str(word, false)
             .map_err(|_| format!("{word:?} is no workload; choose from {choices} (files follow replay)"))?;
         if workloads.contains(&workload) {

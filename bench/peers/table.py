@@ -75,12 +75,15 @@ def fixed(figure):
     return figure.get("note") == "taken up front"
 
 
-def ratio(key, row):
-    """gpumem ÷ best peer, and that peer's name; None where either is missing."""
+def ratio(key, row, failures):
+    """gpumem ÷ best peer, and that peer's name; None where either is missing. Who did only a part is no best peer."""
     unit = next(iter(row.values()))["unit"]
     better, worse = (max, min) if more_is_better(key[2], unit) else (min, max)
     own = [f["value"] for (a, _), f in row.items() if a == SUBJECT]
-    peers = [(f["value"], a) for (a, _), f in row.items() if a != SUBJECT and not fixed(f) and f["value"] > 0]
+    partly = {f["allocator"] for f in failures if f["workload"] == key[0] and f["case"] in ("", key[1])}
+    partly |= {a for (a, _), f in row.items() if f.get("note", "").startswith("stopped")}
+    peers = [(f["value"], a) for (a, _), f in row.items()
+             if a != SUBJECT and a not in partly and not fixed(f) and f["value"] > 0]
     if not own or not peers:
         return None
     best = better(peers)
@@ -122,12 +125,13 @@ def table(figures, failures, keys, machine):
             shown += " (more is better)"
         broken = {(f["allocator"], f["run"]) for f in failures if f["workload"] == workload and f["case"] in ("", case)}
         cells = [text(row.get(c)) or ("failed" if c in broken else "") for c in columns]
-        r = ratio(key, row)
+        r = ratio(key, row, failures)
         cells.append(f"**{r[0]:.2f}** ({r[1]})" if r else "")
         out.append(f"| {workload} | {case} | {shown} | " + " | ".join(cells) + " |")
     out += ["", f"Of the two runs of {SUBJECT} the worse one is in the last column; the peer in brackets is the best one.",
             "Figures in brackets are memory that a pool of fixed size took before the workload; they do not count as the best.",
-            "Where the time was not enough for a whole workload, * marks the figure of the part that was done."]
+            "Where the time was not enough for a whole workload, * marks the figure of the part that was done; what did only",
+            "a part, or failed in part, does not count as the best either."]
     if failures:
         out += ["", "What failed:", ""]
     for f in failures:
@@ -137,11 +141,11 @@ def table(figures, failures, keys, machine):
     return "\n".join(out).strip() + "\n"
 
 
-def plot(figures, keys, machine):
+def plot(figures, failures, keys, machine):
     """One bar a row, to the right where gpumem is better than the best peer; logarithmic."""
     bars = []
     for key in keys:
-        r = ratio(key, figures[key])
+        r = ratio(key, figures[key], failures)
         if r and r[0] > 0:
             unit = next(iter(figures[key].values()))["unit"]
             bars.append((key, r[0] if more_is_better(key[2], unit) else 1 / r[0], r[1]))
@@ -187,7 +191,7 @@ def main():
     sys.stdout.write(table(figures, failures, keys, arguments.machine))
     if arguments.svg:
         with open(arguments.svg, "w", encoding="utf-8") as out:
-            out.write(plot(figures, keys, arguments.machine))
+            out.write(plot(figures, failures, keys, arguments.machine))
 
 
 if __name__ == "__main__":

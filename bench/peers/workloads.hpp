@@ -222,8 +222,10 @@ public:
                 out_.at("replay", name + ", pass " + std::to_string(pass));
                 out_.print("mean", mean(r), "us", stopped(r.done, script));
                 memory(script, r.peak_used);
-                out_.print("utilisation", static_cast<double>(script.peak_live) / GIB / since_start(r.peak_used), "1",
-                           Allocator::note);
+                if (r.done == script.ops.size() && since_start(r.peak_used) > 0) {
+                    double live = static_cast<double>(script.peak_live) / GIB;
+                    out_.print("utilisation", live / since_start(r.peak_used), "1", Allocator::note);
+                }
                 out_.print("failures", static_cast<double>(r.failures), "1", r.first_failure);
                 print_calls(calls, r.done);
             }

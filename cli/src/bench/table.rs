@@ -51,7 +51,7 @@ fn table(group: &[Measurement]) -> Vec<String> {
     let Some(first) = group.first() else { return Vec::new() };
     let mut rows = vec![heading(first)];
     rows.extend(group.iter().map(|m| {
-        let mut row = vec![m.case.clone()];
+        let mut row = vec![format!("  {}", m.case)];
         row.extend(m.metrics.iter().map(value));
         row.push(format!("{:.2}", m.driver_calls_per_operation));
         row
@@ -66,12 +66,11 @@ fn table(group: &[Measurement]) -> Vec<String> {
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };
-    rows.iter().enumerate().map(|(i, row)| if i == 0 { line(row) } else { format!("  {}", line(row)) }).collect()
+    rows.iter().map(line).collect()
 }
 
 fn heading(m: &Measurement) -> Vec<String> {
-    // The lines below are indented by two.
-    let mut row = vec![format!("{}  ", m.workload)];
+    let mut row = vec![m.workload.clone()];
     row.extend(m.metrics.iter().map(|metric| match metric.unit.as_str() {
         "1" => metric.metric.clone(),
         "us" => format!("{} µs", metric.metric),

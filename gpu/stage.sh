@@ -1,16 +1,25 @@
 #!/usr/bin/env bash
-# Builds everything that gpu/test.sh and gpu/torch.sh need and puts it into .gpu/, so that a machine with a GPU needs no
-# Rust: copy the working tree there, or only gpu/ and .gpu/, and run gpu/test.sh.
+# Builds everything that gpu/test.sh, gpu/bench.sh and gpu/torch.sh need and puts it into .gpu/, so that a machine with a
+# GPU needs no Rust: copy the working tree there, or only gpu/, bench/ and .gpu/, and run gpu/test.sh or gpu/bench.sh.
 #
-#   gpu/stage.sh [--dev]     --dev: the library from a development build, which is quicker to make
+#   gpu/stage.sh [--dev] [--bench]     --dev: the library from a development build, which is quicker to make
+#                                      --bench: no tests, only what gpu/bench.sh and gpu/torch.sh need
+#   WITH_RMM=1                         RMM too, from PyPI, so that gpu/bench.sh can measure it; needs pip
+#   RMM_PACKAGES="librmm-cu13 rapids-logger"    what that is, for another CUDA or version
 #
 # Needs cargo and cc; c++ and nvcc add the C++ runs of the C tests and a prebuilt torture. Both machines need the same
 # processor architecture, and the GPU machine a C library no older than this one's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-profile=release; flag=--release
-if [ "${1:-}" = --dev ]; then profile=debug; flag=; elif [ $# -gt 0 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+profile=release; flag=--release; tests=1
+for argument in "$@"; do
+    case "$argument" in
+        --dev) profile=debug; flag= ;;
+        --bench) tests= ;;
+        *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    esac
+done
 target="${CARGO_TARGET_DIR:-target}"
 out=.gpu
 say() { printf 'stage: %s\n' "$*"; }
@@ -29,6 +38,26 @@ cp "$out/lib/libgpumem.so" "$out/lib/libgpumem.so.0"
 cp "$target/$profile/gpumem" "$out/bin/gpumem"
 if have strip; then strip --strip-debug "$out/bin/gpumem"; fi
 if [ -d include ]; then cp -R include/. "$out/include/"; fi
+mkdir -p "$out/traces"
+cp examples/traces/training.csv.gz "$out/traces/"
+
+if [ -n "${WITH_RMM:-}" ]; then
+    say "RMM"
+    # shellcheck disable=SC2086
+    "${PYTHON:-python3}" -m pip install --quiet --no-deps --only-binary=:all: --no-compile --target "$out/rmm" \
+        ${RMM_PACKAGES:-librmm-cu13 rapids-logger}
+    # Headers that nothing here includes are three quarters of it.
+    rm -rf "$out"/rmm/*.dist-info "$out"/rmm/librmm/include/rapids/cub "$out"/rmm/librmm/include/rapids/thrust
+    find "$out/rmm" -type d \( -name cmake -o -name __pycache__ \) -prune -exec rm -rf {} +
+    if have strip; then find "$out/rmm" -name '*.so' -exec strip --strip-unneeded {} +; fi
+fi
+
+check_size() {
+    du -sh "$out" | sed 's/^/stage: /'
+    megabytes="$(du -sm "$out" | cut -f1)"
+    if [ "$megabytes" -ge 60 ]; then say "that is 60 MiB or more; is strip (binutils) missing?"; exit 1; fi
+}
+if [ -z "$tests" ]; then check_size; exit; fi
 
 say "test executables"
 messages="$(mktemp)"
@@ -81,6 +110,4 @@ else
     say "no nvcc here: gpu/test.sh builds the torture on the GPU machine"
 fi
 
-du -sh "$out" | sed 's/^/stage: /'
-megabytes="$(du -sm "$out" | cut -f1)"
-if [ "$megabytes" -ge 50 ]; then say "that is 50 MiB or more; is strip (binutils) missing?"; exit 1; fi
+check_size

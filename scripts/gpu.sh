@@ -4,14 +4,15 @@
 set -u
 cd "$(dirname "$0")/.."
 case ${1:-} in
-    test) set -- bash gpu/test.sh ;;
-    # PyTorch workloads are apart, as they need PyTorch: gpu/torch.sh.
-    bench) set -- .gpu/bin/gpumem replay --backend cuda --repeat 5 examples/traces/training.csv.gz ;;
+    test) stage=; set -- bash gpu/test.sh ;;
+    # PyTorch workloads are apart, as they need a workload script: gpu/torch.sh.
+    bench) stage=--bench; set -- bash gpu/bench.sh ;;
     *) echo "usage: gpu.sh test|bench" >&2; exit 2 ;;
 esac
 
 if command -v "${CARGO:-cargo}" >/dev/null 2>&1; then
-    bash gpu/stage.sh || exit 1
+    # shellcheck disable=SC2086
+    bash gpu/stage.sh $stage || exit 1
 elif [ -x .gpu/bin/gpumem ]; then
     echo "note: no cargo here; using the binaries that are already in .gpu/"
 else

@@ -117,15 +117,17 @@ fn progress_bar(args: &Args, trace: &Trace) -> ProgressBar {
 
 /// A real stream for each stream value of the log: the two special values stand for themselves, as they did where
 /// the log was written; every other gets a stream of its own. Destroyed on drop.
-struct Streams<'a> {
+pub struct Streams<'a> {
     ctx: &'a Context,
     device: DeviceId,
-    handles: Vec<StreamHandle>,
+    /// In the order of the log's values.
+    pub handles: Vec<StreamHandle>,
     created: Vec<StreamHandle>,
 }
 
 impl<'a> Streams<'a> {
-    fn create(ctx: &'a Context, device: DeviceId, values: &[u64]) -> Result<Streams<'a>, Error> {
+    /// Makes them for the values of a log.
+    pub fn create(ctx: &'a Context, device: DeviceId, values: &[u64]) -> Result<Streams<'a>, Error> {
         let mut streams = Streams { ctx, device, handles: Vec::with_capacity(values.len()), created: Vec::new() };
         for &value in values {
             let handle = match value {
@@ -153,7 +155,7 @@ impl Drop for Streams<'_> {
 }
 
 /// The state of a replay between passes.
-struct Replay<'a> {
+pub struct Replay<'a> {
     ctx: &'a Context,
     device: DeviceId,
     trace: &'a Trace,
@@ -165,14 +167,18 @@ struct Replay<'a> {
 }
 
 /// One pass as measured.
-struct Pass {
-    failures: u64,
-    peak_mapped: u64,
-    time: Duration,
+pub struct Pass {
+    /// Operations that failed.
+    pub failures: u64,
+    /// Most physical memory the pool had mapped at once, bytes.
+    pub peak_mapped: u64,
+    /// Of the operations alone.
+    pub time: Duration,
 }
 
 impl<'a> Replay<'a> {
-    fn new(ctx: &'a Context, device: DeviceId, trace: &'a Trace, streams: &'a [StreamHandle]) -> Replay<'a> {
+    /// A replay of `trace`, whose streams are `streams`. Nothing is allocated yet.
+    pub fn new(ctx: &'a Context, device: DeviceId, trace: &'a Trace, streams: &'a [StreamHandle]) -> Replay<'a> {
         Replay {
             ctx,
             device,
@@ -184,8 +190,13 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// What the first operation that failed had to say.
+    pub fn first_failure(&self) -> Option<&str> {
+        self.first_failure.as_deref()
+    }
+
     /// Replays the log once and frees what it left live.
-    fn pass(&mut self, bar: &ProgressBar) -> Result<Pass, Error> {
+    pub fn pass(&mut self, bar: &ProgressBar) -> Result<Pass, Error> {
         self.ctx.reset_peaks(self.device)?;
         let before = self.ctx.driver_calls();
         let mut failures = 0;

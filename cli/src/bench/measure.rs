@@ -1,0 +1,111 @@
+//! Times: what a look at the clock costs, and what a set of single calls says.
+
+use std::time::{Duration, Instant};
+
+/// Looks taken to learn what one costs.
+const LOOKS: usize = 20_001;
+
+/// The clock's own cost.
+pub struct Clock {
+    /// Median time between two looks with nothing in between, nanoseconds.
+    pub cost_ns: f64,
+}
+
+impl Clock {
+    /// Looks at the clock until its cost is known; takes about a millisecond.
+    pub fn measure() -> Clock {
+        let mut times = Times::with_capacity(LOOKS);
+        for _ in 0..LOOKS {
+            let start = Instant::now();
+            times.push(start.elapsed());
+        }
+        Clock { cost_ns: times.sorted().quantile_ns(0.5) }
+    }
+}
+
+/// Times of single calls.
+#[derive(Default)]
+pub struct Times {
+    ns: Vec<u64>,
+}
+
+impl Times {
+    /// Room for `n`, so that pushing allocates nothing between calls that are timed.
+    pub fn with_capacity(n: usize) -> Times {
+        Times { ns: Vec::with_capacity(n) }
+    }
+
+    /// Adds one.
+    #[inline]
+    pub fn push(&mut self, time: Duration) {
+        self.ns.push(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// In order, ready to be asked.
+    pub fn sorted(mut self) -> Sorted {
+        self.ns.sort_unstable();
+        Sorted { ns: self.ns }
+    }
+}
+
+/// Times in ascending order.
+pub struct Sorted {
+    ns: Vec<u64>,
+}
+
+impl Sorted {
+    fn quantile_ns(&self, share: f64) -> f64 {
+        let at = (self.ns.len() as f64 * share) as usize;
+        self.ns.get(at.min(self.ns.len().saturating_sub(1))).copied().unwrap_or(0) as f64
+    }
+
+    /// The time that `share` of all calls do not exceed, microseconds, less the clock's cost.
+    pub fn quantile_us(&self, share: f64, clock: &Clock) -> f64 {
+        less(self.quantile_ns(share), clock)
+    }
+
+    /// The longest, microseconds, less the clock's cost.
+    pub fn max_us(&self, clock: &Clock) -> f64 {
+        less(self.quantile_ns(1.0), clock)
+    }
+
+    /// The mean, microseconds, less the clock's cost.
+    pub fn mean_us(&self, clock: &Clock) -> f64 {
+        let sum: f64 = self.ns.iter().map(|&ns| ns as f64).sum();
+        less(sum / self.ns.len().max(1) as f64, clock)
+    }
+}
+
+fn less(ns: f64, clock: &Clock) -> f64 {
+    (ns - clock.cost_ns).max(0.0) / 1e3
+}
+
+/// Microseconds for each of `count`.
+pub fn us_each(time: Duration, count: u64) -> f64 {
+    time.as_secs_f64() * 1e6 / count.max(1) as f64
+}
+
+/// The middle one; 0 of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_sorted_times() {
+        let mut times = Times::default();
+        for ns in (1..=100u64).rev() {
+            times.push(Duration::from_nanos(ns * 1000));
+        }
+        let (sorted, clock) = (times.sorted(), Clock { cost_ns: 500.0 });
+        assert_eq!(sorted.quantile_us(0.5, &clock), 50.5);
+        assert_eq!(sorted.quantile_us(0.99, &clock), 99.5);
+        assert_eq!(sorted.max_us(&clock), 99.5);
+        assert_eq!(sorted.mean_us(&clock), 50.0);
+        assert_eq!(Times::default().sorted().max_us(&clock), 0.0);
+    }
+}

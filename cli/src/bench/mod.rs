@@ -1,0 +1,264 @@
+//! `gpumem bench`: what allocating costs on this machine, workload by workload.
+//!
+//! Each workload runs in a process of its own, on a fresh pool, so that none profits or suffers from what another left.
+//! The workloads are those of `bench/peers`, drawn from the same random numbers, so figures of both can be compared.
+
+mod checkerboard;
+mod cold;
+mod cross_stream;
+mod growing;
+mod hot;
+mod measure;
+mod random;
+mod report;
+mod script;
+mod table;
+mod target;
+mod threads;
+mod traces;
+
+use crate::session::Backend;
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use measure::Clock;
+use report::{Measurement, Report};
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use target::Target;
+
+/// Most allocations that `--ops` takes: what a slot number has room for.
+const MOST_OPS: u64 = 1 << 31;
+
+/// Command line of `bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device kind to run on, in place of what GPUMEM_BACKEND says.
+    #[arg(long, value_enum)]
+    backend: Option<Backend>,
+    /// Device to allocate on.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    device: u32,
+    /// One JSON object on stdout instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Allocations per case, in place of each workload's own number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_OPS))]
+    ops: Option<u64>,
+    /// Passes over each trace of `replay`.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, cold; or replay followed by
+    /// the files to replay, as the last. Without any: all but replay.
+    #[arg(value_name = "WORKLOAD")]
+    workloads: Vec<String>,
+}
+
+/// What to measure. The names are those of the command line and of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Workload {
+    Cold,
+    Hot,
+    Live,
+    Random,
+    Threads,
+    ThreadsOneStream,
+    CrossStream,
+    Growing,
+    Checkerboard,
+    Replay,
+}
+
+impl Workload {
+    fn name(self) -> &'static str {
+        match self {
+            Workload::Cold => "cold",
+            Workload::Hot => "hot",
+            Workload::Live => "live",
+            Workload::Random => "random",
+            Workload::Threads => "threads",
+            Workload::ThreadsOneStream => "threads_one_stream",
+            Workload::CrossStream => "cross_stream",
+            Workload::Growing => "growing",
+            Workload::Checkerboard => "checkerboard",
+            Workload::Replay => "replay",
+        }
+    }
+}
+
+/// What a workload works with, and where it puts what it finds.
+struct Bench {
+    target: Target,
+    clock: Clock,
+    ops: Option<u64>,
+    repeat: u32,
+    files: Vec<PathBuf>,
+    bar: ProgressBar,
+    measurements: Vec<Measurement>,
+    scaled: Vec<String>,
+}
+
+impl Bench {
+    /// Allocations to make where the workload itself would make `own`.
+    fn ops_or(&self, own: usize) -> usize {
+        self.ops.map_or(own, |n| usize::try_from(n).unwrap_or(usize::MAX))
+    }
+
+    /// What is being measured now, for whoever watches a terminal.
+    fn step(&self, what: &str) {
+        self.bar.set_message(what.to_string());
+        self.bar.tick();
+    }
+
+    fn add(&mut self, measurement: Measurement) {
+        self.measurements.push(measurement);
+    }
+
+    /// Notes that the device is too small for the workload as it is meant.
+    fn scaled(&mut self, what: String) {
+        self.scaled.push(what);
+    }
+}
+
+/// Runs the command; `Ok(false)` when a workload failed and others did not, or operations of a trace failed.
+pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
+    let (workloads, files) = parse(&args.workloads)?;
+    let report = match *workloads.as_slice() {
+        [only] => here(args, only, files)?,
+        _ => apart(args, &workloads, &files)?,
+    };
+    if args.json {
+        crate::report::json(&report)?;
+    } else {
+        table::print(&report)?;
+    }
+    Ok(report.failed.is_empty() && !report.measurements.iter().any(Measurement::has_failures))
+}
+
+/// The workloads named, in the order of the command line, and the files for `replay`.
+fn parse(words: &[String]) -> Result<(Vec<Workload>, Vec<PathBuf>), String> {
+    let choices = Workload::value_variants().iter().map(|w| w.name()).collect::<Vec<_>>().join(", ");
+    let mut workloads = Vec::new();
+    let mut words = words.iter();
+    for word in words.by_ref() {
+        let workload = Workload::from_str(word, false)
+            .map_err(|_| format!("{word:?} is no workload; choose from {choices} (files follow replay)"))?;
+        if workloads.contains(&workload) {
+            return Err(format!("the workload {word} is named twice"));
+        }
+        workloads.push(workload);
+        if workload == Workload::Replay {
+            break;
+        }
+    }
+    let files: Vec<_> = words.map(PathBuf::from).collect();
+    if workloads.contains(&Workload::Replay) && files.is_empty() {
+        return Err("replay needs files: gpumem bench replay FILE.csv.gz [FILE...]".to_string());
+    }
+    if workloads.is_empty() {
+        workloads = Workload::value_variants().iter().copied().filter(|&w| w != Workload::Replay).collect();
+    }
+    Ok((workloads, files))
+}
+
+/// One workload in this process, which has not used the allocator yet.
+fn here(args: &Args, workload: Workload, files: Vec<PathBuf>) -> Result<Report, Box<dyn Error>> {
+    let target = Target::open(args.backend, args.device)?;
+    let mut bench = Bench {
+        target,
+        clock: Clock::measure(),
+        ops: args.ops,
+        repeat: args.repeat,
+        files,
+        bar: spinner(),
+        measurements: Vec::new(),
+        scaled: Vec::new(),
+    };
+    bench.step(workload.name());
+    match workload {
+        Workload::Cold => cold::run(&mut bench)?,
+        Workload::Hot => hot::run(&mut bench)?,
+        Workload::Live => hot::run_live(&mut bench)?,
+        Workload::Random => random::run(&mut bench)?,
+        Workload::Threads => threads::run(&mut bench)?,
+        Workload::ThreadsOneStream => threads::run_one_stream(&mut bench)?,
+        Workload::CrossStream => cross_stream::run(&mut bench)?,
+        Workload::Growing => growing::run(&mut bench)?,
+        Workload::Checkerboard => checkerboard::run(&mut bench)?,
+        Workload::Replay => traces::run(&mut bench)?,
+    }
+    bench.bar.finish_and_clear();
+    Ok(bench.target.report(&bench.clock, bench.measurements, bench.scaled)?)
+}
+
+/// Each workload in a process of its own. One that fails is named in the report; what it had to say is on stderr.
+fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Report, Box<dyn Error>> {
+    let program = std::env::current_exe().map_err(|e| format!("cannot find the gpumem command itself: {e}"))?;
+    let mut all: Option<Report> = None;
+    let mut failed = Vec::new();
+    for &workload in workloads {
+        let mut child = Command::new(&program);
+        child.args(["bench", "--json", "--device", &args.device.to_string(), "--repeat", &args.repeat.to_string()]);
+        if let Some(ops) = args.ops {
+            child.args(["--ops", &ops.to_string()]);
+        }
+        if let Some(backend) = args.backend.and_then(|b| b.to_possible_value()) {
+            child.args(["--backend", backend.get_name()]);
+        }
+        child.arg(workload.name());
+        if workload == Workload::Replay {
+            child.args(files);
+        }
+        let output = child.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+        match serde_json::from_slice::<Report>(&output.stdout) {
+            Ok(report) => all = Some(report.after(all)),
+            Err(_) => {
+                eprintln!("gpumem: the workload {} gave no result ({})", workload.name(), output.status);
+                failed.push(workload.name().to_string());
+            }
+        }
+    }
+    let mut report = all.ok_or("no workload gave a result; the messages above say why")?;
+    report.failed = failed;
+    Ok(report)
+}
+
+/// Shown on stderr only when that is a terminal. It has no thread of its own, which would disturb what is measured.
+fn spinner() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    // The template is a constant; without it the line looks different and works the same.
+    if let Ok(style) = ProgressStyle::with_template("{spinner} measuring {msg} ({elapsed})") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<(Vec<Workload>, Vec<PathBuf>), String> {
+        parse(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_names_of_the_command_line_are_those_of_the_output() {
+        for workload in Workload::value_variants() {
+            assert_eq!(Workload::from_str(workload.name(), false).as_ref(), Ok(workload));
+        }
+    }
+
+    #[test]
+    fn what_follows_replay_is_files() {
+        let (workloads, files) = parsed(&["hot", "replay", "hot", "x.csv"]).unwrap();
+        assert_eq!(workloads, [Workload::Hot, Workload::Replay]);
+        assert_eq!(files, [PathBuf::from("hot"), PathBuf::from("x.csv")]);
+        assert!(parsed(&["replay"]).unwrap_err().contains("needs files"));
+        assert!(parsed(&["hot", "hot"]).unwrap_err().contains("twice"));
+        let (all, files) = parsed(&[]).unwrap();
+        assert!(files.is_empty() && all.len() + 1 == Workload::value_variants().len());
+    }
+}

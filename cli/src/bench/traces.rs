@@ -1,0 +1,43 @@
+//! `replay`: recorded allocation logs, pass by pass, by the code of `gpumem replay`.
+
+use super::measure::us_each;
+use super::report::Measurement;
+use super::Bench;
+use crate::replay::{Replay, Streams};
+use crate::trace;
+use std::error::Error;
+
+/// Every file; each begins on what the one before left, given back as far as it is free.
+pub fn run(b: &mut Bench) -> Result<(), Box<dyn Error>> {
+    let ctx = b.target.ctx();
+    for file in std::mem::take(&mut b.files) {
+        let trace = trace::read(&file)?;
+        let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+        if ctx.config().pool {
+            ctx.driver().device_sync(b.target.device())?;
+            ctx.trim(0)?;
+        }
+        let streams = Streams::create(ctx, b.target.device(), &trace.streams)?;
+        let mut replay = Replay::new(ctx, b.target.device(), &trace, &streams.handles);
+        let ops = trace.ops.len() as u64;
+        for pass in 1..=b.repeat {
+            b.step(&format!("replay of {name}, pass {pass} of {}", b.repeat));
+            let calls = b.target.calls();
+            let done = replay.pass(&b.bar)?;
+            // Those of the frees of what the log left live are in it too.
+            let calls = b.target.calls_since(&calls);
+            let mut m = Measurement::new("replay", format!("{name}, pass {pass}"), ops, calls)
+                .with("mean", us_each(done.time, ops), "us")
+                .with_gib("peak live", trace.peak_live_bytes)
+                .with_gib("device used", done.peak_mapped);
+            if done.peak_mapped > 0 {
+                m = m.with("utilisation", trace.peak_live_bytes as f64 / done.peak_mapped as f64, "1");
+            }
+            b.add(m.with("failures", done.failures as f64, "1"));
+        }
+        if let Some(first) = replay.first_failure() {
+            eprintln!("gpumem: {name}: {first}");
+        }
+    }
+    Ok(())
+}

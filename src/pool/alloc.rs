@@ -15,9 +15,9 @@ use super::slab::{self, SMALL_MAX, SMALL_MIN};
 use super::stitch::Source;
 use super::{lock, too_large, AllocFlags, AllocRequest, Pool};
 use crate::base::size::{human, round_up};
+use crate::base::sync::MutexGuard;
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::MutexGuard;
 
 /// Largest alignment on request, bytes.
 const MAX_ALIGN: u64 = 1 << 30;

@@ -17,10 +17,10 @@ use super::stitch::{plan, Plan, Room, Source};
 use super::stock::Supply;
 use super::{lock, too_large, Pool, Zombie};
 use crate::base::size::human;
+use crate::base::sync::MutexGuard;
 use crate::base::{Error, Result, Status};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::MutexGuard;
 
 /// Where a stitched run goes: behind a free region at a span's end, or nowhere in particular.
 #[derive(Clone, Copy, Debug)]

@@ -10,9 +10,9 @@ use super::region::{State, GRANULE, MIN_SPLIT};
 use super::slab;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Pool};
 use crate::base::size::round_up;
+use crate::base::sync::MutexGuard;
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::MutexGuard;
 
 /// A live allocation, found and locked.
 enum Found<'a> {

@@ -11,9 +11,9 @@ use super::index::{Entry, Index};
 use super::order::{Order, Tag, CONTEXT};
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs};
+use crate::base::sync::{AtomicU64, AtomicUsize, Mutex};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
 pub(super) const CAPTURED_ID: u64 = u64::MAX;

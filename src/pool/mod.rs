@@ -36,6 +36,8 @@ mod free;
 mod heap;
 mod index;
 mod mapping;
+#[cfg(all(test, loom))]
+mod models;
 mod order;
 mod region;
 mod reserve;
@@ -46,12 +48,13 @@ mod streams;
 mod trim;
 mod validate;
 
+use crate::base::sync::{lock, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle};
 use heap::Heap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 /// Special needs of one allocation, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -265,15 +268,10 @@ pub struct Pool {
     counters: Counters,
 }
 
-/// Takes a lock; a panic of another holder does not spread (no code under a pool lock panics on any input).
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Pool {
     /// A pool on one device. Reserves addresses; maps nothing unless `prealloc` says so.
     pub fn new(driver: Arc<dyn Driver>, dev: DeviceId, options: PoolOptions) -> Result<Pool> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let props = driver.device_props(dev)?;
         if !props.vmm {
             return Err(Error::new(

@@ -5,4 +5,4 @@ set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}/loom
 RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" CARGO_TARGET_DIR=$target "${CARGO:-cargo}" test -p gpumem --lib \
-    --config profile.test.debug-assertions=true -- "${@:-models::}" --test-threads 1
+    --config profile.test.debug-assertions=true -- "${@:-models::}" --test-threads 1 --show-output

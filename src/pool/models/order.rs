@@ -73,7 +73,7 @@ impl Model {
 /// epoch's tag and is not covered.
 #[test]
 fn a_marker_covers_every_free_of_its_epoch() {
-    explore(3, || {
+    explore(|| {
         let m = Model::new();
         let other = thread::spawn({
             let m = m.clone();
@@ -89,7 +89,7 @@ fn a_marker_covers_every_free_of_its_epoch() {
 /// Fails when `Order::mark_context` closes the epochs after it has recorded the event.
 #[test]
 fn a_context_marker_covers_every_stream() {
-    explore(3, || {
+    explore(|| {
         let m = Model::new();
         let other = thread::spawn({
             let m = m.clone();
@@ -109,7 +109,7 @@ fn a_context_marker_covers_every_stream() {
 /// the queue in the wrong order.
 #[test]
 fn markers_of_two_threads_stay_in_order() {
-    explore(3, || {
+    explore(|| {
         let m = Model::new();
         let other = thread::spawn({
             let m = m.clone();
@@ -130,7 +130,7 @@ fn markers_of_two_threads_stay_in_order() {
 /// look at the barrier that a marker stands behind.
 #[test]
 fn a_lane_that_changes_hands_keeps_what_it_owes() {
-    explore(3, || {
+    explore(|| {
         let m = Model::new();
         m.use_and_free(A);
         let other = thread::spawn({

@@ -8,11 +8,12 @@ GPUMEM := $(RELEASE)/gpumem
 export CARGO
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu bench bench-gpu lint doc clean need-cargo need-cc
+.PHONY: help build demo test test-gpu bench bench-gpu lint loom doc clean need-cargo need-cc
 
 help:
 	@echo 'make demo       build the library, run the quickstart and replay a trace on whatever device there is'
 	@echo 'make test       every test that runs without a GPU; the last line counts them'
+	@echo 'make loom       models of what threads share, under every order of their steps (minutes to build)'
 	@echo 'make lint       formatting and lints, warnings are errors'
 	@echo 'make test-gpu   the same contract tests, the C tests and more on a real GPU'
 	@echo 'make bench      benchmarks on the host device;  make bench-gpu: on a real GPU'
@@ -50,6 +51,9 @@ test: need-cargo need-cc
 
 lint: need-cargo
 	@sh scripts/lint.sh
+
+loom: need-cargo need-cc
+	@sh scripts/loom.sh
 
 test-gpu:
 	@sh scripts/gpu.sh test

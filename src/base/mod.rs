@@ -3,6 +3,8 @@
 pub mod error;
 pub mod id;
 pub mod size;
+#[doc(hidden)]
+pub mod sync;
 
 pub use error::{Error, Result, Status};
 pub use id::{DeviceId, StreamHandle};

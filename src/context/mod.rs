@@ -8,8 +8,11 @@ pub mod backend;
 pub mod config;
 pub mod environment;
 mod global;
+#[cfg(all(test, loom))]
+mod models;
 mod native;
 
+use crate::base::sync::{lock, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
@@ -19,7 +22,7 @@ use config::{Limit, Reuse};
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
 /// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy stream, no flags.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,7 +97,7 @@ impl Context {
         let cell = self.pools.get(dev.0 as usize).ok_or_else(|| {
             Error::invalid(format!("there is no device {dev}; devices are 0 to {}", self.pools.len() - 1))
         })?;
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = lock(&self.making);
         if let Some(pool) = cell.get() {
             return Ok(pool);
         }

@@ -8,8 +8,8 @@
 
 use super::extend::take_out;
 use super::heap::{Heap, HeapState};
+use super::heap_lock::Locked;
 use super::index::SLOT;
-use super::lock::Locked;
 use super::order::Tag;
 use super::region::{Block, GRANULE};
 use super::slab::{self, SMALL_MAX, SMALL_MIN};

@@ -10,7 +10,7 @@ use super::alloc::Want;
 use super::bins::NONE;
 use super::extent::Extent;
 use super::heap::{Heap, HeapState};
-use super::lock::Locked;
+use super::heap_lock::Locked;
 use super::mapping::REAP_BATCH;
 use super::order::Tag;
 use super::region::{State, GRANULE};

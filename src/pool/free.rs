@@ -4,8 +4,8 @@
 
 use super::alloc::Want;
 use super::heap::{Heap, HeapState};
+use super::heap_lock::Locked;
 use super::index::{Entry, SLOT};
-use super::lock::Locked;
 use super::order::{Tag, CONTEXT};
 use super::region::{State, GRANULE, MIN_SPLIT};
 use super::slab;

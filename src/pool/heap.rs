@@ -8,15 +8,16 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::extent::Extents;
+use super::heap_lock::{Lock, Locked};
 use super::index::{Entry, Index, SLOT};
-use super::lock::{Lock, Locked};
 use super::order::{Order, Tag, CONTEXT};
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs};
 use super::waiting::Waiting;
 use crate::base::size::MIB;
+use crate::base::sync::AtomicU64;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a stream's own frees that one marker stands for, at first,
 const BATCH: u64 = 64 * MIB;

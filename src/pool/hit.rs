@@ -8,8 +8,8 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::heap::{Heap, HeapState};
+use super::heap_lock::Locked;
 use super::index::{Entry, SLOT};
-use super::lock::Locked;
 use super::region::{Block, State, GRANULE};
 use super::slab::{self, AfterFree, SMALL_MAX};
 use super::Pool;

@@ -7,8 +7,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::OnceLock;
+use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
+use std::sync::atomic::Ordering;
 
 /// Bytes per slot.
 pub(super) const SLOT: u64 = 64 << 10;
@@ -73,7 +73,7 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn new() -> Index {
-        Index { roots: [const { OnceLock::new() }; MAX_ROOTS], count: AtomicUsize::new(0) }
+        Index { roots: std::array::from_fn(|_| OnceLock::new()), count: AtomicUsize::new(0) }
     }
 
     /// Covers one more reservation. `false` when there are too many. Callers serialise.

@@ -14,7 +14,7 @@
 //!
 //! # Locks
 //!
-//! The stream registry's lock, then a heap's ([`lock`]), then the core's, then the order's. Another heap's lock is only
+//! The stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's. Another heap's lock is only
 //! ever tried while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
 //! mapping and creating, may be made under the lock of the heap they are for.
 //!
@@ -34,15 +34,19 @@ mod extend;
 mod extent;
 mod free;
 mod heap;
+mod heap_lock;
 mod hit;
 mod index;
-mod lock;
+
 mod mapping;
+#[cfg(all(test, loom))]
+mod models;
 mod order;
 mod quick;
 mod region;
 mod reserve;
 mod slab;
+mod stats;
 mod stitch;
 mod stock;
 mod streams;
@@ -51,12 +55,14 @@ mod trim;
 mod validate;
 mod waiting;
 
+use crate::base::sync::{lock, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
+pub use stats::PoolStats;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::Arc;
 
 /// Special needs of one allocation, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -92,60 +98,6 @@ pub struct AllocInfo {
     pub tag: u64,
     /// The flags it was made with.
     pub flags: AllocFlags,
-}
-
-/// One pool's counters, bytes unless said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolStats {
-    /// Addresses reserved.
-    pub reserved: u64,
-    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs), `stock`, dedicated
-    /// allocations, and freed dedicated ones that the device may still use.
-    pub mapped: u64,
-    /// The most `mapped` ever was.
-    pub peak_mapped: u64,
-    /// Bytes callers asked for and have not freed.
-    pub requested: u64,
-    /// Bytes handed out, rounding included.
-    pub live: u64,
-    /// The most `live` was at any point where it was observed (every growth and every call of this).
-    pub peak_live: u64,
-    /// Free mapped bytes usable by their own stream at once.
-    pub free: u64,
-    /// Free mapped bytes that wait for another stream.
-    pub waiting: u64,
-    /// Physical memory held for later without an address.
-    pub stock: u64,
-    /// Unmapped addresses inside the reservation.
-    pub holes: u64,
-    /// Old addresses of moved memory, not yet unmapped.
-    pub zombies: u64,
-    /// The largest request that could be met without growing, allowing for remapping.
-    pub largest_without_growth: u64,
-    /// The largest free region usable with no driver call.
-    pub largest_free: u64,
-    /// Live allocations, a count.
-    pub allocations: u64,
-    /// Allocations ever made, a count.
-    pub mallocs: u64,
-    /// Frees ever done, a count.
-    pub frees: u64,
-    /// Physical allocations held, a count: mapped extents, those in stock, dedicated ones.
-    pub extents: u64,
-    /// Extents moved to other addresses so far, a count.
-    pub moved: u64,
-    /// Stitches so far, a count.
-    pub stitches: u64,
-    /// Growths so far, a count.
-    pub growths: u64,
-    /// Streams known, a count.
-    pub streams: u64,
-    /// Frees refused as double, a count.
-    pub double_frees: u64,
-    /// Pointers refused as unknown, a count.
-    pub unknown_pointers: u64,
-    /// Requests refused for lack of memory, a count.
-    pub out_of_memory: u64,
 }
 
 /// Settings of one pool.
@@ -277,15 +229,10 @@ pub struct Pool {
     counters: Counters,
 }
 
-/// Takes a lock; a panic of another holder does not spread (no code under a pool lock panics on any input).
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Pool {
     /// A pool on one device. Reserves addresses; maps nothing unless `prealloc` says so.
     pub fn new(driver: Arc<dyn Driver>, dev: DeviceId, options: PoolOptions) -> Result<Pool> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let props = driver.device_props(dev)?;
         if !props.vmm {
             return Err(Error::new(
@@ -431,59 +378,6 @@ impl Pool {
     /// Bytes that may still be mapped under the limit.
     fn headroom(&self) -> u64 {
         self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
-    }
-
-    /// Counters, taken heap by heap.
-    pub fn stats(&self) -> PoolStats {
-        let c = &self.counters;
-        let mut s = PoolStats {
-            mapped: c.mapped.load(Relaxed),
-            peak_mapped: c.peak_mapped.load(Relaxed),
-            zombies: c.zombie_bytes.load(Relaxed),
-            requested: c.dedicated_requested.load(Relaxed),
-            mallocs: c.dedicated_mallocs.load(Relaxed),
-            frees: c.dedicated_frees.load(Relaxed),
-            moved: c.moved.load(Relaxed),
-            stitches: c.stitches.load(Relaxed),
-            growths: c.growths.load(Relaxed),
-            streams: self.order.streams(),
-            double_frees: c.double_frees.load(Relaxed),
-            unknown_pointers: c.unknown_pointers.load(Relaxed),
-            out_of_memory: c.out_of_memory.load(Relaxed),
-            live: self.live_now(),
-            peak_live: c.peak_live.load(Relaxed),
-            ..PoolStats::default()
-        };
-        let mut movable = 0;
-        for heap in self.all_heaps() {
-            let st = heap.lock();
-            s.requested += st.requested_bytes;
-            s.mallocs += st.mallocs;
-            s.frees += st.frees;
-            s.free += st.regions.ready_bytes();
-            s.waiting += st.waiting_bytes;
-            s.extents += st.extents.len() as u64;
-            s.largest_free = s.largest_free.max(st.regions.largest_ready());
-            for r in st.regions.ready_from(self.page) {
-                let g = st.regions.get(r);
-                movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
-            }
-        }
-        // Taken one after the other, the two may be of different moments.
-        s.allocations = s.mallocs.saturating_sub(s.frees);
-        let core = lock(&self.core);
-        s.extents += (core.dedicated.len() + core.stock.len()) as u64;
-        s.stock = core.stock.bytes();
-        s.largest_without_growth = s.largest_free.max(movable + s.stock);
-        (s.reserved, s.holes) = core.holes.totals();
-        s
-    }
-
-    /// Sets the recorded peaks back to the present values.
-    pub fn reset_peaks(&self) {
-        self.counters.peak_live.store(0, Relaxed);
-        self.live_now();
-        self.counters.peak_mapped.store(self.counters.mapped.load(Relaxed), Relaxed);
     }
 
     /// Sets the most bytes the pool may map (0: no limit) and gives free memory back if it has more.

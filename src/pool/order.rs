@@ -20,14 +20,14 @@
 
 use super::lock;
 pub(super) use super::tag::{Tag, CONTEXT};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, OnceLock};
+use std::sync::atomic::Ordering::*;
 
 /// Most lanes, hence most streams a pool can tell apart.
-pub(super) const MAX_LANES: usize = 1 << 14;
+pub(super) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 14 };
 
 /// On lines of its own: every free reads its lane's first fields, and neighbouring lanes are other threads'.
 #[repr(align(128))]

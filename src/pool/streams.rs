@@ -14,7 +14,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::heap::{Heap, HeapState};
-use super::lock::Locked;
+use super::heap_lock::Locked;
 use super::{lock, Pool};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::cell::{Cell, RefCell};

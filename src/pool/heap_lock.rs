@@ -7,22 +7,30 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+#[cfg(not(loom))]
 use std::hint::spin_loop;
+#[cfg(not(loom))]
 use std::time::Duration;
 
+#[cfg(not(loom))]
 /// Rounds of spinning before a waiter lets other threads run; each spins twice as long as the one before.
 const SPINS: u32 = 6;
+#[cfg(not(loom))]
 /// Rounds of that before it sleeps.
 const YIELDS: u32 = 16;
+#[cfg(not(loom))]
 /// How long it sleeps at a time.
 const NAP: Duration = Duration::from_micros(50);
 
 /// A value that one thread at a time may use.
+#[cfg(not(loom))]
 pub(super) struct Lock<T>(spin::mutex::SpinMutex<T>);
 
 /// The right to use it, until dropped.
+#[cfg(not(loom))]
 pub(super) type Locked<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
+#[cfg(not(loom))]
 impl<T> Lock<T> {
     pub(super) const fn new(value: T) -> Lock<T> {
         Lock(spin::mutex::SpinMutex::new(value))
@@ -65,7 +73,29 @@ impl<T> Lock<T> {
     }
 }
 
-#[cfg(test)]
+/// What loom knows of: to a model it is a lock like any other.
+#[cfg(loom)]
+pub(super) struct Lock<T>(loom::sync::Mutex<T>);
+
+#[cfg(loom)]
+pub(super) type Locked<'a, T> = loom::sync::MutexGuard<'a, T>;
+
+#[cfg(loom)]
+impl<T> Lock<T> {
+    pub(super) fn new(value: T) -> Lock<T> {
+        Lock(loom::sync::Mutex::new(value))
+    }
+
+    pub(super) fn try_lock(&self) -> Option<Locked<'_, T>> {
+        self.0.try_lock().ok()
+    }
+
+    pub(super) fn lock(&self) -> Locked<'_, T> {
+        crate::base::sync::lock(&self.0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,0 +1,128 @@
+//! The atomics and locks of what several threads share: the standard library's, or with `--cfg loom` those of loom,
+//! which tries every order in which threads could run and every value that a load could see (`scripts/loom.sh`).
+//!
+//! Statics keep the standard ones: they outlive a model.
+
+use std::sync::{LockResult, PoisonError};
+
+#[cfg(not(loom))]
+pub use std::{
+    hint::spin_loop,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
+    sync::{Mutex, MutexGuard, OnceLock},
+    thread::yield_now,
+};
+
+#[cfg(loom)]
+pub use {
+    self::once::OnceLock,
+    loom::hint::spin_loop,
+    loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
+    loom::sync::{Mutex, MutexGuard},
+    loom::thread::yield_now,
+};
+
+/// A lock that [`lock`] takes.
+pub trait Lockable {
+    /// What holding it is.
+    type Guard<'a>
+    where
+        Self: 'a;
+    /// Takes it, poisoned or not.
+    fn take(&self) -> LockResult<Self::Guard<'_>>;
+}
+
+impl<T> Lockable for std::sync::Mutex<T> {
+    type Guard<'a>
+        = std::sync::MutexGuard<'a, T>
+    where
+        T: 'a;
+    #[inline]
+    fn take(&self) -> LockResult<Self::Guard<'_>> {
+        self.lock()
+    }
+}
+
+#[cfg(loom)]
+impl<T> Lockable for loom::sync::Mutex<T> {
+    type Guard<'a>
+        = loom::sync::MutexGuard<'a, T>
+    where
+        T: 'a;
+    fn take(&self) -> LockResult<Self::Guard<'_>> {
+        self.lock()
+    }
+}
+
+/// Takes a lock; a panic of another holder does not spread (no code under a pool lock panics on any input).
+#[inline]
+pub fn lock<M: Lockable>(m: &M) -> M::Guard<'_> {
+    m.take().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(loom)]
+mod once {
+    use super::{yield_now, AtomicUsize};
+    use std::sync::atomic::{AtomicBool, Ordering::*};
+
+    /// What loom lacks: a cell that is set once. The value lies in a standard cell, of which loom knows nothing; whether
+    /// a thread sees it is decided by `ready`, of which it does: set with release and read with acquire, as the
+    /// standard cell promises.
+    #[derive(Debug)]
+    pub struct OnceLock<T> {
+        claimed: AtomicBool,
+        cell: std::sync::OnceLock<T>,
+        ready: AtomicUsize,
+    }
+
+    impl<T> OnceLock<T> {
+        /// An empty cell.
+        pub fn new() -> OnceLock<T> {
+            OnceLock { claimed: AtomicBool::new(false), cell: std::sync::OnceLock::new(), ready: AtomicUsize::new(0) }
+        }
+
+        /// The value, once it is there.
+        pub fn get(&self) -> Option<&T> {
+            match self.ready.load(Acquire) {
+                1 => self.cell.get(),
+                _ => None,
+            }
+        }
+
+        /// Sets the value, or gives it back when another was first, and waits for that one then.
+        pub fn set(&self, value: T) -> Result<(), T> {
+            if self.claimed.swap(true, SeqCst) {
+                self.wait();
+                return Err(value);
+            }
+            self.fill(value);
+            Ok(())
+        }
+
+        /// The value, made by `make` if there is none.
+        pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+            if let Some(value) = self.get() {
+                return value;
+            }
+            match self.claimed.swap(true, SeqCst) {
+                true => self.wait(),
+                false => self.fill(make()),
+            }
+        }
+
+        fn fill(&self, value: T) -> &T {
+            let value = self.cell.get_or_init(|| value);
+            self.ready.store(1, Release);
+            value
+        }
+
+        fn wait(&self) -> &T {
+            loop {
+                match self.get() {
+                    Some(value) => return value,
+                    None => yield_now(),
+                }
+            }
+        }
+    }
+}

@@ -2,7 +2,8 @@
 //   nothing: cudaMallocAsync, cudaMalloc;  WITH_GPUMEM: gpumem;  WITH_RMM: RMM's;  WITH_TORCH: PyTorch's.
 //
 // Each is made with the bytes that a pool of fixed size should take up front. `note` says what has to be known to read
-// figures of device memory. trim(), where there is one, gives everything free back.
+// figures of device memory. trim(), where there is one, gives everything free back. `grows`, where it is there, says that
+// the size is not fixed after all.
 #pragma once
 
 #include "device.hpp"
@@ -104,6 +105,7 @@ struct Rmm {
 };
 struct RmmPool : Rmm<rmm::mr::pool_memory_resource> {
     static constexpr const char *note = "taken up front";
+    static constexpr bool grows = true;
     explicit RmmPool(size_t bytes) : Rmm{rmm::mr::pool_memory_resource(rmm::mr::cuda_memory_resource{}, bytes)} {}
 };
 struct RmmArena : Rmm<rmm::mr::arena_memory_resource> {

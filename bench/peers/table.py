@@ -16,7 +16,7 @@ import sys
 SUBJECT = "gpumem"
 # The main metrics of each workload, as (case or None for all, metric).
 MAIN = {
-    "cold": [(None, "both"), ("again, median of 20", "malloc")],
+    "cold": [(None, "malloc"), (None, "both")],
     "hot": [(None, "pair mean")],
     "live": [(None, "pair mean")],
     "random": [(None, "mean"), (None, "p99"), ("warm", "device used")],

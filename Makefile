@@ -16,7 +16,7 @@ help:
 	@echo 'make loom       models of what threads share, under every order of their steps (minutes to build)'
 	@echo 'make lint       formatting and lints, warnings are errors'
 	@echo 'make test-gpu   the same contract tests, the C tests and more on a real GPU'
-	@echo 'make bench      benchmarks on the host device;  make bench-gpu: on a real GPU'
+	@echo 'make bench      benchmarks on the host device;  make bench-gpu: beside its peers on a real GPU'
 	@echo 'make examples   every example, into $(TARGET)/examples/'
 	@echo 'make install    library, headers, pkg-config and CMake files into PREFIX (default /usr/local)'
 	@echo 'make build      the release library and the gpumem command, into $(RELEASE)/'

@@ -2,7 +2,8 @@
 //   nothing: cudaMallocAsync, cudaMalloc;  WITH_GPUMEM: gpumem;  WITH_RMM: RMM's;  WITH_TORCH: PyTorch's.
 //
 // Each is made with the bytes that a pool of fixed size should take up front. `note` says what has to be known to read
-// figures of device memory. trim(), where there is one, gives everything free back.
+// figures of device memory. Where they are there: start() is what a process does once, before anything is measured;
+// trim() gives everything free back; `grows` says that the size is not fixed after all.
 #pragma once
 
 #include "device.hpp"
@@ -17,6 +18,8 @@
 
 struct Gpumem {
     static constexpr const char *note = "";
+    // Loads the driver and reads the settings, as cudaFree(nullptr) has done for CUDA's own allocators.
+    static void start() { check(gpumem_device_set(0)); }
     // Making the pool, which the first allocation would do otherwise.
     explicit Gpumem(size_t) { check(gpumem_stats_reset_peak(0)); }
     ~Gpumem() { gpumem_trim(0); }
@@ -104,6 +107,7 @@ struct Rmm {
 };
 struct RmmPool : Rmm<rmm::mr::pool_memory_resource> {
     static constexpr const char *note = "taken up front";
+    static constexpr bool grows = true;
     explicit RmmPool(size_t bytes) : Rmm{rmm::mr::pool_memory_resource(rmm::mr::cuda_memory_resource{}, bytes)} {}
 };
 struct RmmArena : Rmm<rmm::mr::arena_memory_resource> {
@@ -124,10 +128,8 @@ struct RmmAsync : Rmm<rmm::mr::cuda_async_memory_resource> {
 // Native, or with expandable segments: the environment decides, before the library is loaded (see main).
 struct Torch {
     static constexpr const char *note = "";
-    explicit Torch(size_t) {
-        static const bool ready = (c10::cuda::CUDACachingAllocator::init(1), true);
-        (void)ready;
-    }
+    static void start() { c10::cuda::CUDACachingAllocator::init(1); }
+    explicit Torch(size_t) {}
     ~Torch() { c10::cuda::CUDACachingAllocator::emptyCache(); }
     void *allocate(size_t bytes, Stream s) {
         return c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(bytes, s);

@@ -9,7 +9,7 @@
 # What is missing is named, and what needs it left out; only the first (or the last) must be there.
 #
 #   GPUMEM=FOLDER   has include/gpumem.h and lib/libgpumem.so.0; default .gpu, else this repository and its target/release
-#   CUDA_HOME=FOLDER   default: where nvcc is, else /usr/local/cuda
+#   CUDA_HOME=FOLDER   default: where nvcc is, else /usr/local/cuda, PyPI's packages of PYTHON, /usr
 #   RMM=FOLDER      has librmm/ and rapids_logger/, as `pip install --no-deps --target FOLDER librmm-cu13 rapids-logger`
 #                   makes it; default .gpu/rmm, else where PYTHON finds the module librmm
 #   PYTHON=python3   CXX=g++   CXXFLAGS=
@@ -51,13 +51,23 @@ if [ "$BACKEND" = host ]; then
 fi
 
 nvcc="$(command -v nvcc || true)"
-cuda="$(first_with include/cuda_runtime_api.h "${CUDA_HOME:-}" "${CUDA_PATH:-}" "${nvcc:+$(dirname "$nvcc")/..}" /usr/local/cuda)"
+if [ -n "$nvcc" ]; then nvcc="$(dirname "$(readlink -f "$nvcc")")/.."; fi
+# PyPI's packages of CUDA lie in a folder of their own.
+wheels="$("$PYTHON" -c 'import nvidia; print(list(nvidia.__path__)[0] + "/cu13")' 2> /dev/null || true)"
+cuda="$(first_with include/cuda_runtime_api.h "${CUDA_HOME:-}" "${CUDA_PATH:-}" "$nvcc" /usr/local/cuda "$wheels" /usr)"
 [ -n "$cuda" ] || die "no CUDA headers (include/cuda_runtime_api.h); set CUDA_HOME"
-cuda_lib="$(first_with libcudart.so "$cuda/lib64" "$cuda/lib" "$cuda/targets/x86_64-linux/lib")"
-[ -n "$cuda_lib" ] || die "no libcudart.so under $cuda; set CUDA_HOME"
-cuda_lib="$(cd "$cuda_lib" && pwd)"
+cudart=
+for dir in lib64 lib targets/x86_64-linux/lib lib/x86_64-linux-gnu; do
+    for file in "$cuda/$dir"/libcudart.so "$cuda/$dir"/libcudart.so.*; do
+        if [ -z "$cudart" ] && [ -e "$file" ]; then cudart="$file"; fi
+    done
+done
+[ -n "$cudart" ] || die "no libcudart.so under $cuda; set CUDA_HOME"
+cuda_lib="$(cd "$(dirname "$cudart")" && pwd)"
 cuda_flags=(-isystem "$cuda/include")
-link_cuda=("-L$cuda_lib" -lcudart "-Wl,-rpath,$cuda_lib")
+# The compiler looks there anyway, and must do so last.
+if [ "$cuda" = /usr ]; then cuda_flags=(); fi
+link_cuda=("-L$cuda_lib" "-l:$(basename "$cudart")" "-Wl,-rpath,$cuda_lib")
 build peers_cuda "${gpumem[@]}" "${cuda_flags[@]}" "${link_gpumem[@]}" "${link_cuda[@]}"
 
 where_librmm() { "$PYTHON" -c 'import librmm, os; print(os.path.dirname(os.path.dirname(librmm.__file__)))' 2> /dev/null || true; }

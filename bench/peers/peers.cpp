@@ -32,6 +32,7 @@ struct Job {
 template <class Allocator>
 bool run(const Job &job) {
     device::init();
+    if constexpr (requires { Allocator::start(); }) Allocator::start();
     Stream a = device::new_stream(), b = device::new_stream();
     Printer out(job.allocator, job.run);
     Workloads<Allocator> w(job.options, out, a, b, device::used());

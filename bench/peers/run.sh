@@ -53,6 +53,11 @@ if [ -z "${ALLOCATORS:-}" ]; then
     if [ "$BACKEND" = host ]; then ALLOCATORS=gpumem; fi
 fi
 
+for allocator in $ALLOCATORS; do
+    program="$(program_of "$allocator")" || exit 2
+    if [ ! -x "$program" ]; then echo "peers: $allocator was not built; bench/peers/build.sh says what it lacks" >&2; exit 2; fi
+done
+
 # Workloads that leave no memory behind for others to stumble over share a process.
 groups=("cold" "hot live threads threads_one_stream cross_stream" "random" "growing" "checkerboard")
 options=(--limit "$LIMIT")

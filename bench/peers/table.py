@@ -16,12 +16,12 @@ import sys
 SUBJECT = "gpumem"
 # The main metrics of each workload, as (case or None for all, metric).
 MAIN = {
-    "cold": [(None, "both"), ("again, median of 20", "malloc")],
+    "cold": [(None, "malloc"), (None, "both")],
     "hot": [(None, "pair mean")],
     "live": [(None, "pair mean")],
     "random": [(None, "mean"), (None, "p99"), ("warm", "device used")],
-    "threads": [(None, "rate, median of rounds")],
-    "threads_one_stream": [(None, "rate, median of rounds")],
+    "threads": [(None, "rate")],
+    "threads_one_stream": [(None, "rate")],
     "cross_stream": [("warm", "pair mean")],
     "growing": [(None, "mean"), (None, "device used")],
     "checkerboard": [(None, "malloc"), (None, "device used after")],
@@ -30,6 +30,7 @@ MAIN = {
 ORDER = list(MAIN)
 # Facts about the workload and the run, not measurements to compare.
 FACTS = {"failed", "failures", "peak live", "driver calls an operation", "device used before"}
+NOTE_CHARACTERS = 200
 UNITS = {"us": "µs", "1": ""}
 
 
@@ -137,7 +138,9 @@ def table(figures, failures, keys, machine):
     for f in failures:
         where = ", ".join(filter(None, [f["workload"], f["case"]]))
         count = f"{f['value']:.0f} allocations refused: " if f["metric"] == "failures" else ""
-        out.append(f"- {f['allocator']}, {where}: {count}{f.get('note', '')}")
+        # Some libraries explain themselves over many lines.
+        why = " ".join(f.get("note", "").split())
+        out.append(f"- {f['allocator']}, {where}: {count}{why[:NOTE_CHARACTERS]}")
     return "\n".join(out).strip() + "\n"
 
 
@@ -149,7 +152,7 @@ def plot(figures, failures, keys, machine):
         if r and r[0] > 0:
             unit = next(iter(figures[key].values()))["unit"]
             bars.append((key, r[0] if more_is_better(key[2], unit) else 1 / r[0], r[1]))
-    height, label, width, right, top = 18, 390, 420, 190, 62
+    height, label, width, right, top = 18, 440, 420, 190, 62
     low = min([0.5] + [b[1] for b in bars]) / 1.15
     high = max([2] + [b[1] for b in bars]) * 1.15
     x = lambda v: label + width * math.log(v / low) / math.log(high / low)
@@ -162,10 +165,14 @@ def plot(figures, failures, keys, machine):
            f'<text x="16" y="44" fill="#666">{html.escape(machine)}; times better (right of 1) or worse (left), '
            'logarithmic</text>']
     marks = [m for e in range(-3, 5) for m in (10.0 ** e, 2 * 10.0 ** e, 5 * 10.0 ** e) if low <= m <= high]
-    for m in marks:
+    # Where marks lie close, some go without a number; 1 comes first, so that it has one.
+    written = []
+    for m in sorted(marks, key=lambda m: m != 1):
         stroke = "#444" if m == 1 else "#ddd"
         out.append(f'<line x1="{x(m):.1f}" y1="{top}" x2="{x(m):.1f}" y2="{bottom}" stroke="{stroke}"/>')
-        out.append(f'<text x="{x(m):.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{m:g}×</text>')
+        if all(abs(x(m) - w) >= 34 for w in written):
+            written.append(x(m))
+            out.append(f'<text x="{x(m):.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{m:g}×</text>')
     for i, ((workload, case, metric), better, peer) in enumerate(bars):
         y = top + height * i
         start, end = sorted((x(1), x(better)))
@@ -173,7 +180,7 @@ def plot(figures, failures, keys, machine):
         name = html.escape(f"{workload}: {case}, {metric}")
         out.append(f'<text x="{label - 8}" y="{y + 13}" text-anchor="end">{name}</text>')
         out.append(f'<rect x="{start:.1f}" y="{y + 3}" width="{max(end - start, 1):.1f}" height="{height - 6}" fill="{fill}"/>')
-        out.append(f'<text x="{end + 6:.1f}" y="{y + 13}" fill="#444">{better:.2f}× {html.escape(peer)}</text>')
+        out.append(f'<text x="{end + 6:.1f}" y="{y + 13}" fill="#444">{better:.3g}× {html.escape(peer)}</text>')
     return "\n".join(out + ["</svg>", ""])
 
 

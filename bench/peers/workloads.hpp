@@ -131,7 +131,7 @@ public:
             for (const Script &s : scripts) ops += s.ops.size();
             std::vector<double> rates;
             for (double s : rounds) rates.push_back(static_cast<double>(ops) / s / 1e6);
-            out_.print("rate, median of rounds", median(rates), "Mops/s", std::to_string(rounds.size()) + " rounds");
+            out_.print("rate", median(rates), "Mops/s", std::to_string(rounds.size()) + " rounds");
             print_calls(calls, ops * (rounds.size() + 1));
         }
         for (size_t i = 1; i < streams.size(); i++) device::destroy_stream(streams[i]);
@@ -185,8 +185,10 @@ public:
             if (k % 2 == 1) b.free(k, 0);
         }
         Script script = b.finish();
-        // A pool that can grow gets what the blocks take.
-        Allocator allocator(*Allocator::note == '\0' ? 0 : blocks * block + GiB);
+        size_t before = up_front();
+        // A pool that can grow begins with little more than the blocks take.
+        if constexpr (requires { Allocator::grows; }) before = std::min<size_t>(before, blocks * block + GiB);
+        Allocator allocator(before);
         Player<Allocator> player(allocator, script, {a_});
         player.play({.limit_s = o_.limit_s});
         out_.at("checkerboard", "10.00 GiB from holes of 64.00 MiB");

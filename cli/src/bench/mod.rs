@@ -125,7 +125,13 @@ impl Bench {
 pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let (workloads, files) = parse(&args.workloads)?;
     let report = match *workloads.as_slice() {
-        [only] => here(args, only, files)?,
+        [only] => match here(args, only, files)? {
+            Ok(report) => report,
+            Err(e) => {
+                eprintln!("gpumem: {e}");
+                return Ok(false);
+            }
+        },
         _ => apart(args, &workloads, &files)?,
     };
     if args.json {
@@ -162,8 +168,13 @@ fn parse(words: &[String]) -> Result<(Vec<Workload>, Vec<PathBuf>), String> {
     Ok((workloads, files))
 }
 
-/// One workload in this process, which has not used the allocator yet.
-fn here(args: &Args, workload: Workload, files: Vec<PathBuf>) -> Result<Report, Box<dyn Error>> {
+/// One workload in this process, which has not used the allocator yet. The outer error is that it could not begin, or that
+/// a trace is none; the inner one is the allocator's.
+fn here(
+    args: &Args,
+    workload: Workload,
+    files: Vec<PathBuf>,
+) -> Result<Result<Report, gpumem::base::Error>, Box<dyn Error>> {
     let target = Target::open(args.backend, args.device)?;
     let mut bench = Bench {
         target,
@@ -176,20 +187,20 @@ fn here(args: &Args, workload: Workload, files: Vec<PathBuf>) -> Result<Report, 
         scaled: Vec::new(),
     };
     bench.step(workload.name());
-    match workload {
-        Workload::Cold => cold::run(&mut bench)?,
-        Workload::Hot => hot::run(&mut bench)?,
-        Workload::Live => hot::run_live(&mut bench)?,
-        Workload::Random => random::run(&mut bench)?,
-        Workload::Threads => threads::run(&mut bench)?,
-        Workload::ThreadsOneStream => threads::run_one_stream(&mut bench)?,
-        Workload::CrossStream => cross_stream::run(&mut bench)?,
-        Workload::Growing => growing::run(&mut bench)?,
-        Workload::Checkerboard => checkerboard::run(&mut bench)?,
+    let measured = match workload {
+        Workload::Cold => cold::run(&mut bench),
+        Workload::Hot => hot::run(&mut bench),
+        Workload::Live => hot::run_live(&mut bench),
+        Workload::Random => random::run(&mut bench),
+        Workload::Threads => threads::run(&mut bench),
+        Workload::ThreadsOneStream => threads::run_one_stream(&mut bench),
+        Workload::CrossStream => cross_stream::run(&mut bench),
+        Workload::Growing => growing::run(&mut bench),
+        Workload::Checkerboard => checkerboard::run(&mut bench),
         Workload::Replay => traces::run(&mut bench)?,
-    }
+    };
     bench.bar.finish_and_clear();
-    Ok(bench.target.report(&bench.clock, bench.measurements, bench.scaled)?)
+    Ok(measured.and_then(|()| bench.target.report(&bench.clock, bench.measurements, bench.scaled)))
 }
 
 /// Each workload in a process of its own. One that fails is named in the report; what it had to say is on stderr.
@@ -214,13 +225,15 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
         let output = output.map_err(|e| format!("cannot start {}: {e}", program.display()))?;
         match serde_json::from_slice::<Report>(&output.stdout) {
             Ok(report) => all = Some(report.after(all)),
+            // Neither could another begin.
+            Err(_) if all.is_none() && output.status.code() == Some(i32::from(crate::EXIT_INPUT)) => break,
             Err(_) => {
                 eprintln!("gpumem: the workload {} gave no result ({})", workload.name(), output.status);
                 failed.push(workload.name().to_string());
             }
         }
     }
-    let mut report = all.ok_or("no workload gave a result; the messages above say why")?;
+    let mut report = all.ok_or("no workload gave a result; see above")?;
     report.failed = failed;
     Ok(report)
 }

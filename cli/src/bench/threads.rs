@@ -55,7 +55,7 @@ fn measure(b: &mut Bench, workload: &str, one_stream: bool) -> Result<()> {
         let case = if threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
         // The calls are those of all rounds, the first one included.
         let m = Measurement::new(workload, case, done * (ROUNDS as u64 + 1), calls)
-            .with("rate, median of rounds", median(rates), "Mops/s")
+            .with("rate", median(rates), "Mops/s")
             .with("slowest round", slowest, "Mops/s");
         b.add(m);
     }

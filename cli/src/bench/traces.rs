@@ -4,21 +4,29 @@ use super::measure::us_each;
 use super::report::Measurement;
 use super::Bench;
 use crate::replay::{Replay, Streams};
-use crate::trace;
-use std::error::Error;
+use crate::trace::{self, Trace, TraceError};
+use gpumem::base::Result;
 
-/// Every file; each begins on what the one before left, given back as far as it is free.
-pub fn run(b: &mut Bench) -> Result<(), Box<dyn Error>> {
+/// Every file, once all are read; each begins on what the one before left, given back as far as it is free. The outer
+/// error is of the files, the inner one the allocator's.
+pub fn run(b: &mut Bench) -> std::result::Result<Result<()>, TraceError> {
+    let read = |file: std::path::PathBuf| {
+        let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+        trace::read(&file).map(|trace| (name, trace))
+    };
+    let traces = std::mem::take(&mut b.files).into_iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
+    Ok(replay(b, &traces))
+}
+
+fn replay(b: &mut Bench, traces: &[(String, Trace)]) -> Result<()> {
     let ctx = b.target.ctx();
-    for file in std::mem::take(&mut b.files) {
-        let trace = trace::read(&file)?;
-        let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    for (name, trace) in traces {
         if ctx.config().pool {
             ctx.driver().device_sync(b.target.device())?;
             ctx.trim(0)?;
         }
         let streams = Streams::create(ctx, b.target.device(), &trace.streams)?;
-        let mut replay = Replay::new(ctx, b.target.device(), &trace, &streams.handles);
+        let mut replay = Replay::new(ctx, b.target.device(), trace, &streams.handles);
         let ops = trace.ops.len() as u64;
         for pass in 1..=b.repeat {
             b.step(&format!("replay of {name}, pass {pass} of {}", b.repeat));

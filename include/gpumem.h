@@ -178,7 +178,7 @@ const char *gpumem_version_string(void);
  *
  * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
  * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
- * GPUMEM_TRIM_THRESHOLD, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+ * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
  * GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
  * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
@@ -246,6 +246,11 @@ typedef struct gpumem_context_options {
     uint32_t host_devices;
     // Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with limit_bytes.
     uint32_t limit_percent;
+    // Every so many milliseconds a thread of gpumem's gives free memory back that has been unused for as long, on every
+    // device in use, but for trim_threshold bytes of it. 0: no such thread. It records a marker on the device while it
+    // has something to give back, but not while a stream is being captured on which gpumem was called; a capture on
+    // streams that gpumem has not met would be lost to it.
+    uint64_t trim_interval_ms;
 } gpumem_context_options;
 
 // Starts gpumem now, with explicit settings.

@@ -41,6 +41,10 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         true => (None, Some("VPMM_PAGE_SIZE")),
         false => (Some("VPMM_PAGE_SIZE"), None),
     };
+    let interval = match config.trim_interval.as_millis() {
+        0 => "no background trim".to_string(),
+        ms => format!("{ms} ms"),
+    };
     let mut settings = vec![
         setting("GPUMEM_BACKEND", None, backend),
         setting("GPUMEM_POOL", pool_alias, if config.pool { "on" } else { "off" }),
@@ -50,6 +54,7 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         setting("GPUMEM_LIMIT", None, limit),
         setting("GPUMEM_REUSE", None, reuse),
         setting("GPUMEM_TRIM_THRESHOLD", None, or_zero(config.trim_threshold, "never")),
+        setting("GPUMEM_TRIM_INTERVAL", None, interval),
         setting("GPUMEM_LOG", None, config.log.to_string()),
         setting("GPUMEM_HOST_DEVICES", None, config.host_devices.to_string()),
         setting("GPUMEM_HOST_BYTES", None, size::human(config.host_bytes)),

@@ -2,7 +2,7 @@
 //!
 //! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
 //! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
-//! GPUMEM_TRIM_THRESHOLD, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+//! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
 //! GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
@@ -15,6 +15,7 @@ use crate::base::{Error, Result};
 use crate::context::config::{Backend, Limit, Prealloc, Reuse};
 use crate::context::{Config, Context};
 use std::ffi::c_char;
+use std::time::Duration;
 
 /// CUDA when a driver and a device exist, else the host device, with one line on stderr.
 pub const GPUMEM_BACKEND_AUTO: i32 = 1;
@@ -75,6 +76,11 @@ pub struct gpumem_context_options {
     pub host_devices: u32,
     /// Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with limit_bytes.
     pub limit_percent: u32,
+    /// Every so many milliseconds a thread of gpumem's gives free memory back that has been unused for as long, on every
+    /// device in use, but for trim_threshold bytes of it. 0: no such thread. It records a marker on the device while it
+    /// has something to give back, but not while a stream is being captured on which gpumem was called; a capture on
+    /// streams that gpumem has not met would be lost to it.
+    pub trim_interval_ms: u64,
 }
 
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
@@ -82,7 +88,7 @@ unsafe impl Extensible for gpumem_context_options {
     const NAME: &'static str = "gpumem_context_options";
     const FIRST_BYTES: usize = 88;
 }
-const _: () = assert!(size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4);
+const _: () = assert!(size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8);
 
 /// Starts gpumem now, with explicit settings.
 ///
@@ -183,6 +189,9 @@ fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
             *field = value;
         }
     }
+    if o.trim_interval_ms != 0 {
+        config.trim_interval = Duration::from_millis(o.trim_interval_ms);
+    }
     if o.host_devices != 0 {
         config.host_devices = o.host_devices;
     }
@@ -228,7 +237,7 @@ mod tests {
         assert_eq!(config, start);
 
         let all = gpumem_context_options {
-            size: 88,
+            size: 96,
             backend: GPUMEM_BACKEND_HOST,
             reuse: GPUMEM_REUSE_SETTLED,
             log: GPUMEM_LOG_NOTHING,
@@ -243,6 +252,7 @@ mod tests {
             host_seed: 7,
             host_devices: 6,
             limit_percent: 0,
+            trim_interval_ms: 8,
         };
         apply(&all, &mut config).unwrap();
         let want = Config {
@@ -253,6 +263,7 @@ mod tests {
             limit: Limit::Bytes(3),
             reuse: Reuse::Settled,
             trim_threshold: 4,
+            trim_interval: Duration::from_millis(8),
             log: 0,
             pool: false,
             host_devices: 6,

@@ -1,6 +1,7 @@
 //! Settings, from the environment ([`environment`](super::environment)) or from explicit options.
 
 use crate::base::size::{GIB, TIB};
+use std::time::Duration;
 
 /// Everything that can be set. `Default` is what an empty environment gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,9 @@ pub struct Config {
     pub reuse: Reuse,
     /// After a free that leaves more than this many mapped bytes unused, give memory back; 0 means never.
     pub trim_threshold: u64,
+    /// Every so often, free memory that has been unused for as long goes back, but for `trim_threshold` bytes. Zero: no
+    /// thread does that.
+    pub trim_interval: Duration,
     /// How much to say on stderr: 0 nothing, 1 warnings, 2 slow-path decisions.
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
@@ -41,6 +45,7 @@ impl Default for Config {
             limit: Limit::Device,
             reuse: Reuse::Wait,
             trim_threshold: 0,
+            trim_interval: Duration::ZERO,
             log: 1,
             pool: true,
             host_devices: 1,

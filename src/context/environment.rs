@@ -10,6 +10,7 @@
 //! | `GPUMEM_LIMIT` | size, or `N%` of the device; 0 for all of it | `0` |
 //! | `GPUMEM_REUSE` | `settled` or `wait` | `wait` |
 //! | `GPUMEM_TRIM_THRESHOLD` | size; 0 for never | `0` |
+//! | `GPUMEM_TRIM_INTERVAL` | seconds, or a number with `ms`; 0 for no background trim | `0` |
 //! | `GPUMEM_LOG` | 0, 1 or 2 | `1` |
 //! | `GPUMEM_POOL` | `on` or `off` | `on` |
 //! | `GPUMEM_HOST_DEVICES` | 1 to 64 | `1` |
@@ -30,9 +31,10 @@ use super::config::{Backend, Config, Limit, Prealloc, Reuse};
 use crate::base::size::{self, GIB, MIB, TIB};
 use crate::base::{Error, Result, Status};
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// Every variable of gpumem's own.
-pub const KNOWN: [&str; 12] = [
+pub const KNOWN: [&str; 13] = [
     "GPUMEM_BACKEND",
     "GPUMEM_VA_SIZE",
     "GPUMEM_PAGE_SIZE",
@@ -40,6 +42,7 @@ pub const KNOWN: [&str; 12] = [
     "GPUMEM_LIMIT",
     "GPUMEM_REUSE",
     "GPUMEM_TRIM_THRESHOLD",
+    "GPUMEM_TRIM_INTERVAL",
     "GPUMEM_LOG",
     "GPUMEM_POOL",
     "GPUMEM_HOST_DEVICES",
@@ -78,6 +81,7 @@ impl Config {
             backend: env.word("GPUMEM_BACKEND", &BACKENDS)?.unwrap_or(default.backend),
             reuse: env.word("GPUMEM_REUSE", &REUSES)?.unwrap_or(default.reuse),
             trim_threshold: env.read("GPUMEM_TRIM_THRESHOLD", SIZE, any_size)?.unwrap_or(default.trim_threshold),
+            trim_interval: env.read("GPUMEM_TRIM_INTERVAL", INTERVALS, interval)?.unwrap_or(default.trim_interval),
             log: env.read("GPUMEM_LOG", "0, 1 or 2", |t| number(t, 0, 2))?.unwrap_or(default.log),
             limit: env.read("GPUMEM_LIMIT", LIMITS, limit)?.unwrap_or(default.limit),
             host_devices: env
@@ -137,6 +141,7 @@ pub fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
 // ---- what each kind of value accepts --------------------------------------------------------------------------------
 
 const SIZE: &str = "a size: bytes, or a number with K, M, G or T, such as 512M";
+const INTERVALS: &str = "seconds such as 10, milliseconds such as 500ms, or 0 for no background trim";
 const LIMITS: &str = "a size such as 16G, a share of the device from 1% to 100%, or 0 for all of it";
 const PREALLOCS: &str = "a size such as 16G, or a share of the free memory from 0% to 100%";
 const VA_SIZES: &str = "a size, a multiple of 2 MiB from 2M to 64T";
@@ -159,6 +164,16 @@ const SWITCHES: [(&str, bool); 8] = [
 
 fn any_size(text: &str) -> Option<u64> {
     size::parse(text).ok()
+}
+
+fn interval(text: &str) -> Option<Duration> {
+    let text = text.trim().to_ascii_lowercase();
+    let number = |digits: &str| digits.trim_end().parse::<u64>().ok();
+    match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(ms), _) => number(ms).map(Duration::from_millis),
+        (None, Some(seconds)) => number(seconds).map(Duration::from_secs),
+        (None, None) => number(&text).map(Duration::from_secs),
+    }
 }
 
 fn va_size(text: &str) -> Option<u64> {

@@ -3,6 +3,7 @@
 
 use super::*;
 use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
 
 fn read(vars: &[(&str, &str)]) -> Result<Config> {
     Config::from_lookup(&|name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v)))
@@ -41,6 +42,10 @@ fn every_variable_sets_its_field() {
         ("GPUMEM_REUSE", "settled", Config { reuse: Reuse::Settled, ..base() }),
         ("GPUMEM_REUSE", "WAIT", Config { reuse: Reuse::Wait, ..base() }),
         ("GPUMEM_TRIM_THRESHOLD", "512M", Config { trim_threshold: 512 << 20, ..base() }),
+        ("GPUMEM_TRIM_INTERVAL", "10", Config { trim_interval: Duration::from_secs(10), ..base() }),
+        ("GPUMEM_TRIM_INTERVAL", "2 s", Config { trim_interval: Duration::from_secs(2), ..base() }),
+        ("GPUMEM_TRIM_INTERVAL", "500ms", Config { trim_interval: Duration::from_millis(500), ..base() }),
+        ("GPUMEM_TRIM_INTERVAL", "0", base()),
         ("GPUMEM_LOG", "0", Config { log: 0, ..base() }),
         ("GPUMEM_LOG", "2", Config { log: 2, ..base() }),
         ("GPUMEM_POOL", "off", Config { pool: false, ..base() }),
@@ -68,6 +73,7 @@ fn a_bad_value_names_the_variable_the_value_and_what_is_accepted() {
         ("GPUMEM_LIMIT", vec!["0%", "101%", "90.5%", "99999999999G", "all"], "100%"),
         ("GPUMEM_REUSE", vec!["never", ""], "settled, wait"),
         ("GPUMEM_TRIM_THRESHOLD", vec!["never", "10%", "1Q"], "512M"),
+        ("GPUMEM_TRIM_INTERVAL", vec!["", "often", "-1", "1.5", "1m", "10us"], "500ms"),
         ("GPUMEM_LOG", vec!["3", "-1", "debug", ""], "0, 1 or 2"),
         ("GPUMEM_POOL", vec!["2", "disabled", ""], "on, off"),
         ("GPUMEM_HOST_DEVICES", vec!["0", "65", "one"], "1 to 64"),

@@ -11,6 +11,7 @@ mod global;
 #[cfg(all(test, loom))]
 mod models;
 mod native;
+mod trimmer;
 
 use crate::base::sync::{lock, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -23,6 +24,7 @@ use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use trimmer::Trimmer;
 
 /// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy stream, no flags.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,11 +48,16 @@ pub struct Context {
     driver: Arc<Counted>,
     config: Config,
     /// By device, made by the first call that needs one.
-    pools: Box<[OnceLock<Pool>]>,
+    pools: Pools,
     /// Held while a pool is being made, so that none is made twice.
     making: Mutex<()>,
     native: Native,
+    /// The background trim, once there is a pool to trim, if it is wanted.
+    trimmer: OnceLock<Trimmer>,
 }
+
+/// By device.
+type Pools = Arc<[OnceLock<Pool>]>;
 
 impl Context {
     /// A context of one's own over any driver.
@@ -65,6 +72,7 @@ impl Context {
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
             native: Native::default(),
+            trimmer: OnceLock::new(),
         })
     }
 
@@ -119,7 +127,23 @@ impl Context {
         let driver: Arc<dyn Driver> = self.driver.clone();
         let pool =
             Pool::new(driver, dev, options).map_err(|e| e.context(format!("starting the pool of device {dev}")))?;
-        Ok(cell.get_or_init(|| pool))
+        let pool = cell.get_or_init(|| pool);
+        self.start_trimmer();
+        Ok(pool)
+    }
+
+    /// Starts the background trim if it is wanted and does not run; called under `making`.
+    fn start_trimmer(&self) {
+        if self.config.trim_interval.is_zero() || self.trimmer.get().is_some() {
+            return;
+        }
+        match Trimmer::start(&self.pools, &self.config) {
+            Ok(trimmer) => {
+                let _ = self.trimmer.set(trimmer);
+            }
+            Err(e) if self.config.log >= 1 => eprintln!("gpumem: no background trim: {e}"),
+            Err(_) => {}
+        }
     }
 
     fn pools(&self) -> impl Iterator<Item = &Pool> {

@@ -21,6 +21,23 @@ pub fn watch_forks() {
     });
 }
 
+/// Runs `start` with every signal blocked on this thread, so that a thread it starts takes none: the program's handlers
+/// stay with the program's threads.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are this function's own and are written before they are read; integers, so zero is a value. The
+    // calls only read and set this thread's mask; when the first fails, the second is not made.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        let blocked = libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
+        let started = start();
+        if blocked {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        }
+        started
+    }
+}
+
 /// Whether this process was forked from one that watched.
 #[inline]
 pub fn forked() -> bool {

@@ -364,5 +364,6 @@ pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Tag {
     let tag = st.regions.get(s.region).order;
     let cut = st.regions.cut(s.region, s.addr, s.extent.size);
     st.regions.remove(cut);
+    st.note_taken();
     tag
 }

@@ -103,6 +103,8 @@ pub(super) struct HeapState {
     pub(super) slabs: Slabs,
     pub(super) waiting: Waiting,
     pub(super) waiting_bytes: u64,
+    /// The least that `regions.ready_bytes()` was since [`Self::take_unused`].
+    least_ready: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(super) users: HashMap<u64, Vec<u32>>,
     /// Callers' tags of small objects that have one, by address.
@@ -133,6 +135,7 @@ impl HeapState {
             waiting_bytes: 0,
             unmarked: 0,
             unasked: 0,
+            least_ready: 0,
             users: HashMap::new(),
             tags: HashMap::new(),
             next_id: 0,
@@ -213,6 +216,7 @@ impl HeapState {
     #[inline]
     pub(super) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
         if let Some(r) = self.regions.take_quick(size, align) {
+            self.note_taken();
             return Some(r);
         }
         self.regions.tidy();
@@ -222,7 +226,9 @@ impl HeapState {
     /// The region last freed by a request of just this size, live.
     #[inline]
     pub(super) fn take_quick(&mut self, size: u64) -> Option<u32> {
-        self.regions.take_quick(size, GRANULE)
+        let r = self.regions.take_quick(size, GRANULE)?;
+        self.note_taken();
+        Some(r)
     }
 
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked live.
@@ -239,7 +245,25 @@ impl HeapState {
         let start = region.addr.next_multiple_of(align);
         let room = region.end() - start;
         let size = if room - size < MIN_SPLIT { room } else { size };
-        self.regions.cut(r, start, size)
+        let cut = self.regions.cut(r, start, size);
+        self.note_taken();
+        cut
+    }
+
+    /// Called after ready memory was taken.
+    #[inline]
+    pub(super) fn note_taken(&mut self) {
+        self.least_ready = self.least_ready.min(self.regions.ready_bytes());
+    }
+
+    /// Bytes that have been ready all the time since the last call of this. Empty slabs become ready now.
+    pub(super) fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
+        let unused = self.least_ready;
+        while let Some(slab) = self.slabs.find_empty() {
+            self.drop_slab(slab, order, index);
+        }
+        self.least_ready = self.regions.ready_bytes();
+        unused
     }
 
     /// Makes a live region a block and gives it its place in the index.

@@ -26,6 +26,8 @@ const MOVES_SHARE: u64 = 8;
 pub(super) struct Stock {
     extents: Vec<(Extent, Tag)>,
     bytes: u64,
+    /// The least that `bytes` was since [`Self::take_unused`].
+    least: u64,
 }
 
 /// What a run is made of besides moved extents: extents out of the stock with their last use, and sizes to create.
@@ -54,6 +56,7 @@ impl Stock {
         let i = self.extents.iter().rposition(|(e, t)| usable(e, *t))?;
         let found = self.extents.swap_remove(i);
         self.bytes -= found.0.size;
+        self.least = self.least.min(self.bytes);
         Some(found)
     }
 
@@ -85,9 +88,14 @@ impl Stock {
         supply
     }
 
-    /// Takes an extent that the device has passed, if there is one.
-    pub(super) fn take_settled(&mut self, order: &Order) -> Option<Extent> {
-        self.take(|_, t| order.settled(t)).map(|x| x.0)
+    /// Takes an extent of at most `most` bytes that the device has passed, if there is one.
+    pub(super) fn take_settled(&mut self, order: &Order, most: u64) -> Option<Extent> {
+        self.take(|e, t| e.size <= most && order.settled(t)).map(|x| x.0)
+    }
+
+    /// Bytes that have been here all the time since the last call of this.
+    pub(super) fn take_unused(&mut self) -> u64 {
+        std::mem::replace(&mut self.least, self.bytes)
     }
 
     /// Lanes whose progress decides when extents here become usable by everyone.

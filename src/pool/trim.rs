@@ -32,29 +32,60 @@ impl Pool {
         self.release_free(keep)
     }
 
+    /// Gives back free memory that nothing has needed since the last call of this, until no more than `keep` bytes of it
+    /// stay. For a call at intervals: it records one context marker where there is something to give back, and none
+    /// while a capture is known. What the device has not passed stays until the next time. Returns the bytes released.
+    pub fn trim_unused(&self, keep: u64) -> Result<u64> {
+        let mut unused = Vec::new();
+        for heap in self.all_heaps() {
+            let mut st = heap.lock();
+            unused.push((heap, st.take_unused(&self.order, &self.index)));
+            heap.publish(&st);
+        }
+        let stocked = lock(&self.core).stock.take_unused();
+        let mut spare = (stocked + unused.iter().map(|u| u.1).sum::<u64>()).saturating_sub(keep);
+        if spare < self.page {
+            return Ok(0);
+        }
+        if self.order.mark_context(&*self.driver, None)? {
+            self.order.poll_patiently(&*self.driver)?;
+        }
+        self.order.poll(&*self.driver, [])?;
+        self.drop_orphans()?;
+        let mut released = self.bury()? + self.release_stock(0, stocked.min(spare))?;
+        spare = spare.saturating_sub(released);
+        for (heap, bytes) in unused.into_iter().filter(|u| u.1 >= self.page) {
+            let given = self.release_from(heap, 0, bytes.min(spare))?;
+            spare -= given;
+            released += given;
+        }
+        Ok(released)
+    }
+
     /// [`Self::trim`] without a marker of its own.
     pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, [])?;
         self.reap(usize::MAX)?;
         self.drop_orphans()?;
-        let mut released = self.bury()? + self.release_stock(keep)?;
+        let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
         for heap in self.all_heaps() {
             if self.counters.mapped.load(Relaxed) <= keep {
                 break;
             }
-            released += self.release_from(heap, keep)?;
+            released += self.release_from(heap, keep, u64::MAX)?;
         }
         Ok(released)
     }
 
-    fn release_stock(&self, keep: u64) -> Result<u64> {
+    /// Releases settled extents of the stock, at most `most` bytes, until no more than `keep` are mapped.
+    fn release_stock(&self, keep: u64, most: u64) -> Result<u64> {
         let lanes = lock(&self.core).stock.lanes(&self.order);
         self.order.poll(&*self.driver, lanes)?;
         // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
         self.reap(usize::MAX)?;
         let mut released = 0;
         while self.counters.mapped.load(Relaxed) > keep {
-            let Some(extent) = lock(&self.core).stock.take_settled(&self.order) else { break };
+            let Some(extent) = lock(&self.core).stock.take_settled(&self.order, most - released) else { break };
             if let Err(e) = self.driver.phys_release(extent.handle) {
                 lock(&self.core).stock.put(extent, Tag::SETTLED);
                 return Err(e);
@@ -65,7 +96,9 @@ impl Pool {
         Ok(released)
     }
 
-    fn release_from(&self, heap: &Heap, keep: u64) -> Result<u64> {
+    /// Releases settled free extents of a heap, at most `most` bytes, until no more than `keep` are mapped: what has been
+    /// free longest first.
+    fn release_from(&self, heap: &Heap, keep: u64, most: u64) -> Result<u64> {
         let mut st = heap.lock();
         self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
         st.settle(&self.order, &self.index);
@@ -73,11 +106,11 @@ impl Pool {
             st.drop_slab(slab, &self.order, &self.index);
         }
         let mut free = self.sources(heap.number, &st, None, |tag| self.order.settled(tag));
-        // From high to low addresses: what is left of a region before the cut keeps its number.
-        free.sort_unstable_by_key(|s| std::cmp::Reverse(s.addr));
+        // From high to low addresses, as one region has one tag: what is left of it before the cut keeps its number.
+        free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));
         let mut released = 0;
         let done = free.iter().try_for_each(|s| {
-            if self.counters.mapped.load(Relaxed) > keep {
+            if self.counters.mapped.load(Relaxed) > keep && s.extent.size <= most - released {
                 self.release_extent(&mut st, s)?;
                 released += s.extent.size;
             }

@@ -23,7 +23,10 @@ struct Model {
 impl Model {
     fn new() -> Arc<Model> {
         let order = Order::new(DeviceId(0));
-        let lanes = [order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(), order.add_lane(false, StreamHandle::LEGACY, 1).unwrap()];
+        let lanes = [
+            order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),
+            order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),
+        ];
         Arc::new(Model { device: Device::new(), order, lanes, freed: Mutex::new(Vec::new()) })
     }
 

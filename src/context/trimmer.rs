@@ -1,0 +1,53 @@
+#![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
+//! The background trim: at every `GPUMEM_TRIM_INTERVAL`, free memory that has been unused for as long goes back.
+//!
+//! One thread for all pools of a context. It holds nothing while it waits: no lock, and the pools only weakly. It ends
+//! with its context; the process's context lasts, so there it goes with the process, and a forked child has none.
+
+use super::{Config, Pools};
+use crate::base::sync::OnceLock;
+use crate::base::Status;
+use crate::driver::process;
+use crate::pool::Pool;
+use std::io::Write;
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+
+/// The thread's name, as `top -H` shows it.
+const NAME: &str = "gpumem-trim";
+
+/// A running background trim. Dropping it ends the thread at its next wait; nobody waits for that.
+pub(super) struct Trimmer {
+    /// Never sent on: the receiver learns that it is gone.
+    _alive: Mutex<Sender<()>>,
+}
+
+impl Trimmer {
+    /// Starts the thread.
+    pub(super) fn start(pools: &Pools, config: &Config) -> std::io::Result<Trimmer> {
+        let (alive, ends) = channel();
+        let (pools, config) = (Arc::downgrade(pools), config.clone());
+        let run = move || run(&pools, &config, &ends);
+        process::without_signals(|| thread::Builder::new().name(NAME.to_string()).spawn(run))?;
+        Ok(Trimmer { _alive: Mutex::new(alive) })
+    }
+}
+
+fn run(pools: &Weak<[OnceLock<Pool>]>, config: &Config, ends: &Receiver<()>) {
+    while ends.recv_timeout(config.trim_interval) == Err(RecvTimeoutError::Timeout) {
+        let Some(pools) = pools.upgrade() else { return };
+        for pool in pools.iter().filter_map(OnceLock::get) {
+            match pool.trim_unused(config.trim_threshold) {
+                Ok(_) => {}
+                // The process is ending.
+                Err(e) if e.status == Status::ShuttingDown => return,
+                // Unlike eprintln!, this does not panic when stderr is closed.
+                Err(e) if config.log >= 1 => {
+                    let _ = writeln!(std::io::stderr(), "gpumem: background trim of device {}: {e}", pool.device());
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}

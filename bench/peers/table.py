@@ -91,6 +91,15 @@ def ratio(key, row, failures):
     return worse(own) / best[0], best[1]
 
 
+def driver_calls(figures):
+    """{workload: driver calls an operation in the case that makes most}, as gpumem counts them."""
+    most = {}
+    for (workload, _, metric), row in figures.items():
+        if metric == "driver calls an operation":
+            most[workload] = max([most.get(workload, 0)] + [f["value"] for f in row.values()])
+    return most
+
+
 def text(figure):
     if figure is None:
         return ""
@@ -133,6 +142,10 @@ def table(figures, failures, keys, machine):
             "Figures in brackets are memory that a pool of fixed size took before the workload; they do not count as the best.",
             "Where the time was not enough for a whole workload, * marks the figure of the part that was done; what did only",
             "a part, or failed in part, does not count as the best either."]
+    calls = driver_calls(figures)
+    if calls:
+        most = ", ".join(f"{workload} {value:.2f}" for workload, value in calls.items())
+        out += ["", f"Driver calls of {SUBJECT} an operation, the case with most of each workload: {most}."]
     if failures:
         out += ["", "What failed:", ""]
     for f in failures:

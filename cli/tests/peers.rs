@@ -71,6 +71,7 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
 
     let table = std::fs::read_to_string(out.join("peers.md")).unwrap();
     assert!(table.contains("| workload | case | metric | gpumem | gpumem, again |"), "{table}");
+    assert!(table.contains("Driver calls of gpumem an operation") && table.contains(" hot 0."), "{table}");
     assert!(stdout(&done).contains(&table), "the table is printed too");
 
     // Both programs draw the same sizes: the live sets are the same to the byte.

@@ -16,8 +16,9 @@
 //!
 //! # Threads
 //!
-//! The library starts no thread but, with `GPUMEM_TRIM_INTERVAL`, the background trim's. Every call may come from any thread. Allocating on the hit path asks the driver which
-//! stream it is and takes one lock, that of the stream's heap; threads that use streams of their own do not meet there. The
+//! The library starts no thread but, with `GPUMEM_TRIM_INTERVAL`, the background trim's. Every call may come from any
+//! thread. Allocating on the hit path takes one lock, that of a heap of the stream; threads that use streams of their own do
+//! not meet there, and threads that share one get heaps of their own once they keep meeting. The
 //! order in which locks are taken is at the top of [`pool`]; no lock is held in a call that waits for the device. A lock
 //! poisoned by a panic is taken all the same, and a panic becomes an error at the C ABI.
 //!

@@ -107,7 +107,7 @@ fn structures_have_their_golden_layout() {
     layout! { now,
         gpumem_context_options {
             size backend reuse log pool prealloc_percent prealloc_bytes va_size page_size limit_bytes trim_threshold
-            host_bytes host_seed host_devices limit_percent trim_interval_ms
+            host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check reserved
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
         gpumem_malloc_options { size flags bytes alignment stream tag device reserved }

@@ -36,6 +36,10 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         Reuse::Settled => "settled",
         Reuse::Wait => "wait",
     };
+    let check = match config.stream_check {
+        StreamCheck::Auto => "auto",
+        StreamCheck::Driver => "driver",
+    };
     // A VPMM page size from 1 GiB on says "no pool" and nothing about pages.
     let (pool_alias, page_alias) = match config.pool {
         true => (None, Some("VPMM_PAGE_SIZE")),
@@ -55,6 +59,7 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         setting("GPUMEM_REUSE", None, reuse),
         setting("GPUMEM_TRIM_THRESHOLD", None, or_zero(config.trim_threshold, "never")),
         setting("GPUMEM_TRIM_INTERVAL", None, interval),
+        setting("GPUMEM_STREAM_CHECK", None, check),
         setting("GPUMEM_LOG", None, config.log.to_string()),
         setting("GPUMEM_HOST_DEVICES", None, config.host_devices.to_string()),
         setting("GPUMEM_HOST_BYTES", None, size::human(config.host_bytes)),

@@ -2,7 +2,7 @@
 //!
 //! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
 //! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
-//! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+//! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
 //! GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
@@ -12,7 +12,7 @@ use super::guard::{guard, guard_value};
 use super::options::{self, Extensible};
 use crate::base::size::{GIB, MIB, TIB};
 use crate::base::{Error, Result};
-use crate::context::config::{Backend, Limit, Prealloc, Reuse};
+use crate::context::config::{Backend, Limit, Prealloc, Reuse, StreamCheck};
 use crate::context::{Config, Context};
 use std::ffi::c_char;
 use std::time::Duration;
@@ -40,6 +40,11 @@ pub const GPUMEM_LOG_DECISIONS: i32 = 3;
 pub const GPUMEM_POOL_ON: i32 = 1;
 /// Every request goes straight to the driver's own allocator, for comparison.
 pub const GPUMEM_POOL_OFF: i32 = 2;
+
+/// By looking where the driver keeps it, if that was found out at start, else by asking: the default.
+pub const GPUMEM_STREAM_CHECK_AUTO: i32 = 1;
+/// By asking the driver on every allocation, two calls.
+pub const GPUMEM_STREAM_CHECK_DRIVER: i32 = 2;
 
 /// Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
 #[allow(non_camel_case_types)]
@@ -81,6 +86,10 @@ pub struct gpumem_context_options {
     /// has something to give back, but not while a stream is being captured on which gpumem was called; a capture on
     /// streams that gpumem has not met would be lost to it.
     pub trim_interval_ms: u64,
+    /// GPUMEM_STREAM_CHECK_*: how to find out which stream a handle is, and whether it is being captured.
+    pub stream_check: i32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
@@ -88,7 +97,7 @@ unsafe impl Extensible for gpumem_context_options {
     const NAME: &'static str = "gpumem_context_options";
     const FIRST_BYTES: usize = 88;
 }
-const _: () = assert!(size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8);
+const _: () = assert!(size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4);
 
 /// Starts gpumem now, with explicit settings.
 ///
@@ -142,6 +151,15 @@ fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
         GPUMEM_REUSE_SETTLED => config.reuse = Reuse::Settled,
         GPUMEM_REUSE_WAIT => config.reuse = Reuse::Wait,
         other => return unknown("reuse", other, "GPUMEM_REUSE"),
+    }
+    match o.stream_check {
+        0 => {}
+        GPUMEM_STREAM_CHECK_AUTO => config.stream_check = StreamCheck::Auto,
+        GPUMEM_STREAM_CHECK_DRIVER => config.stream_check = StreamCheck::Driver,
+        other => return unknown("stream_check", other, "GPUMEM_STREAM_CHECK"),
+    }
+    if o.reserved != 0 {
+        return Err(Error::invalid(format!("gpumem_context_options.reserved is {}; it must be 0", o.reserved)));
     }
     match o.log {
         0 => {}
@@ -237,7 +255,7 @@ mod tests {
         assert_eq!(config, start);
 
         let all = gpumem_context_options {
-            size: 96,
+            size: 104,
             backend: GPUMEM_BACKEND_HOST,
             reuse: GPUMEM_REUSE_SETTLED,
             log: GPUMEM_LOG_NOTHING,
@@ -253,6 +271,8 @@ mod tests {
             host_devices: 6,
             limit_percent: 0,
             trim_interval_ms: 8,
+            stream_check: GPUMEM_STREAM_CHECK_DRIVER,
+            reserved: 0,
         };
         apply(&all, &mut config).unwrap();
         let want = Config {
@@ -264,6 +284,7 @@ mod tests {
             reuse: Reuse::Settled,
             trim_threshold: 4,
             trim_interval: Duration::from_millis(8),
+            stream_check: StreamCheck::Driver,
             log: 0,
             pool: false,
             host_devices: 6,
@@ -276,10 +297,12 @@ mod tests {
     #[test]
     fn values_out_of_range_name_their_field() {
         type Bad = (&'static str, fn(&mut gpumem_context_options));
-        let bad: [Bad; 14] = [
+        let bad: [Bad; 16] = [
             ("backend", |o| o.backend = 4),
             ("reuse", |o| o.reuse = -1),
             ("log", |o| o.log = 9),
+            ("stream_check", |o| o.stream_check = 3),
+            ("reserved", |o| o.reserved = 1),
             ("pool", |o| o.pool = 3),
             ("prealloc_percent", |o| o.prealloc_percent = 101),
             ("prealloc_bytes", |o| (o.prealloc_percent, o.prealloc_bytes) = (1, 1)),

@@ -23,6 +23,8 @@ pub struct Config {
     /// Every so often, free memory that has been unused for as long goes back, but for `trim_threshold` bytes. Zero: no
     /// thread does that.
     pub trim_interval: Duration,
+    /// How to find out which stream a handle is.
+    pub stream_check: StreamCheck,
     /// How much to say on stderr: 0 nothing, 1 warnings, 2 slow-path decisions.
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
@@ -46,6 +48,7 @@ impl Default for Config {
             reuse: Reuse::Wait,
             trim_threshold: 0,
             trim_interval: Duration::ZERO,
+            stream_check: StreamCheck::Auto,
             log: 1,
             pool: true,
             host_devices: 1,
@@ -119,6 +122,15 @@ pub enum Reuse {
     Settled,
     /// Also by making the new stream wait on the device, when nothing else is left.
     Wait,
+}
+
+/// How to find out which stream a handle is at present, and whether it is being captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamCheck {
+    /// In the driver's own structures where it has been proved that they show it, else by asking the driver.
+    Auto,
+    /// By asking the driver on every allocation.
+    Driver,
 }
 
 #[cfg(test)]

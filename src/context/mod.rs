@@ -19,7 +19,7 @@ use crate::driver::counted::Counted;
 use crate::driver::Driver;
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats};
 pub use config::Config;
-use config::{Limit, Reuse};
+use config::{Limit, Reuse, StreamCheck};
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -121,6 +121,7 @@ impl Context {
             prealloc: self.config.prealloc.of(free),
             wait: self.config.reuse == Reuse::Wait,
             trim_threshold: self.config.trim_threshold,
+            watch: self.config.stream_check == StreamCheck::Auto,
             log_decisions: self.config.log >= 2,
             ..PoolOptions::default()
         };

@@ -22,7 +22,7 @@ fn sign(r: &Region) -> &'static str {
         State::Slab => ":",
         State::Ready | State::Quick => "-",
         State::Waiting => "~",
-        State::Vacant => "?",
+        State::Vacant | State::Edge => "?",
     }
 }
 
@@ -36,13 +36,10 @@ impl Pool {
                 let mut note = format!("heap {}", heap.number);
                 match g.state {
                     State::Live => {
-                        let _ = write!(
-                            note,
-                            ", id {:#x}, {} asked for, stream {}",
-                            g.block.id, g.block.requested, g.block.stream
-                        );
-                        if g.block.tag != 0 {
-                            let _ = write!(note, ", tag {}", g.block.tag);
+                        let b = st.regions.block(r);
+                        let _ = write!(note, ", id {:#x}, {} asked for, stream {}", b.id, b.requested, b.stream);
+                        if b.tag != 0 {
+                            let _ = write!(note, ", tag {}", b.tag);
                         }
                     }
                     State::Ready | State::Quick | State::Waiting if !self.order.settled(g.order) => {
@@ -55,7 +52,7 @@ impl Pool {
                             let _ = write!(note, ", {} of {} objects of {size} in use", s.used, s.capacity);
                         }
                     }
-                    State::Vacant => {}
+                    State::Vacant | State::Edge => {}
                 }
                 pieces.push(Piece { addr: g.addr, size: g.size, sign: sign(g), note });
             }

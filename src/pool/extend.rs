@@ -322,11 +322,11 @@ impl Pool {
     pub(super) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, size: u64, want: Want) -> Result<bool> {
         let g = st.regions.get(r);
         let (next, have, end) = (g.next, g.size, g.end());
-        let next_ready = next != NONE && st.regions.get(next).state == State::Ready;
+        let next_ready = st.regions.get(next).state == State::Ready;
         let (gain, tail_end) =
             if next_ready { (st.regions.get(next).size, st.regions.get(next).end()) } else { (0, end) };
         if have + gain < size {
-            let at_end = if next_ready { st.regions.get(next).next == NONE } else { next == NONE };
+            let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
             let need = (size - have - gain).next_multiple_of(self.page);
             if !at_end || lock(&self.core).holes.after(tail_end) < need {
                 return Ok(false);
@@ -344,7 +344,7 @@ impl Pool {
             }
         }
         let next = st.regions.get(r).next;
-        if next == NONE || st.regions.get(next).state != State::Ready {
+        if st.regions.get(next).state != State::Ready {
             return Ok(false);
         }
         let extra = size - have;

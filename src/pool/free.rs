@@ -43,7 +43,7 @@ impl Pool {
         match self.find(ptr, "free")? {
             Found::Dedicated => self.free_dedicated(ptr, stream)?,
             Found::Block { heap, mut st, region } => {
-                let (block, size) = (&st.regions.get(region).block, st.regions.get(region).size);
+                let (block, size) = (st.regions.block(region), st.regions.get(region).size);
                 let tag = match lane {
                     Some(lane) => self.order.tag(lane),
                     None => self.tag_of(block.lane, block.stream_id),
@@ -275,15 +275,15 @@ impl Pool {
     }
 
     fn block_info(&self, st: &HeapState, region: u32) -> AllocInfo {
-        let r = st.regions.get(region);
+        let (r, b) = (st.regions.get(region), st.regions.block(region));
         AllocInfo {
             base: r.addr,
-            requested: r.block.requested,
+            requested: b.requested,
             usable: r.size,
             device: self.dev,
-            stream: r.block.stream,
-            id: r.block.id,
-            tag: r.block.tag,
+            stream: b.stream,
+            id: b.id,
+            tag: b.tag,
             flags: AllocFlags::default(),
         }
     }
@@ -331,8 +331,8 @@ impl Pool {
                 (i.requested, self.dedicated_align(ptr), i.tag, i.flags)
             }
             Found::Block { heap, mut st, region } => {
-                let (requested, align) = (st.regions.get(region).block.requested, st.regions.get(region).block.align);
-                let tag = st.regions.get(region).block.tag;
+                let block = st.regions.block(region);
+                let (requested, align, tag) = (block.requested, block.align, block.tag);
                 if heap.lane == me.lane && self.resize(heap, &mut st, region, size, stream)? {
                     heap.publish(&st);
                     return Ok(ptr);
@@ -377,13 +377,14 @@ impl Pool {
             let rest = st.regions.split(region, size);
             st.regions.make_ready(rest, self.order.tag(heap.lane));
         }
-        let r = st.regions.get_mut(region);
-        let (new, before) = (r.size, r.block.requested);
-        r.block.requested = requested;
+        let new = st.regions.get(region).size;
+        let b = st.regions.block_mut(region);
+        let before = b.requested;
+        b.requested = requested;
         // It belongs to the stream it was resized for now, whichever it was made on.
-        r.block.stream = stream;
-        r.block.stream_id = self.order.identity(heap.lane);
-        r.block.lane = heap.lane;
+        b.stream = stream;
+        b.stream_id = self.order.identity(heap.lane);
+        b.lane = heap.lane;
         st.live_bytes = st.live_bytes + new - old;
         st.requested_bytes = st.requested_bytes + requested - before;
         Ok(true)

@@ -272,8 +272,8 @@ impl HeapState {
         let number = self.number;
         let r = self.regions.get_mut(region);
         r.state = State::Live;
-        r.block = block;
         let (addr, size) = (r.addr, r.size);
+        *self.regions.block_mut(region) = block;
         self.live_bytes += size;
         self.requested_bytes += block.requested;
         self.mallocs += 1;
@@ -294,7 +294,7 @@ impl HeapState {
     #[inline]
     pub(super) fn take_back(&mut self, region: u32, tags: &[Tag], own: bool, index: &Index) {
         let r = self.regions.get(region);
-        let (addr, size, requested) = (r.addr, r.size, r.block.requested);
+        let (addr, size, requested) = (r.addr, r.size, self.regions.block(region).requested);
         self.note_freed(size, requested);
         index.set(addr, Entry::Freed { offset: addr % SLOT });
         if own {
@@ -388,7 +388,7 @@ impl HeapState {
                 match g.state {
                     State::Live => {
                         live += g.size;
-                        requested += g.block.requested;
+                        requested += self.regions.block(r).requested;
                         if index.get(g.addr) != (Entry::Block { heap: self.number, region: r }) {
                             return Err(format!("block {:#x} is not in the index", g.addr));
                         }
@@ -410,7 +410,7 @@ impl HeapState {
                         other => return Err(format!("extents do not tile the span at {at:#x}: {other:?}")),
                     }
                 }
-                if self.regions.get(r).next == super::bins::NONE && at != g.end() {
+                if self.regions.is_edge(g.next) && at != g.end() {
                     return Err(format!("the extent at the end of the span {:#x} reaches beyond it", g.end()));
                 }
             }

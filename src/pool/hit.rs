@@ -101,7 +101,8 @@ impl Pool {
             return None;
         }
         let tag = self.order.tag(st.lane);
-        if of_its_own && (r.block.lane != st.lane || self.order.identity(st.lane) != r.block.stream_id) {
+        let block = st.regions.block(region);
+        if of_its_own && (block.lane != st.lane || self.order.identity(st.lane) != block.stream_id) {
             return None;
         }
         let size = r.size;

@@ -1,8 +1,8 @@
 //! From an address to what starts there, without hashing: a flat table with one entry per 64 KiB slot.
 //!
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are aligned to slots and
-//! own every slot they cover. The table has two levels: an 8 TiB reservation costs 3 MiB of host memory for the upper one
-//! and 8 KiB for each 64 MiB of addresses that have been in use, instead of 1 GiB.
+//! own every slot they cover. The table has two levels: an 8 TiB reservation costs 0.8 MiB of host memory for the upper
+//! one and 32 KiB for each 256 MiB of addresses that have been in use, instead of 1 GiB.
 //! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 /// Bytes per slot.
 pub(super) const SLOT: u64 = 64 << 10;
-/// Slots per second-level table: 64 MiB of addresses in 8 KiB.
-const LEAF_SLOTS: usize = 1024;
+/// Slots per second-level table: 256 MiB of addresses in 32 KiB.
+const LEAF_SLOTS: usize = 4096;
 /// Most reservations a pool can have.
 const MAX_ROOTS: usize = 64;
 

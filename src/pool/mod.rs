@@ -46,6 +46,7 @@ mod quick;
 mod region;
 mod reserve;
 mod slab;
+mod spans;
 mod stats;
 mod stitch;
 mod stock;

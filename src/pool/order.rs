@@ -86,7 +86,7 @@ struct ContextMarker {
 /// The order of one device.
 pub(super) struct Order {
     dev: DeviceId,
-    lanes: Box<[OnceLock<Lane>]>,
+    lanes: Box<[OnceLock<Box<Lane>>]>,
     count: AtomicU64,
     /// How many entries `captured` has, to be read without its lock.
     captures: AtomicUsize,
@@ -130,7 +130,7 @@ impl Order {
             due: Due { frees: AtomicU64::new(0), bytes: AtomicU64::new(0), unasked: AtomicU32::new(0) },
             markers: Mutex::new(VecDeque::new()),
         };
-        let _ = self.lanes.get(n as usize)?.set(lane);
+        let _ = self.lanes.get(n as usize)?.set(Box::new(lane));
         self.count.store(n + 1, Release);
         Some(n as u32)
     }
@@ -142,7 +142,7 @@ impl Order {
 
     #[inline]
     fn lane(&self, lane: u32) -> Option<&Lane> {
-        self.lanes.get(lane as usize)?.get()
+        self.lanes.get(lane as usize)?.get().map(|l| &**l)
     }
 
     /// The handle of a lane's stream.
@@ -439,7 +439,7 @@ impl Order {
 
     /// What a context marker and a wait for it would do, on a driver that has none.
     fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
-        let close = |l: &Lane| l.epoch.fetch_add(1, AcqRel);
+        let close = |l: &Box<Lane>| l.epoch.fetch_add(1, AcqRel);
         let lanes = || self.lanes.iter().filter_map(OnceLock::get);
         let closed: Vec<u64> = lanes().map(close).collect();
         driver.device_sync(self.dev)?;

@@ -9,8 +9,8 @@
 use super::bins::{Bins, NONE};
 use super::order::Tag;
 use super::quick::Quick;
+use super::spans::Spans;
 use crate::base::StreamHandle;
-use std::collections::BTreeMap;
 
 /// Smallest unit of a large block and of every free region, bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -24,6 +24,8 @@ const LOOK: usize = 12;
 pub(super) enum State {
     /// A descriptor that describes nothing at present.
     Vacant,
+    /// The end of a span, on either side: no bytes, at the address where the span begins or ends.
+    Edge,
     /// Handed out.
     Live,
     /// Holds a slab of small blocks.
@@ -54,11 +56,11 @@ impl Block {
         Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, align: 0 };
 }
 
-/// One piece of a span.
+/// One piece of a span. In a cache line; what is known about its block is elsewhere.
 pub(super) struct Region {
     pub(super) addr: u64,
     pub(super) size: u64,
-    /// Neighbours in the span, [`NONE`] at its ends.
+    /// Neighbours in the span; at its ends, its edges.
     pub(super) prev: u32,
     pub(super) next: u32,
     bin_prev: u32,
@@ -68,7 +70,6 @@ pub(super) struct Region {
     pub(super) order: Tag,
     /// Waiting: the number of its entry in the waiting list.
     pub(super) ticket: u64,
-    pub(super) block: Block,
 }
 
 impl Region {
@@ -83,14 +84,13 @@ impl Region {
 /// quick list iff it is quick; `ready_bytes` is the sum of the sizes of both; sizes and addresses are multiples of
 /// [`GRANULE`].
 pub(super) struct Regions {
-    all: Vec<Region>,
-    vacant: Vec<u32>,
+    pub(super) all: Vec<Region>,
+    /// By region.
+    blocks: Vec<Block>,
+    pub(super) vacant: Vec<u32>,
     bins: Bins,
     quick: Quick,
-    /// Span start → its first region. The last one is in `span_ends`.
-    span_starts: BTreeMap<u64, u32>,
-    /// Span end → its last region.
-    span_ends: BTreeMap<u64, u32>,
+    pub(super) spans: Spans,
     ready_bytes: u64,
 }
 
@@ -98,11 +98,11 @@ impl Regions {
     pub(super) fn new() -> Regions {
         Regions {
             all: Vec::new(),
+            blocks: Vec::new(),
             vacant: Vec::new(),
             bins: Bins::new(),
             quick: Quick::new(),
-            span_starts: BTreeMap::new(),
-            span_ends: BTreeMap::new(),
+            spans: Spans::default(),
             ready_bytes: 0,
         }
     }
@@ -126,19 +126,26 @@ impl Regions {
         self.ready_bytes
     }
 
-    /// First regions of all spans, by address.
-    pub(super) fn spans(&self) -> impl Iterator<Item = u32> + '_ {
-        self.span_starts.values().copied()
+    /// What is known about the block of a live region.
+    #[inline]
+    pub(super) fn block(&self, r: u32) -> &Block {
+        &self.blocks[r as usize]
     }
 
-    /// Last regions of all spans, by address.
-    pub(super) fn span_tails(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
-        self.span_ends.values().copied()
+    #[inline]
+    pub(super) fn block_mut(&mut self, r: u32) -> &mut Block {
+        &mut self.blocks[r as usize]
+    }
+
+    /// Whether this is the end of a span and no region.
+    #[inline]
+    pub(super) fn is_edge(&self, r: u32) -> bool {
+        self.get(r).state == State::Edge
     }
 
     /// The regions of a span from `first` on, in address order.
     pub(super) fn walk(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
-        std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| n != NONE))
+        std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| !self.is_edge(n)))
     }
 
     /// Every ready region of at least `size` bytes, smallest bins first.
@@ -246,7 +253,7 @@ impl Regions {
         self.quick.is_empty()
     }
 
-    fn alloc(&mut self, addr: u64, size: u64) -> u32 {
+    pub(super) fn alloc(&mut self, addr: u64, size: u64) -> u32 {
         let region = Region {
             addr,
             size,
@@ -257,7 +264,6 @@ impl Regions {
             state: State::Live,
             order: Tag::SETTLED,
             ticket: 0,
-            block: Block::NONE,
         };
         match self.vacant.pop() {
             Some(r) => {
@@ -266,12 +272,13 @@ impl Regions {
             }
             None => {
                 self.all.push(region);
+                self.blocks.push(Block::NONE);
                 (self.all.len() - 1) as u32
             }
         }
     }
 
-    fn release(&mut self, r: u32) {
+    pub(super) fn release(&mut self, r: u32) {
         self.get_mut(r).state = State::Vacant;
         self.vacant.push(r);
     }
@@ -314,12 +321,12 @@ impl Regions {
     pub(super) fn make_ready(&mut self, mut r: u32, order: Tag) -> u32 {
         let mut order = order;
         let (prev, next) = (self.get(r).prev, self.get(r).next);
-        if next != NONE && self.get(next).state == State::Ready {
+        if self.get(next).state == State::Ready {
             order = order.later(self.get(next).order);
             self.unlink_bin(next);
             self.absorb_next(r);
         }
-        if prev != NONE && self.get(prev).state == State::Ready {
+        if self.get(prev).state == State::Ready {
             order = order.later(self.get(prev).order);
             self.unlink_bin(prev);
             self.absorb_next(prev);
@@ -335,15 +342,11 @@ impl Regions {
     /// Joins `r` with the region after it, whose descriptor goes. Neither is in a bin.
     pub(super) fn absorb_next(&mut self, r: u32) {
         let next = self.get(r).next;
-        let (size, after, end) = (self.get(next).size, self.get(next).next, self.get(next).end());
+        let (size, after) = (self.get(next).size, self.get(next).next);
         let region = self.get_mut(r);
         region.size += size;
         region.next = after;
-        if after != NONE {
-            self.get_mut(after).prev = r;
-        } else {
-            self.span_ends.insert(end, r);
-        }
+        self.get_mut(after).prev = r;
         self.release(next);
     }
 
@@ -360,11 +363,7 @@ impl Regions {
         region.order = order;
         self.get_mut(r).next = right;
         self.get_mut(r).size = size;
-        if next != NONE {
-            self.get_mut(next).prev = right;
-        } else {
-            self.span_ends.insert(addr + old, right);
-        }
+        self.get_mut(next).prev = right;
         right
     }
 
@@ -389,66 +388,22 @@ impl Regions {
         mid
     }
 
-    /// Adds newly mapped addresses as one live region: behind the span that ends there, or as a span of its own.
-    pub(super) fn add(&mut self, addr: u64, size: u64) -> u32 {
-        let r = self.alloc(addr, size);
-        let before = self.span_ends.remove(&addr);
-        let after = self.span_starts.remove(&(addr + size));
-        match before {
-            Some(b) => {
-                self.get_mut(b).next = r;
-                self.get_mut(r).prev = b;
-            }
-            None => {
-                self.span_starts.insert(addr, r);
-            }
-        }
-        match after {
-            Some(a) => {
-                self.get_mut(a).prev = r;
-                self.get_mut(r).next = a;
-            }
-            None => {
-                self.span_ends.insert(addr + size, r);
-            }
-        }
-        r
-    }
-
-    /// Removes a region (not in a bin) from the heap: its addresses are no longer mapped here. Its span is cut in two.
-    pub(super) fn remove(&mut self, r: u32) {
-        let (addr, end, prev, next) = (self.get(r).addr, self.get(r).end(), self.get(r).prev, self.get(r).next);
-        if prev != NONE {
-            self.get_mut(prev).next = NONE;
-            self.span_ends.insert(addr, prev);
-        } else {
-            self.span_starts.remove(&addr);
-        }
-        if next != NONE {
-            self.get_mut(next).prev = NONE;
-            self.span_starts.insert(end, next);
-        } else {
-            self.span_ends.remove(&end);
-        }
-        self.release(r);
-    }
-
     /// Checks the invariants written above; `Err` says which one fails where.
     pub(super) fn validate(&self) -> Result<(), String> {
         let (mut ready, mut quick) = (0, 0);
-        let mut seen = 0;
-        for (&start, &first) in &self.span_starts {
-            let mut at = start;
-            let mut prev = NONE;
+        let mut seen = self.validate_spans()?;
+        for first in self.spans() {
+            let mut at = self.get(first).addr;
+            let mut prev = self.get(first).prev;
             for r in self.walk(first) {
                 let g = self.get(r);
                 seen += 1;
                 if g.addr != at || g.prev != prev || g.size == 0 || !g.size.is_multiple_of(GRANULE) {
                     return Err(format!("region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size));
                 }
-                let before_ready = prev != NONE && self.get(prev).state == State::Ready;
+                let before_ready = self.get(prev).state == State::Ready;
                 match g.state {
-                    State::Vacant => return Err(format!("a vacant descriptor is linked at {at:#x}")),
+                    State::Vacant | State::Edge => return Err(format!("no region is linked at {at:#x}")),
                     State::Ready if before_ready => return Err(format!("ready neighbours at {at:#x} not joined")),
                     State::Ready => {
                         ready += g.size;
@@ -468,12 +423,14 @@ impl Regions {
                 at = g.end();
                 prev = r;
             }
-            if self.span_ends.get(&at) != Some(&prev) {
-                return Err(format!("span {start:#x} ends at {at:#x}, which is no recorded end"));
+            let edge = self.get(self.get(prev).next);
+            if edge.addr != at {
+                return Err(format!(
+                    "the span at {:#x} ends at {at:#x} and not at {:#x}",
+                    self.get(first).addr,
+                    edge.addr
+                ));
             }
-        }
-        if self.span_starts.len() != self.span_ends.len() {
-            return Err("as many span starts as ends".into());
         }
         if quick != self.quick.len() {
             return Err(format!("{quick} quick regions, {} in the quick list", self.quick.len()));

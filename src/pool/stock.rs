@@ -7,7 +7,6 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::bins::NONE;
 use super::extent::{ladder, Extent};
 use super::heap::{Heap, HeapState};
 use super::order::{Order, Tag};
@@ -119,7 +118,7 @@ impl Pool {
             st.drop_slab(slab, &self.order, &self.index);
         }
         // Every span is one free region now, unless something waits for another stream or an old slab is still there.
-        let whole = |&r: &u32| st.regions.get(r).state == State::Ready && st.regions.get(r).next == NONE;
+        let whole = |&r: &u32| st.regions.get(r).state == State::Ready && st.regions.is_edge(st.regions.get(r).next);
         let spans: Vec<u32> = st.regions.spans().filter(whole).collect();
         self.say(|| format!("heap {} is empty and starts afresh after {} moves", heap.number, st.moves));
         let mut core = lock(&self.core);

@@ -103,8 +103,8 @@ pub(super) struct HeapState {
     pub(super) slabs: Slabs,
     pub(super) waiting: Waiting,
     pub(super) waiting_bytes: u64,
-    /// The least that `regions.ready_bytes()` was since [`Self::take_unused`].
-    least_ready: u64,
+    /// The least that `regions.ready_bytes()` was since `take_unused`.
+    pub(super) least_ready: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(super) users: HashMap<u64, Vec<u32>>,
     /// Callers' tags of small objects that have one, by address.
@@ -254,16 +254,6 @@ impl HeapState {
     #[inline]
     pub(super) fn note_taken(&mut self) {
         self.least_ready = self.least_ready.min(self.regions.ready_bytes());
-    }
-
-    /// Bytes that have been ready all the time since the last call of this. Empty slabs become ready now.
-    pub(super) fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
-        let unused = self.least_ready;
-        while let Some(slab) = self.slabs.find_empty() {
-            self.drop_slab(slab, order, index);
-        }
-        self.least_ready = self.regions.ready_bytes();
-        unused
     }
 
     /// Makes a live region a block and gives it its place in the index.

@@ -4,11 +4,24 @@
 
 use super::extend::take_out;
 use super::heap::{Heap, HeapState};
-use super::order::Tag;
+use super::index::Index;
+use super::order::{Order, Tag};
 use super::stitch::Source;
 use super::{lock, Pool};
 use crate::base::Result;
 use std::sync::atomic::Ordering::Relaxed;
+
+impl HeapState {
+    /// Bytes that have been ready all the time since the last call of this. Empty slabs become ready now.
+    fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
+        let unused = self.least_ready;
+        while let Some(slab) = self.slabs.find_empty() {
+            self.drop_slab(slab, order, index);
+        }
+        self.least_ready = self.regions.ready_bytes();
+        unused
+    }
+}
 
 impl Pool {
     /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the

@@ -32,12 +32,18 @@ pub(super) struct Want {
 
 impl Pool {
     /// Allocates; the memory may be used by work submitted to the request's stream from now on.
+    #[inline]
     pub fn malloc(&self, req: &AllocRequest) -> Result<u64> {
         if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 {
             if let Some(addr) = self.malloc_hit(req.size, req.stream) {
                 return Ok(addr.get());
             }
         }
+        self.malloc_search(req)
+    }
+
+    /// As [`Self::malloc`], for a request that was no hit, or may be none.
+    pub fn malloc_search(&self, req: &AllocRequest) -> Result<u64> {
         let align = if req.align == 0 { SMALL_MIN } else { req.align };
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(Error::invalid(format!(

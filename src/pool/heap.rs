@@ -242,7 +242,7 @@ impl HeapState {
     /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them.
     pub(super) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
         let region = self.regions.get(r);
-        let start = region.addr.next_multiple_of(align);
+        let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
         let room = region.end() - start;
         let size = if room - size < MIN_SPLIT { room } else { size };
         let cut = self.regions.cut(r, start, size);

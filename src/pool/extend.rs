@@ -179,8 +179,10 @@ impl Pool {
     /// started afresh, so that a workload that repeats is decided alike each time.
     fn room(&self, st: &mut HeapState, size: u64) -> Room {
         self.live_now();
-        st.peak_live = st.peak_live.max(st.live_bytes + size);
-        let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        // What waits for another stream is in use as far as this heap is concerned.
+        st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
+        let share = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        let slack = share.max(self.options.slack_floor);
         let stock = lock(&self.core).stock.bytes();
         Room {
             hard: self.headroom().saturating_add(stock),

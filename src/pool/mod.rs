@@ -116,8 +116,10 @@ pub struct PoolOptions {
     pub wait: bool,
     /// Free mapped bytes of one heap beyond which a free into it gives memory back; 0 means never.
     pub trim_threshold: u64,
-    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000.
+    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000,
     pub slack_permille: u32,
+    /// and how many bytes it may at least.
+    pub slack_floor: u64,
     /// Largest extent to create, bytes.
     pub max_extent: u64,
     /// A request is made of about this many extents, so that freeing part of it frees whole extents.
@@ -138,6 +140,7 @@ impl Default for PoolOptions {
             wait: false,
             trim_threshold: 0,
             slack_permille: 10,
+            slack_floor: 48 * size::MIB,
             max_extent: 64 * size::MIB,
             extents_per_request: 8,
             watch: true,

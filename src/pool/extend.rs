@@ -10,12 +10,11 @@ use super::alloc::Want;
 use super::bins::NONE;
 use super::extent::Extent;
 use super::heap::{Heap, HeapState};
-use super::mapping::REAP_BATCH;
 use super::order::Tag;
 use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
 use super::stock::Supply;
-use super::{lock, too_large, Pool, Zombie};
+use super::{lock, too_large, Core, Pool};
 use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use std::collections::BTreeMap;
@@ -32,7 +31,15 @@ pub(super) struct Anchor {
 }
 
 /// Heaps whose locks are held while their extents move.
-type Others<'a> = BTreeMap<u32, (&'a Heap, MutexGuard<'a, HeapState>)>;
+pub(super) type Others<'a> = BTreeMap<u32, (&'a Heap, MutexGuard<'a, HeapState>)>;
+
+/// How a run comes to its addresses.
+pub(super) enum Arrival<'a> {
+    /// Just mapped there.
+    New { va: u64, run: &'a [Extent] },
+    /// Mapped there still.
+    Back { run: u32 },
+}
 
 /// What became of a plan.
 enum Outcome {
@@ -45,8 +52,12 @@ impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
     /// limit and the device.
     pub(super) fn extend(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
-        self.mark_zombies(heap, want.stream)?;
-        self.reap(REAP_BATCH)?;
+        while self.flip_back(heap, st, want) {
+            if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                return Ok(Some(r));
+            }
+        }
+        self.reap_surplus(heap, want.stream)?;
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
             if let Outcome::Done = self.extend_at(heap, st, want, anchor)? {
@@ -229,7 +240,6 @@ impl Pool {
                 return other.map(|_| Outcome::NoRoom);
             }
         };
-        let len = run.iter().map(|e| e.size).sum();
 
         // From here on nothing fails: the driver has done its part.
         let mut order = if waited { self.order.tag(heap.number) } else { Tag::SETTLED };
@@ -237,48 +247,21 @@ impl Pool {
             // Of another lane only when settled.
             order = if self.order.settled(*tag) { order } else { order.later(*tag) };
         }
-        let mut zombies = Vec::with_capacity(plan.moves.len());
-        // From high to low addresses: what is left of a region before the cut keeps its number.
-        let mut taken: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
-        taken.sort_unstable_by_key(|s| std::cmp::Reverse(s.addr));
-        for s in taken {
-            let from = match others.get_mut(&s.heap) {
-                Some((_, guard)) => &mut **guard,
-                None => &mut *st,
-            };
-            let tag = take_out(from, s);
-            if s.heap == heap.number {
-                order = order.later(tag);
-            }
-            zombies.push(Zombie { addr: s.addr, size: s.extent.size, tag });
-        }
         self.say(|| {
             let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
             let place = if anchor.is_some() { "behind a free region" } else { "at addresses of its own" };
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
                 heap.number,
-                human(len),
+                human(run.iter().map(|e| e.size).sum()),
                 human(want.size),
             )
         });
-        let region = st.regions.add(va, len);
-        let mut at = va;
-        for extent in run {
-            st.extents.insert(at, extent);
-            at += extent.size;
-        }
-        st.regions.make_ready(region, order);
+        let moves = plan.moves.iter().map(|&i| sources[i]).collect();
+        let run = commit(&mut lock(&self.core), heap.number, st, others, moves, order, Arrival::New { va, run: &run });
+        st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
-        st.moves += zombies.len() as u64;
-        if !zombies.is_empty() {
-            self.counters.stitches.fetch_add(1, Relaxed);
-            self.counters.moved.fetch_add(zombies.len() as u64, Relaxed);
-            self.counters.zombie_bytes.fetch_add(zombies.iter().map(|z| z.size).sum(), Relaxed);
-            lock(&self.core).zombies.extend(zombies);
-            // Without a marker the zombies would wait for a later one, no worse.
-            let _ = self.mark_zombies(heap, want.stream);
-        }
+        self.count_moves(st, plan.moves.len() as u64);
         Ok(Outcome::Done)
     }
 
@@ -358,11 +341,65 @@ impl Pool {
     }
 }
 
-/// Takes a wholly free extent out of its heap: region, extent and all. Returns when its memory was last used.
-pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Tag {
-    st.extents.remove(s.addr);
-    let tag = st.regions.get(s.region).order;
-    let cut = st.regions.cut(s.region, s.addr, s.extent.size);
+/// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their regions, and the run
+/// becomes a ready region, last used at `order` or when they were. Returns the run's number.
+pub(super) fn commit(
+    core: &mut Core,
+    number: u32,
+    st: &mut HeapState,
+    others: &mut Others<'_>,
+    mut moves: Vec<Source>,
+    mut order: Tag,
+    arrival: Arrival<'_>,
+) -> u32 {
+    // From high to low addresses: what is left of a region before the cut keeps its number.
+    moves.sort_unstable_by_key(|s| std::cmp::Reverse(s.addr));
+    let neighbours =
+        |a: &Source, b: &Source| b.region == a.region && b.heap == a.heap && b.addr + b.extent.size == a.addr;
+    for piece in moves.chunk_by(neighbours) {
+        let heap = piece[0].heap;
+        let from = match others.get_mut(&heap) {
+            Some((_, guard)) => &mut **guard,
+            None => &mut *st,
+        };
+        let tag = take_out_neighbours(from, piece);
+        piece.iter().for_each(|s| core.aliases.leave(s.extent, tag));
+        if heap == number {
+            order = order.later(tag);
+        }
+    }
+    let run = match arrival {
+        Arrival::New { va, run } => core.aliases.add_run(va, run),
+        Arrival::Back { run } => {
+            core.aliases.take_back(run);
+            run
+        }
+    };
+    let (mut start, mut end) = (u64::MAX, 0);
+    for (addr, extent) in core.aliases.run(run) {
+        st.extents.insert(addr, extent);
+        start = start.min(addr);
+        end = addr + extent.size;
+    }
+    let region = st.regions.add(start, end.saturating_sub(start));
+    st.regions.make_ready(region, order);
+    run
+}
+
+/// Takes wholly free extents, neighbours from high to low addresses in one region, out of their heap: region, extents
+/// and all. Returns when their memory was last used.
+fn take_out_neighbours(st: &mut HeapState, piece: &[Source]) -> Tag {
+    let (Some(last), Some(first)) = (piece.first(), piece.last()) else { return Tag::SETTLED };
+    for s in piece {
+        st.extents.remove(s.addr);
+    }
+    let tag = st.regions.get(first.region).order;
+    let cut = st.regions.cut(first.region, first.addr, last.addr + last.extent.size - first.addr);
     st.regions.remove(cut);
     tag
+}
+
+/// Takes a wholly free extent out of its heap: region, extent and all. Returns when its memory was last used.
+pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Tag {
+    take_out_neighbours(st, std::slice::from_ref(s))
 }

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub(super) struct Extent {
     pub(super) handle: PhysHandle,
     pub(super) size: u64,
+    /// Its number in the pool's table of aliases.
+    pub(super) id: u32,
 }
 
 /// The extents mapped in one heap's spans, by address.
@@ -31,6 +33,11 @@ impl Extents {
         let e = self.by_addr.remove(&addr)?;
         self.bytes -= e.size;
         Some(e)
+    }
+
+    /// The extent mapped from `addr` on.
+    pub(super) fn get(&self, addr: u64) -> Option<Extent> {
+        self.by_addr.get(&addr).copied()
     }
 
     /// Physical bytes here.
@@ -94,7 +101,7 @@ mod tests {
     fn within_means_wholly() {
         let mut x = Extents::default();
         for (a, n) in [(10, 2), (12, 4), (16, 1)] {
-            x.insert(a * P, Extent { handle: PhysHandle(a), size: n * P });
+            x.insert(a * P, Extent { handle: PhysHandle(a), size: n * P, id: a as u32 });
         }
         let found: Vec<u64> = x.within(10 * P, 15 * P).map(|(a, _)| a / P).collect();
         assert_eq!(found, vec![10]);

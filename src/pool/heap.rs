@@ -8,6 +8,7 @@
 
 use super::extent::Extents;
 use super::index::{Entry, Index};
+use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs};
@@ -100,6 +101,7 @@ pub(super) struct HeapState {
     pub(super) moves: u64,
     /// The most `live_bytes` was at a growth since then.
     pub(super) peak_live: u64,
+    pub(super) memo: Memo,
 }
 
 impl HeapState {
@@ -122,6 +124,7 @@ impl HeapState {
             frees: 0,
             moves: 0,
             peak_live: 0,
+            memo: Memo::default(),
         }
     }
 

@@ -23,16 +23,19 @@
 //! `reserved == spans + holes + zombies + dedicated + graves` (addresses) and
 //! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
+mod aliases;
 mod alloc;
 mod bins;
 mod dedicated;
 mod dump;
 mod extend;
 mod extent;
+mod flip;
 mod free;
 mod heap;
 mod index;
 mod mapping;
+mod memo;
 mod order;
 mod region;
 mod reserve;
@@ -46,7 +49,7 @@ mod validate;
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle};
 use heap::Heap;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -161,6 +164,8 @@ pub struct PoolOptions {
     pub max_extent: u64,
     /// A request is made of about this many extents, so that freeing part of it frees whole extents.
     pub extents_per_request: u64,
+    /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can move back for nothing.
+    pub max_aliases: usize,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
     pub log_decisions: bool,
 }
@@ -177,6 +182,7 @@ impl Default for PoolOptions {
             slack_permille: 10,
             max_extent: 64 * size::MIB,
             extents_per_request: 8,
+            max_aliases: 32 << 10,
             log_decisions: false,
         }
     }
@@ -197,12 +203,11 @@ pub struct AllocRequest {
     pub tag: u64,
 }
 
-/// Old addresses of a moved extent: still mapped, unmapped once the device has passed `tag`.
+/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is given back.
 #[derive(Clone, Copy, Debug)]
 struct Zombie {
     addr: u64,
     size: u64,
-    tag: order::Tag,
 }
 
 /// Addresses, and what has no heap. Guarded by the core lock.
@@ -210,7 +215,8 @@ struct Zombie {
 struct Core {
     holes: reserve::Holes,
     stock: stock::Stock,
-    zombies: VecDeque<Zombie>,
+    aliases: aliases::Aliases,
+    zombies: Vec<Zombie>,
     dedicated: BTreeMap<u64, dedicated::Dedicated>,
     graves: Vec<dedicated::Grave>,
     /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
@@ -403,7 +409,6 @@ impl Pool {
         let mut s = PoolStats {
             mapped: c.mapped.load(Relaxed),
             peak_mapped: c.peak_mapped.load(Relaxed),
-            zombies: c.zombie_bytes.load(Relaxed),
             requested: c.dedicated_requested.load(Relaxed),
             mallocs: c.dedicated_mallocs.load(Relaxed),
             frees: c.dedicated_frees.load(Relaxed),
@@ -438,6 +443,7 @@ impl Pool {
         let core = lock(&self.core);
         s.extents += (core.dedicated.len() + core.stock.len()) as u64;
         s.stock = core.stock.bytes();
+        s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);
         s.largest_without_growth = s.largest_free.max(movable + s.stock);
         (s.reserved, s.holes) = core.holes.totals();
         s

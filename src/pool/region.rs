@@ -129,6 +129,11 @@ impl Regions {
         self.span_ends.values().copied()
     }
 
+    /// The last region of the span that ends at `end`.
+    pub(super) fn tail_at(&self, end: u64) -> Option<u32> {
+        self.span_ends.get(&end).copied()
+    }
+
     /// The regions of a span from `first` on, in address order.
     pub(super) fn walk(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| n != NONE))

@@ -129,7 +129,7 @@ mod tests {
             region: i as u32,
             region_size: n * P,
             addr: i as u64 * 1000 * P,
-            extent: Extent { handle: PhysHandle(i as u64), size: n * P },
+            extent: Extent { handle: PhysHandle(i as u64), size: n * P, id: i as u32 },
             tag: Tag::SETTLED,
         };
         pages.iter().enumerate().map(|(i, &n)| at(i, n)).collect()

@@ -21,11 +21,22 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::MutexGuard;
 
-/// Where a stitched run goes: behind a free region at a span's end, or nowhere in particular.
+/// Where a stitched run goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// Right behind this address, the end of a span.
+    Behind(u64),
+    /// Right before this address, the start of a span.
+    Before(u64),
+    /// Nowhere in particular.
+    Anywhere,
+}
+
+/// A free region at an end of a span that a stitched run continues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
     region: u32,
-    end: u64,
+    place: Place,
     /// Bytes of the request that the region already holds.
     has: u64,
 }
@@ -44,7 +55,7 @@ pub(super) enum Arrival<'a> {
 /// What became of a plan.
 enum Outcome {
     Done,
-    /// The run would not fit behind the anchor any more.
+    /// The run would not fit beside the anchor any more.
     NoRoom,
 }
 
@@ -78,7 +89,11 @@ impl Pool {
         let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
         let mut may_wait = self.options.wait;
         let mut room = self.room(st, want.size);
-        let largest = self.largest_extent(want.size);
+        let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&self.core).stock.bytes();
+        if need > movable {
+            self.refine(st, want, need - movable);
+        }
+        let largest = self.largest_extent(st, want.size);
         loop {
             let Some(plan) = plan(need, self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
@@ -107,23 +122,28 @@ impl Pool {
         Ok(Outcome::Done)
     }
 
-    /// The free region at a span's end that leaves least to add.
+    /// The free region at an end of a span that leaves least to add, with room for that.
     fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let core = lock(&self.core);
         let mut best: Option<Anchor> = None;
-        for r in st.regions.span_tails() {
+        let behind = st.regions.span_tails().map(|r| (r, true));
+        // Before a region the run starts wherever its extents make it start: no alignment but theirs.
+        let before = st.regions.spans().map(|r| (r, false)).filter(|_| want.align <= self.page);
+        for (r, at_end) in behind.chain(before) {
             let g = st.regions.get(r);
             if g.state != State::Ready || best.is_some_and(|b| b.has >= g.size) {
                 continue;
             }
-            let skip = g.addr.next_multiple_of(want.align) - g.addr;
+            let skip = if at_end { g.addr.next_multiple_of(want.align) - g.addr } else { 0 };
             if skip >= g.size {
                 continue;
             }
             let has = g.size - skip;
             let need = want.size.saturating_sub(has).next_multiple_of(self.page);
-            if has < want.size && core.holes.after(g.end()) >= need {
-                best = Some(Anchor { region: r, end: g.end(), has });
+            let room = if at_end { core.holes.after(g.end()) } else { core.holes.before(g.addr) };
+            if has < want.size && room >= need {
+                let place = if at_end { Place::Behind(g.end()) } else { Place::Before(g.addr) };
+                best = Some(Anchor { region: r, place, has });
             }
         }
         best
@@ -199,13 +219,6 @@ impl Pool {
         }
     }
 
-    /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
-    /// keep the memory movable when part of it is free; larger ones are cheaper to map (docs/adr/extent-sizes.md).
-    fn largest_extent(&self, size: u64) -> u64 {
-        let cap = (size / self.options.extents_per_request.max(1)).min(self.options.max_extent).max(self.page);
-        1 << (63 - cap.leading_zeros())
-    }
-
     #[allow(clippy::too_many_arguments)]
     fn carry_out(
         &self,
@@ -249,7 +262,7 @@ impl Pool {
         }
         self.say(|| {
             let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
-            let place = if anchor.is_some() { "behind a free region" } else { "at addresses of its own" };
+            let place = if anchor.is_some() { "beside a free region" } else { "at addresses of its own" };
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
                 heap.number,
@@ -266,7 +279,7 @@ impl Pool {
     }
 
     /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
-    /// `None` when there is no room behind the anchor.
+    /// `None` when there is no room beside the anchor.
     fn map_supply(
         &self,
         anchor: Option<Anchor>,
@@ -279,7 +292,9 @@ impl Pool {
         let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
         let created: u64 = supply.create.iter().sum();
         let len = plan.bytes(sources) - planned + stocked + created;
-        let Some(va) = self.take_addresses(anchor.map(|a| a.end), len, want.align)? else { return Ok(None) };
+        let Some(va) = self.take_addresses(anchor.map_or(Place::Anywhere, |a| a.place), len, want.align)? else {
+            return Ok(None);
+        };
         let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
@@ -314,9 +329,10 @@ impl Pool {
             if !at_end || lock(&self.core).holes.after(tail_end) < need {
                 return Ok(false);
             }
-            let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
+            let anchor =
+                Anchor { region: if next_ready { next } else { NONE }, place: Place::Behind(tail_end), has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(st, need)) else {
+            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
                 return Ok(false);
             };
             match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, want) {

@@ -40,6 +40,16 @@ impl Extents {
         self.by_addr.get(&addr).copied()
     }
 
+    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span.
+    pub(super) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
+        let first = self.by_addr.range(addr..end).next().map_or(end, |(&a, _)| a);
+        let last = self.by_addr.range(first..end).next_back().map_or(first, |(&a, e)| match a + e.size <= end {
+            true => a + e.size,
+            false => a,
+        });
+        last - first
+    }
+
     /// Physical bytes here.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -107,6 +117,9 @@ mod tests {
         assert_eq!(found, vec![10]);
         let found: Vec<u64> = x.within(11 * P, 17 * P).map(|(a, _)| a / P).collect();
         assert_eq!(found, vec![12, 16]);
+        for (from, to, whole) in [(10, 17, 7), (11, 17, 5), (11, 16, 4), (13, 15, 0), (13, 17, 1), (10, 12, 2)] {
+            assert_eq!(x.whole_bytes(from * P, to * P), whole * P, "{from} to {to}");
+        }
         assert_eq!(x.bytes(), 7 * P);
         x.remove(12 * P);
         assert_eq!((x.bytes(), x.len()), (3 * P, 2));

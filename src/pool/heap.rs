@@ -7,6 +7,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::extent::Extents;
+use super::grain::Grain;
 use super::index::{Entry, Index};
 use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
@@ -18,6 +19,9 @@ use std::sync::Mutex;
 
 /// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
 pub(super) const CAPTURED_ID: u64 = u64::MAX;
+
+/// No extent is smaller, bytes: where less is left over, there is nothing to keep whole.
+const LEAST_WHOLE: u64 = 2 << 20;
 
 /// One stream's memory.
 pub(super) struct Heap {
@@ -102,6 +106,7 @@ pub(super) struct HeapState {
     /// The most `live_bytes` was at a growth since then.
     pub(super) peak_live: u64,
     pub(super) memo: Memo,
+    pub(super) grain: Grain,
 }
 
 impl HeapState {
@@ -125,6 +130,7 @@ impl HeapState {
             moves: 0,
             peak_live: 0,
             memo: Memo::default(),
+            grain: Grain::default(),
         }
     }
 
@@ -198,12 +204,19 @@ impl HeapState {
         Some(self.cut_at(r, size, align))
     }
 
-    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them.
+    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them: from its start, or from its end
+    /// where that leaves more extents whole.
     pub(super) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
         let region = self.regions.get(r);
         let start = region.addr.next_multiple_of(align);
         let room = region.end() - start;
         let size = if room - size < MIN_SPLIT { room } else { size };
+        if room - size >= LEAST_WHOLE && size >= LEAST_WHOLE {
+            let (end, back) = (region.end(), (region.end() - size) / align * align);
+            if self.extents.whole_bytes(start, back) > self.extents.whole_bytes(start + size, end) {
+                return self.regions.cut(r, back, size);
+            }
+        }
         self.regions.cut(r, start, size)
     }
 

@@ -32,6 +32,7 @@ mod extend;
 mod extent;
 mod flip;
 mod free;
+mod grain;
 mod heap;
 mod index;
 mod mapping;
@@ -160,9 +161,11 @@ pub struct PoolOptions {
     pub trim_threshold: u64,
     /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000.
     pub slack_permille: u32,
-    /// Largest extent to create, bytes.
+    /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
     pub max_extent: u64,
-    /// A request is made of about this many extents, so that freeing part of it frees whole extents.
+    /// Largest extent to create for a request much larger than all that is mapped, bytes.
+    pub first_extent: u64,
+    /// A request is made of no more extents than about this many.
     pub extents_per_request: u64,
     /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can move back for nothing.
     pub max_aliases: usize,
@@ -179,10 +182,11 @@ impl Default for PoolOptions {
             prealloc: 0,
             wait: false,
             trim_threshold: 0,
-            slack_permille: 10,
-            max_extent: 64 * size::MIB,
-            extents_per_request: 8,
-            max_aliases: 32 << 10,
+            slack_permille: 20,
+            max_extent: 32 * size::MIB,
+            first_extent: size::GIB,
+            extents_per_request: 32,
+            max_aliases: 60_000,
             log_decisions: false,
         }
     }

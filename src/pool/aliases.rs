@@ -150,11 +150,6 @@ impl Aliases {
         Some((first.addr, extents))
     }
 
-    /// Where a run ends.
-    pub(super) fn run_end(&self, run: u32) -> u64 {
-        self.runs.get(run as usize).and_then(|r| r.aliases.last()).map_or(0, |a| a.addr + a.extent.size)
-    }
-
     /// The addresses and extents of a run, in order.
     pub(super) fn run(&self, run: u32) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.runs.get(run as usize).into_iter().flat_map(|r| &r.aliases).map(|a| (a.addr, a.extent))

@@ -2,7 +2,6 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::extend::Place;
 use super::index::{Entry, SLOT};
 use super::order::Tag;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
@@ -116,7 +115,7 @@ impl Pool {
     ) -> Result<u64> {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
-        let va = self.take_addresses(Place::Anywhere, reserved, align)?.ok_or_else(|| too_large(req.size))?;
+        let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
         if let Err(e) = self.driver.map(self.dev, va, mapped, handle) {
             lock(&self.core).holes.give(va, reserved);
             return Err(e);

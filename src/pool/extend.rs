@@ -21,22 +21,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::MutexGuard;
 
-/// Where a stitched run goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
-    /// Right behind this address, the end of a span.
-    Behind(u64),
-    /// Right before this address, the start of a span.
-    Before(u64),
-    /// Nowhere in particular.
-    Anywhere,
-}
-
-/// A free region at an end of a span that a stitched run continues.
+/// A free region at a span's end that a stitched run continues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
     region: u32,
-    place: Place,
+    end: u64,
     /// Bytes of the request that the region already holds.
     has: u64,
 }
@@ -55,7 +44,7 @@ pub(super) enum Arrival<'a> {
 /// What became of a plan.
 enum Outcome {
     Done,
-    /// The run would not fit beside the anchor any more.
+    /// The run would not fit behind the anchor any more.
     NoRoom,
 }
 
@@ -88,6 +77,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
         let mut may_wait = self.options.wait;
+        let mut reaped = false;
         let mut room = self.room(st, want.size);
         let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&self.core).stock.bytes();
         if need > movable {
@@ -112,6 +102,10 @@ impl Pool {
                 Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
                     room = Room { hard: 0, cheap: 0 };
                 }
+                // Nothing was to be created: it is mappings that the system has no more of.
+                Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
+                    self.reap(usize::MAX)?;
+                }
                 Err(e) if e.status == Status::OutOfMemory => break,
                 Err(e) => return Err(e),
             }
@@ -122,28 +116,23 @@ impl Pool {
         Ok(Outcome::Done)
     }
 
-    /// The free region at an end of a span that leaves least to add, with room for that.
+    /// The free region at a span's end that leaves least to add, with room for that.
     fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let core = lock(&self.core);
         let mut best: Option<Anchor> = None;
-        let behind = st.regions.span_tails().map(|r| (r, true));
-        // Before a region the run starts wherever its extents make it start: no alignment but theirs.
-        let before = st.regions.spans().map(|r| (r, false)).filter(|_| want.align <= self.page);
-        for (r, at_end) in behind.chain(before) {
+        for r in st.regions.span_tails() {
             let g = st.regions.get(r);
             if g.state != State::Ready || best.is_some_and(|b| b.has >= g.size) {
                 continue;
             }
-            let skip = if at_end { g.addr.next_multiple_of(want.align) - g.addr } else { 0 };
+            let skip = g.addr.next_multiple_of(want.align) - g.addr;
             if skip >= g.size {
                 continue;
             }
             let has = g.size - skip;
             let need = want.size.saturating_sub(has).next_multiple_of(self.page);
-            let room = if at_end { core.holes.after(g.end()) } else { core.holes.before(g.addr) };
-            if has < want.size && room >= need {
-                let place = if at_end { Place::Behind(g.end()) } else { Place::Before(g.addr) };
-                best = Some(Anchor { region: r, place, has });
+            if has < want.size && core.holes.after(g.end()) >= need {
+                best = Some(Anchor { region: r, end: g.end(), has });
             }
         }
         best
@@ -262,7 +251,7 @@ impl Pool {
         }
         self.say(|| {
             let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
-            let place = if anchor.is_some() { "beside a free region" } else { "at addresses of its own" };
+            let place = if anchor.is_some() { "behind a free region" } else { "at addresses of its own" };
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
                 heap.number,
@@ -279,7 +268,7 @@ impl Pool {
     }
 
     /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
-    /// `None` when there is no room beside the anchor.
+    /// `None` when there is no room behind the anchor.
     fn map_supply(
         &self,
         anchor: Option<Anchor>,
@@ -292,7 +281,7 @@ impl Pool {
         let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
         let created: u64 = supply.create.iter().sum();
         let len = plan.bytes(sources) - planned + stocked + created;
-        let Some(va) = self.take_addresses(anchor.map_or(Place::Anywhere, |a| a.place), len, want.align)? else {
+        let Some(va) = self.take_addresses(anchor.map(|a| a.end), len, want.align)? else {
             return Ok(None);
         };
         let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
@@ -329,8 +318,7 @@ impl Pool {
             if !at_end || lock(&self.core).holes.after(tail_end) < need {
                 return Ok(false);
             }
-            let anchor =
-                Anchor { region: if next_ready { next } else { NONE }, place: Place::Behind(tail_end), has: gain };
+            let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
             let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
                 return Ok(false);

@@ -54,11 +54,10 @@ impl Pool {
         want: Want,
     ) -> bool {
         let Some((addr, extents)) = core.aliases.whole(run) else { return false };
-        // What is free right in front of the run and right behind it counts too.
+        // What is free right in front of the run counts too.
         let ready = |&r: &u32| st.regions.get(r).state == State::Ready;
         let front = st.regions.tail_at(addr).filter(ready);
         let start = front.map_or(addr, |r| st.regions.get(r).addr);
-        let back = st.regions.head_at(core.aliases.run_end(run)).filter(ready);
         let mut end = addr;
         let (mut sources, mut stocked) = (Vec::new(), Vec::new());
         let mut order = Tag::SETTLED;
@@ -85,17 +84,14 @@ impl Pool {
             }
             let i = free.partition_point(|f| f.0 <= at);
             match i.checked_sub(1).and_then(|i| free.get(i)) {
-                Some(&(from, to, region))
-                    if at + extent.size <= to && Some(region) != front && Some(region) != back =>
-                {
+                Some(&(from, to, region)) if at + extent.size <= to && Some(region) != front => {
                     let tag = st.regions.get(region).order;
                     sources.push(Source { heap: heap.number, region, region_size: to - from, addr: at, extent, tag });
                 }
                 _ => return false,
             }
         }
-        let room = back.map_or(end, |r| st.regions.get(r).end());
-        if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > room) {
+        if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > end) {
             return false;
         }
         self.say(|| {

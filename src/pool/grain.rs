@@ -16,13 +16,9 @@ use crate::base::size::human;
 
 /// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the most it has had live.
 const STRANDED_PERMILLE: u64 = 15;
-/// The grain becomes no finer than a live block's mean size divided by this: half an extent stranded at an end of each
-/// is a 32nd then.
-const PIECES_OF_MEAN: u64 = 16;
-/// A request this many times what the pool has mapped is made of the largest extents there are: it is nearly all there
-/// is, and nothing has shown how it will be cut up.
-const ALONE: u64 = 8;
-
+/// The grain becomes no finer than a live block's mean size divided by this: half an extent stranded at each end of
+/// one is a 32nd then.
+const PIECES_OF_MEAN: u64 = 32;
 /// How large new extents are.
 #[derive(Default)]
 pub(super) struct Grain {
@@ -38,7 +34,8 @@ impl Pool {
     /// The largest extent to create for a request of `size` bytes: a power of two.
     pub(super) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
         let mapped = self.counters.mapped.load(std::sync::atomic::Ordering::Relaxed);
-        let cap = match mapped <= size / ALONE {
+        // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
+        let cap = match mapped == 0 {
             true => self.options.first_extent,
             false => self.grain(st.grain.halved).max(size / self.options.extents_per_request.max(1)),
         };

@@ -4,7 +4,6 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::aliases::Claim;
-use super::extend::Place;
 use super::extent::Extent;
 use super::heap::Heap;
 use super::{lock, too_large, Pool, Zombie};
@@ -18,16 +17,12 @@ use std::sync::atomic::Ordering::Relaxed;
 const REAP_BATCH: usize = 256;
 
 impl Pool {
-    /// Takes addresses for a run; `None` if there is no room where it has to be.
-    pub(super) fn take_addresses(&self, place: Place, len: u64, align: u64) -> Result<Option<u64>> {
+    /// Takes addresses for a run: right at `behind` when that is given (`None` if there is no room), else wherever
+    /// there is room.
+    pub(super) fn take_addresses(&self, behind: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
         let mut core = lock(&self.core);
-        match place {
-            Place::Behind(end) => return Ok(core.holes.take_at(end, len).then_some(end)),
-            Place::Before(start) => {
-                let va = start.checked_sub(len).filter(|&va| core.holes.take_at(va, len));
-                return Ok(va);
-            }
-            Place::Anywhere => {}
+        if let Some(end) = behind {
+            return Ok(core.holes.take_at(end, len).then_some(end));
         }
         let align = align.max(self.page);
         if let Some(va) = core.holes.take(len, align) {
@@ -195,15 +190,15 @@ impl Pool {
         done
     }
 
-    /// Unmaps every dormant alias that the device has passed.
-    pub(super) fn reap_all(&self) -> Result<()> {
+    /// Unmaps dormant aliases that the device has passed, at most so many.
+    pub(super) fn reap(&self, most: usize) -> Result<()> {
         self.reap_zombies()?;
         let lanes: BTreeSet<u32> = {
             let core = lock(&self.core);
             core.aliases.iter().filter(|(_, _, t)| !self.order.settled(*t)).map(|(_, _, t)| t.lane()).collect()
         };
         self.order.poll(&*self.driver, lanes)?;
-        let (claims, _) = lock(&self.core).aliases.claim_oldest(usize::MAX, &self.order);
+        let (claims, _) = lock(&self.core).aliases.claim_oldest(most, &self.order);
         self.unmap_claims(&claims)
     }
 }

@@ -163,7 +163,7 @@ pub struct PoolOptions {
     pub slack_permille: u32,
     /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
     pub max_extent: u64,
-    /// Largest extent to create for a request much larger than all that is mapped, bytes.
+    /// Largest extent to create for a request that finds nothing mapped at all, bytes.
     pub first_extent: u64,
     /// A request is made of no more extents than about this many.
     pub extents_per_request: u64,
@@ -182,7 +182,7 @@ impl Default for PoolOptions {
             prealloc: 0,
             wait: false,
             trim_threshold: 0,
-            slack_permille: 20,
+            slack_permille: 10,
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
             extents_per_request: 32,

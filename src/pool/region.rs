@@ -129,11 +129,6 @@ impl Regions {
         self.span_ends.values().copied()
     }
 
-    /// The first region of the span that starts at `start`.
-    pub(super) fn head_at(&self, start: u64) -> Option<u32> {
-        self.span_starts.get(&start).copied()
-    }
-
     /// The last region of the span that ends at `end`.
     pub(super) fn tail_at(&self, end: u64) -> Option<u32> {
         self.span_ends.get(&end).copied()

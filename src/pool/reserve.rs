@@ -50,14 +50,6 @@ impl Holes {
         self.by_addr.get(&addr).copied().unwrap_or(0)
     }
 
-    /// How many hole bytes lie directly before `addr`.
-    pub(super) fn before(&self, addr: u64) -> u64 {
-        match self.by_addr.range(..addr).next_back() {
-            Some((&start, &len)) if start + len == addr && !self.roots.contains_key(&addr) => len,
-            _ => 0,
-        }
-    }
-
     /// Takes `len` bytes for a new span, aligned to `align` (a multiple of the granularity), with room to grow behind
     /// the spans on both sides while there is any. `None` when no hole fits.
     pub(super) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
@@ -144,7 +136,6 @@ mod tests {
         let a = h.take(10 * P, P).unwrap();
         assert_eq!(a, 100 * P, "the first span starts the root");
         assert_eq!(h.after(110 * P), 40 * P);
-        assert_eq!((h.before(150 * P), h.before(110 * P)), (40 * P, 0));
         assert!(h.take_at(110 * P, 5 * P), "a span grows into the hole behind it");
         assert!(!h.take_at(114 * P, 2 * P), "not over addresses in use");
         let b = h.take(10 * P, P).unwrap();
@@ -160,7 +151,6 @@ mod tests {
         let mut h = Holes::default();
         h.add_root(100 * P, 10 * P);
         h.add_root(110 * P, 10 * P);
-        assert_eq!(h.before(110 * P), 0, "what ends there is of another root");
         assert!(h.take_at(105 * P, 5 * P));
         assert!(h.take_at(110 * P, 5 * P));
         h.give(105 * P, 5 * P);

@@ -30,7 +30,7 @@ impl Pool {
                 self.order.poll_patiently(&*self.driver)?;
             }
         }
-        self.reap_all()?;
+        self.reap(usize::MAX)?;
         self.release_free(keep)
     }
 
@@ -44,6 +44,10 @@ impl Pool {
                 break;
             }
             released += self.release_from(heap, keep)?;
+        }
+        if self.counters.mapped.load(Relaxed) > keep {
+            // Whoever needs memory will map a lot, and the system may be short of mappings.
+            self.reap(usize::MAX)?;
         }
         Ok(released)
     }

@@ -150,6 +150,13 @@ impl Aliases {
         Some((first.addr, extents))
     }
 
+    /// Where a run starts and ends.
+    pub(super) fn bounds(&self, run: u32) -> (u64, u64) {
+        let aliases = self.runs.get(run as usize).map_or(&[][..], |r| &r.aliases);
+        let end = aliases.last().map_or(0, |a| a.addr + a.extent.size);
+        (aliases.first().map_or(end, |a| a.addr), end)
+    }
+
     /// The addresses and extents of a run, in order.
     pub(super) fn run(&self, run: u32) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.runs.get(run as usize).into_iter().flat_map(|r| &r.aliases).map(|a| (a.addr, a.extent))

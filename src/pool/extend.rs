@@ -259,7 +259,7 @@ impl Pool {
                 human(want.size),
             )
         });
-        let moves = plan.moves.iter().map(|&i| sources[i]).collect();
+        let moves = pieces(plan.moves.iter().map(|&i| &sources[i]).collect());
         let run = commit(&mut lock(&self.core), heap.number, st, others, moves, order, Arrival::New { va, run: &run });
         st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
@@ -345,30 +345,29 @@ impl Pool {
     }
 }
 
-/// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their regions, and the run
+/// The part of a stitch that cannot fail, the driver having done its part: `pieces` leave their regions, and the run
 /// becomes a ready region, last used at `order` or when they were. Returns the run's number.
 pub(super) fn commit(
     core: &mut Core,
     number: u32,
     st: &mut HeapState,
     others: &mut Others<'_>,
-    mut moves: Vec<Source>,
+    mut pieces: Vec<Piece>,
     mut order: Tag,
     arrival: Arrival<'_>,
 ) -> u32 {
     // From high to low addresses: what is left of a region before the cut keeps its number.
-    moves.sort_unstable_by_key(|s| std::cmp::Reverse(s.addr));
-    let neighbours =
-        |a: &Source, b: &Source| b.region == a.region && b.heap == a.heap && b.addr + b.extent.size == a.addr;
-    for piece in moves.chunk_by(neighbours) {
-        let heap = piece[0].heap;
-        let from = match others.get_mut(&heap) {
+    pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
+    for p in pieces {
+        let from = match others.get_mut(&p.heap) {
             Some((_, guard)) => &mut **guard,
             None => &mut *st,
         };
-        let tag = take_out_neighbours(from, piece);
-        piece.iter().for_each(|s| core.aliases.leave(s.extent, tag));
-        if heap == number {
+        let tag = from.regions.get(p.region).order;
+        from.extents.remove_within(p.addr, p.end, |e| core.aliases.leave(e, tag));
+        let cut = from.regions.cut(p.region, p.addr, p.end - p.addr);
+        from.regions.remove(cut);
+        if p.heap == number {
             order = order.later(tag);
         }
     }
@@ -379,31 +378,39 @@ pub(super) fn commit(
             run
         }
     };
-    let (mut start, mut end) = (u64::MAX, 0);
-    for (addr, extent) in core.aliases.run(run) {
-        st.extents.insert(addr, extent);
-        start = start.min(addr);
-        end = addr + extent.size;
-    }
+    let (start, end) = core.aliases.bounds(run);
+    st.extents.insert_all(core.aliases.run(run));
     let region = st.regions.add(start, end.saturating_sub(start));
     st.regions.make_ready(region, order);
     run
 }
 
-/// Takes wholly free extents, neighbours from high to low addresses in one region, out of their heap: region, extents
-/// and all. Returns when their memory was last used.
-fn take_out_neighbours(st: &mut HeapState, piece: &[Source]) -> Tag {
-    let (Some(last), Some(first)) = (piece.first(), piece.last()) else { return Tag::SETTLED };
-    for s in piece {
-        st.extents.remove(s.addr);
-    }
-    let tag = st.regions.get(first.region).order;
-    let cut = st.regions.cut(first.region, first.addr, last.addr + last.extent.size - first.addr);
-    st.regions.remove(cut);
-    tag
+/// Neighbouring extents that leave one free region together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) heap: u32,
+    pub(super) region: u32,
+    pub(super) addr: u64,
+    pub(super) end: u64,
 }
 
-/// Takes a wholly free extent out of its heap: region, extent and all. Returns when its memory was last used.
-pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Tag {
-    take_out_neighbours(st, std::slice::from_ref(s))
+/// The sources as pieces; those that follow each other in the list and in memory are one.
+fn pieces(mut sources: Vec<&Source>) -> Vec<Piece> {
+    sources.sort_unstable_by_key(|s| s.addr);
+    let mut pieces: Vec<Piece> = Vec::with_capacity(sources.len());
+    for s in sources {
+        let end = s.addr + s.extent.size;
+        match pieces.last_mut() {
+            Some(p) if p.end == s.addr && p.region == s.region && p.heap == s.heap => p.end = end,
+            _ => pieces.push(Piece { heap: s.heap, region: s.region, addr: s.addr, end }),
+        }
+    }
+    pieces
+}
+
+/// Takes a wholly free extent out of its heap: region, extent and all.
+pub(super) fn take_out(st: &mut HeapState, s: &Source) {
+    st.extents.remove(s.addr);
+    let cut = st.regions.cut(s.region, s.addr, s.extent.size);
+    st.regions.remove(cut);
 }

@@ -14,40 +14,129 @@ pub(super) struct Extent {
     pub(super) id: u32,
 }
 
-/// The extents mapped in one heap's spans, by address.
+/// Smallest page of a pool, so that no two extents start in the same page of the table here, bytes.
+pub(super) const LEAST_PAGE: u64 = 1 << PAGE_BITS;
+const PAGE_BITS: u32 = 21;
+/// Pages per leaf: 256 MiB of addresses in 3 KiB.
+const LEAF_PAGES: u64 = 128;
+/// Leaves kept although they are empty: spans come and go at the same addresses.
+const SPARE_LEAVES: usize = 4096;
+
+/// Extents by the page they start in.
+#[derive(Default)]
+struct Leaf {
+    /// One bit per page: whether an extent starts there.
+    starts: [u64; (LEAF_PAGES / 64) as usize],
+    extents: Vec<Extent>,
+}
+
+impl Leaf {
+    /// The first page from `page` on, counted in the leaf, in which an extent starts.
+    fn next(&self, page: u64) -> Option<u64> {
+        let mut word = page / 64;
+        let mut bits = self.starts.get(word as usize)? & (u64::MAX << (page % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.starts.get(word as usize)?;
+        }
+        Some(word * 64 + u64::from(bits.trailing_zeros()))
+    }
+}
+
+/// The extents mapped in one heap's spans, by address: a table by page, as a flip touches each extent of a run.
 ///
-/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes.
+/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes, `len` their number.
 #[derive(Default)]
 pub(super) struct Extents {
-    by_addr: BTreeMap<u64, Extent>,
+    leaves: BTreeMap<u64, Leaf>,
     bytes: u64,
+    len: usize,
+}
+
+fn leaf_of(addr: u64) -> (u64, u64) {
+    let page = addr >> PAGE_BITS;
+    (page / LEAF_PAGES, page % LEAF_PAGES)
 }
 
 impl Extents {
     pub(super) fn insert(&mut self, addr: u64, e: Extent) {
-        self.by_addr.insert(addr, e);
-        self.bytes += e.size;
+        self.insert_all([(addr, e)]);
+    }
+
+    /// Inserts extents; neighbours are best given one after the other.
+    pub(super) fn insert_all(&mut self, all: impl IntoIterator<Item = (u64, Extent)>) {
+        let mut all = all.into_iter().peekable();
+        while let Some(&(first, none)) = all.peek() {
+            let number = leaf_of(first).0;
+            let leaf = self.leaves.entry(number).or_default();
+            leaf.extents.resize(LEAF_PAGES as usize, none);
+            while let Some((addr, e)) = all.next_if(|x| leaf_of(x.0).0 == number) {
+                let page = leaf_of(addr).1;
+                leaf.starts[(page / 64) as usize] |= 1 << (page % 64);
+                leaf.extents[page as usize] = e;
+                self.bytes += e.size;
+                self.len += 1;
+            }
+        }
     }
 
     pub(super) fn remove(&mut self, addr: u64) -> Option<Extent> {
-        let e = self.by_addr.remove(&addr)?;
-        self.bytes -= e.size;
-        Some(e)
+        let mut found = None;
+        self.remove_within(addr, addr + LEAST_PAGE, |e| found = Some(e));
+        found
     }
 
-    /// The extent mapped from `addr` on.
-    pub(super) fn get(&self, addr: u64) -> Option<Extent> {
-        self.by_addr.get(&addr).copied()
+    /// Removes the extents that start in `[addr, end)`.
+    pub(super) fn remove_within(&mut self, addr: u64, end: u64, mut each: impl FnMut(Extent)) {
+        let mut at = addr;
+        while at < end {
+            let (number, page) = leaf_of(at);
+            at = ((number + 1) * LEAF_PAGES) << PAGE_BITS;
+            let Some(leaf) = self.leaves.get_mut(&number) else { continue };
+            let last = if end < at { ((end - 1) >> PAGE_BITS) % LEAF_PAGES } else { LEAF_PAGES - 1 };
+            let mut next = leaf.next(page);
+            while let Some(page) = next.filter(|&p| p <= last) {
+                leaf.starts[(page / 64) as usize] &= !(1 << (page % 64));
+                let e = leaf.extents[page as usize];
+                self.bytes -= e.size;
+                self.len -= 1;
+                each(e);
+                next = leaf.next(page + 1);
+            }
+            if leaf.starts == [0; 2] && self.leaves.len() > SPARE_LEAVES {
+                self.leaves.remove(&number);
+            }
+        }
     }
 
     /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span.
     pub(super) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
-        let first = self.by_addr.range(addr..end).next().map_or(end, |(&a, _)| a);
-        let last = self.by_addr.range(first..end).next_back().map_or(first, |(&a, e)| match a + e.size <= end {
-            true => a + e.size,
-            false => a,
-        });
-        last - first
+        let Some((first, _)) = self.starting_in(addr, end).next() else { return 0 };
+        // The last extent that starts here may reach beyond the end.
+        let (mut leaf, mut page) = leaf_of(end - 1);
+        loop {
+            let starts = self.leaves.get(&leaf).map_or([0; 2], |l| l.starts);
+            let upto = |word: u64| match page / 64 {
+                p if p > word => starts[word as usize],
+                p if p == word => starts[word as usize] & (u64::MAX >> (63 - page % 64)),
+                _ => 0,
+            };
+            let both = u128::from(upto(1)) << 64 | u128::from(upto(0));
+            if both != 0 {
+                let last = (leaf * LEAF_PAGES + u64::from(127 - both.leading_zeros())) << PAGE_BITS;
+                let stop = self.get(last).map_or(last, |e| last + e.size);
+                return if stop <= end { stop - first } else { last.saturating_sub(first) };
+            }
+            let Some(before) = leaf.checked_sub(1) else { return 0 };
+            (leaf, page) = (before, LEAF_PAGES - 1);
+        }
+    }
+
+    /// The extent mapped from `addr` on.
+    pub(super) fn get(&self, addr: u64) -> Option<Extent> {
+        let (number, page) = leaf_of(addr);
+        let leaf = self.leaves.get(&number)?;
+        leaf.next(page).filter(|&p| p == page).map(|p| leaf.extents[p as usize])
     }
 
     /// Physical bytes here.
@@ -57,16 +146,30 @@ impl Extents {
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.by_addr.len()
+        self.len
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.by_addr.iter().map(|(&a, &e)| (a, e))
+        self.starting_in(0, u64::MAX)
+    }
+
+    fn starting_in(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        let (first, page) = leaf_of(addr);
+        let leaves = self.leaves.range(first..=leaf_of(end.max(1) - 1).0);
+        leaves
+            .flat_map(move |(&number, leaf)| {
+                let from = if number == first { page } else { 0 };
+                let pages = std::iter::successors(leaf.next(from), |&p| leaf.next(p + 1));
+                pages.map(move |p| (((number * LEAF_PAGES) + p) << PAGE_BITS, leaf.extents[p as usize]))
+            })
+            // The page that `addr` lies in may have its start before it.
+            .filter(move |x| x.0 >= addr)
+            .take_while(move |x| x.0 < end)
     }
 
     /// Those that lie wholly in `[addr, end)`: the ones that could move if that range is free.
     pub(super) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.by_addr.range(addr..end).map(|(&a, &e)| (a, e)).filter(move |(a, e)| a + e.size <= end)
+        self.starting_in(addr, end).filter(move |(a, e)| a + e.size <= end)
     }
 }
 

@@ -8,11 +8,10 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::alloc::Want;
-use super::extend::{commit, Arrival, Others};
+use super::extend::{commit, Arrival, Others, Piece};
 use super::heap::{Heap, HeapState};
 use super::order::Tag;
 use super::region::State;
-use super::stitch::Source;
 use super::{lock, Core, Pool};
 use crate::base::size::human;
 use std::sync::atomic::Ordering::Relaxed;
@@ -59,7 +58,8 @@ impl Pool {
         let front = st.regions.tail_at(addr).filter(ready);
         let start = front.map_or(addr, |r| st.regions.get(r).addr);
         let mut end = addr;
-        let (mut sources, mut stocked) = (Vec::new(), Vec::new());
+        let (mut pieces, mut stocked) = (Vec::new(), Vec::new());
+        let (mut moved, mut region_end) = (0, 0);
         let mut order = Tag::SETTLED;
         for (extent, present) in extents {
             end += extent.size;
@@ -72,8 +72,12 @@ impl Pool {
                 stocked.push(extent);
                 continue;
             };
-            if st.extents.get(at) != Some(extent) {
-                return false;
+            // Often neighbours move together.
+            let stop = at + extent.size;
+            if let Some(p) = pieces.last_mut().filter(|p: &&mut Piece| p.end == at && stop <= region_end) {
+                p.end = stop;
+                moved += 1;
+                continue;
             }
             if free.is_empty() {
                 free.extend(st.regions.ready_from(self.page).map(|r| {
@@ -82,11 +86,13 @@ impl Pool {
                 }));
                 free.sort_unstable();
             }
+            // What lies in a free region of this heap is this heap's.
             let i = free.partition_point(|f| f.0 <= at);
             match i.checked_sub(1).and_then(|i| free.get(i)) {
-                Some(&(from, to, region)) if at + extent.size <= to && Some(region) != front => {
-                    let tag = st.regions.get(region).order;
-                    sources.push(Source { heap: heap.number, region, region_size: to - from, addr: at, extent, tag });
+                Some(&(_, to, region)) if stop <= to && Some(region) != front => {
+                    pieces.push(Piece { heap: heap.number, region, addr: at, end: stop });
+                    region_end = to;
+                    moved += 1;
                 }
                 _ => return false,
             }
@@ -95,7 +101,7 @@ impl Pool {
             return false;
         }
         self.say(|| {
-            let (moved, stocked) = (sources.len(), stocked.len());
+            let stocked = stocked.len();
             format!(
                 "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {stocked} from the stock",
                 heap.number,
@@ -106,8 +112,7 @@ impl Pool {
         for &extent in &stocked {
             core.stock.take_this(extent);
         }
-        let moved = sources.len() as u64;
-        commit(core, heap.number, st, &mut Others::new(), sources, order, Arrival::Back { run });
+        commit(core, heap.number, st, &mut Others::new(), pieces, order, Arrival::Back { run });
         self.count_moves(st, moved);
         true
     }

@@ -294,6 +294,7 @@ impl Pool {
         let mut st = lock(&heap.state);
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         let want = Want { size, align: GRANULE, stream: crate::base::StreamHandle::LEGACY };
+        st.grain.ahead = true;
         match self.extend(heap, &mut st, want)? {
             Some(r) => {
                 st.regions.make_ready(r, Tag::SETTLED);

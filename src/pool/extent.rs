@@ -14,10 +14,7 @@ pub(super) struct Extent {
     pub(super) id: u32,
 }
 
-/// Smallest page of a pool, so that no two extents start in the same page of the table here, bytes.
-pub(super) const LEAST_PAGE: u64 = 1 << PAGE_BITS;
-const PAGE_BITS: u32 = 21;
-/// Pages per leaf: 256 MiB of addresses in 3 KiB.
+/// Pages per leaf: 256 MiB of addresses in 3 KiB, for pages of 2 MiB.
 const LEAF_PAGES: u64 = 128;
 /// Leaves kept although they are empty: spans come and go at the same addresses.
 const SPARE_LEAVES: usize = 4096;
@@ -46,19 +43,31 @@ impl Leaf {
 /// The extents mapped in one heap's spans, by address: a table by page, as a flip touches each extent of a run.
 ///
 /// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes, `len` their number.
-#[derive(Default)]
 pub(super) struct Extents {
+    /// log2 of the page. No extent is smaller, so no two start in one page.
+    page_bits: u32,
     leaves: BTreeMap<u64, Leaf>,
     bytes: u64,
     len: usize,
 }
 
-fn leaf_of(addr: u64) -> (u64, u64) {
-    let page = addr >> PAGE_BITS;
-    (page / LEAF_PAGES, page % LEAF_PAGES)
-}
-
 impl Extents {
+    /// None yet, of a pool with pages of this size (a power of two).
+    pub(super) fn of_pages(page: u64) -> Extents {
+        Extents { page_bits: page.trailing_zeros(), leaves: BTreeMap::new(), bytes: 0, len: 0 }
+    }
+
+    /// The smallest extent there can be, bytes.
+    pub(super) fn page(&self) -> u64 {
+        1 << self.page_bits
+    }
+
+    /// The leaf an address belongs to, and the page in it.
+    fn leaf_of(&self, addr: u64) -> (u64, u64) {
+        let page = addr >> self.page_bits;
+        (page / LEAF_PAGES, page % LEAF_PAGES)
+    }
+
     pub(super) fn insert(&mut self, addr: u64, e: Extent) {
         self.insert_all([(addr, e)]);
     }
@@ -67,11 +76,12 @@ impl Extents {
     pub(super) fn insert_all(&mut self, all: impl IntoIterator<Item = (u64, Extent)>) {
         let mut all = all.into_iter().peekable();
         while let Some(&(first, none)) = all.peek() {
-            let number = leaf_of(first).0;
+            let bits = self.page_bits;
+            let number = self.leaf_of(first).0;
             let leaf = self.leaves.entry(number).or_default();
             leaf.extents.resize(LEAF_PAGES as usize, none);
-            while let Some((addr, e)) = all.next_if(|x| leaf_of(x.0).0 == number) {
-                let page = leaf_of(addr).1;
+            while let Some((addr, e)) = all.next_if(|x| (x.0 >> bits) / LEAF_PAGES == number) {
+                let page = (addr >> bits) % LEAF_PAGES;
                 leaf.starts[(page / 64) as usize] |= 1 << (page % 64);
                 leaf.extents[page as usize] = e;
                 self.bytes += e.size;
@@ -82,7 +92,7 @@ impl Extents {
 
     pub(super) fn remove(&mut self, addr: u64) -> Option<Extent> {
         let mut found = None;
-        self.remove_within(addr, addr + LEAST_PAGE, |e| found = Some(e));
+        self.remove_within(addr, addr + self.page(), |e| found = Some(e));
         found
     }
 
@@ -90,10 +100,10 @@ impl Extents {
     pub(super) fn remove_within(&mut self, addr: u64, end: u64, mut each: impl FnMut(Extent)) {
         let mut at = addr;
         while at < end {
-            let (number, page) = leaf_of(at);
-            at = ((number + 1) * LEAF_PAGES) << PAGE_BITS;
+            let (number, page) = self.leaf_of(at);
+            at = ((number + 1) * LEAF_PAGES) << self.page_bits;
             let Some(leaf) = self.leaves.get_mut(&number) else { continue };
-            let last = if end < at { ((end - 1) >> PAGE_BITS) % LEAF_PAGES } else { LEAF_PAGES - 1 };
+            let last = if end < at { ((end - 1) >> self.page_bits) % LEAF_PAGES } else { LEAF_PAGES - 1 };
             let mut next = leaf.next(page);
             while let Some(page) = next.filter(|&p| p <= last) {
                 leaf.starts[(page / 64) as usize] &= !(1 << (page % 64));
@@ -113,7 +123,7 @@ impl Extents {
     pub(super) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
         let Some((first, _)) = self.starting_in(addr, end).next() else { return 0 };
         // The last extent that starts here may reach beyond the end.
-        let (mut leaf, mut page) = leaf_of(end - 1);
+        let (mut leaf, mut page) = self.leaf_of(end - 1);
         loop {
             let starts = self.leaves.get(&leaf).map_or([0; 2], |l| l.starts);
             let upto = |word: u64| match page / 64 {
@@ -123,7 +133,7 @@ impl Extents {
             };
             let both = u128::from(upto(1)) << 64 | u128::from(upto(0));
             if both != 0 {
-                let last = (leaf * LEAF_PAGES + u64::from(127 - both.leading_zeros())) << PAGE_BITS;
+                let last = (leaf * LEAF_PAGES + u64::from(127 - both.leading_zeros())) << self.page_bits;
                 let stop = self.get(last).map_or(last, |e| last + e.size);
                 return if stop <= end { stop - first } else { last.saturating_sub(first) };
             }
@@ -134,7 +144,7 @@ impl Extents {
 
     /// The extent mapped from `addr` on.
     pub(super) fn get(&self, addr: u64) -> Option<Extent> {
-        let (number, page) = leaf_of(addr);
+        let (number, page) = self.leaf_of(addr);
         let leaf = self.leaves.get(&number)?;
         leaf.next(page).filter(|&p| p == page).map(|p| leaf.extents[p as usize])
     }
@@ -154,13 +164,14 @@ impl Extents {
     }
 
     fn starting_in(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        let (first, page) = leaf_of(addr);
-        let leaves = self.leaves.range(first..=leaf_of(end.max(1) - 1).0);
+        let bits = self.page_bits;
+        let (first, page) = self.leaf_of(addr);
+        let leaves = self.leaves.range(first..=self.leaf_of(end.max(1) - 1).0);
         leaves
             .flat_map(move |(&number, leaf)| {
                 let from = if number == first { page } else { 0 };
                 let pages = std::iter::successors(leaf.next(from), |&p| leaf.next(p + 1));
-                pages.map(move |p| (((number * LEAF_PAGES) + p) << PAGE_BITS, leaf.extents[p as usize]))
+                pages.map(move |p| ((number * LEAF_PAGES + p) << bits, leaf.extents[p as usize]))
             })
             // The page that `addr` lies in may have its start before it.
             .filter(move |x| x.0 >= addr)
@@ -212,7 +223,7 @@ mod tests {
 
     #[test]
     fn within_means_wholly() {
-        let mut x = Extents::default();
+        let mut x = Extents::of_pages(P);
         for (a, n) in [(10, 2), (12, 4), (16, 1)] {
             x.insert(a * P, Extent { handle: PhysHandle(a), size: n * P, id: a as u32 });
         }

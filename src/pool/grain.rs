@@ -24,6 +24,8 @@ const PIECES_OF_MEAN: u64 = 32;
 pub(super) struct Grain {
     /// How many times it was halved.
     halved: u32,
+    /// The pool's first memory was asked for ahead: nobody knows what it will be cut into.
+    pub(super) ahead: bool,
 }
 
 impl Pool {
@@ -35,7 +37,7 @@ impl Pool {
     pub(super) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
         let mapped = self.counters.mapped.load(std::sync::atomic::Ordering::Relaxed);
         // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
-        let cap = match mapped == 0 {
+        let cap = match mapped == 0 && !st.grain.ahead {
             true => self.options.first_extent,
             false => self.grain(st.grain.halved).max(size / self.options.extents_per_request.max(1)),
         };

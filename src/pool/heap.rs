@@ -20,9 +20,6 @@ use std::sync::Mutex;
 /// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
 pub(super) const CAPTURED_ID: u64 = u64::MAX;
 
-/// No extent is smaller, bytes: where less is left over, there is nothing to keep whole.
-const LEAST_WHOLE: u64 = 2 << 20;
-
 /// One stream's memory.
 pub(super) struct Heap {
     /// Also the number of its lane.
@@ -43,14 +40,14 @@ impl Heap {
         self.stream_id.load(Relaxed) == CAPTURED_ID
     }
 
-    pub(super) fn new(number: u32, stream: usize, stream_id: u64) -> Heap {
+    pub(super) fn new(number: u32, stream: usize, stream_id: u64, page: u64) -> Heap {
         Heap {
             number,
             stream: AtomicUsize::new(stream),
             stream_id: AtomicU64::new(stream_id),
             live: AtomicU64::new(0),
             free: AtomicU64::new(0),
-            state: Mutex::new(HeapState::new(number)),
+            state: Mutex::new(HeapState::new(number, page)),
         }
     }
 
@@ -110,11 +107,11 @@ pub(super) struct HeapState {
 }
 
 impl HeapState {
-    fn new(number: u32) -> HeapState {
+    fn new(number: u32, page: u64) -> HeapState {
         HeapState {
             number,
             regions: Regions::new(),
-            extents: Extents::default(),
+            extents: Extents::of_pages(page),
             slabs: Slabs::new(),
             waiting: Vec::new(),
             also: HashMap::new(),
@@ -211,7 +208,8 @@ impl HeapState {
         let start = region.addr.next_multiple_of(align);
         let room = region.end() - start;
         let size = if room - size < MIN_SPLIT { room } else { size };
-        if room - size >= LEAST_WHOLE && size >= LEAST_WHOLE {
+        let page = self.extents.page();
+        if room - size >= page && size >= page {
             let (end, back) = (region.end(), (region.end() - size) / align * align);
             if self.extents.whole_bytes(start, back) > self.extents.whole_bytes(start + size, end) {
                 return self.regions.cut(r, back, size);

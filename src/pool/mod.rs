@@ -289,7 +289,7 @@ impl Pool {
             ));
         }
         // Index slots must not straddle extents.
-        let page = options.page_size.max(props.granularity).max(index::SLOT).max(extent::LEAST_PAGE);
+        let page = options.page_size.max(props.granularity).max(index::SLOT);
         if !page.is_power_of_two() || page > size::GIB {
             return Err(Error::new(
                 Status::Config,

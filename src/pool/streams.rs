@@ -148,7 +148,7 @@ impl Pool {
                 format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),
             )
         })?;
-        let heap = self.heaps[lane as usize].get_or_init(|| Box::new(Heap::new(lane, stream.0, id)));
+        let heap = self.heaps[lane as usize].get_or_init(|| Box::new(Heap::new(lane, stream.0, id, self.page)));
         streams.insert(key, lane);
         if per_thread {
             leave_at_exit(self.number, lane);

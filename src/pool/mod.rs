@@ -8,7 +8,9 @@
 //! - *slab*: a region cut into equal small objects ([`slab`]).
 //! - *heap*: the memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides, [`extend`] does);
-//!   *zombie*: the old addresses of a moved extent, until they are unmapped.
+//!   *grain*: how large new extents are ([`grain`]).
+//! - *alias*: an address at which an extent is mapped; *dormant*, or *zombie*: not where it is now ([`aliases`]).
+//! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).
 //! - *stock*: physical memory without an address ([`stock`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
 //!
@@ -114,7 +116,7 @@ pub struct PoolStats {
     pub stock: u64,
     /// Unmapped addresses inside the reservation.
     pub holes: u64,
-    /// Old addresses of moved memory, not yet unmapped.
+    /// Old addresses of moved memory, mapped still so that it can come back to them.
     pub zombies: u64,
     /// The largest request that could be met without growing, allowing for remapping.
     pub largest_without_growth: u64,

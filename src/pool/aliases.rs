@@ -50,6 +50,8 @@ struct Run {
 #[derive(Clone, Debug, Default)]
 struct Known {
     present: Option<(u32, u32)>,
+    /// Address of the present alias, kept here too: flips ask for it a lot.
+    addr: u64,
     places: Vec<(u32, u32)>,
 }
 
@@ -107,6 +109,7 @@ impl Aliases {
             let known = &mut self.extents[extent.id as usize];
             debug_assert!(known.present.is_none());
             known.present = Some((run, i as u32));
+            known.addr = at;
             known.places.push((run, i as u32));
             at += extent.size;
         }
@@ -132,7 +135,9 @@ impl Aliases {
         r.used = self.clock;
         for (i, alias) in r.aliases.iter_mut().enumerate() {
             alias.state = State::Present;
-            self.extents[alias.extent.id as usize].present = Some((run, i as u32));
+            let known = &mut self.extents[alias.extent.id as usize];
+            known.present = Some((run, i as u32));
+            known.addr = alias.addr;
             self.dormant_bytes -= alias.extent.size;
         }
         self.dormant -= r.aliases.len();
@@ -164,8 +169,7 @@ impl Aliases {
 
     /// Where an extent is now.
     pub(super) fn address(&self, extent: Extent) -> Option<u64> {
-        let (run, i) = self.extents.get(extent.id as usize)?.present?;
-        Some(self.runs[run as usize].aliases[i as usize].addr)
+        self.extents.get(extent.id as usize).filter(|k| k.present.is_some()).map(|k| k.addr)
     }
 
     /// How many aliases are dormant.
@@ -276,7 +280,7 @@ impl Aliases {
                 let place = (r as u32, i as u32);
                 let known = self.extents.get(a.extent.id as usize);
                 let listed = known.is_some_and(|k| k.places.contains(&place));
-                let present = known.is_some_and(|k| k.present == Some(place));
+                let present = known.is_some_and(|k| k.present == Some(place) && k.addr == a.addr);
                 if a.addr != at {
                     return Err(format!(
                         "alias {:#x} does not follow the one before it, which ends at {at:#x}",

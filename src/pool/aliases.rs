@@ -36,6 +36,13 @@ struct Alias {
     state: State,
 }
 
+/// Names a run for as long as it has aliases; its number may then be another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunId {
+    number: u32,
+    born: u64,
+}
+
 /// Aliases mapped one after the other for one request.
 #[derive(Debug, Default)]
 struct Run {
@@ -44,6 +51,8 @@ struct Run {
     left: usize,
     /// When it was last mapped or taken back, in the table's own count.
     used: u64,
+    /// When it was mapped, in the same count.
+    born: u64,
 }
 
 /// What is known about one extent. A place is a run and a position in it.
@@ -96,7 +105,7 @@ impl Aliases {
     }
 
     /// Notes a run of extents just mapped from `addr` on. None of them has a present alias.
-    pub(super) fn add_run(&mut self, addr: u64, extents: &[Extent]) -> u32 {
+    pub(super) fn add_run(&mut self, addr: u64, extents: &[Extent]) -> RunId {
         let run = self.vacant_runs.pop().unwrap_or_else(|| {
             self.runs.push(Run::default());
             (self.runs.len() - 1) as u32
@@ -114,8 +123,8 @@ impl Aliases {
             at += extent.size;
         }
         self.clock += 1;
-        self.runs[run as usize] = Run { left: aliases.len(), aliases, used: self.clock };
-        run
+        self.runs[run as usize] = Run { left: aliases.len(), aliases, used: self.clock, born: self.clock };
+        RunId { number: run, born: self.clock }
     }
 
     /// The extent leaves its present address, last used at `tag`.
@@ -129,7 +138,8 @@ impl Aliases {
     }
 
     /// All extents of a run that [`Self::whole`] passed, each having left its present address, are there now.
-    pub(super) fn take_back(&mut self, run: u32) {
+    pub(super) fn take_back(&mut self, run: RunId) {
+        let run = run.number;
         self.clock += 1;
         let r = &mut self.runs[run as usize];
         r.used = self.clock;
@@ -145,8 +155,8 @@ impl Aliases {
 
     /// The run's address and its extents with their present addresses (`None`: in stock), if all of its aliases are
     /// dormant.
-    pub(super) fn whole(&self, run: u32) -> Option<(u64, impl Iterator<Item = (Extent, Option<u64>)> + '_)> {
-        let r = self.runs.get(run as usize)?;
+    pub(super) fn whole(&self, run: RunId) -> Option<(u64, impl Iterator<Item = (Extent, Option<u64>)> + '_)> {
+        let r = self.runs.get(run.number as usize).filter(|r| r.born == run.born)?;
         let first = r.aliases.first()?;
         if r.left < r.aliases.len() || r.aliases.iter().any(|a| a.state != State::Dormant) {
             return None;
@@ -156,15 +166,15 @@ impl Aliases {
     }
 
     /// Where a run starts and ends.
-    pub(super) fn bounds(&self, run: u32) -> (u64, u64) {
-        let aliases = self.runs.get(run as usize).map_or(&[][..], |r| &r.aliases);
+    pub(super) fn bounds(&self, run: RunId) -> (u64, u64) {
+        let aliases = self.runs.get(run.number as usize).map_or(&[][..], |r| &r.aliases);
         let end = aliases.last().map_or(0, |a| a.addr + a.extent.size);
         (aliases.first().map_or(end, |a| a.addr), end)
     }
 
     /// The addresses and extents of a run, in order.
-    pub(super) fn run(&self, run: u32) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.runs.get(run as usize).into_iter().flat_map(|r| &r.aliases).map(|a| (a.addr, a.extent))
+    pub(super) fn run(&self, run: RunId) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        self.runs.get(run.number as usize).into_iter().flat_map(|r| &r.aliases).map(|a| (a.addr, a.extent))
     }
 
     /// Where an extent is now.

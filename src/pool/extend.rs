@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::RunId;
 use super::alloc::Want;
 use super::bins::NONE;
 use super::extent::Extent;
@@ -38,7 +39,7 @@ pub(super) enum Arrival<'a> {
     /// Just mapped there.
     New { va: u64, run: &'a [Extent] },
     /// Mapped there still.
-    Back { run: u32 },
+    Back { run: RunId },
 }
 
 /// What became of a plan.
@@ -356,7 +357,7 @@ pub(super) fn commit(
     mut pieces: Vec<Piece>,
     mut order: Tag,
     arrival: Arrival<'_>,
-) -> u32 {
+) -> RunId {
     // From high to low addresses: what is left of a region before the cut keeps its number.
     pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
     for p in pieces {

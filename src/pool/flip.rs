@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::RunId;
 use super::alloc::Want;
 use super::extend::{commit, Arrival, Others, Piece};
 use super::heap::{Heap, HeapState};
@@ -33,7 +34,7 @@ impl Pool {
                 return true;
             }
         }
-        let similar: Vec<u32> = st.memo.similar(want).collect();
+        let similar: Vec<RunId> = st.memo.similar(want).collect();
         for run in similar {
             if self.take_run(&mut core, heap, st, &mut free, run, want) {
                 st.memo.note(want, run);
@@ -49,7 +50,7 @@ impl Pool {
         heap: &Heap,
         st: &mut HeapState,
         free: &mut Free,
-        run: u32,
+        run: RunId,
         want: Want,
     ) -> bool {
         let Some((addr, extents)) = core.aliases.whole(run) else { return false };

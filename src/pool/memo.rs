@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::RunId;
 use super::alloc::Want;
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ const RUNS_PER_SIZE: usize = 4;
 struct Step {
     size: u64,
     align: u64,
-    run: u32,
+    run: RunId,
 }
 
 /// The steps since the heap last started afresh, and behind them those of the time before as long as the requests
@@ -28,12 +29,12 @@ pub(super) struct Memo {
     steps: Vec<Step>,
     at: usize,
     /// Runs by the size of the request they were made for, the latest last.
-    by_size: HashMap<u64, Vec<u32>>,
+    by_size: HashMap<u64, Vec<RunId>>,
 }
 
 impl Memo {
     /// The run that answered this request at this point the time before.
-    pub(super) fn next(&self, want: Want) -> Option<u32> {
+    pub(super) fn next(&self, want: Want) -> Option<RunId> {
         let step = self.steps.get(self.at)?;
         (step.size == want.size && step.align == want.align).then_some(step.run)
     }
@@ -44,7 +45,7 @@ impl Memo {
     }
 
     /// Another answer was given: what came after it the time before tells nothing any more.
-    pub(super) fn note(&mut self, want: Want, run: u32) {
+    pub(super) fn note(&mut self, want: Want, run: RunId) {
         self.steps.truncate(self.at);
         if self.steps.len() < MAX_STEPS {
             self.steps.push(Step { size: want.size, align: want.align, run });
@@ -62,7 +63,7 @@ impl Memo {
     }
 
     /// Runs that answered requests of this size before, the latest first.
-    pub(super) fn similar(&self, want: Want) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn similar(&self, want: Want) -> impl Iterator<Item = RunId> + '_ {
         self.by_size.get(&want.size).into_iter().flatten().rev().copied()
     }
 

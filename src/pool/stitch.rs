@@ -1,8 +1,7 @@
 //! Which free extents to move, and what to create, so that a request finds one run of addresses.
 //!
 //! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, with the price of each way
-//! in view: moving an extent costs a map, a set-access and later an unmap, creating one about the same, and what is
-//! created stays. So memory is moved rather than created, except while creating is no dearer and the heap stays within
+//! in view: moving an extent costs a map and a set-access, creating one a create besides, and what is created stays. So memory is moved rather than created, except while creating is no dearer and the heap stays within
 //! a small share of the most it has had live since it last started afresh.
 //!
 //! This file decides and touches nothing; `extend.rs` carries plans out.
@@ -51,9 +50,8 @@ pub(super) struct Room {
     pub(super) cheap: u64,
 }
 
-/// Relative prices, microseconds per extent on an H200: map 1 + set-access 24 + unmap 16, and create 9 + map 1 +
-/// set-access 24 (docs/benchmarks.md).
-const MOVE_US: u64 = 41;
+/// Prices in microseconds per extent on an H200: map 1 + set-access 24, and create 9 besides (docs/adr/extent-sizes.md).
+const MOVE_US: u64 = 25;
 const CREATE_US: u64 = 34;
 
 /// The cheapest way to `need` bytes (a multiple of `page`), or `None` when there is not enough.
@@ -129,7 +127,7 @@ mod tests {
             region: i as u32,
             region_size: n * P,
             addr: i as u64 * 1000 * P,
-            extent: Extent { handle: PhysHandle(i as u64), size: n * P },
+            extent: Extent { handle: PhysHandle(i as u64), size: n * P, id: i as u32 },
             tag: Tag::SETTLED,
         };
         pages.iter().enumerate().map(|(i, &n)| at(i, n)).collect()
@@ -160,7 +158,7 @@ mod tests {
     fn creates_when_that_is_cheaper_and_there_is_slack() {
         assert_eq!(go(4, &[1, 1, 1, 1], 100, 4), Some((vec![], vec![4])));
         assert_eq!(go(4, &[1, 1, 1, 1], 100, 3), Some((vec![1, 1, 1, 1], vec![])));
-        assert_eq!(go(4, &[4], 100, 100), Some((vec![], vec![4])), "creating one is cheaper than moving one");
+        assert_eq!(go(4, &[4], 100, 100), Some((vec![4], vec![])), "moving one is cheaper than creating one");
     }
 
     #[test]

@@ -11,3 +11,4 @@ mod order;
 mod pointers;
 mod resize;
 mod sizes;
+mod stitching;

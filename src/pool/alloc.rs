@@ -107,12 +107,13 @@ impl Pool {
         req: &AllocRequest,
     ) -> Result<u64> {
         st.regions.tidy();
-        self.settle(heap, &mut st, req.stream)?;
+        self.settle(&mut st)?;
         if let Some(addr) = st.take_object(class, req.size, self.number) {
             st.note_tag(addr, req.tag);
             heap.publish(&st);
             return Ok(addr);
         }
+        self.ask_for_markers(heap.lane, &st, req.stream)?;
         let want = Want { size: slab::slab_size(class), align: SLOT, stream: req.stream };
         self.adopt(heap, &mut st, want)?;
         let (mut st, region) = self.find_own(heap, st, want, req.size)?;
@@ -135,8 +136,11 @@ impl Pool {
     ) -> Result<u64> {
         let block = self.block(heap, &mut st, req, want.align);
         let mut found = None;
-        if self.settle(heap, &mut st, req.stream)? {
+        if self.settle(&mut st)? {
             found = st.cut_for(want.size, want.align, |_| true);
+        }
+        if found.is_none() {
+            self.ask_for_markers(heap.lane, &st, req.stream)?;
         }
         if found.is_none() && self.heap_count.load(Relaxed) > 1 {
             if self.adopt(heap, &mut st, want)? {
@@ -158,11 +162,10 @@ impl Pool {
     }
 
     /// Makes ready whatever of a heap the device has passed since. Returns whether anything was.
-    fn settle(&self, heap: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<bool> {
+    fn settle(&self, st: &mut HeapState) -> Result<bool> {
         if st.waits_for().next().is_none() {
             return Ok(false);
         }
-        self.ask_for_markers(heap.lane, st, stream)?;
         self.order.poll(&*self.driver, st.waits_for())?;
         Ok(st.settle(&self.order, &self.index))
     }

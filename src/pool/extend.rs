@@ -101,7 +101,7 @@ impl Pool {
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
                 // The device has less than the limit allows: see whether moving alone is enough.
                 Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
-                    room = Room { hard: 0, cheap: 0 };
+                    room = Room { hard: 0, cheap: 0, floor: 0 };
                 }
                 // Nothing was to be created: it is mappings that the system has no more of.
                 Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
@@ -202,13 +202,10 @@ impl Pool {
         self.live_now();
         // What waits for another stream is in use as far as this heap is concerned.
         st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
-        let share = st.peak_live / 1000 * u64::from(self.options.slack_permille);
-        let slack = share.max(self.options.slack_floor);
+        let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&self.core).stock.bytes();
-        Room {
-            hard: self.headroom().saturating_add(stock),
-            cheap: (st.peak_live + slack).saturating_sub(st.extents.bytes()),
-        }
+        Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(self.options.slack_floor) }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -235,7 +232,7 @@ impl Pool {
         }
         let planned = plan.creates.iter().sum::<u64>();
         let largest = plan.creates.first().copied().unwrap_or(self.page);
-        let supply = lock(&self.core).stock.supply(&plan.creates, self.page, largest, heap.lane, &self.order);
+        let supply = self.supply(heap, &plan.creates, largest)?;
         let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -268,6 +265,22 @@ impl Pool {
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         self.count_moves(st, plan.moves.len() as u64);
         Ok(Outcome::Done)
+    }
+
+    /// Makes up the planned sizes out of the stock as far as possible. Before anything is created, the device is asked about
+    /// what other streams have left there.
+    fn supply(&self, heap: &Heap, sizes: &[u64], largest: u64) -> Result<Supply> {
+        let mut core = lock(&self.core);
+        let supply = core.stock.supply(sizes, self.page, largest, heap.lane, &self.order);
+        if supply.create.is_empty() || core.stock.bytes() == 0 {
+            return Ok(supply);
+        }
+        let lanes = core.stock.lanes(&self.order);
+        supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+        drop(core);
+        lanes.iter().filter(|&&l| l != heap.lane).for_each(|&l| self.order.want(l));
+        self.order.poll(&*self.driver, lanes)?;
+        Ok(lock(&self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
     }
 
     /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or

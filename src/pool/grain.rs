@@ -51,7 +51,7 @@ impl Pool {
         let stock = lock(&self.core).stock.bytes();
         let after = st.extents.bytes() + growth;
         if st.regions.ready_bytes() + stock < want.size
-            || after <= st.peak_live + st.peak_live / 1000 * STRANDED_PERMILLE
+            || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
             || self.grain(st.grain.halved) == self.page
             || self.grain(st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
         {

@@ -150,7 +150,7 @@ impl Default for PoolOptions {
             wait: false,
             trim_threshold: 0,
             slack_permille: 10,
-            slack_floor: 48 * size::MIB,
+            slack_floor: 32 * size::MIB,
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
             extents_per_request: 32,

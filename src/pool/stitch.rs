@@ -48,6 +48,8 @@ pub(super) struct Room {
     pub(super) hard: u64,
     /// Without hurting utilisation: within the heap's slack.
     pub(super) cheap: u64,
+    /// Rather than move anything: the heap is small, and what is moved once will be moved again and again.
+    pub(super) floor: u64,
 }
 
 /// Prices in microseconds per extent on an H200: map 1 + set-access 24, and create 9 besides (docs/adr/extent-sizes.md).
@@ -65,7 +67,8 @@ pub(super) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], ro
     let missing = need.saturating_sub(got);
     let stitched = Plan { moves: moved, creates: ladder(missing, page, max_extent) };
     let price = |p: &Plan| p.moves.len() as u64 * MOVE_US + p.creates.len() as u64 * CREATE_US;
-    if need <= room.cheap.min(room.hard) && price(&all_new) <= price(&stitched) {
+    let better = need <= room.cheap && price(&all_new) <= price(&stitched);
+    if need <= room.hard && (better || need <= room.floor) {
         return Some(all_new);
     }
     (missing <= room.hard).then_some(stitched)
@@ -135,7 +138,7 @@ mod tests {
 
     fn go(need: u64, have: &[u64], hard: u64, cheap: u64) -> Option<(Vec<u64>, Vec<u64>)> {
         let s = sources(have);
-        let p = plan(need * P, P, 512 * P, &s, Room { hard: hard * P, cheap: cheap * P })?;
+        let p = plan(need * P, P, 512 * P, &s, Room { hard: hard * P, cheap: cheap * P, floor: 0 })?;
         assert!(p.bytes(&s) >= need * P);
         let moves = p.moves.iter().map(|&i| s[i].extent.size / P).collect();
         Some((moves, p.creates.iter().map(|c| c / P).collect()))

@@ -30,6 +30,14 @@ pub(super) struct Want {
     pub(super) stream: StreamHandle,
 }
 
+/// Where a request found its memory.
+enum Found<'a> {
+    /// A live region of the heap itself, which is locked.
+    Here(Locked<'a, HeapState>, u32),
+    /// A block of another heap, handed out.
+    Borrowed(u64),
+}
+
 impl Pool {
     /// Allocates; the memory may be used by work submitted to the request's stream from now on.
     #[inline]
@@ -113,10 +121,11 @@ impl Pool {
             heap.publish(&st);
             return Ok(addr);
         }
-        self.ask_for_markers(heap.lane, &st, req.stream)?;
         let want = Want { size: slab::slab_size(class), align: SLOT, stream: req.stream };
-        self.adopt(heap, &mut st, want)?;
-        let (mut st, region) = self.find_own(heap, st, want, req.size)?;
+        let (mut st, region) = match self.find_region(heap, st, want, req.size, None)? {
+            Found::Here(st, region) => (st, region),
+            Found::Borrowed(_) => return Err(Error::internal("a slab was borrowed")),
+        };
         st.add_slab(class, region, &self.index);
         let addr = st.take_object(class, req.size, self.number);
         if let Some(addr) = addr {
@@ -135,26 +144,10 @@ impl Pool {
         req: &AllocRequest,
     ) -> Result<u64> {
         let block = self.block(heap, &mut st, req, want.align);
-        let mut found = None;
-        if self.settle(&mut st)? {
-            found = st.cut_for(want.size, want.align, |_| true);
-        }
-        if found.is_none() {
-            self.ask_for_markers(heap.lane, &st, req.stream)?;
-        }
-        if found.is_none() && self.heap_count.load(Relaxed) > 1 {
-            if self.adopt(heap, &mut st, want)? {
-                found = st.cut_for(want.size, want.align, |_| true);
-            }
-            if found.is_none() {
-                if let Some(addr) = self.borrow(heap, want, block)? {
-                    return Ok(addr);
-                }
-            }
-        }
-        let (mut st, region) = match found {
-            Some(r) => (st, r),
-            None => self.find_own(heap, st, want, req.size)?,
+        self.settle(&mut st)?;
+        let (mut st, region) = match self.find_region(heap, st, want, req.size, Some(block))? {
+            Found::Here(st, region) => (st, region),
+            Found::Borrowed(addr) => return Ok(addr),
         };
         let addr = st.hand_out(region, block, &self.index);
         heap.publish(&st);
@@ -213,10 +206,7 @@ impl Pool {
     /// nothing is mapped or unmapped. Only memory that the device has passed, or of the same stream. Returns whether it
     /// found any.
     fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
-        if self.heap_count.load(Relaxed) < 2 {
-            return Ok(false);
-        }
-        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
+        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
             let Some(mut from) = other.try_lock() else { continue };
             self.refresh(me, other, &mut from, want.stream)?;
             let Some(run) = self.whole_run(me, other.number, &from, want) else {
@@ -268,7 +258,10 @@ impl Pool {
     }
 
     /// A block out of another heap's free memory: settled, or freed there by this very stream.
-    fn borrow(&self, me: &Heap, want: Want, block: Block) -> Result<Option<u64>> {
+    fn borrow(&self, me: &Heap, mine: &mut HeapState, want: Want, block: Block) -> Result<Option<u64>> {
+        if self.heap_count.load(Relaxed) < 2 || !mine.borrowing.again() {
+            return Ok(None);
+        }
         for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
             let Some(mut st) = other.try_lock() else { continue };
             let found =
@@ -279,27 +272,47 @@ impl Pool {
             if let Some(r) = found {
                 let addr = st.hand_out(r, block, &self.index);
                 other.publish(&st);
+                mine.borrowing.ended(true);
                 return Ok(Some(addr));
             }
         }
+        mine.borrowing.ended(false);
         Ok(None)
     }
 
-    /// A live region in the heap itself, by stitching and growing; gives free memory back everywhere and waits for
-    /// the device before it gives up.
-    fn find_own<'a>(
+    /// A live region for a request that the thread's heap had no object or block for: its own free memory, what is still
+    /// mapped elsewhere, other heaps' memory (with a `block` for it, also a single block), and then by stitching and growing;
+    /// gives free memory back everywhere and waits for the device before it gives up.
+    fn find_region<'a>(
         &self,
         heap: &'a Heap,
         mut st: Locked<'a, HeapState>,
         want: Want,
         requested: u64,
-    ) -> Result<(Locked<'a, HeapState>, u32)> {
+        block: Option<Block>,
+    ) -> Result<Found<'a>> {
         for attempt in 0.. {
             if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
-                return Ok((st, r));
+                return Ok(Found::Here(st, r));
+            }
+            while self.flip_back(heap, &mut st, want) {
+                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                    return Ok(Found::Here(st, r));
+                }
+            }
+            if attempt == 0 {
+                self.ask_for_markers(heap.lane, &st, want.stream)?;
+                if self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
+                    if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                        return Ok(Found::Here(st, r));
+                    }
+                }
+                if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b)).transpose()?.flatten() {
+                    return Ok(Found::Borrowed(addr));
+                }
             }
             if let Some(r) = self.extend(heap, &mut st, want)? {
-                return Ok((st, r));
+                return Ok(Found::Here(st, r));
             }
             heap.publish(&st);
             drop(st);
@@ -316,6 +329,35 @@ impl Pool {
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
         Err(self.out_of_memory(requested))
+    }
+
+    /// Memory that has a marker already is often ready within microseconds, sooner than anything could be mapped. Asks the
+    /// device a few times, unless that has been in vain of late. Returns whether anything has become ready.
+    fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
+        const QUERIES: u32 = 24;
+        if st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.patience.again() {
+            return Ok(false);
+        }
+        for _ in 0..QUERIES {
+            self.order.poll(&*self.driver, st.waits_for())?;
+            if st.settle(&self.order, &self.index) {
+                st.patience.ended(true);
+                return Ok(true);
+            }
+        }
+        st.patience.ended(false);
+        Ok(false)
+    }
+
+    /// Looks into other heaps for whole extents, unless that has been in vain of late: it takes their locks, and their
+    /// threads' time.
+    fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
+        if self.heap_count.load(Relaxed) < 2 || !st.others.again() {
+            return Ok(false);
+        }
+        let found = self.adopt(heap, st, want)?;
+        st.others.ended(found);
+        Ok(found)
     }
 
     /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as that takes, within

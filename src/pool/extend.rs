@@ -53,11 +53,6 @@ impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
     /// limit and the device.
     pub(super) fn extend(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
-        while self.flip_back(heap, st, want) {
-            if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
-                return Ok(Some(r));
-            }
-        }
         self.reap_surplus(heap, want.stream)?;
         let anchor = self.anchor(st, want);
         if anchor.is_some() {

@@ -17,8 +17,8 @@ use crate::base::size::human;
 /// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the most it has had live.
 const STRANDED_PERMILLE: u64 = 15;
 /// The grain becomes no finer than a live block's mean size divided by this: half an extent stranded at each end of
-/// one is a 32nd then.
-const PIECES_OF_MEAN: u64 = 32;
+/// one is a 48th then.
+const PIECES_OF_MEAN: u64 = 48;
 /// How large new extents are.
 #[derive(Default)]
 pub(super) struct Grain {

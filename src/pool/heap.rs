@@ -15,6 +15,7 @@ use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs};
+use super::trial::Trial;
 use super::waiting::Waiting;
 use crate::base::size::MIB;
 use crate::base::sync::AtomicU64;
@@ -125,6 +126,10 @@ pub(super) struct HeapState {
     unasked: u32,
     pub(super) memo: Memo,
     pub(super) grain: Grain,
+    /// Whether it has been of use to wait for markers, to look for extents and for blocks in other heaps.
+    pub(super) patience: Trial,
+    pub(super) others: Trial,
+    pub(super) borrowing: Trial,
 }
 
 impl HeapState {
@@ -151,6 +156,9 @@ impl HeapState {
             peak_live: 0,
             memo: Memo::default(),
             grain: Grain::default(),
+            patience: Trial::default(),
+            others: Trial::default(),
+            borrowing: Trial::default(),
         }
     }
 

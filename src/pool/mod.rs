@@ -58,6 +58,7 @@ mod stitch;
 mod stock;
 mod streams;
 mod tag;
+mod trial;
 mod trim;
 mod validate;
 mod waiting;
@@ -149,11 +150,11 @@ impl Default for PoolOptions {
             prealloc: 0,
             wait: false,
             trim_threshold: 0,
-            slack_permille: 10,
+            slack_permille: 20,
             slack_floor: 32 * size::MIB,
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
-            extents_per_request: 32,
+            extents_per_request: 40,
             max_aliases: 60_000,
             watch: true,
             log_decisions: false,

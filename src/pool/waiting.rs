@@ -100,6 +100,11 @@ impl HeapState {
         self.waiting.queues.iter().filter_map(|q| q.1.back()).map(|w| w.tag).filter(|&t| !order.marked(t))
     }
 
+    /// Whether a marker is on its way that will make something ready.
+    pub(super) fn about_to_settle(&self, order: &Order) -> bool {
+        self.waiting.queues.iter().filter_map(|q| q.1.front()).any(|w| order.marked(w.tag))
+    }
+
     /// Makes ready whatever the device is known to have passed. Returns whether anything was.
     pub(super) fn settle(&mut self, order: &Order, index: &Index) -> bool {
         let mut any = false;

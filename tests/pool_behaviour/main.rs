@@ -9,5 +9,6 @@ mod devices;
 mod footprint;
 mod order;
 mod pointers;
+mod quick;
 mod resize;
 mod sizes;

@@ -37,7 +37,7 @@ struct Findings {
 /// all its work pending, and the next one has its handle. Every other run asks the driver which stream it is. `lie` is told
 /// to the driver first.
 fn run(seed: u64, wait: bool, lie: fn(&Fault)) -> Findings {
-    let options = PoolOptions { limit: LIMIT, wait, watch: seed % 2 == 0, ..PoolOptions::default() };
+    let options = PoolOptions { limit: LIMIT, wait, watch: seed.is_multiple_of(2), ..PoolOptions::default() };
     let rig = Rig::new(late(seed, 256 * MIB), options);
     lie(&rig.fault);
     let mut streams = [rig.stream(), rig.stream()];

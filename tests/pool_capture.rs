@@ -406,6 +406,7 @@ fn a_capture_that_begins_between_two_hits_is_noticed_and_so_is_its_end() {
             for round in 0..3 {
                 assert_eq!(pair(size), p, "a hit");
                 // What is pending when the graph runs.
+                rig.host.hold(D, s).unwrap();
                 rig.fill(s, p, size, round);
                 rig.host.begin_capture(s).unwrap();
                 let in_capture = rig.malloc(size, s);
@@ -424,6 +425,7 @@ fn a_capture_that_begins_between_two_hits_is_noticed_and_so_is_its_end() {
                 assert_eq!(pair(size), kept, "what is freed in a capture stays the captures'");
                 rig.free(first, s);
                 assert!(rig.host.end_capture(s).unwrap());
+                rig.host.release(D, s).unwrap();
                 rig.books();
             }
         }

@@ -141,7 +141,7 @@ impl Scene {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions { wait: true, ..PoolOptions::default() }
+    PoolOptions { wait: true, first_extent: 2 * MIB, max_extent: 2 * MIB, slack_floor: 0, ..PoolOptions::default() }
 }
 
 /// Runs `f` during captures on devices that are early and late, told and not; every other one where the driver is asked

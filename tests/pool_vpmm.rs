@@ -26,6 +26,7 @@ fn walk(spare: u64) -> Walk {
     let options = PoolOptions {
         va_size: 1 << 30,
         max_extent: P,
+        first_extent: P,
         prealloc: (11 + spare) * P,
         slack_permille: 0,
         ..PoolOptions::default()
@@ -112,8 +113,14 @@ fn zombies_stay_mapped_until_the_stream_has_passed_them() {
     let host = HostDriver::new(HostOptions { bytes_per_device: 64 * P, ..HostOptions::simulation(3) }).unwrap();
     let stream = StreamHandle::LEGACY;
     let driver: Arc<dyn Driver> = host.clone();
-    let options =
-        PoolOptions { va_size: 1 << 30, max_extent: P, prealloc: 8 * P, slack_permille: 0, ..PoolOptions::default() };
+    let options = PoolOptions {
+        va_size: 1 << 30,
+        max_extent: P,
+        first_extent: P,
+        prealloc: 8 * P,
+        slack_permille: 0,
+        ..PoolOptions::default()
+    };
     let pool = Pool::new(driver, DeviceId(0), options).unwrap();
     let malloc = |pages: u64| pool.malloc(&AllocRequest { size: pages * P, stream, ..Default::default() }).unwrap();
     let (a, _b, c) = (malloc(4), malloc(1), malloc(3));

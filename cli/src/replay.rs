@@ -80,6 +80,8 @@ pub struct PassReport {
     pub failures: u64,
     /// Time ÷ operations.
     pub mean_ns_per_op: f64,
+    /// Driver calls the operations made, by name; those made are listed.
+    pub driver_calls: BTreeMap<&'static str, u64>,
 }
 
 /// Runs the command; `Ok(false)` when operations failed.
@@ -174,6 +176,8 @@ pub struct Pass {
     pub peak_mapped: u64,
     /// Of the operations alone.
     pub time: Duration,
+    /// Made during it.
+    pub driver_calls: BTreeMap<&'static str, u64>,
 }
 
 impl<'a> Replay<'a> {
@@ -207,10 +211,10 @@ impl<'a> Replay<'a> {
             time += start.elapsed();
             bar.inc(ops.len() as u64);
         }
-        self.count_driver_calls(&before);
+        let driver_calls = self.driver_calls_since(&before);
         let peak_mapped = self.ctx.stats(self.device)?.peak_mapped;
         self.free_the_rest()?;
-        Ok(Pass { failures, peak_mapped, time })
+        Ok(Pass { failures, peak_mapped, time, driver_calls })
     }
 
     /// The timed part. `first` is the index of `ops[0]` in the log; the result is how many operations failed.
@@ -255,11 +259,18 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn count_driver_calls(&mut self, before: &[(&'static str, u64)]) {
+    /// Calls made since `before`, also added to those of all passes.
+    fn driver_calls_since(&mut self, before: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
         let before: BTreeMap<_, _> = before.iter().copied().collect();
+        let mut made = BTreeMap::new();
         for (name, count) in self.ctx.driver_calls() {
-            *self.driver_calls.entry(name).or_default() += count - before.get(name).copied().unwrap_or(0);
+            let new = count - before.get(name).copied().unwrap_or(0);
+            *self.driver_calls.entry(name).or_default() += new;
+            if new > 0 {
+                made.insert(name, new);
+            }
         }
+        made
     }
 
     fn report(self, args: &Args, passes: Vec<Pass>) -> Report {
@@ -270,6 +281,7 @@ impl<'a> Replay<'a> {
             peak_mapped_bytes: p.peak_mapped,
             failures: p.failures,
             mean_ns_per_op: mean_ns(p.time, ops_per_pass),
+            driver_calls: p.driver_calls.clone(),
         };
         Report {
             file: args.file.display().to_string(),

@@ -1,7 +1,7 @@
 //! The configuration in force, and where each value came from.
 
 use gpumem::base::size;
-use gpumem::context::config::{Backend, Config, Limit, Prealloc, Reuse};
+use gpumem::context::config::{Backend, Config, Limit, Prealloc, Reuse, StreamCheck};
 use serde::Serialize;
 
 /// One setting.

@@ -121,7 +121,7 @@ pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
 pub extern "C" fn gpumem_free(ptr: *mut c_void) {
     let freed = guard::run_hit(
         || Context::started().is_some_and(|ctx| ctx.free_hit(address(ptr), None)),
-        || if ptr.is_null() { Ok(()) } else { Context::global()?.free(address(ptr)) },
+        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_anyhow(address(ptr), None) },
     );
     if let Err(e) = freed {
         report_free("gpumem_free", ptr, &e);
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out
     guard_hit(hit, || {
         not_null(out, "out")?;
         let request = Request { size: bytes as u64, stream: stream(s), ..Request::default() };
-        let ptr = Context::global()?.malloc(&request)?;
+        let ptr = Context::global()?.malloc_search(&request)?;
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(ptr)) };
         Ok(())
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out
 pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard_hit(
         || Context::started().is_some_and(|ctx| ctx.free_hit(address(ptr), Some(stream(s)))),
-        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_async(address(ptr), stream(s)) },
+        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_anyhow(address(ptr), Some(stream(s))) },
     )
 }
 

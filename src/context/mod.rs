@@ -230,29 +230,54 @@ impl Context {
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.
     #[inline]
     pub fn malloc(&self, req: &Request) -> Result<u64> {
+        if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 {
+            let hit = match req.device {
+                None => self.malloc_hit(req.size, req.stream),
+                // A created stream of another device is unknown to this one's pool, so it is no hit.
+                Some(dev) if self.config.pool => {
+                    let pool = self.pools.get(dev.0 as usize).and_then(OnceLock::get);
+                    pool.and_then(|p| p.malloc_hit(req.size, req.stream.canonical()))
+                }
+                Some(_) => None,
+            };
+            if let Some(ptr) = hit {
+                return Ok(ptr.get());
+            }
+        }
+        self.malloc_search(req)
+    }
+
+    /// As [`Self::malloc`], for a request that was no hit, or may be none.
+    pub fn malloc_search(&self, req: &Request) -> Result<u64> {
         let stream = req.stream.canonical();
         let device = self.device_of(req.device, stream)?;
         if !self.config.pool {
             return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
         }
         let Request { size, align, flags, tag, .. } = *req;
-        self.pool(device)?.malloc(&AllocRequest { size, align, stream, flags, tag })
+        self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag })
     }
 
     /// Frees in the order of the stream it was allocated on. Null is allowed and does nothing.
     #[inline]
     pub fn free(&self, ptr: u64) -> Result<()> {
-        self.free_on(ptr, None)
+        match self.free_hit(ptr, None) {
+            true => Ok(()),
+            false => self.free_anyhow(ptr, None),
+        }
     }
 
     /// Frees in the order of `stream`: all use of the memory has been submitted to `stream` or ordered before it.
     #[inline]
     pub fn free_async(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        self.free_on(ptr, Some(stream))
+        match self.free_hit(ptr, Some(stream)) {
+            true => Ok(()),
+            false => self.free_anyhow(ptr, Some(stream)),
+        }
     }
 
-    #[inline]
-    fn free_on(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+    /// As [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no hit.
+    pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         if ptr == 0 {
             return Ok(());
         }
@@ -261,7 +286,7 @@ impl Context {
         } else {
             self.owner(ptr, "free").and_then(|pool| {
                 let stream = stream.map(|s| self.stream_for(pool, s)).transpose()?;
-                pool.free(ptr, stream)
+                pool.free_anyhow(ptr, stream)
             })
         };
         match freed {
@@ -284,9 +309,9 @@ impl Context {
                 0 => Ok(()),
                 n => self.driver.copy_async(old.device, new, ptr, n, stream),
             };
-            return match copied.and_then(|()| self.free_on(ptr, Some(stream))) {
+            return match copied.and_then(|()| self.free_anyhow(ptr, Some(stream))) {
                 Ok(()) => Ok(new),
-                Err(e) => self.free_on(new, Some(stream)).and(Err(e)),
+                Err(e) => self.free_anyhow(new, Some(stream)).and(Err(e)),
             };
         }
         let pool = self.owner(ptr, "realloc")?;

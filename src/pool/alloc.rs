@@ -32,12 +32,18 @@ pub(super) struct Want {
 
 impl Pool {
     /// Allocates; the memory may be used by work submitted to the request's stream from now on.
+    #[inline]
     pub fn malloc(&self, req: &AllocRequest) -> Result<u64> {
         if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 {
             if let Some(addr) = self.malloc_hit(req.size, req.stream) {
                 return Ok(addr.get());
             }
         }
+        self.malloc_search(req)
+    }
+
+    /// As [`Self::malloc`], for a request that was no hit, or may be none.
+    pub fn malloc_search(&self, req: &AllocRequest) -> Result<u64> {
         let align = if req.align == 0 { SMALL_MIN } else { req.align };
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(Error::invalid(format!(
@@ -101,12 +107,13 @@ impl Pool {
         req: &AllocRequest,
     ) -> Result<u64> {
         st.regions.tidy();
-        self.settle(heap, &mut st, req.stream)?;
+        self.settle(&mut st)?;
         if let Some(addr) = st.take_object(class, req.size, self.number) {
             st.note_tag(addr, req.tag);
             heap.publish(&st);
             return Ok(addr);
         }
+        self.ask_for_markers(heap.lane, &st, req.stream)?;
         let want = Want { size: slab::slab_size(class), align: SLOT, stream: req.stream };
         self.adopt(heap, &mut st, want)?;
         let (mut st, region) = self.find_own(heap, st, want, req.size)?;
@@ -129,8 +136,11 @@ impl Pool {
     ) -> Result<u64> {
         let block = self.block(heap, &mut st, req, want.align);
         let mut found = None;
-        if self.settle(heap, &mut st, req.stream)? {
+        if self.settle(&mut st)? {
             found = st.cut_for(want.size, want.align, |_| true);
+        }
+        if found.is_none() {
+            self.ask_for_markers(heap.lane, &st, req.stream)?;
         }
         if found.is_none() && self.heap_count.load(Relaxed) > 1 {
             if self.adopt(heap, &mut st, want)? {
@@ -152,11 +162,10 @@ impl Pool {
     }
 
     /// Makes ready whatever of a heap the device has passed since. Returns whether anything was.
-    fn settle(&self, heap: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<bool> {
+    fn settle(&self, st: &mut HeapState) -> Result<bool> {
         if st.waits_for().next().is_none() {
             return Ok(false);
         }
-        self.ask_for_markers(heap.lane, st, stream)?;
         self.order.poll(&*self.driver, st.waits_for())?;
         Ok(st.settle(&self.order, &self.index))
     }

@@ -85,7 +85,7 @@ fn stitch(n: u64) -> Part {
     let sources: Vec<Source> = (0..n).map(source).collect();
     let need = (sources.iter().map(|s| s.extent.size).sum::<u64>() / 3).next_multiple_of(2 * MIB);
     part(format!("stitch/plan, {n} sources"), move || {
-        let room = Room { hard: u64::MAX, cheap: 0 };
+        let room = Room { hard: u64::MAX, cheap: 0, floor: 0 };
         plan(black_box(need), 2 * MIB, 64 * MIB, &sources, room).map_or(0, |p| p.moves.len() as u64)
     })
 }

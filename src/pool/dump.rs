@@ -60,9 +60,10 @@ impl Pool {
         let core = lock(&self.core);
         let mut add = |addr, size, sign, note: String| pieces.push(Piece { addr, size, sign, note });
         core.holes.iter().for_each(|(a, l)| add(a, l, "*", String::new()));
-        core.zombies
+        core.aliases
             .iter()
-            .for_each(|z| add(z.addr, z.size, "!", format!("after lane {} epoch {}", z.tag.lane(), z.tag.epoch())));
+            .for_each(|(a, l, t)| add(a, l, "!", format!("after lane {} epoch {}", t.lane(), t.epoch())));
+        core.zombies.iter().for_each(|z| add(z.addr, z.size, "!", "never used".into()));
         core.dedicated.values().for_each(|d| add(d.va, d.reserved, "=", format!("{} mapped", human(d.mapped))));
         core.graves.iter().for_each(|g| add(g.va, g.reserved, "!", "dedicated, freed".into()));
         pieces.sort_unstable_by_key(|p| p.addr);

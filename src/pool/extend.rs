@@ -1,28 +1,28 @@
 //! Carrying a stitch out: mapping moved and created extents at one run of addresses.
 //!
 //! All driver calls that can fail come before the first change of the pool's own state, so a failure is undone by
-//! unmapping addresses nobody has seen. Moved extents stay mapped at their old addresses too until the device has
-//! passed their last use there: the old addresses are zombies meanwhile.
+//! unmapping addresses nobody has seen. Moved extents stay mapped at their old addresses too, so that they can come back
+//! to them for nothing (`flip.rs`).
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::RunId;
 use super::alloc::Want;
 use super::bins::NONE;
 use super::extent::Extent;
 use super::heap::{Heap, HeapState};
 use super::heap_lock::Locked;
-use super::mapping::REAP_BATCH;
 use super::order::Tag;
 use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
 use super::stock::Supply;
-use super::{lock, too_large, Pool, Zombie};
+use super::{lock, too_large, Core, Pool};
 use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Where a stitched run goes: behind a free region at a span's end, or nowhere in particular.
+/// A free region at a span's end that a stitched run continues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
     region: u32,
@@ -32,7 +32,15 @@ pub(super) struct Anchor {
 }
 
 /// Heaps whose locks are held while their extents move.
-type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
+pub(super) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
+
+/// How a run comes to its addresses.
+pub(super) enum Arrival<'a> {
+    /// Just mapped there.
+    New { va: u64, run: &'a [Extent] },
+    /// Mapped there still.
+    Back { run: RunId },
+}
 
 /// What became of a plan.
 enum Outcome {
@@ -45,8 +53,12 @@ impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
     /// limit and the device.
     pub(super) fn extend(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
-        self.mark_zombies(heap, want.stream)?;
-        self.reap(REAP_BATCH)?;
+        while self.flip_back(heap, st, want) {
+            if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                return Ok(Some(r));
+            }
+        }
+        self.reap_surplus(heap, want.stream)?;
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
             if let Outcome::Done = self.extend_at(heap, st, want, anchor)? {
@@ -66,8 +78,13 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
         let mut may_wait = self.options.wait;
+        let mut reaped = false;
         let mut room = self.room(st, want.size);
-        let largest = self.largest_extent(want.size);
+        let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&self.core).stock.bytes();
+        if need > movable {
+            self.refine(st, want, need - movable);
+        }
+        let largest = self.largest_extent(st, want.size);
         loop {
             let Some(plan) = plan(need, self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
@@ -84,7 +101,11 @@ impl Pool {
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
                 // The device has less than the limit allows: see whether moving alone is enough.
                 Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
-                    room = Room { hard: 0, cheap: 0 };
+                    room = Room { hard: 0, cheap: 0, floor: 0 };
+                }
+                // Nothing was to be created: it is mappings that the system has no more of.
+                Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
+                    self.reap(usize::MAX)?;
                 }
                 Err(e) if e.status == Status::OutOfMemory => break,
                 Err(e) => return Err(e),
@@ -96,7 +117,7 @@ impl Pool {
         Ok(Outcome::Done)
     }
 
-    /// The free region at a span's end that leaves least to add.
+    /// The free region at a span's end that leaves least to add, with room for that.
     fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let core = lock(&self.core);
         let mut best: Option<Anchor> = None;
@@ -179,20 +200,12 @@ impl Pool {
     /// started afresh, so that a workload that repeats is decided alike each time.
     fn room(&self, st: &mut HeapState, size: u64) -> Room {
         self.live_now();
-        st.peak_live = st.peak_live.max(st.live_bytes + size);
+        // What waits for another stream is in use as far as this heap is concerned.
+        st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&self.core).stock.bytes();
-        Room {
-            hard: self.headroom().saturating_add(stock),
-            cheap: (st.peak_live + slack).saturating_sub(st.extents.bytes()),
-        }
-    }
-
-    /// The largest extent to create for a request of `size` bytes: a power of two. Extents a fraction of the request
-    /// keep the memory movable when part of it is free; larger ones are cheaper to map (docs/adr/extent-sizes.md).
-    fn largest_extent(&self, size: u64) -> u64 {
-        let cap = (size / self.options.extents_per_request.max(1)).min(self.options.max_extent).max(self.page);
-        1 << (63 - cap.leading_zeros())
+        Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(self.options.slack_floor) }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -219,7 +232,7 @@ impl Pool {
         }
         let planned = plan.creates.iter().sum::<u64>();
         let largest = plan.creates.first().copied().unwrap_or(self.page);
-        let supply = lock(&self.core).stock.supply(&plan.creates, self.page, largest, heap.lane, &self.order);
+        let supply = self.supply(heap, &plan.creates, largest)?;
         let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -229,7 +242,6 @@ impl Pool {
                 return other.map(|_| Outcome::NoRoom);
             }
         };
-        let len = run.iter().map(|e| e.size).sum();
 
         // From here on nothing fails: the driver has done its part.
         let mut order = if waited { self.order.tag(heap.lane) } else { Tag::SETTLED };
@@ -237,49 +249,38 @@ impl Pool {
             // Of another lane only when settled.
             order = if self.order.settled(*tag) { order } else { order.later(*tag) };
         }
-        let mut zombies = Vec::with_capacity(plan.moves.len());
-        // From high to low addresses: what is left of a region before the cut keeps its number.
-        let mut taken: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
-        taken.sort_unstable_by_key(|s| std::cmp::Reverse(s.addr));
-        for s in taken {
-            let from = match others.get_mut(&s.heap) {
-                Some((_, guard)) => &mut **guard,
-                None => &mut *st,
-            };
-            let tag = take_out(from, s);
-            if tag.lane() == heap.lane {
-                order = order.later(tag);
-            }
-            zombies.push(Zombie { addr: s.addr, size: s.extent.size, tag });
-        }
         self.say(|| {
             let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
             let place = if anchor.is_some() { "behind a free region" } else { "at addresses of its own" };
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
                 heap.number,
-                human(len),
+                human(run.iter().map(|e| e.size).sum()),
                 human(want.size),
             )
         });
-        let region = st.regions.add(va, len);
-        let mut at = va;
-        for extent in run {
-            st.extents.insert(at, extent);
-            at += extent.size;
-        }
-        st.regions.make_ready(region, order);
+        let moves = pieces(plan.moves.iter().map(|&i| &sources[i]).collect());
+        let run = commit(&mut lock(&self.core), heap.number, st, others, moves, order, Arrival::New { va, run: &run });
+        st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
-        st.moves += zombies.len() as u64;
-        if !zombies.is_empty() {
-            self.counters.stitches.fetch_add(1, Relaxed);
-            self.counters.moved.fetch_add(zombies.len() as u64, Relaxed);
-            self.counters.zombie_bytes.fetch_add(zombies.iter().map(|z| z.size).sum(), Relaxed);
-            lock(&self.core).zombies.extend(zombies);
-            // Without a marker the zombies would wait for a later one, no worse.
-            let _ = self.mark_zombies(heap, want.stream);
-        }
+        self.count_moves(st, plan.moves.len() as u64);
         Ok(Outcome::Done)
+    }
+
+    /// Makes up the planned sizes out of the stock as far as possible. Before anything is created, the device is asked about
+    /// what other streams have left there.
+    fn supply(&self, heap: &Heap, sizes: &[u64], largest: u64) -> Result<Supply> {
+        let mut core = lock(&self.core);
+        let supply = core.stock.supply(sizes, self.page, largest, heap.lane, &self.order);
+        if supply.create.is_empty() || core.stock.bytes() == 0 {
+            return Ok(supply);
+        }
+        let lanes = core.stock.lanes(&self.order);
+        supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+        drop(core);
+        lanes.iter().filter(|&&l| l != heap.lane).for_each(|&l| self.order.want(l));
+        self.order.poll(&*self.driver, lanes)?;
+        Ok(lock(&self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
     }
 
     /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
@@ -296,7 +297,9 @@ impl Pool {
         let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
         let created: u64 = supply.create.iter().sum();
         let len = plan.bytes(sources) - planned + stocked + created;
-        let Some(va) = self.take_addresses(anchor.map(|a| a.end), len, want.align)? else { return Ok(None) };
+        let Some(va) = self.take_addresses(anchor.map(|a| a.end), len, want.align)? else {
+            return Ok(None);
+        };
         let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
@@ -307,6 +310,7 @@ impl Pool {
         let mut st = heap.lock();
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         let want = Want { size, align: GRANULE, stream: crate::base::StreamHandle::LEGACY };
+        st.grain.ahead = true;
         match self.extend(heap, &mut st, want)? {
             Some(r) => {
                 st.regions.make_ready(r, Tag::SETTLED);
@@ -333,7 +337,7 @@ impl Pool {
             }
             let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let Some(plan) = plan(need, self.page, self.largest_extent(size), &sources, self.room(st, need)) else {
+            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
                 return Ok(false);
             };
             match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, want) {
@@ -358,12 +362,73 @@ impl Pool {
     }
 }
 
-/// Takes a wholly free extent out of its heap: region, extent and all. Returns when its memory was last used.
-pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Tag {
+/// The part of a stitch that cannot fail, the driver having done its part: `pieces` leave their regions, and the run
+/// becomes a ready region, last used at `order` or when they were. Returns the run's number.
+pub(super) fn commit(
+    core: &mut Core,
+    number: u32,
+    st: &mut HeapState,
+    others: &mut Others<'_>,
+    mut pieces: Vec<Piece>,
+    mut order: Tag,
+    arrival: Arrival<'_>,
+) -> RunId {
+    // From high to low addresses: what is left of a region before the cut keeps its number.
+    pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
+    for p in pieces {
+        let from = match others.get_mut(&p.heap) {
+            Some((_, guard)) => &mut **guard,
+            None => &mut *st,
+        };
+        let tag = from.regions.get(p.region).order;
+        from.extents.remove_within(p.addr, p.end, |e| core.aliases.leave(e, tag));
+        let cut = from.regions.cut(p.region, p.addr, p.end - p.addr);
+        from.regions.remove(cut);
+        if p.heap == number || tag.lane() == st.lane {
+            order = order.later(tag);
+        }
+    }
+    let run = match arrival {
+        Arrival::New { va, run } => core.aliases.add_run(va, run),
+        Arrival::Back { run } => {
+            core.aliases.take_back(run);
+            run
+        }
+    };
+    let (start, end) = core.aliases.bounds(run);
+    st.extents.insert_all(core.aliases.run(run));
+    let region = st.regions.add(start, end.saturating_sub(start));
+    st.regions.make_ready(region, order);
+    run
+}
+
+/// Neighbouring extents that leave one free region together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) heap: u32,
+    pub(super) region: u32,
+    pub(super) addr: u64,
+    pub(super) end: u64,
+}
+
+/// The sources as pieces; those that follow each other in the list and in memory are one.
+fn pieces(mut sources: Vec<&Source>) -> Vec<Piece> {
+    sources.sort_unstable_by_key(|s| s.addr);
+    let mut pieces: Vec<Piece> = Vec::with_capacity(sources.len());
+    for s in sources {
+        let end = s.addr + s.extent.size;
+        match pieces.last_mut() {
+            Some(p) if p.end == s.addr && p.region == s.region && p.heap == s.heap => p.end = end,
+            _ => pieces.push(Piece { heap: s.heap, region: s.region, addr: s.addr, end }),
+        }
+    }
+    pieces
+}
+
+/// Takes a wholly free extent out of its heap: region, extent and all.
+pub(super) fn take_out(st: &mut HeapState, s: &Source) {
     st.extents.remove(s.addr);
-    let tag = st.regions.get(s.region).order;
     let cut = st.regions.cut(s.region, s.addr, s.extent.size);
     st.regions.remove(cut);
     st.note_taken();
-    tag
 }

@@ -32,10 +32,16 @@ fn note_user(st: &mut HeapState, ptr: u64, lane: u32) {
 
 impl Pool {
     /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is `None`.
+    #[inline]
     pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
-        if self.free_hit(ptr, stream) {
-            return Ok(());
+        match self.free_hit(ptr, stream) {
+            true => Ok(()),
+            false => self.free_anyhow(ptr, stream),
         }
+    }
+
+    /// As [`Self::free`], for one that was no hit.
+    pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         // The freeing stream's lane comes first: finding it may take the registry's lock, which ranks below a heap's.
         // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
         // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.

@@ -8,8 +8,10 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::extent::Extents;
+use super::grain::Grain;
 use super::heap_lock::{Lock, Locked};
 use super::index::{Entry, Index, SLOT};
+use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs};
@@ -40,14 +42,14 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    pub(super) fn new(number: u32, lane: u32, of_captures: bool) -> Heap {
+    pub(super) fn new(number: u32, lane: u32, of_captures: bool, page: u64) -> Heap {
         Heap {
             number,
             lane,
             of_captures,
             live: AtomicU64::new(0),
             free: AtomicU64::new(0),
-            state: Lock::new(HeapState::new(number, lane)),
+            state: Lock::new(HeapState::new(number, lane, page)),
         }
     }
 
@@ -121,15 +123,17 @@ pub(super) struct HeapState {
     /// Bytes freed in the heap's own order since its last batch, and how many batches were marked since somebody asked.
     unmarked: u64,
     unasked: u32,
+    pub(super) memo: Memo,
+    pub(super) grain: Grain,
 }
 
 impl HeapState {
-    fn new(number: u32, lane: u32) -> HeapState {
+    fn new(number: u32, lane: u32, page: u64) -> HeapState {
         HeapState {
             number,
             lane,
             regions: Regions::new(),
-            extents: Extents::default(),
+            extents: Extents::of_pages(page),
             slabs: Slabs::new(),
             waiting: Waiting::default(),
             waiting_bytes: 0,
@@ -145,6 +149,8 @@ impl HeapState {
             frees: 0,
             moves: 0,
             peak_live: 0,
+            memo: Memo::default(),
+            grain: Grain::default(),
         }
     }
 
@@ -239,13 +245,22 @@ impl HeapState {
         Some(self.cut_at(r, size, align))
     }
 
-    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them.
+    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them: from its start, or from its end
+    /// where that leaves more extents whole.
     pub(super) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
         let region = self.regions.get(r);
-        let start = region.addr.next_multiple_of(align);
+        let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
         let room = region.end() - start;
         let size = if room - size < MIN_SPLIT { room } else { size };
-        let cut = self.regions.cut(r, start, size);
+        let page = self.extents.page();
+        let mut from = start;
+        if room - size >= page && size >= page {
+            let (end, back) = (region.end(), (region.end() - size) & !(align - 1));
+            if self.extents.whole_bytes(start, back) > self.extents.whole_bytes(start + size, end) {
+                from = back;
+            }
+        }
+        let cut = self.regions.cut(r, from, size);
         self.note_taken();
         cut
     }

@@ -3,18 +3,18 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::Claim;
 use super::extent::Extent;
 use super::heap::Heap;
-use super::order::Tag;
 use super::{lock, too_large, Pool, Zombie};
 use crate::base::size::human;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Most zombies that one slow-path call unmaps, unless half of all are more: no caller pays for all of a large stitch,
-/// and the queue still drains faster than stitches fill it.
-pub(super) const REAP_BATCH: usize = 256;
+/// How many aliases a slow-path call unmaps at least when there are too many: finding them has its price too.
+const REAP_BATCH: usize = 256;
 
 impl Pool {
     /// Takes addresses for a run: right at `behind` when that is given (`None` if there is no room), else wherever
@@ -49,16 +49,6 @@ impl Pool {
         }
     }
 
-    /// Marks the stream's own order if zombies of it wait for a marker, so that they can go soon.
-    pub(super) fn mark_zombies(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
-        let waits = |z: &Zombie| z.tag.lane() == heap.lane && !self.order.marked(z.tag);
-        let pending = self.counters.zombie_bytes.load(Relaxed) > 0 && lock(&self.core).zombies.iter().any(waits);
-        if pending {
-            self.order.mark(&*self.driver, heap.lane, stream)?;
-        }
-        Ok(())
-    }
-
     /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing, and then the `len`
     /// bytes of addresses are holes again.
     pub(super) fn map_run(
@@ -79,7 +69,7 @@ impl Pool {
         let done = (|| {
             for &size in creates {
                 let handle = self.driver.phys_create(self.dev, size, PhysFlags::default())?;
-                run.push(Extent { handle, size });
+                run.push(Extent { handle, size, id: u32::MAX });
             }
             for e in &run {
                 self.driver.map(self.dev, va + mapped, e.size, e.handle)?;
@@ -104,6 +94,10 @@ impl Pool {
             });
         }
         self.note_peak();
+        if first_new < run.len() {
+            let mut core = lock(&self.core);
+            run[first_new..].iter_mut().for_each(|e| *e = core.aliases.add_extent(e.handle, e.size));
+        }
         Ok(run)
     }
 
@@ -118,7 +112,7 @@ impl Pool {
         match done {
             Ok(()) => core.holes.give(va, len),
             Err(_) => {
-                core.zombies.push_back(Zombie { addr: va, size: len, tag: Tag::SETTLED });
+                core.zombies.push(Zombie { addr: va, size: len });
                 self.counters.zombie_bytes.fetch_add(len, Relaxed);
             }
         }
@@ -142,38 +136,69 @@ impl Pool {
         done
     }
 
-    /// Unmaps zombies that the device has passed, at most `most` or half of all, whichever is more; their addresses
-    /// become holes.
-    pub(super) fn reap(&self, most: usize) -> Result<()> {
+    /// Unmaps zombies; their addresses become holes.
+    fn reap_zombies(&self) -> Result<()> {
         if self.counters.zombie_bytes.load(Relaxed) == 0 {
             return Ok(());
         }
-        let lanes: std::collections::BTreeSet<u32> = {
-            let core = lock(&self.core);
-            core.zombies.iter().filter(|z| !self.order.settled(z.tag)).map(|z| z.tag.lane()).collect()
-        };
-        self.order.poll(&*self.driver, lanes)?;
-        let gone: Vec<Zombie> = {
-            let mut core = lock(&self.core);
-            let most = most.max(core.zombies.len() / 2);
-            let mut gone = Vec::new();
-            core.zombies.retain(|z| {
-                let take = gone.len() < most && self.order.settled(z.tag);
-                if take {
-                    gone.push(*z);
-                }
-                !take
-            });
-            gone
-        };
-        for (i, z) in gone.iter().enumerate() {
+        let mut zombies = std::mem::take(&mut lock(&self.core).zombies);
+        while let Some(z) = zombies.pop() {
             if let Err(e) = self.driver.unmap(z.addr, z.size) {
-                lock(&self.core).zombies.extend(&gone[i..]);
+                zombies.push(z);
+                lock(&self.core).zombies.append(&mut zombies);
                 return Err(e);
             }
             self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
             lock(&self.core).holes.give(z.addr, z.size);
         }
         Ok(())
+    }
+
+    /// Unmaps dormant aliases that the caller claimed; their addresses become holes. After a failure the rest is as it
+    /// was before.
+    pub(super) fn unmap_claims(&self, claims: &[Claim]) -> Result<()> {
+        for (i, &c) in claims.iter().enumerate() {
+            if let Err(e) = self.driver.unmap(c.addr, c.size) {
+                let mut core = lock(&self.core);
+                claims[i..].iter().for_each(|&c| core.aliases.unclaim(c));
+                return Err(e);
+            }
+            let mut core = lock(&self.core);
+            core.aliases.gone(c);
+            core.holes.give(c.addr, c.size);
+        }
+        Ok(())
+    }
+
+    /// Unmaps some dormant aliases when there are more than the pool keeps: the longest unused that the device has
+    /// passed. Those of the caller's own stream that it has not passed get a marker, and go another time.
+    pub(super) fn reap_surplus(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
+        self.reap_zombies()?;
+        let (claims, waits) = {
+            let mut core = lock(&self.core);
+            let surplus = core.aliases.dormant().saturating_sub(self.options.max_aliases);
+            if surplus == 0 {
+                return Ok(());
+            }
+            core.aliases.claim_oldest(surplus.max(REAP_BATCH), &self.order)
+        };
+        let done = self.unmap_claims(&claims);
+        if waits.iter().any(|&t| t.lane() == heap.lane && !self.order.marked(t)) {
+            self.order.mark(&*self.driver, heap.lane, stream)?;
+        }
+        self.order.poll(&*self.driver, waits.iter().map(|t| t.lane()).collect::<BTreeSet<u32>>())?;
+        done
+    }
+
+    /// Unmaps dormant aliases that the device has passed, at most so many.
+    pub(super) fn reap(&self, most: usize) -> Result<()> {
+        self.reap_zombies()?;
+        let lanes: BTreeSet<u32> = {
+            let core = lock(&self.core);
+            core.aliases.iter().filter(|(_, _, t)| !self.order.settled(*t)).map(|(_, _, t)| t.lane()).collect()
+        };
+        self.order.poll(&*self.driver, lanes)?;
+        let (claims, _) = lock(&self.core).aliases.claim_oldest(most, &self.order);
+        self.unmap_claims(&claims)
     }
 }

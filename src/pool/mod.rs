@@ -8,7 +8,9 @@
 //! - *slab*: a region cut into equal small objects ([`slab`]).
 //! - *heap*: memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides, [`extend`] does);
-//!   *zombie*: the old addresses of a moved extent, until they are unmapped.
+//!   *grain*: how large new extents are ([`grain`]).
+//! - *alias*: an address at which an extent is mapped; *dormant*, or *zombie*: not where it is now ([`aliases`]).
+//! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).
 //! - *stock*: physical memory without an address ([`stock`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
 //!
@@ -23,6 +25,7 @@
 //! `reserved == spans + holes + zombies + dedicated + graves` (addresses) and
 //! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
+mod aliases;
 mod alloc;
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
@@ -32,13 +35,16 @@ mod dedicated;
 mod dump;
 mod extend;
 mod extent;
+mod flip;
 mod free;
+mod grain;
 mod heap;
 mod heap_lock;
 mod hit;
 mod index;
 
 mod mapping;
+mod memo;
 #[cfg(all(test, loom))]
 mod models;
 mod order;
@@ -61,7 +67,7 @@ use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
 pub use stats::PoolStats;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::Arc;
 
@@ -116,12 +122,18 @@ pub struct PoolOptions {
     pub wait: bool,
     /// Free mapped bytes of one heap beyond which a free into it gives memory back; 0 means never.
     pub trim_threshold: u64,
-    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000.
+    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000,
     pub slack_permille: u32,
-    /// Largest extent to create, bytes.
+    /// and how many bytes it may at least.
+    pub slack_floor: u64,
+    /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
     pub max_extent: u64,
-    /// A request is made of about this many extents, so that freeing part of it frees whole extents.
+    /// Largest extent to create for a request that finds nothing mapped at all, bytes.
+    pub first_extent: u64,
+    /// A request is made of no more extents than about this many.
     pub extents_per_request: u64,
+    /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can move back for nothing.
+    pub max_aliases: usize,
     /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
     pub watch: bool,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
@@ -138,8 +150,11 @@ impl Default for PoolOptions {
             wait: false,
             trim_threshold: 0,
             slack_permille: 10,
-            max_extent: 64 * size::MIB,
-            extents_per_request: 8,
+            slack_floor: 32 * size::MIB,
+            max_extent: 32 * size::MIB,
+            first_extent: size::GIB,
+            extents_per_request: 32,
+            max_aliases: 60_000,
             watch: true,
             log_decisions: false,
         }
@@ -161,12 +176,11 @@ pub struct AllocRequest {
     pub tag: u64,
 }
 
-/// Old addresses of a moved extent: still mapped, unmapped once the device has passed `tag`.
+/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is given back.
 #[derive(Clone, Copy, Debug)]
 struct Zombie {
     addr: u64,
     size: u64,
-    tag: order::Tag,
 }
 
 /// Addresses, and what has no heap. Guarded by the core lock.
@@ -174,7 +188,8 @@ struct Zombie {
 struct Core {
     holes: reserve::Holes,
     stock: stock::Stock,
-    zombies: VecDeque<Zombie>,
+    aliases: aliases::Aliases,
+    zombies: Vec<Zombie>,
     dedicated: BTreeMap<u64, dedicated::Dedicated>,
     graves: Vec<dedicated::Grave>,
     /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
@@ -343,7 +358,8 @@ impl Pool {
     /// One more heap for a lane; `None` when there are too many. Callers hold the lock of `streams`.
     fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
         let number = self.heap_count.load(Relaxed);
-        let heap = self.heaps.get(number as usize)?.get_or_init(|| Box::new(Heap::new(number, lane, of_captures)));
+        let heap =
+            self.heaps.get(number as usize)?.get_or_init(|| Box::new(Heap::new(number, lane, of_captures, self.page)));
         self.heap_count.store(number + 1, Release);
         Some(heap)
     }

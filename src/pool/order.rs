@@ -57,13 +57,25 @@ struct Lane {
     markers: Mutex<VecDeque<Marker>>,
 }
 
+/// How many frees one marker stands for, at first a few,
+struct DueBatch;
+
+impl DueBatch {
+    const FREES: u64 = 16;
+    const BYTES: u64 = 1 << 20;
+    /// twice as many after so many markers that nobody asked for, half as many whenever somebody does ask,
+    const UNASKED: u32 = 8;
+    /// and so on, at most that many times.
+    const DOUBLINGS: u32 = 6;
+}
+
 /// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker.
 #[repr(align(128))]
 struct Due {
     /// A count, and bytes.
     frees: AtomicU64,
     bytes: AtomicU64,
-    /// Batches marked since somebody asked for a marker.
+    /// Batches marked that nobody asked for: see [`DueBatch`].
     unasked: AtomicU32,
 }
 
@@ -203,7 +215,8 @@ impl Order {
     pub(super) fn want(&self, lane: u32) {
         if let Some(l) = self.lane(lane) {
             l.wanted.store(true, Relaxed);
-            l.due.unasked.store(0, Relaxed);
+            let unasked = l.due.unasked.load(Relaxed);
+            l.due.unasked.store(unasked.saturating_sub(DueBatch::UNASKED), Relaxed);
         }
     }
 
@@ -221,20 +234,16 @@ impl Order {
 
     /// Notes a free in the order of `lane` that another heap waits for; whether it is time for a marker. One marker serves a
     /// batch: a record costs more than a hit (0.14 µs on an H200), and all threads together get only five million a second.
-    /// Batches grow while nobody asks for their markers, and start small again when somebody does.
+    /// Batches grow while nobody asks for their markers, and shrink when somebody does, who gets one at the next free.
     pub(super) fn due(&self, lane: u32, bytes: u64) -> bool {
-        const FREES: u64 = 16;
-        const BYTES: u64 = 1 << 20;
-        // As for a heap's own frees: twice as many after every eight that nobody asked for, 64 times at most.
-        const UNASKED: u32 = 8;
-        const DOUBLINGS: u32 = 6;
         self.lane(lane).is_some_and(|l| {
             let frees = l.due.frees.fetch_add(1, Relaxed) + 1;
             let bytes = l.due.bytes.fetch_add(bytes, Relaxed) + bytes;
             let unasked = l.due.unasked.load(Relaxed);
-            let due = frees >= FREES << (unasked / UNASKED) || bytes >= BYTES << (unasked / UNASKED);
+            let scale = unasked / DueBatch::UNASKED;
+            let due = frees >= DueBatch::FREES << scale || bytes >= DueBatch::BYTES << scale;
             if due {
-                l.due.unasked.store((unasked + 1).min(UNASKED * DOUBLINGS), Relaxed);
+                l.due.unasked.store((unasked + 1).min(DueBatch::UNASKED * DueBatch::DOUBLINGS), Relaxed);
             }
             due
         })

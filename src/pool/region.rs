@@ -169,9 +169,11 @@ impl Regions {
     /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which `accept`s.
     #[inline]
     pub(super) fn find(&self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
-        let fits = |r: &Region| match r.addr.checked_next_multiple_of(align) {
-            Some(start) => start - r.addr + size <= r.size && accept(r),
-            None => false,
+        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the rest of the look.
+        let mask = align - 1;
+        let fits = |r: &Region| {
+            let lead = r.addr.wrapping_neg() & mask;
+            r.size >= size && r.size - size >= lead && accept(r)
         };
         let mut bin = self.bins.next_used(Bins::index(size));
         let mut looks = 64usize;

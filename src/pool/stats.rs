@@ -29,7 +29,7 @@ pub struct PoolStats {
     pub stock: u64,
     /// Unmapped addresses inside the reservation.
     pub holes: u64,
-    /// Old addresses of moved memory, not yet unmapped.
+    /// Old addresses of moved memory, mapped still so that it can come back to them.
     pub zombies: u64,
     /// The largest request that could be met without growing, allowing for remapping.
     pub largest_without_growth: u64,
@@ -66,7 +66,6 @@ impl Pool {
         let mut s = PoolStats {
             mapped: c.mapped.load(Relaxed),
             peak_mapped: c.peak_mapped.load(Relaxed),
-            zombies: c.zombie_bytes.load(Relaxed),
             requested: c.dedicated_requested.load(Relaxed),
             mallocs: c.dedicated_mallocs.load(Relaxed),
             frees: c.dedicated_frees.load(Relaxed),
@@ -101,6 +100,7 @@ impl Pool {
         let core = lock(&self.core);
         s.extents += (core.dedicated.len() + core.stock.len()) as u64;
         s.stock = core.stock.bytes();
+        s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);
         s.largest_without_growth = s.largest_free.max(movable + s.stock);
         (s.reserved, s.holes) = core.holes.totals();
         s

@@ -1,8 +1,7 @@
 //! Which free extents to move, and what to create, so that a request finds one run of addresses.
 //!
 //! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, with the price of each way
-//! in view: moving an extent costs a map, a set-access and later an unmap, creating one about the same, and what is
-//! created stays. So memory is moved rather than created, except while creating is no dearer and the heap stays within
+//! in view: moving an extent costs a map and a set-access, creating one a create besides, and what is created stays. So memory is moved rather than created, except while creating is no dearer and the heap stays within
 //! a small share of the most it has had live since it last started afresh.
 //!
 //! This file decides and touches nothing; `extend.rs` carries plans out.
@@ -49,11 +48,12 @@ pub(super) struct Room {
     pub(super) hard: u64,
     /// Without hurting utilisation: within the heap's slack.
     pub(super) cheap: u64,
+    /// Rather than move anything: the heap is small, and what is moved once will be moved again and again.
+    pub(super) floor: u64,
 }
 
-/// Relative prices, microseconds per extent on an H200: map 1 + set-access 24 + unmap 16, and create 9 + map 1 +
-/// set-access 24 (docs/benchmarks.md).
-const MOVE_US: u64 = 41;
+/// Prices in microseconds per extent on an H200: map 1 + set-access 24, and create 9 besides (docs/adr/extent-sizes.md).
+const MOVE_US: u64 = 25;
 const CREATE_US: u64 = 34;
 
 /// The cheapest way to `need` bytes (a multiple of `page`), or `None` when there is not enough.
@@ -67,7 +67,8 @@ pub(super) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], ro
     let missing = need.saturating_sub(got);
     let stitched = Plan { moves: moved, creates: ladder(missing, page, max_extent) };
     let price = |p: &Plan| p.moves.len() as u64 * MOVE_US + p.creates.len() as u64 * CREATE_US;
-    if need <= room.cheap.min(room.hard) && price(&all_new) <= price(&stitched) {
+    let better = need <= room.cheap && price(&all_new) <= price(&stitched);
+    if need <= room.hard && (better || need <= room.floor) {
         return Some(all_new);
     }
     (missing <= room.hard).then_some(stitched)
@@ -129,7 +130,7 @@ mod tests {
             region: i as u32,
             region_size: n * P,
             addr: i as u64 * 1000 * P,
-            extent: Extent { handle: PhysHandle(i as u64), size: n * P },
+            extent: Extent { handle: PhysHandle(i as u64), size: n * P, id: i as u32 },
             tag: Tag::SETTLED,
         };
         pages.iter().enumerate().map(|(i, &n)| at(i, n)).collect()
@@ -137,7 +138,7 @@ mod tests {
 
     fn go(need: u64, have: &[u64], hard: u64, cheap: u64) -> Option<(Vec<u64>, Vec<u64>)> {
         let s = sources(have);
-        let p = plan(need * P, P, 512 * P, &s, Room { hard: hard * P, cheap: cheap * P })?;
+        let p = plan(need * P, P, 512 * P, &s, Room { hard: hard * P, cheap: cheap * P, floor: 0 })?;
         assert!(p.bytes(&s) >= need * P);
         let moves = p.moves.iter().map(|&i| s[i].extent.size / P).collect();
         Some((moves, p.creates.iter().map(|c| c / P).collect()))
@@ -160,7 +161,7 @@ mod tests {
     fn creates_when_that_is_cheaper_and_there_is_slack() {
         assert_eq!(go(4, &[1, 1, 1, 1], 100, 4), Some((vec![], vec![4])));
         assert_eq!(go(4, &[1, 1, 1, 1], 100, 3), Some((vec![1, 1, 1, 1], vec![])));
-        assert_eq!(go(4, &[4], 100, 100), Some((vec![], vec![4])), "creating one is cheaper than moving one");
+        assert_eq!(go(4, &[4], 100, 100), Some((vec![4], vec![])), "moving one is cheaper than creating one");
     }
 
     #[test]

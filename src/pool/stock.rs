@@ -11,8 +11,8 @@ use super::extent::{ladder, Extent};
 use super::heap::{Heap, HeapState};
 use super::order::{Order, Tag};
 use super::region::State;
-use super::{lock, Pool, Zombie};
-use std::sync::atomic::Ordering::Relaxed;
+use super::{lock, Pool};
+use std::collections::BTreeMap;
 
 /// A heap starts afresh when it runs empty and has moved one extent for every this many it has: then the moves it is
 /// likely to save next time are worth mapping everything again.
@@ -20,13 +20,33 @@ const MOVES_SHARE: u64 = 8;
 
 /// Extents without an address, and when they were last used.
 ///
-/// Invariant: `bytes` is the sum of their sizes.
+/// Invariants: `bytes` is the sum of the sizes in `slots`, `len` their number; every occupied slot has exactly one entry
+/// in the class of its size, with its stamp; a class has at most twice as many entries as it has extents, and a few.
 #[derive(Default)]
 pub(super) struct Stock {
-    extents: Vec<(Extent, Tag)>,
+    /// By the extent's number.
+    slots: Vec<Option<Slot>>,
+    /// Size → extents of it, the latest last. Those taken by number leave their entry behind.
+    classes: BTreeMap<u64, Class>,
     bytes: u64,
+    len: usize,
+    stamp: u64,
     /// The least that `bytes` was since [`Self::take_unused`].
     least: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    extent: Extent,
+    tag: Tag,
+    stamp: u64,
+}
+
+#[derive(Default)]
+struct Class {
+    /// Number and stamp.
+    entries: Vec<(u32, u64)>,
+    count: usize,
 }
 
 /// What a run is made of besides moved extents: extents out of the stock with their last use, and sizes to create.
@@ -42,54 +62,76 @@ impl Stock {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.extents.len()
+        self.len
     }
 
     pub(super) fn put(&mut self, extent: Extent, tag: Tag) {
-        self.extents.push((extent, tag));
+        let i = extent.id as usize;
+        if self.slots.len() <= i {
+            self.slots.resize(i + 1, None);
+        }
+        self.stamp += 1;
+        self.slots[i] = Some(Slot { extent, tag, stamp: self.stamp });
+        let class = self.classes.entry(extent.size).or_default();
+        class.entries.push((extent.id, self.stamp));
+        class.count += 1;
         self.bytes += extent.size;
+        self.len += 1;
     }
 
-    /// Takes one extent that `usable` accepts, the last in the list, if there is one.
-    fn take(&mut self, usable: impl Fn(&Extent, Tag) -> bool) -> Option<(Extent, Tag)> {
-        let i = self.extents.iter().rposition(|(e, t)| usable(e, *t))?;
-        let found = self.extents.swap_remove(i);
-        self.bytes -= found.0.size;
+    /// When an extent here was last used.
+    pub(super) fn tag(&self, extent: Extent) -> Option<Tag> {
+        self.slots.get(extent.id as usize)?.map(|s| s.tag)
+    }
+
+    /// Takes this extent, if it is here.
+    pub(super) fn take_this(&mut self, extent: Extent) -> Option<(Extent, Tag)> {
+        let slot = self.slots.get_mut(extent.id as usize)?.take()?;
+        self.bytes -= slot.extent.size;
         self.least = self.least.min(self.bytes);
-        Some(found)
+        self.len -= 1;
+        if let Some(class) = self.classes.get_mut(&slot.extent.size) {
+            class.count -= 1;
+            if class.entries.len() > 2 * class.count + 16 {
+                let slots = &self.slots;
+                class.entries.retain(|&(i, stamp)| slots[i as usize].is_some_and(|s| s.stamp == stamp));
+            }
+        }
+        Some((slot.extent, slot.tag))
+    }
+
+    /// The latest extent of a size whose tag `usable` accepts.
+    fn find(&self, size: u64, usable: &impl Fn(Tag) -> bool) -> Option<Extent> {
+        let here = |&(i, stamp): &(u32, u64)| self.slots[i as usize].filter(|s| s.stamp == stamp);
+        let entries = &self.classes.get(&size)?.entries;
+        entries.iter().rev().filter_map(here).find(|s| usable(s.tag)).map(|s| s.extent)
     }
 
     /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into what is left, then
     /// the smallest that covers the rest, and only then new ones.
     pub(super) fn supply(&mut self, sizes: &[u64], page: u64, largest: u64, lane: u32, order: &Order) -> Supply {
         let mut supply = Supply::default();
-        if self.extents.is_empty() {
+        if self.len == 0 {
             supply.create = sizes.to_vec();
             return supply;
         }
         let usable = |t: Tag| order.settled(t) || order.own(t, lane);
         let mut left = 0;
         for &size in sizes {
-            match self.take(|e, t| e.size == size && usable(t)) {
+            match self.find(size, &usable).and_then(|e| self.take_this(e)) {
                 Some(found) => supply.stocked.push(found),
                 None => left += size,
             }
         }
-        while left > 0 {
-            let fits = self.extents.iter().filter(|(e, t)| e.size <= left && usable(*t)).map(|x| x.0.size).max();
-            let covers = self.extents.iter().filter(|(e, t)| e.size > left && usable(*t)).map(|x| x.0.size).min();
-            let Some(size) = fits.or(covers) else { break };
-            let Some(found) = self.take(|e, t| e.size == size && usable(t)) else { break };
-            left = left.saturating_sub(size);
+        while left > 0 && self.len > 0 {
+            let fits = self.classes.range(..=left).rev().find_map(|(&size, _)| self.find(size, &usable));
+            let covers = || self.classes.range(left..).find_map(|(&size, _)| self.find(size, &usable));
+            let Some(found) = fits.or_else(covers).and_then(|e| self.take_this(e)) else { break };
+            left = left.saturating_sub(found.0.size);
             supply.stocked.push(found);
         }
         supply.create = ladder(left, page, largest);
         supply
-    }
-
-    /// Takes an extent of at most `most` bytes that the device has passed, if there is one.
-    pub(super) fn take_settled(&mut self, order: &Order, most: u64) -> Option<Extent> {
-        self.take(|e, t| e.size <= most && order.settled(t)).map(|x| x.0)
     }
 
     /// Bytes that have been here all the time since the last call of this.
@@ -97,13 +139,30 @@ impl Stock {
         std::mem::replace(&mut self.least, self.bytes)
     }
 
-    /// Lanes whose progress decides when extents here become usable by everyone.
-    pub(super) fn lanes(&self, order: &Order) -> std::collections::BTreeSet<u32> {
-        self.extents.iter().filter(|x| !order.settled(x.1)).map(|x| x.1.lane()).collect()
+    /// All of it.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Extent, Tag)> + '_ {
+        self.slots.iter().flatten().map(|s| (s.extent, s.tag))
     }
 
-    pub(super) fn sum(&self) -> u64 {
-        self.extents.iter().map(|x| x.0.size).sum()
+    /// Lanes whose progress decides when extents here become usable by everyone.
+    pub(super) fn lanes(&self, order: &Order) -> std::collections::BTreeSet<u32> {
+        self.iter().filter(|x| !order.settled(x.1)).map(|x| x.1.lane()).collect()
+    }
+
+    /// Checks the invariants written above.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let bytes: u64 = self.iter().map(|x| x.0.size).sum();
+        let listed = |s: &Slot| {
+            let entries = self.classes.get(&s.extent.size).map_or(&[][..], |c| &c.entries);
+            entries.iter().filter(|&&e| e == (s.extent.id, s.stamp)).count()
+        };
+        if self.slots.iter().flatten().any(|s| listed(s) != 1) {
+            return Err("an extent in stock is not listed once by its size".into());
+        }
+        if (bytes, self.iter().count()) != (self.bytes, self.len) {
+            return Err(format!("the stock has {bytes} bytes, {} recorded", self.bytes));
+        }
+        Ok(())
     }
 }
 
@@ -124,17 +183,17 @@ impl Pool {
         let mut core = lock(&self.core);
         for r in spans {
             let g = st.regions.get(r);
-            let (addr, size, end, tag) = (g.addr, g.size, g.end(), g.order);
+            let (addr, end, tag) = (g.addr, g.end(), g.order);
             let extents: Vec<_> = st.extents.within(addr, end).collect();
             for (at, extent) in extents {
                 st.extents.remove(at);
+                core.aliases.leave(extent, tag);
                 core.stock.put(extent, tag);
             }
             st.regions.take_ready(r);
             st.regions.remove(r);
-            core.zombies.push_back(Zombie { addr, size, tag });
-            self.counters.zombie_bytes.fetch_add(size, Relaxed);
         }
+        st.memo.restart();
         st.moves = 0;
         st.peak_live = 0;
     }
@@ -142,6 +201,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::base::DeviceId;
     use crate::driver::PhysHandle;
@@ -151,7 +211,7 @@ mod tests {
     fn stock(pages: &[u64]) -> Stock {
         let mut s = Stock::default();
         for (i, &n) in pages.iter().enumerate() {
-            s.put(Extent { handle: PhysHandle(i as u64), size: n * P }, Tag::SETTLED);
+            s.put(Extent { handle: PhysHandle(i as u64), size: n * P, id: i as u32 }, Tag::SETTLED);
         }
         s
     }
@@ -161,7 +221,7 @@ mod tests {
         let sizes: Vec<u64> = want.iter().map(|n| n * P).collect();
         let supply = s.supply(&sizes, P, 64 * P, 1, &Order::new(DeviceId(0)));
         let taken = supply.stocked.iter().map(|x| x.0.size / P).collect();
-        assert_eq!(s.bytes(), s.sum());
+        s.validate().unwrap();
         (taken, supply.create.iter().map(|c| c / P).collect(), s.bytes() / P)
     }
 

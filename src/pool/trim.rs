@@ -3,6 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::extend::take_out;
+use super::extent::Extent;
 use super::heap::{Heap, HeapState};
 use super::index::Index;
 use super::order::{Order, Tag};
@@ -28,7 +29,7 @@ impl Pool {
     /// device may still be using stays; synchronise first to give everything back. A stream capture in
     /// progress may be lost to it. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
-        if self.counters.mapped.load(Relaxed) > keep || self.counters.zombie_bytes.load(Relaxed) > 0 {
+        if self.counters.mapped.load(Relaxed) > keep || lock(&self.core).aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
             for heap in self.all_heaps() {
@@ -42,6 +43,7 @@ impl Pool {
                 self.order.poll_patiently(&*self.driver)?;
             }
         }
+        self.reap(usize::MAX)?;
         self.release_free(keep)
     }
 
@@ -75,10 +77,9 @@ impl Pool {
         Ok(released)
     }
 
-    /// [`Self::trim`] without a marker of its own.
+    /// [`Self::trim`] without a marker of its own, and with only those old addresses unmapped that stand in the way.
     pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, [])?;
-        self.reap(usize::MAX)?;
         self.drop_orphans()?;
         let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
         for heap in self.all_heaps() {
@@ -87,6 +88,10 @@ impl Pool {
             }
             released += self.release_from(heap, keep, u64::MAX)?;
         }
+        if self.counters.mapped.load(Relaxed) > keep {
+            // Whoever needs memory will map a lot, and the system may be short of mappings.
+            self.reap(usize::MAX)?;
+        }
         Ok(released)
     }
 
@@ -94,15 +99,33 @@ impl Pool {
     fn release_stock(&self, keep: u64, most: u64) -> Result<u64> {
         let lanes = lock(&self.core).stock.lanes(&self.order);
         self.order.poll(&*self.driver, lanes)?;
-        // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
-        self.reap(usize::MAX)?;
+        let stocked: Vec<Extent> = lock(&self.core).stock.iter().map(|x| x.0).collect();
         let mut released = 0;
-        while self.counters.mapped.load(Relaxed) > keep {
-            let Some(extent) = lock(&self.core).stock.take_settled(&self.order, most - released) else { break };
-            if let Err(e) = self.driver.phys_release(extent.handle) {
-                lock(&self.core).stock.put(extent, Tag::SETTLED);
+        for extent in stocked {
+            if self.counters.mapped.load(Relaxed) <= keep {
+                break;
+            }
+            if extent.size > most - released {
+                continue;
+            }
+            // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
+            let claims = {
+                let mut core = lock(&self.core);
+                match core.stock.tag(extent) {
+                    Some(tag) if self.order.settled(tag) => {}
+                    _ => continue,
+                }
+                let Some(claims) = core.aliases.claim_of(extent, &self.order) else { continue };
+                core.stock.take_this(extent);
+                claims
+            };
+            let gone = self.unmap_claims(&claims).and_then(|()| self.driver.phys_release(extent.handle));
+            let mut core = lock(&self.core);
+            if let Err(e) = gone {
+                core.stock.put(extent, Tag::SETTLED);
                 return Err(e);
             }
+            core.aliases.remove_extent(extent);
             self.sub_mapped(extent.size);
             released += extent.size;
         }
@@ -124,8 +147,7 @@ impl Pool {
         let mut released = 0;
         let done = free.iter().try_for_each(|s| {
             if self.counters.mapped.load(Relaxed) > keep && s.extent.size <= most - released {
-                self.release_extent(&mut st, s)?;
-                released += s.extent.size;
+                released += self.release_extent(&mut st, s)?;
             }
             Ok(())
         });
@@ -133,11 +155,21 @@ impl Pool {
         done.map(|()| released)
     }
 
-    fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<()> {
+    /// Returns the bytes released: none when the device may still be using an old address of the extent.
+    fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
+        let claims = lock(&self.core).aliases.claim_of(s.extent, &self.order);
+        let Some(claims) = claims else { return Ok(0) };
+        self.unmap_claims(&claims)?;
         self.driver.unmap(s.addr, s.extent.size)?;
         take_out(st, s);
-        lock(&self.core).holes.give(s.addr, s.extent.size);
+        {
+            let mut core = lock(&self.core);
+            core.aliases.present_gone(s.extent);
+            core.aliases.remove_extent(s.extent);
+            core.holes.give(s.addr, s.extent.size);
+        }
         self.sub_mapped(s.extent.size);
-        self.drop_handle(s.extent.handle)
+        self.drop_handle(s.extent.handle)?;
+        Ok(s.extent.size)
     }
 }

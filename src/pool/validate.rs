@@ -14,17 +14,26 @@ impl Pool {
         // (start, length, what) of everything that has addresses.
         let mut pieces: Vec<(u64, u64, &str)> = Vec::new();
         let mut mapped = 0;
+        let mut present = Vec::new();
         for heap in self.all_heaps() {
             let st = heap.lock_quick();
             st.validate(&self.index).map_err(|e| wrong(format!("heap {}: {e}", heap.number)))?;
             mapped += st.extents.bytes();
             pieces.extend(st.extents.iter().map(|(a, e)| (a, e.size, "extent")));
+            present.extend(st.extents.iter());
             if heap.live.load(Relaxed) != st.live_bytes {
                 return Err(wrong(format!("heap {}: its published live bytes are stale", heap.number)));
             }
         }
         let core = lock(&self.core);
+        if let Some((a, _)) = present.iter().find(|&&(a, e)| core.aliases.address(e) != Some(a)) {
+            return Err(wrong(format!("the extent at {a:#x} is elsewhere by the table of aliases")));
+        }
+        if core.stock.iter().any(|(e, _)| core.aliases.address(e).is_some()) {
+            return Err(wrong("an extent in stock has an address".into()));
+        }
         pieces.extend(core.holes.iter().map(|(a, l)| (a, l, "hole")));
+        pieces.extend(core.aliases.iter().map(|(a, l, _)| (a, l, "alias")));
         pieces.extend(core.zombies.iter().map(|z| (z.addr, z.size, "zombie")));
         pieces.extend(core.dedicated.values().map(|d| (d.va, d.reserved, "dedicated")));
         pieces.extend(core.graves.iter().map(|g| (g.va, g.reserved, "grave")));
@@ -34,9 +43,8 @@ impl Pool {
         if mapped != self.counters.mapped.load(Relaxed) {
             return Err(wrong(format!("{} mapped recorded, {mapped} found", self.counters.mapped.load(Relaxed))));
         }
-        if core.stock.bytes() != core.stock.sum() {
-            return Err(wrong("the stock's sum is wrong".into()));
-        }
+        core.stock.validate().map_err(wrong)?;
+        core.aliases.validate().map_err(wrong)?;
         let zombies: u64 = core.zombies.iter().map(|z| z.size).sum();
         if zombies != self.counters.zombie_bytes.load(Relaxed) {
             return Err(wrong("the count of zombie bytes is wrong".into()));

@@ -80,7 +80,9 @@ fn a_lower_limit_gives_free_memory_back_and_a_higher_one_is_usable() {
 
 #[test]
 fn trim_keeps_what_it_is_told_to_within_an_extent() {
-    let rig = Rig::small();
+    let pages =
+        PoolOptions { max_extent: PAGE, first_extent: PAGE, extents_per_request: u64::MAX, ..PoolOptions::default() };
+    let rig = Rig::new(checked(GIB), pages);
     let (s, t) = (rig.stream(), rig.stream());
     for keep in [90 * MIB, 61 * MIB, 20 * MIB + 1, 3 * MIB, 0] {
         let blocks: Vec<u64> = (1..=13).map(|n| rig.malloc(n * MIB, if n % 2 == 0 { s } else { t })).collect();
@@ -90,7 +92,6 @@ fn trim_keeps_what_it_is_told_to_within_an_extent() {
         let released = rig.pool.trim(keep).unwrap();
         let after = rig.pool.stats();
         assert_eq!(before.mapped - after.mapped, released);
-        // Extents of these requests have a page.
         assert!(after.mapped <= keep && after.mapped + PAGE > keep, "{} for {keep}", after.mapped);
         assert_eq!(after.holes + after.mapped, after.reserved, "what is not mapped is hole again");
         let m = rig.host.mem_info(D).unwrap();
@@ -123,7 +124,7 @@ fn preallocated_memory_is_there_for_every_stream() {
     assert_eq!(rig.mapped(), 100 * MIB);
     rig.books();
     let (s, t) = (rig.stream(), rig.stream());
-    // Other streams take whole extents over, here of 8 MiB: 32 for the first block, 36 with the last one of 4.
+    // Other streams take whole extents over, here of 32 MiB, and the last one of 4.
     let blocks = [(s, 30 * MIB), (StreamHandle::LEGACY, 30 * MIB), (t, 36 * MIB)];
     let blocks = blocks.map(|(s, n)| (rig.malloc(n, s), s));
     assert_eq!(rig.mapped(), 100 * MIB, "{}", rig.pool.dump());

@@ -12,3 +12,4 @@ mod pointers;
 mod quick;
 mod resize;
 mod sizes;
+mod stitching;

@@ -1,7 +1,7 @@
 //! Realloc: in place where it can be, a copy elsewhere, and the old block whole when it fails.
 
-use crate::pool_support::{late, Rig, GIB_DEVICE};
-use gpumem::base::size::{KIB, MIB};
+use crate::pool_support::{checked, late, Rig, GIB_DEVICE, PAGE};
+use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::Status;
 use gpumem::driver::{Call, FaultRule};
 use gpumem::pool::{AllocFlags, PoolOptions};
@@ -30,7 +30,8 @@ fn a_block_grows_in_place_by_mapping_behind_it() {
 
 #[test]
 fn a_block_grows_into_free_memory_behind_it_and_shrinks_where_it_is() {
-    let rig = Rig::small();
+    let pages = PoolOptions { first_extent: PAGE, max_extent: PAGE, ..PoolOptions::default() };
+    let rig = Rig::new(checked(GIB), pages);
     let s = rig.stream();
     let all = rig.malloc(12 * MIB, s);
     rig.free(all, s);

@@ -1,0 +1,72 @@
+//! The grain of a heap: how large the extents are that it creates.
+//!
+//! The driver's prices are per extent, so the first answer is few and large ones. But an extent moves only when all of
+//! it is free, and what is free beside a live block in the same extent is *stranded*. When a heap has to grow although
+//! its free bytes would have sufficed, stranded memory is the reason, and if that has become a noticeable share of the
+//! heap the grain is halved: what is created from then on strands half as much. docs/adr/extent-sizes.md has the
+//! experiment.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::alloc::Want;
+use super::heap::HeapState;
+use super::region::State;
+use super::{lock, Pool};
+use crate::base::size::human;
+
+/// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the most it has had live.
+const STRANDED_PERMILLE: u64 = 15;
+/// The grain becomes no finer than a live block's mean size divided by this: half an extent stranded at each end of
+/// one is a 32nd then.
+const PIECES_OF_MEAN: u64 = 32;
+/// How large new extents are.
+#[derive(Default)]
+pub(super) struct Grain {
+    /// How many times it was halved.
+    halved: u32,
+    /// The pool's first memory was asked for ahead: nobody knows what it will be cut into.
+    pub(super) ahead: bool,
+}
+
+impl Pool {
+    fn grain(&self, halved: u32) -> u64 {
+        (self.options.max_extent >> halved).max(self.page)
+    }
+
+    /// The largest extent to create for a request of `size` bytes: a power of two.
+    pub(super) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
+        let mapped = self.counters.mapped.load(std::sync::atomic::Ordering::Relaxed);
+        // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
+        let cap = match mapped == 0 && !st.grain.ahead {
+            true => self.options.first_extent,
+            false => self.grain(st.grain.halved).max(size / self.options.extents_per_request.max(1)),
+        };
+        let cap = cap.min(size).max(self.page);
+        1 << (63 - cap.leading_zeros())
+    }
+
+    /// Makes the grain finer if there is reason to, before a heap grows by `growth` bytes for a request although so
+    /// much of it could be moved as could.
+    pub(super) fn refine(&self, st: &mut HeapState, want: Want, growth: u64) {
+        let stock = lock(&self.core).stock.bytes();
+        let after = st.extents.bytes() + growth;
+        if st.regions.ready_bytes() + stock < want.size
+            || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
+            || self.grain(st.grain.halved) == self.page
+            || self.grain(st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
+        {
+            return;
+        }
+        st.grain.halved += 1;
+        self.say(|| format!("new extents are at most {} from now on", human(self.grain(st.grain.halved))));
+    }
+}
+
+/// Mean size of the live blocks of at least `least` bytes, 0 without any. Looks at all regions: growing is rare.
+fn mean_block(st: &HeapState, least: u64) -> u64 {
+    let regions = st.regions.spans().flat_map(|first| st.regions.walk(first)).map(|r| st.regions.get(r));
+    let (count, bytes) = regions
+        .filter(|g| g.state == State::Live && g.size >= least)
+        .fold((0u64, 0u64), |(count, bytes), g| (count + 1, bytes + g.size));
+    bytes / count.max(1)
+}

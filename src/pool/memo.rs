@@ -1,0 +1,74 @@
+//! What a heap did when requests found no room: so that a workload that repeats itself can be given the same answers.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::aliases::RunId;
+use super::alloc::Want;
+use std::collections::HashMap;
+
+/// Most steps kept.
+const MAX_STEPS: usize = 1 << 16;
+/// Most sizes that runs are kept by, and most runs of one size.
+const MAX_SIZES: usize = 1 << 12;
+const RUNS_PER_SIZE: usize = 4;
+
+/// A request and the run of aliases that was mapped, or taken back, for it.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    size: u64,
+    align: u64,
+    run: RunId,
+}
+
+/// The steps since the heap last started afresh, and behind them those of the time before as long as the requests
+/// are the same. All of it is hints: whoever follows one checks the run.
+///
+/// Invariant: `at <= steps.len()`.
+#[derive(Default)]
+pub(super) struct Memo {
+    steps: Vec<Step>,
+    at: usize,
+    /// Runs by the size of the request they were made for, the latest last.
+    by_size: HashMap<u64, Vec<RunId>>,
+}
+
+impl Memo {
+    /// The run that answered this request at this point the time before.
+    pub(super) fn next(&self, want: Want) -> Option<RunId> {
+        let step = self.steps.get(self.at)?;
+        (step.size == want.size && step.align == want.align).then_some(step.run)
+    }
+
+    /// That answer was given again.
+    pub(super) fn followed(&mut self) {
+        self.at += 1;
+    }
+
+    /// Another answer was given: what came after it the time before tells nothing any more.
+    pub(super) fn note(&mut self, want: Want, run: RunId) {
+        self.steps.truncate(self.at);
+        if self.steps.len() < MAX_STEPS {
+            self.steps.push(Step { size: want.size, align: want.align, run });
+            self.at += 1;
+        }
+        if self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&want.size) {
+            self.by_size.clear();
+        }
+        let runs = self.by_size.entry(want.size).or_default();
+        runs.retain(|&r| r != run);
+        if runs.len() == RUNS_PER_SIZE {
+            runs.remove(0);
+        }
+        runs.push(run);
+    }
+
+    /// Runs that answered requests of this size before, the latest first.
+    pub(super) fn similar(&self, want: Want) -> impl Iterator<Item = RunId> + '_ {
+        self.by_size.get(&want.size).into_iter().flatten().rev().copied()
+    }
+
+    /// The heap starts afresh.
+    pub(super) fn restart(&mut self) {
+        self.at = 0;
+    }
+}

@@ -4,10 +4,10 @@
 
 use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::driver::cuda::{self, CudaDriver};
-use gpumem::driver::{Driver, PhysFlags};
+use gpumem::driver::{Driver, PhysFlags, Watch};
 use std::collections::HashSet;
 use std::ffi::{c_void, CString};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const D0: DeviceId = DeviceId(0);
 const MIB: u64 = 1 << 20;
@@ -23,8 +23,13 @@ fn gpu() -> Option<Arc<CudaDriver>> {
     }
 }
 
+/// Held by tests that capture: what one does in the open would end another's capture.
+static CAPTURING: Mutex<()> = Mutex::new(());
+
 /// The driver calls for captures, which the boundary does not have.
 struct Capture {
+    create: unsafe extern "C" fn(*mut usize, u32) -> u32,
+    sync: unsafe extern "C" fn(usize) -> u32,
     begin: unsafe extern "C" fn(usize, u32) -> u32,
     end: unsafe extern "C" fn(usize, *mut *mut c_void) -> u32,
     destroy: unsafe extern "C" fn(*mut c_void) -> u32,
@@ -42,6 +47,12 @@ impl Capture {
         };
         unsafe {
             Capture {
+                create: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut usize, u32) -> u32>(symbol(
+                    "cuStreamCreate",
+                )),
+                sync: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(usize) -> u32>(symbol(
+                    "cuStreamSynchronize",
+                )),
                 begin: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(usize, u32) -> u32>(symbol(
                     "cuStreamBeginCapture_v2",
                 )),
@@ -53,6 +64,25 @@ impl Capture {
                 )),
             }
         }
+    }
+}
+
+impl Capture {
+    /// Ends the capture of a stream; the driver's answer.
+    fn end(&self, s: StreamHandle) -> u32 {
+        let mut graph = std::ptr::null_mut();
+        let code = unsafe { (self.end)(s.0, &mut graph) };
+        if code == 0 && !graph.is_null() {
+            unsafe { (self.destroy)(graph) };
+        }
+        code
+    }
+
+    /// A stream that synchronises with the legacy stream.
+    fn blocking_stream(&self) -> StreamHandle {
+        let mut s = 0;
+        assert_eq!(unsafe { (self.create)(&mut s, 0) }, 0);
+        StreamHandle(s)
     }
 }
 
@@ -104,6 +134,7 @@ fn what_is_legal_during_capture(d: &CudaDriver, capturing: StreamHandle) -> Vec<
 #[test]
 fn no_call_ends_a_capture() {
     let Some(d) = gpu() else { return };
+    let _alone = CAPTURING.lock().unwrap_or_else(|e| e.into_inner());
     let capture = Capture::load(&d);
     d.set_current_device(D0).unwrap();
     let mut failures = Vec::new();
@@ -133,6 +164,92 @@ fn no_call_ends_a_capture() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The watch, if this driver has one; said either way.
+fn watch_of(d: &CudaDriver) -> Option<Watch> {
+    let watch = d.stream_watch(D0);
+    match &watch {
+        Watch::Fields(f) => {
+            println!("{}: a stream's id is at byte {}, its capture at {}", d.version(), f.id, f.capture)
+        }
+        _ => println!("skipped: {} does not show its streams; the pool asks on every allocation", d.version()),
+    }
+    matches!(watch, Watch::Fields(_)).then_some(watch)
+}
+
+#[test]
+fn what_is_seen_of_a_stream_is_what_the_driver_says() {
+    let Some(d) = gpu() else { return };
+    let _alone = CAPTURING.lock().unwrap_or_else(|e| e.into_inner());
+    let Some(watch) = watch_of(&d) else { return };
+    d.set_current_device(D0).unwrap();
+    let capture = Capture::load(&d);
+    let make = |i: usize| if i % 2 == 0 { d.stream_create(D0).unwrap() } else { capture.blocking_stream() };
+    let mut streams: Vec<StreamHandle> = (0..64).map(make).collect();
+    let agrees = |s: StreamHandle| assert_eq!(watch.look(s), Some(d.stream_id(D0, s).unwrap()), "{s}");
+    streams.iter().for_each(|&s| agrees(s));
+    // One of its handles comes back with each new stream; whichever it is, it shows the new one.
+    let mut came_back = 0;
+    for round in 0..200 {
+        let n = (round * 7) % streams.len();
+        let old = streams[n];
+        d.stream_destroy(D0, old).unwrap();
+        streams[n] = make(n);
+        came_back += u32::from(streams[n] == old);
+        agrees(streams[n]);
+        agrees(streams[(n + 1) % streams.len()]);
+    }
+    println!("{came_back} of 200 handles came back at once");
+    streams.iter().for_each(|&s| agrees(s));
+    for special in [StreamHandle::LEGACY, StreamHandle(1), StreamHandle::PER_THREAD] {
+        assert_eq!(watch.look(special), None);
+    }
+    streams.into_iter().for_each(|s| d.stream_destroy(D0, s).unwrap());
+}
+
+#[test]
+fn a_stream_that_is_being_captured_is_seen_to_be() {
+    let Some(d) = gpu() else { return };
+    let _alone = CAPTURING.lock().unwrap_or_else(|e| e.into_inner());
+    let Some(watch) = watch_of(&d) else { return };
+    d.set_current_device(D0).unwrap();
+    let capture = Capture::load(&d);
+    let event = d.event_create(D0).unwrap();
+    for (mode, name) in [(0, "global"), (1, "thread-local"), (2, "relaxed")] {
+        for blocking in [false, true] {
+            let make = || if blocking { capture.blocking_stream() } else { d.stream_create(D0).unwrap() };
+            let (s, joined, bystander) = (make(), make(), make());
+            let ids = [s, joined, bystander].map(|s| watch.look(s));
+            let what = format!("{name} mode, blocking streams: {blocking}");
+            assert!(ids.iter().all(Option::is_some), "{what}");
+            for _ in 0..3 {
+                assert_eq!(unsafe { (capture.begin)(s.0, mode) }, 0);
+                assert_eq!(watch.look(s), None, "{what}");
+                let elsewhere = std::thread::scope(|t| t.spawn(|| watch.look(s)).join().unwrap());
+                assert_eq!(elsewhere, None, "{what}: another thread looks");
+                assert_eq!(watch.look(joined), ids[1], "{what}: not yet joined");
+                d.event_record(D0, event, s).unwrap();
+                d.stream_wait(D0, joined, event).unwrap();
+                assert_eq!(watch.look(joined), None, "{what}: joined through an event");
+                assert_eq!(watch.look(bystander), ids[2], "{what}: no part in it");
+                d.event_record(D0, event, joined).unwrap();
+                d.stream_wait(D0, s, event).unwrap();
+                assert_eq!(capture.end(s), 0, "{what}");
+                assert_eq!([s, joined, bystander].map(|s| watch.look(s)), ids, "{what}: after the end");
+            }
+            // Waiting for a stream that is being captured ends the capture.
+            assert_eq!(unsafe { (capture.begin)(s.0, mode) }, 0);
+            assert_ne!(unsafe { (capture.sync)(s.0) }, 0, "{what}");
+            assert!(d.stream_is_capturing(D0, s).unwrap(), "{what}: lost, and not ended yet");
+            assert_eq!(watch.look(s), None, "{what}: lost, and not ended yet");
+            assert_ne!(capture.end(s), 0, "{what}");
+            assert_eq!(watch.look(s), ids[0], "{what}: after a lost capture");
+            assert_eq!(d.stream_id(D0, s).ok(), ids[0], "{what}");
+            [s, joined, bystander].into_iter().for_each(|s| d.stream_destroy(D0, s).unwrap());
+        }
+    }
+    d.event_destroy(D0, event).unwrap();
 }
 
 #[test]

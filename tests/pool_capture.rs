@@ -144,10 +144,12 @@ fn options() -> PoolOptions {
     PoolOptions { wait: true, first_extent: 2 * MIB, max_extent: 2 * MIB, slack_floor: 0, ..PoolOptions::default() }
 }
 
-/// Runs `f` during captures on devices that are early and late, told and not.
+/// Runs `f` during captures on devices that are early and late, told and not; every other one where the driver is asked
+/// which stream it is.
 fn stays_valid(options: PoolOptions, f: impl Fn(&Scene)) {
     for (host, told) in hosts().into_iter().flat_map(|h| [(h.clone(), false), (h, true)]) {
-        let what = format!("{host:?}, told: {told}");
+        let options = PoolOptions { watch: host.seed % 2 == 0, ..options };
+        let what = format!("{host:?}, told: {told}, {options:?}");
         assert!(Scene::new(host, options).capture(told, &f), "the capture was lost: {what}");
     }
 }
@@ -386,6 +388,49 @@ fn a_capture_does_not_get_what_the_stream_used_before_it() {
             assert!(!old.contains(&p), "{p:#x}");
         }
     });
+}
+
+/// The cache is warm and nothing is said to the pool when the capture begins: the hit itself has to notice. Its end, too.
+#[test]
+fn a_capture_that_begins_between_two_hits_is_noticed_and_so_is_its_end() {
+    for watch in [true, false] {
+        let rig = Rig::new(late(7, BYTES), PoolOptions { watch, ..PoolOptions::default() });
+        let s = rig.stream();
+        let pair = |size| {
+            let p = rig.malloc(size, s);
+            rig.free(p, s);
+            p
+        };
+        for size in SIZES {
+            let p = pair(size);
+            for round in 0..3 {
+                assert_eq!(pair(size), p, "a hit");
+                // What is pending when the graph runs.
+                rig.host.hold(D, s).unwrap();
+                rig.fill(s, p, size, round);
+                rig.host.begin_capture(s).unwrap();
+                let in_capture = rig.malloc(size, s);
+                assert_ne!(in_capture, p, "watch: {watch}, {size} bytes: the stream's own memory went into a graph");
+                rig.free(in_capture, s);
+                assert_eq!(pair(size), in_capture, "the capture's at once");
+                let kept = rig.malloc(size, s);
+                assert!(rig.host.end_capture(s).unwrap());
+                assert_eq!(pair(size), p, "the ordinary heap again");
+                let other = rig.malloc(size, s);
+                assert_ne!(other, kept);
+                rig.free(other, s);
+                rig.host.begin_capture(s).unwrap();
+                let first = rig.malloc(size, s);
+                rig.free(kept, s);
+                assert_eq!(pair(size), kept, "what is freed in a capture stays the captures'");
+                rig.free(first, s);
+                assert!(rig.host.end_capture(s).unwrap());
+                rig.host.release(D, s).unwrap();
+                rig.books();
+            }
+        }
+        rig.close();
+    }
 }
 
 /// What is freed in the capture's order is the capture's at once.

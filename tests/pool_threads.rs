@@ -167,10 +167,16 @@ fn producers_and_consumers() {
     rig.close();
 }
 
+/// Frees are no hits where memory is given back by threshold; without a watch no allocation is.
 #[test]
 fn everything_at_once() {
-    let options = PoolOptions { limit: 512 * MIB, wait: true, trim_threshold: 64 * MIB, ..PoolOptions::default() };
-    let rig = Rig::new(checked(GIB), options);
+    for (watch, trim_threshold) in [(true, 0), (true, 64 * MIB), (false, 0)] {
+        let options = PoolOptions { limit: 512 * MIB, wait: true, trim_threshold, watch, ..PoolOptions::default() };
+        everything(&Rig::new(checked(GIB), options));
+    }
+}
+
+fn everything(rig: &Rig) {
     let shared = rig.stream();
     together(|t| {
         let end = Instant::now() + MOST;
@@ -229,6 +235,14 @@ fn everything_at_once() {
                 4 => {
                     rig.host.stream_destroy(D, own).unwrap();
                     own = rig.stream();
+                }
+                // It is captured. Others may spoil that: they trim, and run out of memory.
+                5 => {
+                    rig.host.begin_capture(own).unwrap();
+                    let in_capture: Vec<u64> =
+                        (0..3).filter_map(|_| rig.pool.malloc(&request(size, own)).ok()).collect();
+                    in_capture.into_iter().for_each(|p| rig.free(p, own));
+                    let _valid = rig.host.end_capture(own).unwrap();
                 }
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! A driver that fails on request, or lies about stream order.
+//! A driver that fails on request, takes its time, or lies about stream order.
 //!
 //! The lies ([`Fault::pretend_done`], [`Fault::drop_records`]) are instruments for tests: with either in force the rules of
 //! stream order are broken, and a test that claims to check them has to notice.
@@ -8,6 +8,7 @@ use super::{Call, Driver};
 use crate::base::{Error, Result, Status};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Which calls fail, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,7 @@ struct State {
     /// Calls that failed because of rules.
     fired: u64,
     record: Option<Vec<Call>>,
+    slow: Option<(Call, Duration)>,
 }
 
 /// Decides which calls fail, and which lies are told.
@@ -73,6 +75,9 @@ impl FaultPlan {
 
 impl Hook for FaultPlan {
     fn before(&self, call: Call) -> Result<()> {
+        if let Some((_, time)) = self.state().slow.filter(|(slow, _)| *slow == call) {
+            std::thread::sleep(time);
+        }
         let mut st = self.state();
         if let Some(calls) = st.record.as_mut() {
             calls.push(call);
@@ -108,6 +113,11 @@ impl Wrap<FaultPlan> {
         let mut st = self.hook.state();
         st.rule = rule;
         st.seen = 0;
+    }
+
+    /// A test instrument: calls of one kind take at least so long, as calls of a busy driver do; `None` ends that.
+    pub fn slow_down(&self, slow: Option<(Call, Duration)>) {
+        self.hook.state().slow = slow;
     }
 
     /// How many calls have failed because of rules so far.

@@ -61,6 +61,10 @@ impl Pool {
                 } else {
                     st.take_back(region, &self.tags(tag, &users), false, &self.index);
                 }
+                if !users.is_empty() {
+                    // It may have kept more than its size needs when it shrank: not for the next request of that size.
+                    st.regions.tidy();
+                }
                 self.after_free(heap, st, size, own, tag.lane(), stream, &users);
             }
             Found::Object { heap, mut st, slab, number } => {

@@ -124,4 +124,27 @@ mod tests {
         drop(held);
         assert!(lock.try_lock().is_some());
     }
+
+    /// Far longer than spinning and yielding lasts: every waiter sleeps, and none of them sleeps through its turn.
+    #[test]
+    fn waiters_that_sleep_get_it_too() {
+        let lock = Lock::new(0u32);
+        let waiting = std::sync::atomic::AtomicU32::new(0);
+        let held = lock.lock();
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    waiting.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    *lock.lock() += 1;
+                });
+            }
+            while waiting.load(std::sync::atomic::Ordering::Relaxed) < 4 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(NAP * 400);
+            assert!(lock.try_lock().is_none());
+            drop(held);
+        });
+        assert_eq!(*lock.lock(), 4);
+    }
 }

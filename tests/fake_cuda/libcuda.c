@@ -4,11 +4,19 @@
  *   -DVERSION=11040  an old driver            -DWITHOUT_MAP     lacks cuMemMap
  *   -DINIT=100       cuInit returns this      -DWITHOUT_NEWER   lacks what CUDA 12.5 and 12.8 added
  *   -DDEVICES=0      no devices
+ * With -DSTREAMS a stream's handle is the address of a pointer to a structure, handles and structures are given out again,
+ * and streams can be captured. The structure has the stream's id at byte ID_AT and a word at CAPTURE_AT that is not 0 while
+ * the stream is being captured; -1 leaves one out. More variants of it:
+ *   -DREADABLE=n           nothing can be read beyond n bytes  -DALSO_CAPTURE_AT=n      a second such word
+ *   -DSTALE                a structure given out again keeps   -DCAPTURE_OF_THE_FIRST   the word shows captures that begin
+ *                          the id of its first stream                                   on a stream, not those it joins
+ *   -DWITHOUT_CAPTURES     lacks what begins and ends captures
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #ifndef VERSION
@@ -140,6 +148,7 @@ code cuMemSetAccess(uint64_t p, size_t n, const struct access *d, size_t count) 
 code cuMemUnmap(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; return 0; }
 code cuMemGetAllocationGranularity(size_t *g, const struct prop *p, int o) { BEGIN; NEEDS_CONTEXT; *g = o ? 0 : 2u << 20; return 0; }
 
+#ifndef STREAMS
 /* ---- streams: handle 0x1000 * n is a stream with id n, of device 1 when n is odd, capturing when n is 8 ---- */
 #define NEEDS_STREAM(s)                                                                                                        \
     do {                                                                                                                       \
@@ -162,6 +171,146 @@ code cuEventSynchronize(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; 
 #ifndef WITHOUT_NEWER
 code cuCtxRecordEvent(ptr c, ptr e) { BEGIN; NEEDS_CONTEXT; return c == fake_current() ? 0 : 400; }
 code cuStreamGetDevice(uintptr_t s, int *d) { BEGIN; NEEDS_STREAM(s); if (s == 0x8000) return 900; *d = (int)(s >> 12 & 1); return 0; }
+#endif
+#else
+/* ---- streams with structures ---- */
+#ifndef ID_AT
+#define ID_AT 336
+#endif
+#ifndef CAPTURE_AT
+#define CAPTURE_AT 1096
+#endif
+#ifndef ALSO_CAPTURE_AT
+#define ALSO_CAPTURE_AT -1
+#endif
+enum { STREAM_COUNT = 64, ROOM = 8192 };
+struct graph { int valid; };
+struct event { struct graph *graph; };
+static struct stream {
+    char *structure; /* first: a handle is the address of this */
+    uint64_t id;
+    struct graph *graph; /* it is being captured into */
+    int device, live, joined;
+} streams[STREAM_COUNT];
+static uint64_t last_id = 40;
+static int live_streams, live_events, capturing;
+int fake_live(void) { return live_streams * 1000 + live_events; }
+int fake_capturing(void) { return capturing; }
+
+static void put(struct stream *s, long at, uint64_t word) {
+    if (at >= 0) memcpy(s->structure + at, &word, sizeof word);
+}
+/* What the structure shows. A counter beside it changes in every structure when any stream is captured. */
+static void show(struct stream *s) {
+    uint64_t word = (uint64_t)(uintptr_t)s->graph;
+    int i;
+#ifdef CAPTURE_OF_THE_FIRST
+    if (s->joined) word = 0;
+#endif
+    put(s, CAPTURE_AT, word);
+    put(s, ALSO_CAPTURE_AT, word);
+    for (i = 0; i < STREAM_COUNT; i++)
+        if (streams[i].structure) put(&streams[i], 8, (uint64_t)capturing);
+}
+static struct stream *known(uintptr_t s, const char *name) {
+    struct stream *f = (struct stream *)s;
+    if (f < streams || f >= streams + STREAM_COUNT || (s - (uintptr_t)streams) % sizeof *streams || !f->live)
+        die(name, "no such stream");
+    return f;
+}
+#define NEEDS_STREAM(s)                                                                                                        \
+    do {                                                                                                                       \
+        last_stream = (long)(s);                                                                                               \
+        if ((s) <= 2) NEEDS_CONTEXT;                                                                                           \
+        else known(s, __func__);                                                                                               \
+    } while (0)
+#define CREATED(s) ((s) > 2 ? (struct stream *)(s) : 0)
+code cuStreamCreate(uintptr_t *out, unsigned f) {
+    struct stream *s = streams;
+    BEGIN; NEEDS_CONTEXT;
+    while (s->live) if (++s == streams + STREAM_COUNT) return 2;
+    if (!s->structure) {
+        char *room = mmap(0, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (room == MAP_FAILED) return 2;
+        memset(room, 0, ROOM);
+#ifdef READABLE
+        s->structure = room + ROOM / 2 - READABLE;
+        if (mprotect(room + ROOM / 2, ROOM / 2, PROT_NONE)) return 2;
+#else
+        s->structure = room + 64;
+#endif
+        put(s, ID_AT, last_id + 1);
+    }
+    s->id = ++last_id; s->device = device_of(fake_current()); s->graph = 0; s->live = 1; s->joined = 0;
+#ifndef STALE
+    put(s, ID_AT, s->id);
+#endif
+    show(s);
+    live_streams++;
+    *out = (uintptr_t)s;
+    return 0;
+}
+code cuStreamDestroy_v2(uintptr_t s) {
+    BEGIN; NEEDS_STREAM(s);
+    if (CREATED(s)->graph) die(__func__, "the stream is being captured");
+    CREATED(s)->live = 0; live_streams--;
+    return 0;
+}
+code cuStreamGetId(uintptr_t s, uint64_t *id) {
+    BEGIN; NEEDS_STREAM(s);
+    if (CREATED(s) && CREATED(s)->graph) { CREATED(s)->graph->valid = 0; return 906; }
+    *id = CREATED(s) ? CREATED(s)->id : 20;
+    return 0;
+}
+code cuStreamGetCtx(uintptr_t s, ptr *c) { BEGIN; NEEDS_STREAM(s); *c = &primary[CREATED(s) ? CREATED(s)->device : 0]; return 0; }
+code cuStreamIsCapturing(uintptr_t s, unsigned *st) { BEGIN; NEEDS_STREAM(s); *st = CREATED(s) && CREATED(s)->graph; return 0; }
+code cuStreamSynchronize(uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_RELAXED; return 0; }
+code cuEventCreate(uintptr_t *e, unsigned f) { BEGIN; NEEDS_CONTEXT; if (f != 2) return 1; *e = (uintptr_t)calloc(1, sizeof(struct event)); live_events++; return *e ? 0 : 2; }
+code cuEventDestroy_v2(ptr e) { BEGIN; NEEDS_CONTEXT; free(e); live_events--; return 0; }
+code cuEventRecord(struct event *e, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; e->graph = CREATED(s) ? CREATED(s)->graph : 0; return 0; }
+code cuEventQuery(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+code cuEventSynchronize(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+code cuStreamWaitEvent(uintptr_t s, struct event *e, unsigned f) {
+    BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT;
+    if (f || !CREATED(s)) return 1;
+    if (e->graph && !CREATED(s)->graph) {
+        CREATED(s)->graph = e->graph; CREATED(s)->joined = 1; capturing++;
+        show(CREATED(s));
+    }
+    return 0;
+}
+#ifndef WITHOUT_CAPTURES
+code cuStreamBeginCapture_v2(uintptr_t s, unsigned m) {
+    BEGIN; NEEDS_STREAM(s);
+    if (m > 2 || !CREATED(s) || CREATED(s)->graph) return 1;
+    CREATED(s)->graph = malloc(sizeof(struct graph));
+    if (!CREATED(s)->graph) return 2;
+    CREATED(s)->graph->valid = 1; CREATED(s)->joined = 0; capturing++;
+    show(CREATED(s));
+    return 0;
+}
+code cuStreamEndCapture(uintptr_t s, struct graph **g) {
+    struct graph *graph;
+    int i;
+    BEGIN; NEEDS_STREAM(s);
+    if (!CREATED(s) || !CREATED(s)->graph || CREATED(s)->joined) return 1;
+    graph = CREATED(s)->graph;
+    for (i = 0; i < STREAM_COUNT; i++) {
+        if (streams[i].graph != graph) continue;
+        streams[i].graph = 0; capturing--;
+        show(&streams[i]);
+    }
+    *g = graph->valid ? graph : 0;
+    if (graph->valid) return 0;
+    free(graph);
+    return 901;
+}
+code cuGraphDestroy(struct graph *g) { BEGIN; free(g); return 0; }
+#endif
+#ifndef WITHOUT_NEWER
+code cuCtxRecordEvent(ptr c, struct event *e) { BEGIN; NEEDS_CONTEXT; return capturing ? 900 : c == fake_current() ? 0 : 400; }
+code cuStreamGetDevice(uintptr_t s, int *d) { BEGIN; NEEDS_STREAM(s); *d = CREATED(s) ? CREATED(s)->device : 0; return 0; }
+#endif
 #endif
 
 /* ---- data ---- */

@@ -9,6 +9,7 @@ mod devices;
 mod footprint;
 mod order;
 mod pointers;
+mod quick;
 mod resize;
 mod sizes;
 mod stitching;

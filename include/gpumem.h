@@ -178,7 +178,7 @@ const char *gpumem_version_string(void);
  *
  * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
  * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
- * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+ * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
  * GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
  * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
@@ -213,6 +213,12 @@ const char *gpumem_version_string(void);
 
 // Every request goes straight to the driver's own allocator, for comparison.
 #define GPUMEM_POOL_OFF 2
+
+// By looking where the driver keeps it, if that was found out at start, else by asking: the default.
+#define GPUMEM_STREAM_CHECK_AUTO 1
+
+// By asking the driver on every allocation, two calls.
+#define GPUMEM_STREAM_CHECK_DRIVER 2
 
 // Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
 typedef struct gpumem_context_options {
@@ -251,6 +257,10 @@ typedef struct gpumem_context_options {
     // has something to give back, but not while a stream is being captured on which gpumem was called; a capture on
     // streams that gpumem has not met would be lost to it.
     uint64_t trim_interval_ms;
+    // GPUMEM_STREAM_CHECK_*: how to find out which stream a handle is, and whether it is being captured.
+    int32_t stream_check;
+    // Must be 0.
+    uint32_t reserved;
 } gpumem_context_options;
 
 // Starts gpumem now, with explicit settings.

@@ -22,6 +22,19 @@ pub use {
     loom::thread::yield_now,
 };
 
+/// A value on cache lines of its own: writing it does not disturb who reads its neighbours.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// A lock that [`lock`] takes.
 pub trait Lockable {
     /// What holding it is.

@@ -117,12 +117,12 @@ impl Pool {
         let reserved = mapped + guard;
         let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
         if let Err(e) = self.driver.map(self.dev, va, mapped, handle) {
-            lock(&self.core).holes.give(va, reserved);
+            lock(&*self.core).holes.give(va, reserved);
             return Err(e);
         }
         if let Err(e) = self.driver.set_access(va, mapped, &self.access) {
             if guard > 0 {
-                lock(&self.core).holes.give(va + mapped, guard);
+                lock(&*self.core).holes.give(va + mapped, guard);
             }
             let _ = self.undo_map(va, mapped);
             return Err(e);
@@ -151,7 +151,7 @@ impl Pool {
             exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
             align,
         };
-        lock(&self.core).dedicated.insert(base, dedicated);
+        lock(&*self.core).dedicated.insert(base, dedicated);
         self.index.set(base, Entry::Dedicated);
         self.counters.dedicated_live.fetch_add(mapped, Relaxed);
         self.counters.dedicated_requested.fetch_add(req.size, Relaxed);
@@ -162,7 +162,7 @@ impl Pool {
 
     pub(super) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
-        let Some(d) = lock(&self.core).dedicated.remove(&ptr) else {
+        let Some(d) = lock(&*self.core).dedicated.remove(&ptr) else {
             return Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already")));
         };
         let tag = match by {
@@ -175,7 +175,7 @@ impl Pool {
         self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let grave = Grave { va: d.va, mapped: d.mapped, reserved: d.reserved, handle: d.handle, tags };
-        lock(&self.core).graves.push(grave);
+        lock(&*self.core).graves.push(grave);
         // It is freed. Markers and burials that fail now are made up for later.
         let _ = match stream {
             Some(s) => self.mark_stream(s),
@@ -192,10 +192,10 @@ impl Pool {
     /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.
     pub(super) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> =
-            lock(&self.core).graves.iter().flat_map(|g| g.tags.iter().map(|t| t.lane())).collect();
+            lock(&*self.core).graves.iter().flat_map(|g| g.tags.iter().map(|t| t.lane())).collect();
         self.order.poll(&*self.driver, lanes)?;
         let ready: Vec<Grave> = {
-            let mut core = lock(&self.core);
+            let mut core = lock(&*self.core);
             let Core { graves, .. } = &mut *core;
             let (ready, rest) = graves.drain(..).partition(|g| g.tags.iter().all(|&t| self.order.settled(t)));
             *graves = rest;
@@ -207,11 +207,11 @@ impl Pool {
             // After a failure the rest stays where it was.
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
             if done.is_err() {
-                lock(&self.core).graves.push(g);
+                lock(&*self.core).graves.push(g);
                 continue;
             }
             // Unmapped: the addresses are free whatever becomes of the handle.
-            lock(&self.core).holes.give(g.va, g.reserved);
+            lock(&*self.core).holes.give(g.va, g.reserved);
             self.sub_mapped(g.mapped);
             released += g.mapped;
             done = self.drop_handle(g.handle);
@@ -221,7 +221,7 @@ impl Pool {
 
     /// Facts about the dedicated allocation that contains `ptr`.
     pub(super) fn dedicated_info(&self, ptr: u64) -> Result<AllocInfo> {
-        let core = lock(&self.core);
+        let core = lock(&*self.core);
         match core.dedicated.range(..=ptr).next_back() {
             Some((&base, d)) if ptr - base < d.info.usable => Ok(d.info),
             _ => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no dedicated allocation"))),
@@ -230,13 +230,13 @@ impl Pool {
 
     /// The alignment a dedicated allocation was asked for.
     pub(super) fn dedicated_align(&self, ptr: u64) -> u64 {
-        lock(&self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
+        lock(&*self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
     }
 
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // In a statement of its own: `info` takes the core's lock too.
-        let found = lock(&self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
+        let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
         let handle = match found {
             Some((true, handle)) => handle,
             Some(_) => {

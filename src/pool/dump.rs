@@ -57,7 +57,7 @@ impl Pool {
                 pieces.push(Piece { addr: g.addr, size: g.size, sign: sign(g), note });
             }
         }
-        let core = lock(&self.core);
+        let core = lock(&*self.core);
         let mut add = |addr, size, sign, note: String| pieces.push(Piece { addr, size, sign, note });
         core.holes.iter().for_each(|(a, l)| add(a, l, "*", String::new()));
         core.aliases

@@ -75,7 +75,7 @@ impl Pool {
         let mut may_wait = self.options.wait;
         let mut reaped = false;
         let mut room = self.room(st, want.size);
-        let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&self.core).stock.bytes();
+        let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
         if need > movable {
             self.refine(st, want, need - movable);
         }
@@ -114,7 +114,7 @@ impl Pool {
 
     /// The free region at a span's end that leaves least to add, with room for that.
     fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
-        let core = lock(&self.core);
+        let core = lock(&*self.core);
         let mut best: Option<Anchor> = None;
         for r in st.regions.span_tails() {
             let g = st.regions.get(r);
@@ -199,7 +199,7 @@ impl Pool {
         st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
         let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
-        let stock = lock(&self.core).stock.bytes();
+        let stock = lock(&*self.core).stock.bytes();
         Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(self.options.slack_floor) }
     }
 
@@ -232,7 +232,7 @@ impl Pool {
         let (va, run) = match run {
             Ok(Some(done)) => done,
             other => {
-                let mut core = lock(&self.core);
+                let mut core = lock(&*self.core);
                 supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
                 return other.map(|_| Outcome::NoRoom);
             }
@@ -255,7 +255,7 @@ impl Pool {
             )
         });
         let moves = pieces(plan.moves.iter().map(|&i| &sources[i]).collect());
-        let run = commit(&mut lock(&self.core), heap.number, st, others, moves, order, Arrival::New { va, run: &run });
+        let run = commit(&mut lock(&*self.core), heap.number, st, others, moves, order, Arrival::New { va, run: &run });
         st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         self.count_moves(st, plan.moves.len() as u64);
@@ -265,7 +265,7 @@ impl Pool {
     /// Makes up the planned sizes out of the stock as far as possible. Before anything is created, the device is asked about
     /// what other streams have left there.
     fn supply(&self, heap: &Heap, sizes: &[u64], largest: u64) -> Result<Supply> {
-        let mut core = lock(&self.core);
+        let mut core = lock(&*self.core);
         let supply = core.stock.supply(sizes, self.page, largest, heap.lane, &self.order);
         if supply.create.is_empty() || core.stock.bytes() == 0 {
             return Ok(supply);
@@ -275,7 +275,7 @@ impl Pool {
         drop(core);
         lanes.iter().filter(|&&l| l != heap.lane).for_each(|&l| self.order.want(l));
         self.order.poll(&*self.driver, lanes)?;
-        Ok(lock(&self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
+        Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
     }
 
     /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
@@ -327,7 +327,7 @@ impl Pool {
         if have + gain < size {
             let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
             let need = (size - have - gain).next_multiple_of(self.page);
-            if !at_end || lock(&self.core).holes.after(tail_end) < need {
+            if !at_end || lock(&*self.core).holes.after(tail_end) < need {
                 return Ok(false);
             }
             let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };

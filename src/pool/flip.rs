@@ -23,7 +23,7 @@ type Free = Vec<(u64, u64, u32)>;
 impl Pool {
     /// Takes a run back that has room for the request, with what is free in front of it. Returns whether it did.
     pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> bool {
-        let mut core = lock(&self.core);
+        let mut core = lock(&*self.core);
         if core.aliases.dormant() == 0 {
             return false;
         }

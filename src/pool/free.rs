@@ -118,7 +118,7 @@ impl Pool {
             self.maybe_restart(heap, &mut st);
         }
         // With one stream nobody ever waits.
-        let mut due = own && self.order.streams() > 1 && st.is_due(size);
+        let mut due = own && self.order.streams() > 1 && st.is_due(size, stream.is_some());
         if self.order.is_wanted(lane) && stream.is_some() && self.order.take_want(lane) {
             st.mark_sooner();
             due = true;
@@ -208,7 +208,7 @@ impl Pool {
                         }
                     }
                 }
-                Entry::Dedicated if lock(&self.core).dedicated.contains_key(&ptr) => return Ok(Found::Dedicated),
+                Entry::Dedicated if lock(&*self.core).dedicated.contains_key(&ptr) => return Ok(Found::Dedicated),
                 Entry::Freed { offset } if offset == ptr % SLOT => return Err(self.double_free(ptr, verb)),
                 _ => break,
             }
@@ -238,7 +238,7 @@ impl Pool {
         let lane = self.heap_for(stream)?.lane;
         match self.find(ptr, "record_stream")? {
             Found::Dedicated => {
-                if let Some(d) = lock(&self.core).dedicated.get_mut(&ptr) {
+                if let Some(d) = lock(&*self.core).dedicated.get_mut(&ptr) {
                     d.add_user(lane);
                 }
             }

@@ -48,7 +48,7 @@ impl Pool {
     /// Makes the grain finer if there is reason to, before a heap grows by `growth` bytes for a request although so
     /// much of it could be moved as could.
     pub(super) fn refine(&self, st: &mut HeapState, want: Want, growth: u64) {
-        let stock = lock(&self.core).stock.bytes();
+        let stock = lock(&*self.core).stock.bytes();
         let after = st.extents.bytes() + growth;
         if st.regions.ready_bytes() + stock < want.size
             || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)

@@ -319,11 +319,12 @@ impl HeapState {
     }
 
     /// Notes bytes freed in the heap's own order; whether it is time for a marker, which only other streams would need: one
-    /// each time a batch is full. Batches grow while nobody asks for markers.
+    /// each time a batch is full and the free has `named` a stream to record it on. Batches grow while nobody asks for
+    /// markers.
     #[inline]
-    pub(super) fn is_due(&mut self, bytes: u64) -> bool {
+    pub(super) fn is_due(&mut self, bytes: u64, named: bool) -> bool {
         self.unmarked += bytes;
-        let due = self.unmarked >= BATCH << (self.unasked / UNASKED);
+        let due = named && self.unmarked >= BATCH << (self.unasked / UNASKED);
         if due {
             self.unmarked = 0;
             self.unasked = (self.unasked + 1).min(UNASKED * DOUBLINGS);

@@ -118,7 +118,7 @@ impl Pool {
         }
         heap.publish(&st);
         // With one stream nobody ever waits.
-        if self.order.streams() > 1 && (st.is_due(size) || self.order.is_wanted(heap.lane)) {
+        if self.order.streams() > 1 && (st.is_due(size, stream.is_some()) || self.order.is_wanted(heap.lane)) {
             self.freed_batch(heap, st, stream);
         }
     }

@@ -20,7 +20,7 @@ impl Pool {
     /// Takes addresses for a run: right at `behind` when that is given (`None` if there is no room), else wherever
     /// there is room.
     pub(super) fn take_addresses(&self, behind: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
-        let mut core = lock(&self.core);
+        let mut core = lock(&*self.core);
         if let Some(end) = behind {
             return Ok(core.holes.take_at(end, len).then_some(end));
         }
@@ -63,7 +63,7 @@ impl Pool {
         let mut mapped = 0;
         let created = creates.iter().sum();
         if let Err(e) = self.claim(created) {
-            lock(&self.core).holes.give(va, len);
+            lock(&*self.core).holes.give(va, len);
             return Err(e);
         }
         let done = (|| {
@@ -80,7 +80,7 @@ impl Pool {
         if let Err(e) = done {
             self.sub_mapped(created);
             if mapped < len {
-                lock(&self.core).holes.give(va + mapped, len - mapped);
+                lock(&*self.core).holes.give(va + mapped, len - mapped);
             }
             let mut undo = self.undo_map(va, mapped);
             for x in &run[first_new..] {
@@ -95,7 +95,7 @@ impl Pool {
         }
         self.note_peak();
         if first_new < run.len() {
-            let mut core = lock(&self.core);
+            let mut core = lock(&*self.core);
             run[first_new..].iter_mut().for_each(|e| *e = core.aliases.add_extent(e.handle, e.size));
         }
         Ok(run)
@@ -108,7 +108,7 @@ impl Pool {
             return Ok(());
         }
         let done = self.driver.unmap(va, len);
-        let mut core = lock(&self.core);
+        let mut core = lock(&*self.core);
         match done {
             Ok(()) => core.holes.give(va, len),
             Err(_) => {
@@ -122,12 +122,12 @@ impl Pool {
     /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan, and dropped some time
     /// later.
     pub(super) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
-        self.driver.phys_release(handle).inspect_err(|_| lock(&self.core).orphans.push(handle))
+        self.driver.phys_release(handle).inspect_err(|_| lock(&*self.core).orphans.push(handle))
     }
 
     /// Drops the handles that could not be dropped before.
     pub(super) fn drop_orphans(&self) -> Result<()> {
-        let orphans = std::mem::take(&mut lock(&self.core).orphans);
+        let orphans = std::mem::take(&mut lock(&*self.core).orphans);
         // Each is tried, whatever becomes of the others.
         let mut done = Ok(());
         for h in orphans {
@@ -141,15 +141,15 @@ impl Pool {
         if self.counters.zombie_bytes.load(Relaxed) == 0 {
             return Ok(());
         }
-        let mut zombies = std::mem::take(&mut lock(&self.core).zombies);
+        let mut zombies = std::mem::take(&mut lock(&*self.core).zombies);
         while let Some(z) = zombies.pop() {
             if let Err(e) = self.driver.unmap(z.addr, z.size) {
                 zombies.push(z);
-                lock(&self.core).zombies.append(&mut zombies);
+                lock(&*self.core).zombies.append(&mut zombies);
                 return Err(e);
             }
             self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
-            lock(&self.core).holes.give(z.addr, z.size);
+            lock(&*self.core).holes.give(z.addr, z.size);
         }
         Ok(())
     }
@@ -159,11 +159,11 @@ impl Pool {
     pub(super) fn unmap_claims(&self, claims: &[Claim]) -> Result<()> {
         for (i, &c) in claims.iter().enumerate() {
             if let Err(e) = self.driver.unmap(c.addr, c.size) {
-                let mut core = lock(&self.core);
+                let mut core = lock(&*self.core);
                 claims[i..].iter().for_each(|&c| core.aliases.unclaim(c));
                 return Err(e);
             }
-            let mut core = lock(&self.core);
+            let mut core = lock(&*self.core);
             core.aliases.gone(c);
             core.holes.give(c.addr, c.size);
         }
@@ -175,7 +175,7 @@ impl Pool {
     pub(super) fn reap_surplus(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
         self.reap_zombies()?;
         let (claims, waits) = {
-            let mut core = lock(&self.core);
+            let mut core = lock(&*self.core);
             let surplus = core.aliases.dormant().saturating_sub(self.options.max_aliases);
             if surplus == 0 {
                 return Ok(());
@@ -194,11 +194,11 @@ impl Pool {
     pub(super) fn reap(&self, most: usize) -> Result<()> {
         self.reap_zombies()?;
         let lanes: BTreeSet<u32> = {
-            let core = lock(&self.core);
+            let core = lock(&*self.core);
             core.aliases.iter().filter(|(_, _, t)| !self.order.settled(*t)).map(|(_, _, t)| t.lane()).collect()
         };
         self.order.poll(&*self.driver, lanes)?;
-        let (claims, _) = lock(&self.core).aliases.claim_oldest(most, &self.order);
+        let (claims, _) = lock(&*self.core).aliases.claim_oldest(most, &self.order);
         self.unmap_claims(&claims)
     }
 }

@@ -63,7 +63,7 @@ mod trim;
 mod validate;
 mod waiting;
 
-use crate::base::sync::{lock, AtomicU64, Mutex, OnceLock};
+use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
@@ -241,9 +241,9 @@ pub struct Pool {
     /// How many there are; changed under the lock of `streams`.
     heap_count: AtomicU32,
     /// Streams in use → their lanes and heaps.
-    streams: Mutex<HashMap<streams::Key, streams::Members>>,
-    core: Mutex<Core>,
-    counters: Counters,
+    streams: Apart<Mutex<HashMap<streams::Key, streams::Members>>>,
+    core: Apart<Mutex<Core>>,
+    counters: Apart<Counters>,
 }
 
 impl Pool {
@@ -287,16 +287,16 @@ impl Pool {
             },
             heap_count: AtomicU32::new(0),
             heaps: (0..order::MAX_LANES).map(|_| OnceLock::new()).collect(),
-            streams: Mutex::new(HashMap::new()),
-            core: Mutex::new(Core::default()),
-            counters: Counters::default(),
+            streams: Apart(Mutex::new(HashMap::new())),
+            core: Apart(Mutex::new(Core::default())),
+            counters: Apart(Counters::default()),
             driver,
         };
-        pool.reserve_root(&mut lock(&pool.core), page)?;
+        pool.reserve_root(&mut lock(&*pool.core), page)?;
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
                 // Nothing is mapped: the next try would reserve addresses again.
-                for (base, len) in lock(&pool.core).holes.roots() {
+                for (base, len) in lock(&*pool.core).holes.roots() {
                     let _ = pool.driver.va_free(dev, base, len);
                 }
                 return Err(e);

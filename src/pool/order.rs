@@ -20,7 +20,7 @@
 
 use super::lock;
 pub(super) use super::tag::{Tag, CONTEXT};
-use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
+use crate::base::sync::{Apart, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::{HashSet, VecDeque};
@@ -105,9 +105,9 @@ pub(super) struct Order {
     /// How often a capture was met.
     captures_met: AtomicU64,
     /// Streams that were being captured when they were last named, by a number of the caller's.
-    captured: Mutex<HashSet<usize>>,
-    context: Mutex<VecDeque<ContextMarker>>,
-    spare: Mutex<Vec<EventHandle>>,
+    captured: Apart<Mutex<HashSet<usize>>>,
+    context: Apart<Mutex<VecDeque<ContextMarker>>>,
+    spare: Apart<Mutex<Vec<EventHandle>>>,
 }
 
 impl Order {
@@ -118,9 +118,9 @@ impl Order {
             count: AtomicU64::new(0),
             captures: AtomicUsize::new(0),
             captures_met: AtomicU64::new(0),
-            captured: Mutex::new(HashSet::new()),
-            context: Mutex::new(VecDeque::new()),
-            spare: Mutex::new(Vec::new()),
+            captured: Apart(Mutex::new(HashSet::new())),
+            context: Apart(Mutex::new(VecDeque::new())),
+            spare: Apart(Mutex::new(Vec::new())),
         };
         order.add_lane(false, StreamHandle::LEGACY, 0);
         order
@@ -250,7 +250,7 @@ impl Order {
     }
 
     fn event(&self, driver: &dyn Driver) -> Result<EventHandle> {
-        match lock(&self.spare).pop() {
+        match lock(&*self.spare).pop() {
             Some(e) => Ok(e),
             None => driver.event_create(self.dev),
         }
@@ -267,7 +267,7 @@ impl Order {
         let mut markers = lock(&l.markers);
         let epoch = l.epoch.fetch_add(1, AcqRel);
         if let Err(e) = driver.event_record(self.dev, event, stream) {
-            lock(&self.spare).push(event);
+            lock(&*self.spare).push(event);
             return Err(e);
         }
         markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
@@ -280,7 +280,7 @@ impl Order {
     /// A stream, known to the caller as `key`, was found to be captured. No context marker is recorded, but as a last
     /// resort, until it is found not to be any more: the marker would fail, and take the capture with it.
     pub(super) fn capture_met(&self, key: usize) {
-        let mut captured = lock(&self.captured);
+        let mut captured = lock(&*self.captured);
         if captured.insert(key) {
             self.captures_met.fetch_add(1, Relaxed);
         }
@@ -303,7 +303,7 @@ impl Order {
     #[inline]
     pub(super) fn capture_over(&self, key: impl FnOnce() -> usize) {
         if self.capture_known() {
-            let mut captured = lock(&self.captured);
+            let mut captured = lock(&*self.captured);
             captured.remove(&key());
             self.captures.store(captured.len(), Relaxed);
         }
@@ -330,13 +330,13 @@ impl Order {
             return Ok(false);
         }
         let event = self.event(driver)?;
-        let mut captured = lock(&self.captured);
-        let mut queue = lock(&self.context);
+        let mut captured = lock(&*self.captured);
+        let mut queue = lock(&*self.context);
         let count = self.count.load(Acquire) as usize;
         let closed: Vec<u64> =
             self.lanes[..count].iter().filter_map(OnceLock::get).map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         if let Err(e) = driver.context_record(self.dev, event) {
-            lock(&self.spare).push(event);
+            lock(&*self.spare).push(event);
             return match e.status {
                 Status::Unsupported | Status::Capturing => Ok(false),
                 _ => Err(e),
@@ -369,7 +369,7 @@ impl Order {
             }
             l.done.fetch_max(m.epoch, AcqRel);
             markers.pop_front();
-            lock(&self.spare).push(m.event);
+            lock(&*self.spare).push(m.event);
         }
         Ok(())
     }
@@ -386,7 +386,7 @@ impl Order {
         const QUERIES: u32 = 512;
         for _ in 0..QUERIES {
             self.poll_context(driver)?;
-            if lock(&self.context).is_empty() {
+            if lock(&*self.context).is_empty() {
                 break;
             }
         }
@@ -394,7 +394,7 @@ impl Order {
     }
 
     fn poll_context(&self, driver: &dyn Driver) -> Result<()> {
-        let mut queue = lock(&self.context);
+        let mut queue = lock(&*self.context);
         while let Some(front) = queue.front() {
             if !driver.event_query(self.dev, front.event)? {
                 break;
@@ -402,7 +402,7 @@ impl Order {
             for (lane, &epoch) in self.lanes.iter().filter_map(OnceLock::get).zip(&front.closed) {
                 lane.done.fetch_max(epoch, AcqRel);
             }
-            lock(&self.spare).push(front.event);
+            lock(&*self.spare).push(front.event);
             queue.pop_front();
         }
         Ok(())
@@ -420,7 +420,7 @@ impl Order {
                 return Ok(true);
             }
         }
-        let queue = lock(&self.context);
+        let queue = lock(&*self.context);
         let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());
         match queue.iter().find(covers) {
             Some(m) => driver.stream_wait(self.dev, stream, m.event).map(|()| true),
@@ -448,9 +448,8 @@ impl Order {
 
     /// What a context marker and a wait for it would do, on a driver that has none.
     fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
-        let close = |l: &Box<Lane>| l.epoch.fetch_add(1, AcqRel);
         let lanes = || self.lanes.iter().filter_map(OnceLock::get);
-        let closed: Vec<u64> = lanes().map(close).collect();
+        let closed: Vec<u64> = lanes().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         driver.device_sync(self.dev)?;
         for (lane, epoch) in lanes().zip(closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
@@ -462,7 +461,7 @@ impl Order {
 
     /// Waits on the host until every marker recorded so far is done.
     fn sync(&self, driver: &dyn Driver) -> Result<()> {
-        let last_context = lock(&self.context).back().map(|m| m.event);
+        let last_context = lock(&*self.context).back().map(|m| m.event);
         let count = self.count.load(Acquire) as usize;
         let events = self.lanes[..count]
             .iter()

@@ -28,11 +28,6 @@ impl Regions {
         self.spans.ends.values().map(|&edge| self.get(edge).prev)
     }
 
-    /// The first region of the span that starts at `start`.
-    pub(super) fn head_at(&self, start: u64) -> Option<u32> {
-        self.spans.starts.get(&start).map(|&edge| self.get(edge).next)
-    }
-
     /// The last region of the span that ends at `end`.
     pub(super) fn tail_at(&self, end: u64) -> Option<u32> {
         self.spans.ends.get(&end).map(|&edge| self.get(edge).prev)

@@ -97,7 +97,7 @@ impl Pool {
         }
         // Taken one after the other, the two may be of different moments.
         s.allocations = s.mallocs.saturating_sub(s.frees);
-        let core = lock(&self.core);
+        let core = lock(&*self.core);
         s.extents += (core.dedicated.len() + core.stock.len()) as u64;
         s.stock = core.stock.bytes();
         s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);

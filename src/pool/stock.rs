@@ -180,7 +180,7 @@ impl Pool {
         let whole = |&r: &u32| st.regions.get(r).state == State::Ready && st.regions.is_edge(st.regions.get(r).next);
         let spans: Vec<u32> = st.regions.spans().filter(whole).collect();
         self.say(|| format!("heap {} is empty and starts afresh after {} moves", heap.number, st.moves));
-        let mut core = lock(&self.core);
+        let mut core = lock(&*self.core);
         for r in spans {
             let g = st.regions.get(r);
             let (addr, end, tag) = (g.addr, g.end(), g.order);

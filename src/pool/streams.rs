@@ -70,6 +70,7 @@ struct Place {
 }
 
 impl Place {
+    #[allow(clippy::declare_interior_mutable_const, reason = "only to make each place from")]
     const EMPTY: Place = Place {
         pool: Cell::new(0),
         handle: Cell::new(0),
@@ -239,7 +240,7 @@ impl Pool {
     /// Another heap of the same lane: a new one while there are fewer than threads that can run at once.
     fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_HEAPS);
-        let mut streams = lock(&self.streams);
+        let mut streams = lock(&*self.streams);
         let Some(members) = streams.values_mut().find(|m| m.lane == heap.lane) else { return heap };
         if members.heaps.len() < most {
             if let Some(new) = self.add_heap(heap.lane, false) {
@@ -267,7 +268,7 @@ impl Pool {
     }
 
     fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
-        let mut streams = lock(&self.streams);
+        let mut streams = lock(&*self.streams);
         if let Some(members) = streams.get(&key) {
             if self.order.identity(members.lane) != id {
                 self.change_hands(members, stream, id)?;

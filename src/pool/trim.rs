@@ -29,7 +29,7 @@ impl Pool {
     /// device may still be using stays; synchronise first to give everything back. A stream capture in
     /// progress may be lost to it. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
-        if self.counters.mapped.load(Relaxed) > keep || lock(&self.core).aliases.dormant() > 0 {
+        if self.counters.mapped.load(Relaxed) > keep || lock(&*self.core).aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
             for heap in self.all_heaps() {
@@ -57,7 +57,7 @@ impl Pool {
             unused.push((heap, st.take_unused(&self.order, &self.index)));
             heap.publish(&st);
         }
-        let stocked = lock(&self.core).stock.take_unused();
+        let stocked = lock(&*self.core).stock.take_unused();
         let mut spare = (stocked + unused.iter().map(|u| u.1).sum::<u64>()).saturating_sub(keep);
         if spare < self.page {
             return Ok(0);
@@ -97,9 +97,9 @@ impl Pool {
 
     /// Releases settled extents of the stock, at most `most` bytes, until no more than `keep` are mapped.
     fn release_stock(&self, keep: u64, most: u64) -> Result<u64> {
-        let lanes = lock(&self.core).stock.lanes(&self.order);
+        let lanes = lock(&*self.core).stock.lanes(&self.order);
         self.order.poll(&*self.driver, lanes)?;
-        let stocked: Vec<Extent> = lock(&self.core).stock.iter().map(|x| x.0).collect();
+        let stocked: Vec<Extent> = lock(&*self.core).stock.iter().map(|x| x.0).collect();
         let mut released = 0;
         for extent in stocked {
             if self.counters.mapped.load(Relaxed) <= keep {
@@ -110,7 +110,7 @@ impl Pool {
             }
             // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
             let claims = {
-                let mut core = lock(&self.core);
+                let mut core = lock(&*self.core);
                 match core.stock.tag(extent) {
                     Some(tag) if self.order.settled(tag) => {}
                     _ => continue,
@@ -120,7 +120,7 @@ impl Pool {
                 claims
             };
             let gone = self.unmap_claims(&claims).and_then(|()| self.driver.phys_release(extent.handle));
-            let mut core = lock(&self.core);
+            let mut core = lock(&*self.core);
             if let Err(e) = gone {
                 core.stock.put(extent, Tag::SETTLED);
                 return Err(e);
@@ -157,13 +157,13 @@ impl Pool {
 
     /// Returns the bytes released: none when the device may still be using an old address of the extent.
     fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
-        let claims = lock(&self.core).aliases.claim_of(s.extent, &self.order);
+        let claims = lock(&*self.core).aliases.claim_of(s.extent, &self.order);
         let Some(claims) = claims else { return Ok(0) };
         self.unmap_claims(&claims)?;
         self.driver.unmap(s.addr, s.extent.size)?;
         take_out(st, s);
         {
-            let mut core = lock(&self.core);
+            let mut core = lock(&*self.core);
             core.aliases.present_gone(s.extent);
             core.aliases.remove_extent(s.extent);
             core.holes.give(s.addr, s.extent.size);

@@ -25,7 +25,7 @@ impl Pool {
                 return Err(wrong(format!("heap {}: its published live bytes are stale", heap.number)));
             }
         }
-        let core = lock(&self.core);
+        let core = lock(&*self.core);
         if let Some((a, _)) = present.iter().find(|&&(a, e)| core.aliases.address(e) != Some(a)) {
             return Err(wrong(format!("the extent at {a:#x} is elsewhere by the table of aliases")));
         }

@@ -82,7 +82,14 @@ fn scenario() -> Vec<Op> {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions { va_size: 512 * U, first_extent: 4 * U, max_extent: U, wait: true, ..PoolOptions::default() }
+    PoolOptions {
+        va_size: 512 * U,
+        first_extent: 4 * U,
+        max_extent: U,
+        slack_floor: 0,
+        wait: true,
+        ..PoolOptions::default()
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -98,7 +98,7 @@ fn heaps_of_a_stream_take_over_each_others_memory_with_no_marker_and_no_wait() {
     if most_heaps().is_none() {
         return;
     }
-    let rig = Rig::new(late(3, 4 * GIB), PoolOptions::default());
+    let rig = Rig::new(late(3, 4 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
     let s = rig.stream();
     let (blocks, _) = meet(&rig, s, 16, |_| ());
     assert!(heaps(&rig).len() > 1);

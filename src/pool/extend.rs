@@ -18,7 +18,7 @@ use super::stitch::{plan, Plan, Room, Source};
 use super::stock::Supply;
 use super::{lock, too_large, Core, Pool};
 use crate::base::size::human;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, StreamHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -53,7 +53,10 @@ impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
     /// limit and the device.
     pub(super) fn extend(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
-        self.reap_surplus(heap, want.stream)?;
+        if let Err(e) = self.reap_surplus(heap, want.stream) {
+            // Old addresses that stay a little longer are no reason to refuse memory.
+            self.say(|| format!("heap {}: old addresses not unmapped: {}", heap.number, e.message));
+        }
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
             if let Outcome::Done = self.extend_at(heap, st, want, anchor)? {
@@ -238,7 +241,7 @@ impl Pool {
         }
         let planned = plan.creates.iter().sum::<u64>();
         let largest = plan.creates.first().copied().unwrap_or(self.page);
-        let supply = self.supply(heap, &plan.creates, largest)?;
+        let supply = self.supply(heap, want.stream, &plan.creates, largest)?;
         let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -275,16 +278,20 @@ impl Pool {
 
     /// Makes up the planned sizes out of the stock as far as possible. Before anything is created, the device is asked about
     /// what other streams have left there.
-    fn supply(&self, heap: &Heap, sizes: &[u64], largest: u64) -> Result<Supply> {
+    fn supply(&self, heap: &Heap, stream: StreamHandle, sizes: &[u64], largest: u64) -> Result<Supply> {
         let mut core = lock(&*self.core);
         let supply = core.stock.supply(sizes, self.page, largest, heap.lane, &self.order);
         if supply.create.is_empty() || core.stock.bytes() == 0 {
             return Ok(supply);
         }
         let lanes = core.stock.lanes(&self.order);
+        let orphaned = core.stock.iter().any(|(_, t)| !self.order.marked(t) && self.order.only_context(t));
         supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
         drop(core);
         lanes.iter().filter(|&&l| l != heap.lane).for_each(|&l| self.order.want(l));
+        if orphaned {
+            self.order.mark_context(&*self.driver, Some(stream))?;
+        }
         self.order.poll(&*self.driver, lanes)?;
         Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
     }

@@ -49,6 +49,7 @@ impl Pool {
         match self.find(ptr, "free")? {
             Found::Dedicated => self.free_dedicated(ptr, stream)?,
             Found::Block { heap, mut st, region } => {
+                self.bring_up_to_date(&mut st);
                 let (block, size) = (st.regions.block(region), st.regions.get(region).size);
                 let tag = match lane {
                     Some(lane) => self.order.tag(lane),
@@ -68,6 +69,7 @@ impl Pool {
                 self.after_free(heap, st, size, own, tag.lane(), stream, &users);
             }
             Found::Object { heap, mut st, slab, number } => {
+                self.bring_up_to_date(&mut st);
                 let (old, size) =
                     st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
                 let tag = self.order.tag(lane.unwrap_or(if old { CONTEXT } else { heap.lane }));
@@ -84,6 +86,13 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// If the heap's handle is just going to another stream on another thread, that one has not come by here yet.
+    fn bring_up_to_date(&self, st: &mut HeapState) {
+        if !st.is_current(&self.order) {
+            st.retire(&self.order, &self.index);
+        }
     }
 
     /// When an allocation made on a stream was freed in that stream's order: now, if the stream is still the lane's.

@@ -49,14 +49,14 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    pub(super) fn new(number: u32, lane: u32, of_captures: bool, page: u64) -> Heap {
+    pub(super) fn new(number: u32, lane: u32, identity: u64, of_captures: bool, page: u64) -> Heap {
         Heap {
             number,
             lane,
             of_captures,
             live: AtomicU64::new(0),
             free: AtomicU64::new(0),
-            state: Lock::new(HeapState::new(number, lane, page)),
+            state: Lock::new(HeapState::new(number, lane, identity, page)),
         }
     }
 
@@ -107,6 +107,8 @@ impl Heap {
 pub(super) struct HeapState {
     pub(super) number: u32,
     pub(super) lane: u32,
+    /// The stream that its ready memory is in order for. The lane's, but for a moment while that goes to another stream.
+    identity: u64,
     pub(super) regions: Regions,
     pub(super) extents: Extents,
     pub(super) slabs: Slabs,
@@ -142,10 +144,11 @@ pub(super) struct HeapState {
 }
 
 impl HeapState {
-    fn new(number: u32, lane: u32, page: u64) -> HeapState {
+    fn new(number: u32, lane: u32, identity: u64, page: u64) -> HeapState {
         HeapState {
             number,
             lane,
+            identity,
             regions: Regions::new(),
             extents: Extents::of_pages(page),
             slabs: Slabs::new(),
@@ -395,10 +398,18 @@ impl HeapState {
         }
     }
 
+    /// Whether the heap's ready memory is in order for the lane's present stream. If not, [`Self::retire`] comes before anything
+    /// is freed here: the new stream's frees would vouch for the old one's.
+    #[inline]
+    pub(super) fn is_current(&self, order: &Order) -> bool {
+        order.identity(self.lane) == self.identity
+    }
+
     /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still be using waits
     /// for the context from now on.
     pub(super) fn retire(&mut self, order: &Order, index: &Index) {
-        debug_assert!(self.regions.is_tidy());
+        self.regions.tidy();
+        self.identity = order.identity(self.lane);
         let tag = order.tag(CONTEXT);
         let unsettled: Vec<u32> =
             self.regions.ready_from(GRANULE).filter(|&r| !order.settled(self.regions.get(r).order)).collect();

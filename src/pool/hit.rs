@@ -61,7 +61,7 @@ impl Pool {
             }
         }
         let Some(mut st) = heap.try_lock_quick() else { return false };
-        if !st.users.is_empty() || !st.tags.is_empty() {
+        if !st.users.is_empty() || !st.tags.is_empty() || !st.is_current(&self.order) {
             return false;
         }
         let freed = match entry {

@@ -20,6 +20,17 @@ impl Pool {
     /// Takes addresses for a run: right at `behind` when that is given (`None` if there is no room), else wherever
     /// there is room.
     pub(super) fn take_addresses(&self, behind: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
+        match self.find_addresses(behind, len, align) {
+            // Old addresses of moved extents may take up what there is.
+            Err(e) if e.status == Status::OutOfMemory && lock(&*self.core).aliases.dormant() > 0 => {
+                self.reap(usize::MAX)?;
+                self.find_addresses(behind, len, align)
+            }
+            found => found,
+        }
+    }
+
+    fn find_addresses(&self, behind: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
         let mut core = lock(&*self.core);
         if let Some(end) = behind {
             return Ok(core.holes.take_at(end, len).then_some(end));
@@ -176,8 +187,10 @@ impl Pool {
         self.reap_zombies()?;
         let (claims, waits) = {
             let mut core = lock(&*self.core);
+            // Too many, or more than half of all addresses.
             let surplus = core.aliases.dormant().saturating_sub(self.options.max_aliases);
-            if surplus == 0 {
+            let crowded = core.aliases.dormant_bytes() > self.index.bytes() / 2;
+            if surplus == 0 && !crowded {
                 return Ok(());
             }
             core.aliases.claim_oldest(surplus.max(REAP_BATCH), &self.order)

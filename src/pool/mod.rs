@@ -359,8 +359,10 @@ impl Pool {
     /// One more heap for a lane; `None` when there are too many. Callers hold the lock of `streams`.
     fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
         let number = self.heap_count.load(Relaxed);
-        let heap =
-            self.heaps.get(number as usize)?.get_or_init(|| Box::new(Heap::new(number, lane, of_captures, self.page)));
+        let heap = self
+            .heaps
+            .get(number as usize)?
+            .get_or_init(|| Box::new(Heap::new(number, lane, self.order.identity(lane), of_captures, self.page)));
         self.heap_count.store(number + 1, Release);
         Some(heap)
     }

@@ -57,6 +57,11 @@ struct Lane {
     markers: Mutex<VecDeque<Marker>>,
 }
 
+/// With so many markers pending, whoever records another first looks which are done,
+const MANY_MARKERS: usize = 8;
+/// and with so many that are not, records none.
+const MOST_MARKERS: usize = 256;
+
 /// How many frees one marker stands for, at first a few,
 struct DueBatch;
 
@@ -183,15 +188,21 @@ impl Order {
     /// Whether a marker has been recorded that will settle the tag.
     pub(super) fn marked(&self, tag: Tag) -> bool {
         let enough = |l: &Lane| {
-            let by = if tag.epoch() <= l.barrier.load(Acquire) { &l.by_context } else { &l.marked };
-            tag.epoch() <= by.load(Acquire)
+            let (barrier, by_context) = (l.barrier.load(Acquire), l.by_context.load(Acquire));
+            let by = if tag.epoch() <= barrier { by_context } else { l.marked.load(Acquire) };
+            // The present stream's markers settle nothing before what lies in front of the barrier is settled.
+            tag.epoch() <= by && barrier <= by_context
         };
         tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(enough)
     }
 
-    /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named from here.
+    /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named from here, or follows on one
+    /// that is gone and that no context marker covers yet.
     pub(super) fn only_context(&self, tag: Tag) -> bool {
-        let gone = |l: &Lane| l.unnamed || tag.epoch() <= l.barrier.load(Acquire);
+        let gone = |l: &Lane| {
+            let barrier = l.barrier.load(Acquire);
+            l.unnamed || tag.epoch() <= barrier || l.by_context.load(Acquire) < barrier
+        };
         tag.lane() == CONTEXT || self.lane(tag.lane()).is_some_and(gone)
     }
 
@@ -257,11 +268,20 @@ impl Order {
     }
 
     /// Closes the open epoch of `lane` with a marker on `stream`, which the caller got from its user in this very
-    /// call and which is the lane's stream. `false` when the stream is being captured: nothing can be recorded then.
+    /// call and which is the lane's stream. `false` when the stream is being captured: nothing can be recorded then; and
+    /// when very many markers are pending: a later one will do.
     pub(super) fn mark(&self, driver: &dyn Driver, lane: u32, stream: StreamHandle) -> Result<bool> {
         let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
         if driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
+        }
+        let pending = lock(&l.markers).len();
+        if pending >= MANY_MARKERS {
+            // Nobody may have asked for a long time. Those that are done give their events back.
+            self.poll_lane(driver, lane)?;
+            if pending >= MOST_MARKERS && lock(&l.markers).len() >= MOST_MARKERS {
+                return Ok(false);
+            }
         }
         let event = self.event(driver)?;
         let mut markers = lock(&l.markers);
@@ -328,6 +348,9 @@ impl Order {
         let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
         if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) {
             return Ok(false);
+        }
+        if lock(&*self.context).len() >= MANY_MARKERS {
+            self.poll_context(driver)?;
         }
         let event = self.event(driver)?;
         let mut captured = lock(&*self.captured);

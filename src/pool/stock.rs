@@ -81,12 +81,13 @@ impl Stock {
 
     /// When an extent here was last used.
     pub(super) fn tag(&self, extent: Extent) -> Option<Tag> {
-        self.slots.get(extent.id as usize)?.map(|s| s.tag)
+        // Numbers are used again: another extent may have it by now.
+        self.slots.get(extent.id as usize)?.filter(|s| s.extent == extent).map(|s| s.tag)
     }
 
     /// Takes this extent, if it is here.
     pub(super) fn take_this(&mut self, extent: Extent) -> Option<(Extent, Tag)> {
-        let slot = self.slots.get_mut(extent.id as usize)?.take()?;
+        let slot = self.slots.get_mut(extent.id as usize)?.take_if(|s| s.extent == extent)?;
         self.bytes -= slot.extent.size;
         self.least = self.least.min(self.bytes);
         self.len -= 1;

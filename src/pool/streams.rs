@@ -279,9 +279,10 @@ impl Pool {
         if per_thread {
             // A thread that has ended leaves its stream's heaps behind.
             if let Some(members) = take_orphan(self.number).and_then(|old| streams.remove(&Key::PerThread(old))) {
-                self.change_hands(&members, stream, id)?;
+                let members = streams.entry(key).or_insert(members);
                 leave_at_exit(self.number, id);
-                return self.first_heap(streams.entry(key).or_insert(members));
+                self.change_hands(members, stream, id)?;
+                return self.first_heap(members);
             }
         }
         let too_many = || {

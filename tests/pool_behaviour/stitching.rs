@@ -11,7 +11,13 @@ const MAPPING: [Call; 5] = [Call::PhysCreate, Call::PhysRelease, Call::Map, Call
 
 /// Extents of one page.
 fn pages() -> PoolOptions {
-    PoolOptions { first_extent: PAGE, max_extent: PAGE, extents_per_request: u64::MAX, ..PoolOptions::default() }
+    PoolOptions {
+        first_extent: PAGE,
+        max_extent: PAGE,
+        extents_per_request: u64::MAX,
+        slack_floor: 0,
+        ..PoolOptions::default()
+    }
 }
 
 /// Calls that `f` makes, by the kinds above.
@@ -56,7 +62,7 @@ fn churn(rig: &Rig, s: StreamHandle, seed: u64, steps: u64, most: u64) {
 
 #[test]
 fn what_repeats_is_stitched_once() {
-    let rig = Rig::new(checked(2 * GIB), PoolOptions::default());
+    let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
     let s = rig.stream();
     let mut first = 0;
     for pass in 0..4 {
@@ -157,7 +163,7 @@ fn aliases_are_bounded() {
 
 #[test]
 fn trim_unmaps_every_alias_before_it_releases_memory() {
-    let rig = Rig::new(checked(2 * GIB), PoolOptions::default());
+    let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
     let s = rig.stream();
     churn(&rig, s, 9, 200, 200 * MIB);
     let before = rig.pool.stats();
@@ -191,7 +197,7 @@ fn memory_short_of_the_limit_is_released_with_its_aliases() {
 
 #[test]
 fn the_first_gibibyte_is_one_extent() {
-    let rig = Rig::new(checked(2 * GIB), PoolOptions::default());
+    let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
     let s = rig.stream();
     let calls = counted(&rig, || {
         let p = rig.malloc(GIB, s);

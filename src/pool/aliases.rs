@@ -172,6 +172,11 @@ impl Aliases {
         (aliases.first().map_or(end, |a| a.addr), end)
     }
 
+    /// How many aliases a run has.
+    pub(super) fn len_of(&self, run: RunId) -> usize {
+        self.runs.get(run.number as usize).map_or(0, |r| r.aliases.len())
+    }
+
     /// The addresses and extents of a run, in order.
     pub(super) fn run(&self, run: RunId) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.runs.get(run.number as usize).into_iter().flat_map(|r| &r.aliases).map(|a| (a.addr, a.extent))

@@ -376,22 +376,25 @@ pub(super) fn commit(
             None => &mut *st,
         };
         let tag = from.regions.get(p.region).order;
-        from.extents.remove_within(p.addr, p.end, |e| core.aliases.leave(e, tag));
+        from.extents.within(p.addr, p.end).for_each(|(_, e)| core.aliases.leave(e, tag));
+        from.extents.remove_all(p.addr, p.end);
         let cut = from.regions.cut(p.region, p.addr, p.end - p.addr);
         from.regions.remove(cut);
         if p.heap == number || tag.lane() == st.lane {
             order = order.later(tag);
         }
     }
-    let run = match arrival {
-        Arrival::New { va, run } => core.aliases.add_run(va, run),
+    let (run, known) = match arrival {
+        Arrival::New { va, run } => (core.aliases.add_run(va, run), false),
         Arrival::Back { run } => {
             core.aliases.take_back(run);
-            run
+            (run, true)
         }
     };
     let (start, end) = core.aliases.bounds(run);
-    st.extents.insert_all(core.aliases.run(run));
+    if !known || !st.extents.put_back(start, end, core.aliases.len_of(run)) {
+        st.extents.insert_all(start, end, core.aliases.run(run));
+    }
     let region = st.regions.add(start, end.saturating_sub(start));
     st.regions.make_ready(region, order);
     run

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::Place;
 use super::pages::Pages;
 use crate::driver::PhysHandle;
 
@@ -14,12 +15,19 @@ pub(super) struct Extent {
     pub(super) id: u32,
 }
 
+/// An extent where it is now, and what the table of aliases calls that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mapped {
+    pub(super) extent: Extent,
+    pub(super) place: Place,
+}
+
 /// The extents mapped in one heap's spans, by address.
 ///
 /// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes, `len` their number.
 pub(super) struct Extents {
     /// No extent is smaller than a page, so no two start in one.
-    pages: Pages<Extent>,
+    pages: Pages<Mapped>,
     bytes: u64,
     len: usize,
 }
@@ -35,14 +43,14 @@ impl Extents {
         self.pages.page()
     }
 
-    pub(super) fn insert(&mut self, addr: u64, e: Extent) {
-        self.pages.set(addr, e);
-        self.bytes += e.size;
+    pub(super) fn insert(&mut self, addr: u64, m: Mapped) {
+        self.pages.set(addr, m);
+        self.bytes += m.extent.size;
         self.len += 1;
     }
 
     /// Inserts extents that tile `[addr, end)`.
-    pub(super) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Extent)>) {
+    pub(super) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
         self.pages.forget(addr, end);
         let mut len = 0;
         self.pages.set_all(all.into_iter().inspect(|_| len += 1));
@@ -61,9 +69,9 @@ impl Extents {
         done
     }
 
-    pub(super) fn remove(&mut self, addr: u64) -> Option<Extent> {
+    pub(super) fn remove(&mut self, addr: u64) -> Option<Mapped> {
         let found = self.pages.take(addr)?;
-        self.bytes -= found.size;
+        self.bytes -= found.extent.size;
         self.len -= 1;
         Some(found)
     }
@@ -77,8 +85,8 @@ impl Extents {
     /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span.
     pub(super) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
         // The last extent that starts here may reach beyond the end.
-        let Some((last, e)) = self.pages.last(addr, end).filter(|x| x.0 >= addr) else { return 0 };
-        let stop = if last + e.size <= end { last + e.size } else { last };
+        let Some((last, m)) = self.pages.last(addr, end).filter(|x| x.0 >= addr) else { return 0 };
+        let stop = if last + m.extent.size <= end { last + m.extent.size } else { last };
         // The page that `addr` lies in may have its start before it.
         let from = addr.next_multiple_of(self.page());
         self.pages.first(from, last + 1).map_or(0, |first| stop.saturating_sub(first))
@@ -95,13 +103,18 @@ impl Extents {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.pages.iter()
+        self.pages.iter().map(|(addr, m)| (addr, m.extent))
     }
 
     /// Those that lie wholly in `[addr, end)`: the ones that could move if that range is free.
     pub(super) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        self.mapped_within(addr, end).map(|(addr, m)| (addr, m.extent))
+    }
+
+    /// The same, with their places.
+    pub(super) fn mapped_within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
         // The page that `addr` lies in may have its start before it.
-        self.pages.range(addr, end).filter(move |(a, e)| *a >= addr && a + e.size <= end)
+        self.pages.range(addr, end).filter(move |(a, m)| *a >= addr && a + m.extent.size <= end)
     }
 
     /// Checks the invariants written above that do not take the regions to check.
@@ -156,7 +169,8 @@ mod tests {
     fn within_means_wholly() {
         let mut x = Extents::of_pages(P);
         for (a, n) in [(10, 2), (12, 4), (16, 1)] {
-            x.insert(a * P, Extent { handle: PhysHandle(a), size: n * P, id: a as u32 });
+            let extent = Extent { handle: PhysHandle(a), size: n * P, id: a as u32 };
+            x.insert(a * P, Mapped { extent, place: (0, 0) });
         }
         let found: Vec<u64> = x.within(10 * P, 15 * P).map(|(a, _)| a / P).collect();
         assert_eq!(found, vec![10]);
@@ -166,7 +180,7 @@ mod tests {
             assert_eq!(x.whole_bytes(from * P, to * P), whole * P, "{from} to {to}");
         }
         assert_eq!(x.bytes(), 7 * P);
-        assert_eq!(x.remove(12 * P).map(|e| e.size), Some(4 * P));
+        assert_eq!(x.remove(12 * P).map(|m| m.extent.size), Some(4 * P));
         assert_eq!((x.bytes(), x.len()), (3 * P, 2));
     }
 }

@@ -80,9 +80,8 @@ impl<T: Copy> Pages<T> {
     #[inline]
     fn split(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, u128)> {
         let ((first, from), (last, to)) = (self.place(addr), self.place(end - 1));
-        (first..=last).map(move |n| {
-            (n, mask(if n == first { from } else { 0 }, if n == last { to } else { LEAF_PAGES - 1 }))
-        })
+        (first..=last)
+            .map(move |n| (n, mask(if n == first { from } else { 0 }, if n == last { to } else { LEAF_PAGES - 1 })))
     }
 
     #[inline]

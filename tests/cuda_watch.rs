@@ -254,6 +254,9 @@ fn with_a_watch_the_pool_makes_no_call_on_a_hit_and_notices_new_streams_and_capt
     let structure = unsafe { *(t.0 as *const *mut u64) };
     unsafe { *structure.add(336 / 8) ^= 1 << 40 };
     let malloc = || pool.malloc(&AllocRequest { size: MIB, stream: t, ..AllocRequest::default() });
+    // More than there is anywhere, so that the heap has memory of its own.
+    let large = pool.malloc(&AllocRequest { size: 256 * MIB, stream: t, ..AllocRequest::default() }).unwrap();
+    pool.free(large, Some(t)).unwrap();
     let p = malloc().unwrap();
     pool.free(p, Some(t)).unwrap();
     let calls = fake.calls();

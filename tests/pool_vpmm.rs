@@ -29,6 +29,7 @@ fn walk(spare: u64) -> Walk {
         first_extent: P,
         prealloc: (11 + spare) * P,
         slack_permille: 0,
+        slack_floor: 0,
         ..PoolOptions::default()
     };
     let pool = Pool::new(driver, DeviceId(0), options).unwrap();
@@ -119,6 +120,7 @@ fn zombies_stay_mapped_until_the_stream_has_passed_them() {
         first_extent: P,
         prealloc: 8 * P,
         slack_permille: 0,
+        slack_floor: 0,
         ..PoolOptions::default()
     };
     let pool = Pool::new(driver, DeviceId(0), options).unwrap();

@@ -123,7 +123,7 @@ impl Context {
             trim_threshold: self.config.trim_threshold,
             max_aliases: match self.driver.backend() {
                 // Each may take one of the 65,530 mappings that a process has on Linux.
-                "host" => 48 << 10,
+                "host" => 60_000,
                 _ => 128 << 10,
             },
             watch: self.config.stream_check == StreamCheck::Auto,

@@ -206,8 +206,9 @@ impl Pool {
     /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are:
     /// nothing is mapped or unmapped. Only memory that the device has passed, or of the same stream. Returns whether it
     /// found any.
-    fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
-        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
+    fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want, which: impl Fn(&Heap) -> bool) -> Result<bool> {
+        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
+        for other in self.all_heaps().filter(may) {
             let Some(mut from) = other.try_lock() else { continue };
             self.refresh(me, other, &mut from, want.stream)?;
             let Some(run) = self.whole_run(me, other.number, &from, want) else {
@@ -351,13 +352,16 @@ impl Pool {
         Ok(false)
     }
 
-    /// Looks into other heaps for whole extents, unless that has been in vain of late: it takes their locks, and their
-    /// threads' time.
+    /// Looks into other heaps for whole extents; into those of other streams not if that has been in vain of late: it takes
+    /// their locks, their threads' time, and questions to the device.
     fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
-        if self.heap_count.load(Relaxed) < 2 || !st.others.again() {
+        if self.heap_count.load(Relaxed) < 2 {
             return Ok(false);
         }
-        let found = self.adopt(heap, st, want)?;
+        if !st.others.again() {
+            return self.adopt(heap, st, want, |other| other.lane == heap.lane);
+        }
+        let found = self.adopt(heap, st, want, |_| true)?;
         st.others.ended(found);
         Ok(found)
     }

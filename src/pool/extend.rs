@@ -10,7 +10,7 @@ use super::aliases::RunId;
 use super::alloc::Want;
 use super::bins::NONE;
 use super::extent::{Extent, Mapped};
-use super::heap::{Heap, HeapState};
+use super::heap::{Heap, HeapState, SMALL_HEAP};
 use super::heap_lock::Locked;
 use super::order::Tag;
 use super::region::{State, GRANULE};
@@ -183,6 +183,16 @@ impl Pool {
         Ok((sources, others))
     }
 
+    /// Bytes that a heap may map beyond the most it has had live rather than move anything: more in a small heap that runs
+    /// short again and again, which would move memory all the time to save what the device will not miss.
+    fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
+        st.note_short(size);
+        match self.options.slack_floor {
+            floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.peak_live) / 8,
+            floor => floor,
+        }
+    }
+
     /// How much may be created for a request of `size` bytes. The slack is the heap's own and counts from when it last
     /// started afresh, so that a workload that repeats is decided alike each time.
     fn room(&self, st: &mut HeapState, size: u64) -> Room {
@@ -190,9 +200,10 @@ impl Pool {
         // What waits for another stream is in use as far as this heap is concerned.
         st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        let floor = self.slack_floor(st, size);
         let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&*self.core).stock.bytes();
-        Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(self.options.slack_floor) }
+        Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(floor) }
     }
 
     #[allow(clippy::too_many_arguments)]

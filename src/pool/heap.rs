@@ -17,7 +17,7 @@ use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs};
 use super::trial::Trial;
 use super::waiting::Waiting;
-use crate::base::size::MIB;
+use crate::base::size::{GIB, MIB};
 use crate::base::sync::AtomicU64;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,6 +28,12 @@ const BATCH: u64 = 64 * MIB;
 const UNASKED: u32 = 4;
 /// and so on, at most that many times: to 4 GiB.
 const DOUBLINGS: u32 = 6;
+
+/// A heap with less than this is small, bytes.
+pub(super) const SMALL_HEAP: u64 = GIB;
+/// Finding no room counts when it happens again within so many allocations; often is so many times in a row.
+const SHORT_AGAIN: u64 = 1 << 16;
+const SHORT_OFTEN: u32 = 4;
 
 /// Memory of one stream. On cache lines of its own: neighbours are other threads'.
 #[repr(align(128))]
@@ -126,6 +132,9 @@ pub(super) struct HeapState {
     unasked: u32,
     pub(super) memo: Memo,
     pub(super) grain: Grain,
+    /// How often in a row the heap ran short of memory soon after the last time, and its `mallocs` then.
+    short: u32,
+    short_at: u64,
     /// Whether it has been of use to wait for markers, to look for extents and for blocks in other heaps.
     pub(super) patience: Trial,
     pub(super) others: Trial,
@@ -156,6 +165,8 @@ impl HeapState {
             peak_live: 0,
             memo: Memo::default(),
             grain: Grain::default(),
+            short: 0,
+            short_at: 0,
             patience: Trial::default(),
             others: Trial::default(),
             borrowing: Trial::default(),
@@ -271,6 +282,19 @@ impl HeapState {
         let cut = self.regions.cut(r, from, size);
         self.note_taken();
         cut
+    }
+
+    /// Notes that a request of `size` bytes found no room: it counts when as much is free, only not in one piece.
+    pub(super) fn note_short(&mut self, size: u64) {
+        if self.regions.ready_bytes() >= size {
+            let since = self.mallocs.wrapping_sub(std::mem::replace(&mut self.short_at, self.mallocs));
+            self.short = if since <= SHORT_AGAIN { self.short.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// Whether this is a small heap in which requests often find no room.
+    pub(super) fn runs_short(&self) -> bool {
+        self.short >= SHORT_OFTEN && self.extents.bytes() < SMALL_HEAP
     }
 
     /// Called after ready memory was taken.

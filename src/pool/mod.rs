@@ -126,7 +126,7 @@ pub struct PoolOptions {
     pub trim_threshold: u64,
     /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000,
     pub slack_permille: u32,
-    /// and how many bytes it may at least.
+    /// and how many bytes it may at least; more in a small heap that often runs short. 0: nothing.
     pub slack_floor: u64,
     /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
     pub max_extent: u64,

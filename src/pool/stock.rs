@@ -170,7 +170,8 @@ impl Pool {
     /// Called when the last block of a heap that has moved extents is gone: puts its wholly free spans into the stock, if
     /// it has moved enough. The caller publishes.
     pub(super) fn maybe_restart(&self, heap: &Heap, st: &mut HeapState) {
-        if st.moves * MOVES_SHARE < st.extents.len() as u64 {
+        // A small heap that often runs short keeps what it has: it has been given room enough not to move any more.
+        if st.moves * MOVES_SHARE < st.extents.len() as u64 || st.runs_short() {
             return;
         }
         while let Some(slab) = st.slabs.find_empty() {

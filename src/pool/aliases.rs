@@ -9,7 +9,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::extent::Extent;
+use super::extent::{Extent, Mapped};
 use super::order::{Order, Tag};
 use crate::driver::PhysHandle;
 
@@ -31,10 +31,10 @@ enum State {
 struct Alias {
     addr: u64,
     extent: Extent,
-    /// Unless present: when memory was last used through it or, which is no earlier, through any other alias.
-    tag: Tag,
-    state: State,
 }
+
+/// A run's number and a position in it.
+pub(super) type Place = (u32, u32);
 
 /// Names a run for as long as it has aliases; its number may then be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,28 +46,54 @@ pub(super) struct RunId {
 /// Aliases mapped one after the other for one request.
 #[derive(Debug, Default)]
 struct Run {
+    /// Never changed while the run has any.
     aliases: Vec<Alias>,
+    /// By position: what each is,
+    states: Vec<State>,
+    /// and unless it is present, when memory was last used through it or, which is no earlier, through another alias.
+    tags: Vec<Tag>,
     /// How many are not gone; a run without any is vacant.
     left: usize,
+    /// How many are dormant, and claimed by nobody.
+    dormant: usize,
+    /// Where the extents were when that was last looked up.
+    parts: Vec<Part>,
     /// When it was last mapped or taken back, in the table's own count.
     used: u64,
     /// When it was mapped, in the same count.
     born: u64,
 }
 
-/// What is known about one extent. A place is a run and a position in it.
-#[derive(Clone, Debug, Default)]
-struct Known {
-    present: Option<(u32, u32)>,
-    /// Address of the present alias, kept here too: flips ask for it a lot.
-    addr: u64,
-    places: Vec<(u32, u32)>,
+impl Run {
+    fn end(&self) -> u64 {
+        self.aliases.last().map_or(0, |a| a.addr + a.extent.size)
+    }
+
+    /// Bytes of the aliases `first` to `end` (not included).
+    fn bytes(&self, first: usize, end: usize) -> u64 {
+        self.aliases.get(end).map_or_else(|| self.end(), |a| a.addr) - self.aliases[first].addr
+    }
+
+    fn set(&mut self, first: usize, len: usize, state: State) {
+        self.states[first..first + len].fill(state);
+    }
+}
+
+/// Neighbours in a run whose extents are neighbours in another run, too, or all in stock. A run that repeats a step is
+/// made of the same parts each time, so looking them up is rarer than checking that they still hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// The other run and where the part starts there; `None`: the stock.
+    from: Option<(RunId, u32)>,
+    len: u32,
+    /// For [`Aliases::take_back`]: when the memory was last used.
+    pub(super) tag: Tag,
 }
 
 /// A dormant alias that the holder of this unmaps; nobody else uses it meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
-    place: (u32, u32),
+    place: Place,
     pub(super) addr: u64,
     pub(super) size: u64,
 }
@@ -76,12 +102,13 @@ pub(super) struct Claim {
 ///
 /// Invariants: an extent has at most one present alias, and none exactly if it is in stock; `dormant` and
 /// `dormant_bytes` count those that are dormant or claimed; aliases that are not gone do not overlap; a run's aliases
-/// lie one after the other.
+/// lie one after the other; a run's counts are those of its `states`.
 #[derive(Default)]
 pub(super) struct Aliases {
     runs: Vec<Run>,
     vacant_runs: Vec<u32>,
-    extents: Vec<Known>,
+    /// By extent: its aliases that are not gone.
+    extents: Vec<Vec<Place>>,
     vacant_extents: Vec<u32>,
     dormant: usize,
     dormant_bytes: u64,
@@ -92,7 +119,7 @@ impl Aliases {
     /// Takes a new handle in; it has no alias yet.
     pub(super) fn add_extent(&mut self, handle: PhysHandle, size: u64) -> Extent {
         let id = self.vacant_extents.pop().unwrap_or_else(|| {
-            self.extents.push(Known::default());
+            self.extents.push(Vec::new());
             (self.extents.len() - 1) as u32
         });
         Extent { handle, size, id }
@@ -100,7 +127,7 @@ impl Aliases {
 
     /// Forgets an extent that has no alias any more.
     pub(super) fn remove_extent(&mut self, extent: Extent) {
-        debug_assert!(self.extents[extent.id as usize].places.is_empty());
+        debug_assert!(self.extents[extent.id as usize].is_empty());
         self.vacant_extents.push(extent.id);
     }
 
@@ -111,75 +138,136 @@ impl Aliases {
             (self.runs.len() - 1) as u32
         });
         let mut at = addr;
-        let mut aliases = std::mem::take(&mut self.runs[run as usize].aliases);
-        aliases.clear();
+        let mut r = std::mem::take(&mut self.runs[run as usize]);
         for (i, &extent) in extents.iter().enumerate() {
-            aliases.push(Alias { addr: at, extent, tag: Tag::SETTLED, state: State::Present });
-            let known = &mut self.extents[extent.id as usize];
-            debug_assert!(known.present.is_none());
-            known.present = Some((run, i as u32));
-            known.addr = at;
-            known.places.push((run, i as u32));
+            debug_assert!(self.present(extent).is_none());
+            r.aliases.push(Alias { addr: at, extent });
+            self.extents[extent.id as usize].push((run, i as u32));
             at += extent.size;
         }
+        r.states.resize(extents.len(), State::Present);
+        r.tags.resize(extents.len(), Tag::SETTLED);
         self.clock += 1;
-        self.runs[run as usize] = Run { left: aliases.len(), aliases, used: self.clock, born: self.clock };
+        (r.left, r.used, r.born) = (extents.len(), self.clock, self.clock);
+        self.runs[run as usize] = r;
         RunId { number: run, born: self.clock }
     }
 
-    /// The extent leaves its present address, last used at `tag`.
-    pub(super) fn leave(&mut self, extent: Extent, tag: Tag) {
-        let Some((run, i)) = self.extents[extent.id as usize].present.take() else { return };
-        let alias = &mut self.runs[run as usize].aliases[i as usize];
-        alias.state = State::Dormant;
-        alias.tag = tag;
-        self.dormant += 1;
-        self.dormant_bytes += extent.size;
+    /// The extent leaves its present address, whose place is given, last used at `tag`.
+    pub(super) fn leave(&mut self, place: Place, tag: Tag) {
+        self.leave_all(place, 1, tag);
     }
 
-    /// All extents of a run that [`Self::whole`] passed, each having left its present address, are there now.
-    pub(super) fn take_back(&mut self, run: RunId) {
-        let run = run.number;
+    fn leave_all(&mut self, (run, first): Place, len: usize, tag: Tag) {
+        let (run, first) = (&mut self.runs[run as usize], first as usize);
+        debug_assert!(run.states[first..first + len].iter().all(|&s| s == State::Present));
+        run.set(first, len, State::Dormant);
+        run.tags[first..first + len].fill(tag);
+        run.dormant += len;
+        self.dormant += len;
+        self.dormant_bytes += run.bytes(first, first + len);
+    }
+
+    fn valid(&self, run: RunId) -> Option<&Run> {
+        self.runs.get(run.number as usize).filter(|r| r.born == run.born && r.left > 0)
+    }
+
+    /// What a run is made of at present, if all of its aliases are dormant; `stocked` knows which extents are in stock. It
+    /// is given back with [`Self::take_back`] or [`Self::keep`].
+    pub(super) fn parts(&mut self, run: RunId, stocked: impl Fn(Extent) -> bool) -> Option<Vec<Part>> {
+        let r = self.valid(run).filter(|r| r.dormant == r.aliases.len())?;
+        let mut i = 0;
+        let holds = !r.parts.is_empty()
+            && r.parts.iter().all(|p| {
+                let first = i;
+                i += p.len as usize;
+                match p.from {
+                    None => r.aliases[first..i].iter().all(|a| stocked(a.extent)),
+                    Some((from, at)) => self.valid(from).is_some_and(|f| {
+                        f.states[at as usize..(at + p.len) as usize].iter().all(|&s| s == State::Present)
+                    }),
+                }
+            });
+        let mut parts = std::mem::take(&mut self.runs[run.number as usize].parts);
+        if !holds {
+            parts.clear();
+            for a in &self.runs[run.number as usize].aliases {
+                let from = self.present(a.extent).map(|(run, at)| {
+                    let born = self.runs[run as usize].born;
+                    (RunId { number: run, born }, at)
+                });
+                let follows = |p: &&mut Part| match (p.from, from) {
+                    (Some((run, at)), Some((this, here))) => run == this && at + p.len == here,
+                    (before, now) => before.is_none() && now.is_none(),
+                };
+                match parts.last_mut().filter(follows) {
+                    Some(p) => p.len += 1,
+                    None => parts.push(Part { from, len: 1, tag: Tag::SETTLED }),
+                }
+            }
+        }
+        Some(parts)
+    }
+
+    /// Where a part of a run's extents is now, `None` for the stock, and how many there are.
+    pub(super) fn whereabouts(&self, part: &Part) -> (Option<(u64, u64)>, usize) {
+        let bounds = part.from.map(|(run, first)| {
+            let (run, first, end) = (&self.runs[run.number as usize], first as usize, (first + part.len) as usize);
+            let addr = run.aliases[first].addr;
+            (addr, addr + run.bytes(first, end))
+        });
+        (bounds, part.len as usize)
+    }
+
+    /// Extents of a run, `len` from position `first` on.
+    pub(super) fn extents(&self, run: RunId, first: usize, len: usize) -> impl Iterator<Item = Extent> + '_ {
+        let aliases = self.valid(run).and_then(|r| r.aliases.get(first..first + len));
+        aliases.into_iter().flatten().map(|a| a.extent)
+    }
+
+    /// Keeps the parts of a run that is not taken back.
+    pub(super) fn keep(&mut self, run: RunId, parts: Vec<Part>) {
+        self.runs[run.number as usize].parts = parts;
+    }
+
+    /// All extents of a run leave their present addresses, each part last used at its tag, and are in the run now.
+    pub(super) fn take_back(&mut self, run: RunId, parts: Vec<Part>) {
+        for p in &parts {
+            if let Some((from, first)) = p.from {
+                self.leave_all((from.number, first), p.len as usize, p.tag);
+            }
+        }
         self.clock += 1;
-        let r = &mut self.runs[run as usize];
+        let r = &mut self.runs[run.number as usize];
         r.used = self.clock;
-        for (i, alias) in r.aliases.iter_mut().enumerate() {
-            alias.state = State::Present;
-            let known = &mut self.extents[alias.extent.id as usize];
-            known.present = Some((run, i as u32));
-            known.addr = alias.addr;
-            self.dormant_bytes -= alias.extent.size;
-        }
+        r.set(0, r.aliases.len(), State::Present);
+        r.dormant = 0;
+        r.parts = parts;
         self.dormant -= r.aliases.len();
+        self.dormant_bytes -= r.bytes(0, r.aliases.len());
     }
 
-    /// The run's address and its extents with their present addresses (`None`: in stock), if all of its aliases are
-    /// dormant.
-    pub(super) fn whole(&self, run: RunId) -> Option<(u64, impl Iterator<Item = (Extent, Option<u64>)> + '_)> {
-        let r = self.runs.get(run.number as usize).filter(|r| r.born == run.born)?;
-        let first = r.aliases.first()?;
-        if r.left < r.aliases.len() || r.aliases.iter().any(|a| a.state != State::Dormant) {
-            return None;
-        }
-        let extents = r.aliases.iter().map(|a| (a.extent, self.address(a.extent)));
-        Some((first.addr, extents))
+    /// Where a run starts and ends, and how many aliases it has.
+    pub(super) fn bounds(&self, run: RunId) -> (u64, u64, usize) {
+        let Some(r) = self.valid(run) else { return (0, 0, 0) };
+        (r.aliases.first().map_or(0, |a| a.addr), r.end(), r.aliases.len())
     }
 
-    /// Where a run starts and ends.
-    pub(super) fn bounds(&self, run: RunId) -> (u64, u64) {
-        let aliases = self.runs.get(run.number as usize).map_or(&[][..], |r| &r.aliases);
-        let end = aliases.last().map_or(0, |a| a.addr + a.extent.size);
-        (aliases.first().map_or(end, |a| a.addr), end)
-    }
-
-    /// The addresses and extents of a run, in order.
-    pub(super) fn run(&self, run: RunId) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.runs.get(run.number as usize).into_iter().flat_map(|r| &r.aliases).map(|a| (a.addr, a.extent))
+    /// The addresses, extents and places of a run, in order.
+    pub(super) fn run(&self, run: RunId) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+        let aliases = self.valid(run).into_iter().flat_map(|r| &r.aliases).zip(0..);
+        aliases.map(move |(a, i)| (a.addr, Mapped { extent: a.extent, place: (run.number, i) }))
     }
 
     /// Where an extent is now.
+    fn present(&self, extent: Extent) -> Option<Place> {
+        let places = self.extents.get(extent.id as usize)?;
+        places.iter().copied().find(|&(run, i)| self.runs[run as usize].states[i as usize] == State::Present)
+    }
+
+    /// Its address.
     pub(super) fn address(&self, extent: Extent) -> Option<u64> {
-        self.extents.get(extent.id as usize).filter(|k| k.present.is_some()).map(|k| k.addr)
+        self.present(extent).map(|(run, i)| self.runs[run as usize].aliases[i as usize].addr)
     }
 
     /// How many aliases are dormant.
@@ -194,24 +282,26 @@ impl Aliases {
 
     /// Every dormant alias: address, size, tag.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, Tag)> + '_ {
-        let dormant = |a: &&Alias| matches!(a.state, State::Dormant | State::Claimed);
-        self.runs.iter().flat_map(|r| &r.aliases).filter(dormant).map(|a| (a.addr, a.extent.size, a.tag))
+        let all = self.runs.iter().flat_map(|r| r.aliases.iter().zip(&r.states).zip(&r.tags));
+        let dormant = all.filter(|x| matches!(x.0 .1, State::Dormant | State::Claimed));
+        dormant.map(|((a, _), &tag)| (a.addr, a.extent.size, tag))
     }
 
-    fn claim(&mut self, place: (u32, u32)) -> Claim {
-        let alias = &mut self.runs[place.0 as usize].aliases[place.1 as usize];
-        alias.state = State::Claimed;
+    fn claim(&mut self, place: Place) -> Claim {
+        let run = &mut self.runs[place.0 as usize];
+        run.states[place.1 as usize] = State::Claimed;
+        run.dormant -= 1;
+        let alias = run.aliases[place.1 as usize];
         Claim { place, addr: alias.addr, size: alias.extent.size }
     }
 
     /// Claims all dormant aliases of an extent, `None` when the device may still use one or somebody else has it.
     pub(super) fn claim_of(&mut self, extent: Extent, order: &Order) -> Option<Vec<Claim>> {
-        let known = self.extents.get(extent.id as usize)?;
         let mut places = Vec::new();
-        for &(run, i) in &known.places {
-            let alias = &self.runs[run as usize].aliases[i as usize];
-            match alias.state {
-                State::Dormant if order.settled(alias.tag) => places.push((run, i)),
+        for &(run, i) in self.extents.get(extent.id as usize)? {
+            let r = &self.runs[run as usize];
+            match r.states[i as usize] {
+                State::Dormant if order.settled(r.tags[i as usize]) => places.push((run, i)),
                 State::Present | State::Gone => {}
                 State::Dormant | State::Claimed => return None,
             }
@@ -233,10 +323,10 @@ impl Aliases {
                 if claims.len() == most {
                     return (claims, waits);
                 }
-                let alias = &self.runs[r as usize].aliases[i];
-                match alias.state {
-                    State::Dormant if order.settled(alias.tag) => claims.push(self.claim((r, i as u32))),
-                    State::Dormant if waits.len() < most => waits.push(alias.tag),
+                let tag = self.runs[r as usize].tags[i];
+                match self.runs[r as usize].states[i] {
+                    State::Dormant if order.settled(tag) => claims.push(self.claim((r, i as u32))),
+                    State::Dormant if waits.len() < most => waits.push(tag),
                     _ => {}
                 }
             }
@@ -246,38 +336,38 @@ impl Aliases {
 
     /// A claimed alias is unmapped.
     pub(super) fn gone(&mut self, claim: Claim) {
-        let (r, i) = claim.place;
-        let run = &mut self.runs[r as usize];
-        let alias = &mut run.aliases[i as usize];
-        alias.state = State::Gone;
-        let places = &mut self.extents[alias.extent.id as usize].places;
-        places.retain(|&p| p != claim.place);
         self.dormant -= 1;
         self.dormant_bytes -= claim.size;
-        self.leave_run(r);
+        self.leave_run(claim.place);
     }
 
     /// The present alias of an extent is unmapped.
     pub(super) fn present_gone(&mut self, extent: Extent) {
-        let Some(known) = self.extents.get_mut(extent.id as usize) else { return };
-        let Some((r, i)) = known.present.take() else { return };
-        known.places.retain(|&p| p != (r, i));
-        self.runs[r as usize].aliases[i as usize].state = State::Gone;
-        self.leave_run(r);
+        if let Some(place) = self.present(extent) {
+            self.leave_run(place);
+        }
     }
 
-    fn leave_run(&mut self, r: u32) {
+    fn leave_run(&mut self, place: Place) {
+        let (r, i) = (place.0, place.1 as usize);
         let run = &mut self.runs[r as usize];
+        run.states[i] = State::Gone;
+        self.extents[run.aliases[i].extent.id as usize].retain(|&p| p != place);
         run.left -= 1;
         if run.left == 0 {
             run.aliases.clear();
+            run.states.clear();
+            run.tags.clear();
+            run.parts.clear();
             self.vacant_runs.push(r);
         }
     }
 
     /// A claimed alias could not be unmapped.
     pub(super) fn unclaim(&mut self, claim: Claim) {
-        self.runs[claim.place.0 as usize].aliases[claim.place.1 as usize].state = State::Dormant;
+        let run = &mut self.runs[claim.place.0 as usize];
+        run.states[claim.place.1 as usize] = State::Dormant;
+        run.dormant += 1;
     }
 
     /// Checks the invariants written above; `Err` says which one fails where.
@@ -285,33 +375,37 @@ impl Aliases {
         let (mut dormant, mut bytes) = (0, 0);
         for (r, run) in self.runs.iter().enumerate() {
             let mut at = run.aliases.first().map_or(0, |a| a.addr);
-            let mut left = 0;
-            for (i, a) in run.aliases.iter().enumerate() {
+            if run.states.len() != run.aliases.len() || run.tags.len() != run.aliases.len() {
+                return Err(format!("the run at {at:#x} does not say of each alias what it is"));
+            }
+            for (i, (a, &state)) in run.aliases.iter().zip(&run.states).enumerate() {
                 let place = (r as u32, i as u32);
-                let known = self.extents.get(a.extent.id as usize);
-                let listed = known.is_some_and(|k| k.places.contains(&place));
-                let present = known.is_some_and(|k| k.present == Some(place) && k.addr == a.addr);
+                let listed = self.extents.get(a.extent.id as usize).is_some_and(|places| places.contains(&place));
                 if a.addr != at {
                     return Err(format!(
                         "alias {:#x} does not follow the one before it, which ends at {at:#x}",
                         a.addr
                     ));
                 }
-                if present != (a.state == State::Present)
-                    || (listed == (a.state == State::Gone) && a.state != State::Gone)
-                {
-                    return Err(format!("alias {:#x} is {:?}, which its extent does not know", a.addr, a.state));
+                if listed == (state == State::Gone) {
+                    return Err(format!("alias {:#x} is {state:?}, which its extent does not know", a.addr));
                 }
-                if matches!(a.state, State::Dormant | State::Claimed) {
+                if matches!(state, State::Dormant | State::Claimed) {
                     dormant += 1;
                     bytes += a.extent.size;
                 }
-                left += usize::from(a.state != State::Gone);
                 at += a.extent.size;
             }
-            if left != run.left {
-                return Err(format!("a run has {left} aliases, {} recorded", run.left));
+            let count = |state| run.states.iter().filter(|&&s| s == state).count();
+            if (run.aliases.len() - count(State::Gone), count(State::Dormant)) != (run.left, run.dormant) {
+                return Err(format!("the run that ends at {at:#x} has not the aliases it has counted"));
             }
+            self.validate_parts(run)?;
+        }
+        let presents =
+            |&(run, i): &Place| self.runs[run as usize].states.get(i as usize).is_some_and(|&s| s == State::Present);
+        if let Some(e) = self.extents.iter().position(|places| places.iter().filter(|p| presents(p)).count() > 1) {
+            return Err(format!("extent {e} is in two places"));
         }
         if (dormant, bytes) != (self.dormant, self.dormant_bytes) {
             return Err(format!(
@@ -320,5 +414,22 @@ impl Aliases {
             ));
         }
         Ok(())
+    }
+
+    /// Checks that a run's parts are what they were said to be, as far as the runs they name are still there.
+    fn validate_parts(&self, run: &Run) -> Result<(), String> {
+        let mut i = 0;
+        for p in &run.parts {
+            let Some(here) = run.aliases.get(i..i + p.len as usize) else { break };
+            let there = p.from.and_then(|(from, at)| self.valid(from)?.aliases.get(at as usize..(at + p.len) as usize));
+            if there.is_some_and(|there| there.iter().zip(here).any(|(a, b)| a.extent != b.extent)) {
+                return Err(format!("a part of the run that ends at {:#x} is of other extents", run.end()));
+            }
+            i += p.len as usize;
+        }
+        match run.parts.is_empty() || i == run.aliases.len() {
+            true => Ok(()),
+            false => Err(format!("the parts of the run that ends at {:#x} are not all of it", run.end())),
+        }
     }
 }

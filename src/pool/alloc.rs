@@ -7,6 +7,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::extend::take_out;
+use super::extent::Mapped;
 use super::heap::{Heap, HeapState};
 use super::heap_lock::Locked;
 use super::index::SLOT;
@@ -215,14 +216,15 @@ impl Pool {
                 continue;
             };
             // From high to low addresses: what is left of a region before the cut keeps its number.
-            for s in run.iter().rev() {
-                take_out(&mut from, s);
-            }
+            let mut taken: Vec<(&Source, Option<Mapped>)> =
+                run.iter().rev().map(|s| (s, take_out(&mut from, s))).collect();
+            taken.reverse();
             other.publish(&from);
             drop(from);
-            for s in run {
+            for (s, mapped) in taken {
+                let Some(mapped) = mapped else { continue };
                 let r = st.regions.add(s.addr, s.extent.size);
-                st.extents.insert(s.addr, s.extent);
+                st.extents.insert(s.addr, mapped);
                 st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
             }
             return Ok(true);

@@ -9,7 +9,7 @@
 use super::aliases::RunId;
 use super::alloc::Want;
 use super::bins::NONE;
-use super::extent::Extent;
+use super::extent::{Extent, Mapped};
 use super::heap::{Heap, HeapState, SMALL_HEAP};
 use super::heap_lock::Locked;
 use super::order::Tag;
@@ -33,14 +33,6 @@ pub(super) struct Anchor {
 
 /// Heaps whose locks are held while their extents move.
 pub(super) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
-
-/// How a run comes to its addresses.
-pub(super) enum Arrival<'a> {
-    /// Just mapped there.
-    New { va: u64, run: &'a [Extent] },
-    /// Mapped there still.
-    Back { run: RunId },
-}
 
 /// What became of a plan.
 enum Outcome {
@@ -269,7 +261,7 @@ impl Pool {
             )
         });
         let moves = pieces(plan.moves.iter().map(|&i| &sources[i]).collect());
-        let run = commit(&mut lock(&*self.core), heap.number, st, others, moves, order, Arrival::New { va, run: &run });
+        let run = commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run));
         st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         self.count_moves(st, plan.moves.len() as u64);
@@ -375,16 +367,16 @@ impl Pool {
     }
 }
 
-/// The part of a stitch that cannot fail, the driver having done its part: `pieces` leave their regions, and the run
-/// becomes a ready region, last used at `order` or when they were. Returns the run's number.
-pub(super) fn commit(
+/// The part of a stitch that cannot fail, the driver having done its part: `pieces` leave their regions, and the run just
+/// mapped at `va` becomes a ready region, last used at `order` or when they were. Returns the run's number.
+fn commit(
     core: &mut Core,
     number: u32,
     st: &mut HeapState,
     others: &mut Others<'_>,
     mut pieces: Vec<Piece>,
     mut order: Tag,
-    arrival: Arrival<'_>,
+    (va, run): (u64, &[Extent]),
 ) -> RunId {
     // From high to low addresses: what is left of a region before the cut keeps its number.
     pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
@@ -394,25 +386,18 @@ pub(super) fn commit(
             None => &mut *st,
         };
         let tag = from.regions.get(p.region).order;
-        from.extents.remove_within(p.addr, p.end, |e| core.aliases.leave(e, tag));
-        let cut = from.regions.cut(p.region, p.addr, p.end - p.addr);
-        from.regions.remove(cut);
+        from.extents.mapped_within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
+        p.take_out(from);
         if p.heap == number || tag.lane() == st.lane {
             order = order.later(tag);
         }
     }
-    let run = match arrival {
-        Arrival::New { va, run } => core.aliases.add_run(va, run),
-        Arrival::Back { run } => {
-            core.aliases.take_back(run);
-            run
-        }
-    };
-    let (start, end) = core.aliases.bounds(run);
-    st.extents.insert_all(core.aliases.run(run));
-    let region = st.regions.add(start, end.saturating_sub(start));
+    let id = core.aliases.add_run(va, run);
+    let (start, end, _) = core.aliases.bounds(id);
+    st.extents.insert_all(start, end, core.aliases.run(id));
+    let region = st.regions.add(start, end - start);
     st.regions.make_ready(region, order);
-    run
+    id
 }
 
 /// Neighbouring extents that leave one free region together.
@@ -422,6 +407,15 @@ pub(super) struct Piece {
     pub(super) region: u32,
     pub(super) addr: u64,
     pub(super) end: u64,
+}
+
+impl Piece {
+    /// Takes it out of its heap: the region and the extents, which the table of aliases has to be told.
+    pub(super) fn take_out(&self, from: &mut HeapState) {
+        from.extents.remove_all(self.addr, self.end);
+        let cut = from.regions.cut(self.region, self.addr, self.end - self.addr);
+        from.regions.remove(cut);
+    }
 }
 
 /// The sources as pieces; those that follow each other in the list and in memory are one.
@@ -439,9 +433,10 @@ fn pieces(mut sources: Vec<&Source>) -> Vec<Piece> {
 }
 
 /// Takes a wholly free extent out of its heap: region, extent and all.
-pub(super) fn take_out(st: &mut HeapState, s: &Source) {
-    st.extents.remove(s.addr);
+pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Option<Mapped> {
+    let mapped = st.extents.remove(s.addr);
     let cut = st.regions.cut(s.region, s.addr, s.extent.size);
     st.regions.remove(cut);
     st.note_taken();
+    mapped
 }

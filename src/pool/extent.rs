@@ -2,8 +2,9 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::Place;
+use super::pages::Pages;
 use crate::driver::PhysHandle;
-use std::collections::BTreeMap;
 
 /// One physical allocation and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,39 +15,19 @@ pub(super) struct Extent {
     pub(super) id: u32,
 }
 
-/// Pages per leaf: 256 MiB of addresses in 3 KiB, for pages of 2 MiB.
-const LEAF_PAGES: u64 = 128;
-/// Leaves kept although they are empty: spans come and go at the same addresses.
-const SPARE_LEAVES: usize = 4096;
-
-/// Extents by the page they start in.
-#[derive(Default)]
-struct Leaf {
-    /// One bit per page: whether an extent starts there.
-    starts: [u64; (LEAF_PAGES / 64) as usize],
-    extents: Vec<Extent>,
+/// An extent where it is now, and what the table of aliases calls that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mapped {
+    pub(super) extent: Extent,
+    pub(super) place: Place,
 }
 
-impl Leaf {
-    /// The first page from `page` on, counted in the leaf, in which an extent starts.
-    fn next(&self, page: u64) -> Option<u64> {
-        let mut word = page / 64;
-        let mut bits = self.starts.get(word as usize)? & (u64::MAX << (page % 64));
-        while bits == 0 {
-            word += 1;
-            bits = *self.starts.get(word as usize)?;
-        }
-        Some(word * 64 + u64::from(bits.trailing_zeros()))
-    }
-}
-
-/// The extents mapped in one heap's spans, by address: a table by page, as a flip touches each extent of a run.
+/// The extents mapped in one heap's spans, by address.
 ///
 /// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes, `len` their number.
 pub(super) struct Extents {
-    /// log2 of the page. No extent is smaller, so no two start in one page.
-    page_bits: u32,
-    leaves: BTreeMap<u64, Leaf>,
+    /// No extent is smaller than a page, so no two start in one.
+    pages: Pages<Mapped>,
     bytes: u64,
     len: usize,
 }
@@ -54,99 +35,61 @@ pub(super) struct Extents {
 impl Extents {
     /// None yet, of a pool with pages of this size (a power of two).
     pub(super) fn of_pages(page: u64) -> Extents {
-        Extents { page_bits: page.trailing_zeros(), leaves: BTreeMap::new(), bytes: 0, len: 0 }
+        Extents { pages: Pages::new(page), bytes: 0, len: 0 }
     }
 
     /// The smallest extent there can be, bytes.
     pub(super) fn page(&self) -> u64 {
-        1 << self.page_bits
+        self.pages.page()
     }
 
-    /// The leaf an address belongs to, and the page in it.
-    fn leaf_of(&self, addr: u64) -> (u64, u64) {
-        let page = addr >> self.page_bits;
-        (page / LEAF_PAGES, page % LEAF_PAGES)
+    pub(super) fn insert(&mut self, addr: u64, m: Mapped) {
+        self.pages.set(addr, m);
+        self.bytes += m.extent.size;
+        self.len += 1;
     }
 
-    pub(super) fn insert(&mut self, addr: u64, e: Extent) {
-        self.insert_all([(addr, e)]);
+    /// Inserts extents that tile `[addr, end)`.
+    pub(super) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
+        self.pages.forget(addr, end);
+        let mut len = 0;
+        self.pages.set_all(all.into_iter().inspect(|_| len += 1));
+        self.bytes += end - addr;
+        self.len += len;
     }
 
-    /// Inserts extents; neighbours are best given one after the other.
-    pub(super) fn insert_all(&mut self, all: impl IntoIterator<Item = (u64, Extent)>) {
-        let mut all = all.into_iter().peekable();
-        while let Some(&(first, none)) = all.peek() {
-            let bits = self.page_bits;
-            let number = self.leaf_of(first).0;
-            let leaf = self.leaves.entry(number).or_default();
-            leaf.extents.resize(LEAF_PAGES as usize, none);
-            while let Some((addr, e)) = all.next_if(|x| (x.0 >> bits) / LEAF_PAGES == number) {
-                let page = (addr >> bits) % LEAF_PAGES;
-                leaf.starts[(page / 64) as usize] |= 1 << (page % 64);
-                leaf.extents[page as usize] = e;
-                self.bytes += e.size;
-                self.len += 1;
-            }
+    /// Inserts the `len` extents again that once were inserted here together, none of which is here now. `false`, and
+    /// nothing has happened, when they are not known any more.
+    pub(super) fn put_back(&mut self, addr: u64, end: u64, len: usize) -> bool {
+        let done = self.pages.put_back(addr, end, len);
+        if done {
+            self.bytes += end - addr;
+            self.len += len;
         }
+        done
     }
 
-    pub(super) fn remove(&mut self, addr: u64) -> Option<Extent> {
-        let mut found = None;
-        self.remove_within(addr, addr + self.page(), |e| found = Some(e));
-        found
+    pub(super) fn remove(&mut self, addr: u64) -> Option<Mapped> {
+        let found = self.pages.take(addr)?;
+        self.bytes -= found.extent.size;
+        self.len -= 1;
+        Some(found)
     }
 
-    /// Removes the extents that start in `[addr, end)`.
-    pub(super) fn remove_within(&mut self, addr: u64, end: u64, mut each: impl FnMut(Extent)) {
-        let mut at = addr;
-        while at < end {
-            let (number, page) = self.leaf_of(at);
-            at = ((number + 1) * LEAF_PAGES) << self.page_bits;
-            let Some(leaf) = self.leaves.get_mut(&number) else { continue };
-            let last = if end < at { ((end - 1) >> self.page_bits) % LEAF_PAGES } else { LEAF_PAGES - 1 };
-            let mut next = leaf.next(page);
-            while let Some(page) = next.filter(|&p| p <= last) {
-                leaf.starts[(page / 64) as usize] &= !(1 << (page % 64));
-                let e = leaf.extents[page as usize];
-                self.bytes -= e.size;
-                self.len -= 1;
-                each(e);
-                next = leaf.next(page + 1);
-            }
-            if leaf.starts == [0; 2] && self.leaves.len() > SPARE_LEAVES {
-                self.leaves.remove(&number);
-            }
-        }
+    /// Removes the extents that tile `[addr, end)`.
+    pub(super) fn remove_all(&mut self, addr: u64, end: u64) {
+        self.len -= self.pages.take_all(addr, end);
+        self.bytes -= end - addr;
     }
 
     /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span.
     pub(super) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
-        let Some((first, _)) = self.starting_in(addr, end).next() else { return 0 };
         // The last extent that starts here may reach beyond the end.
-        let (mut leaf, mut page) = self.leaf_of(end - 1);
-        loop {
-            let starts = self.leaves.get(&leaf).map_or([0; 2], |l| l.starts);
-            let upto = |word: u64| match page / 64 {
-                p if p > word => starts[word as usize],
-                p if p == word => starts[word as usize] & (u64::MAX >> (63 - page % 64)),
-                _ => 0,
-            };
-            let both = u128::from(upto(1)) << 64 | u128::from(upto(0));
-            if both != 0 {
-                let last = (leaf * LEAF_PAGES + u64::from(127 - both.leading_zeros())) << self.page_bits;
-                let stop = self.get(last).map_or(last, |e| last + e.size);
-                return if stop <= end { stop - first } else { last.saturating_sub(first) };
-            }
-            let Some(before) = leaf.checked_sub(1) else { return 0 };
-            (leaf, page) = (before, LEAF_PAGES - 1);
-        }
-    }
-
-    /// The extent mapped from `addr` on.
-    pub(super) fn get(&self, addr: u64) -> Option<Extent> {
-        let (number, page) = self.leaf_of(addr);
-        let leaf = self.leaves.get(&number)?;
-        leaf.next(page).filter(|&p| p == page).map(|p| leaf.extents[p as usize])
+        let Some((last, m)) = self.pages.last(addr, end).filter(|x| x.0 >= addr) else { return 0 };
+        let stop = if last + m.extent.size <= end { last + m.extent.size } else { last };
+        // The page that `addr` lies in may have its start before it.
+        let from = addr.next_multiple_of(self.page());
+        self.pages.first(from, last + 1).map_or(0, |first| stop.saturating_sub(first))
     }
 
     /// Physical bytes here.
@@ -160,27 +103,28 @@ impl Extents {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.starting_in(0, u64::MAX)
-    }
-
-    fn starting_in(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        let bits = self.page_bits;
-        let (first, page) = self.leaf_of(addr);
-        let leaves = self.leaves.range(first..=self.leaf_of(end.max(1) - 1).0);
-        leaves
-            .flat_map(move |(&number, leaf)| {
-                let from = if number == first { page } else { 0 };
-                let pages = std::iter::successors(leaf.next(from), |&p| leaf.next(p + 1));
-                pages.map(move |p| ((number * LEAF_PAGES + p) << bits, leaf.extents[p as usize]))
-            })
-            // The page that `addr` lies in may have its start before it.
-            .filter(move |x| x.0 >= addr)
-            .take_while(move |x| x.0 < end)
+        self.pages.iter().map(|(addr, m)| (addr, m.extent))
     }
 
     /// Those that lie wholly in `[addr, end)`: the ones that could move if that range is free.
     pub(super) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.starting_in(addr, end).filter(move |(a, e)| a + e.size <= end)
+        self.mapped_within(addr, end).map(|(addr, m)| (addr, m.extent))
+    }
+
+    /// The same, with their places.
+    pub(super) fn mapped_within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+        // The page that `addr` lies in may have its start before it.
+        self.pages.range(addr, end).filter(move |(a, m)| *a >= addr && a + m.extent.size <= end)
+    }
+
+    /// Checks the invariants written above that do not take the regions to check.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        self.pages.validate()?;
+        let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
+        match (len, bytes) == (self.len, self.bytes) {
+            true => Ok(()),
+            false => Err(format!("{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes)),
+        }
     }
 }
 
@@ -225,7 +169,8 @@ mod tests {
     fn within_means_wholly() {
         let mut x = Extents::of_pages(P);
         for (a, n) in [(10, 2), (12, 4), (16, 1)] {
-            x.insert(a * P, Extent { handle: PhysHandle(a), size: n * P, id: a as u32 });
+            let extent = Extent { handle: PhysHandle(a), size: n * P, id: a as u32 };
+            x.insert(a * P, Mapped { extent, place: (0, 0) });
         }
         let found: Vec<u64> = x.within(10 * P, 15 * P).map(|(a, _)| a / P).collect();
         assert_eq!(found, vec![10]);
@@ -235,7 +180,7 @@ mod tests {
             assert_eq!(x.whole_bytes(from * P, to * P), whole * P, "{from} to {to}");
         }
         assert_eq!(x.bytes(), 7 * P);
-        x.remove(12 * P);
+        assert_eq!(x.remove(12 * P).map(|m| m.extent.size), Some(4 * P));
         assert_eq!((x.bytes(), x.len()), (3 * P, 2));
     }
 }

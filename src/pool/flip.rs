@@ -7,9 +7,9 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::aliases::RunId;
+use super::aliases::{Part, RunId};
 use super::alloc::Want;
-use super::extend::{commit, Arrival, Others, Piece};
+use super::extend::Piece;
 use super::heap::{Heap, HeapState};
 use super::order::Tag;
 use super::region::State;
@@ -53,33 +53,80 @@ impl Pool {
         run: RunId,
         want: Want,
     ) -> bool {
-        let Some((addr, extents)) = core.aliases.whole(run) else { return false };
+        let stock = &core.stock;
+        let Some(mut parts) = core.aliases.parts(run, |e| stock.tag(e).is_some()) else { return false };
+        let Some((pieces, order)) = self.free_parts(core, heap, st, free, run, want, &mut parts) else {
+            core.aliases.keep(run, parts);
+            return false;
+        };
+        let (mut moved, mut first) = (0, 0);
+        for p in &parts {
+            let (there, len) = core.aliases.whereabouts(p);
+            match there {
+                Some(_) => moved += len as u64,
+                None => core.aliases.extents(run, first, len).for_each(|e| {
+                    core.stock.take_this(e);
+                }),
+            }
+            first += len;
+        }
+        let (start, end, len) = core.aliases.bounds(run);
+        self.say(|| {
+            format!(
+                "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {} from the stock",
+                heap.number,
+                human(end - start),
+                human(want.size),
+                len as u64 - moved,
+            )
+        });
+        pieces.iter().for_each(|p| p.take_out(st));
+        core.aliases.take_back(run, parts);
+        if !st.extents.put_back(start, end, len) {
+            st.extents.insert_all(start, end, core.aliases.run(run));
+        }
+        let region = st.regions.add(start, end - start);
+        st.regions.make_ready(region, order);
+        self.count_moves(st, moved);
+        true
+    }
+
+    /// What to cut out of free regions of this heap, from high to low addresses, and when the run was last used, if all
+    /// of it is free and it has room for the request. Notes in the parts when each was last used.
+    #[allow(clippy::too_many_arguments)]
+    fn free_parts(
+        &self,
+        core: &Core,
+        heap: &Heap,
+        st: &HeapState,
+        free: &mut Free,
+        run: RunId,
+        want: Want,
+        parts: &mut [Part],
+    ) -> Option<(Vec<Piece>, Tag)> {
+        let (addr, end, _) = core.aliases.bounds(run);
         // What is free right in front of the run counts too.
         let ready = |&r: &u32| st.regions.get(r).state == State::Ready;
         let front = st.regions.tail_at(addr).filter(ready);
         let start = front.map_or(addr, |r| st.regions.get(r).addr);
-        let mut end = addr;
-        let (mut pieces, mut stocked) = (Vec::new(), Vec::new());
-        let (mut moved, mut region_end) = (0, 0);
-        let mut order = Tag::SETTLED;
-        for (extent, present) in extents {
-            end += extent.size;
-            let Some(at) = present else {
-                match core.stock.tag(extent) {
-                    Some(t) if self.order.settled(t) => {}
-                    Some(t) if self.order.own(t, heap.lane) => order = order.later(t),
-                    _ => return false,
+        if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > end) {
+            return None;
+        }
+        let mut pieces: Vec<Piece> = Vec::with_capacity(parts.len());
+        let (mut order, mut first) = (Tag::SETTLED, 0);
+        for p in parts {
+            let (there, len) = core.aliases.whereabouts(p);
+            first += len;
+            let Some((at, stop)) = there else {
+                for extent in core.aliases.extents(run, first - len, len) {
+                    match core.stock.tag(extent) {
+                        Some(t) if self.order.settled(t) => {}
+                        Some(t) if self.order.own(t, heap.lane) => order = order.later(t),
+                        _ => return None,
+                    }
                 }
-                stocked.push(extent);
                 continue;
             };
-            // Often neighbours move together.
-            let stop = at + extent.size;
-            if let Some(p) = pieces.last_mut().filter(|p: &&mut Piece| p.end == at && stop <= region_end) {
-                p.end = stop;
-                moved += 1;
-                continue;
-            }
             if free.is_empty() {
                 free.extend(st.regions.ready_from(self.page).map(|r| {
                     let g = st.regions.get(r);
@@ -89,33 +136,21 @@ impl Pool {
             }
             // What lies in a free region of this heap is this heap's.
             let i = free.partition_point(|f| f.0 <= at);
-            match i.checked_sub(1).and_then(|i| free.get(i)) {
-                Some(&(_, to, region)) if stop <= to && Some(region) != front => {
-                    pieces.push(Piece { heap: heap.number, region, addr: at, end: stop });
-                    region_end = to;
-                    moved += 1;
-                }
-                _ => return false,
+            let &(_, to, region) = free.get(i.checked_sub(1)?)?;
+            if stop > to || Some(region) == front {
+                return None;
+            }
+            p.tag = st.regions.get(region).order;
+            order = order.later(p.tag);
+            // Often neighbours move together.
+            match pieces.last_mut().filter(|p| p.end == at && p.region == region) {
+                Some(p) => p.end = stop,
+                None => pieces.push(Piece { heap: heap.number, region, addr: at, end: stop }),
             }
         }
-        if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > end) {
-            return false;
-        }
-        self.say(|| {
-            let stocked = stocked.len();
-            format!(
-                "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {stocked} from the stock",
-                heap.number,
-                human(end - addr),
-                human(want.size)
-            )
-        });
-        for &extent in &stocked {
-            core.stock.take_this(extent);
-        }
-        commit(core, heap.number, st, &mut Others::new(), pieces, order, Arrival::Back { run });
-        self.count_moves(st, moved);
-        true
+        // What is left of a region before the cut keeps its number.
+        pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
+        Some((pieces, order))
     }
 
     /// Counts what a stitch moved.

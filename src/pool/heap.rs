@@ -149,7 +149,7 @@ impl HeapState {
             number,
             lane,
             identity,
-            regions: Regions::new(),
+            regions: Regions::of_pages(page),
             extents: Extents::of_pages(page),
             slabs: Slabs::new(),
             waiting: Waiting::default(),
@@ -425,6 +425,7 @@ impl HeapState {
     /// Checks the invariants written above.
     pub(super) fn validate(&self, index: &Index) -> Result<(), String> {
         self.regions.validate()?;
+        self.extents.validate()?;
         self.slabs.validate()?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();

@@ -48,6 +48,7 @@ mod memo;
 #[cfg(all(test, loom))]
 mod models;
 mod order;
+mod pages;
 mod quick;
 mod region;
 mod reserve;

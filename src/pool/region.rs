@@ -95,14 +95,15 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    pub(super) fn new() -> Regions {
+    /// None yet, of a pool with pages of this size.
+    pub(super) fn of_pages(page: u64) -> Regions {
         Regions {
             all: Vec::new(),
             blocks: Vec::new(),
             vacant: Vec::new(),
             bins: Bins::new(),
             quick: Quick::new(),
-            spans: Spans::default(),
+            spans: Spans::of_pages(page),
             ready_bytes: 0,
         }
     }

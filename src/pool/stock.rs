@@ -7,7 +7,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::extent::{ladder, Extent};
+use super::extent::{ladder, Extent, Mapped};
 use super::heap::{Heap, HeapState};
 use super::order::{Order, Tag};
 use super::region::State;
@@ -186,12 +186,11 @@ impl Pool {
         for r in spans {
             let g = st.regions.get(r);
             let (addr, end, tag) = (g.addr, g.end(), g.order);
-            let extents: Vec<_> = st.extents.within(addr, end).collect();
-            for (at, extent) in extents {
-                st.extents.remove(at);
-                core.aliases.leave(extent, tag);
+            for (_, Mapped { extent, place }) in st.extents.mapped_within(addr, end) {
+                core.aliases.leave(place, tag);
                 core.stock.put(extent, tag);
             }
+            st.extents.remove_all(addr, end);
             st.regions.take_ready(r);
             st.regions.remove(r);
         }

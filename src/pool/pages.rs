@@ -1,0 +1,286 @@
+//! What starts at a page: a table by address, for what a stitch or a flip touches by the dozen.
+//!
+//! A leaf covers 128 pages with a bit for each, so a whole range of entries is taken out, or put back as it was, a word at
+//! a time: what is at an address returns there much more often than something else does.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Pages per leaf: 256 MiB of addresses, for pages of 2 MiB.
+const LEAF_PAGES: u64 = 128;
+/// Leaves kept although they are empty: spans come and go at the same addresses.
+const SPARE_LEAVES: usize = 4096;
+
+/// Spreads numbers of leaves: neighbours mostly, and nobody chooses them to collide.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let n = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = n ^ n >> 32;
+    }
+}
+
+/// The pages `first` to `last` of a leaf, as a mask.
+fn mask(first: u64, last: u64) -> u128 {
+    (u128::MAX << first) & (u128::MAX >> (LEAF_PAGES - 1 - last))
+}
+
+struct Leaf<T> {
+    /// One bit per page: whether there is an entry,
+    here: u128,
+    /// and whether there was one last, which is still in `entries`.
+    known: u128,
+    entries: Box<[T]>,
+}
+
+/// Entries of type `T` by the address they start at, at most one in a page.
+///
+/// Invariants: `here` of a leaf is part of `known`; `order` has the leaves' numbers.
+pub(super) struct Pages<T> {
+    /// log2 of the page.
+    bits: u32,
+    leaves: HashMap<u64, Leaf<T>, BuildHasherDefault<Spread>>,
+    order: BTreeSet<u64>,
+}
+
+impl<T: Copy> Pages<T> {
+    /// An empty table for pages of this size (a power of two).
+    pub(super) fn new(page: u64) -> Pages<T> {
+        Pages { bits: page.trailing_zeros(), leaves: HashMap::default(), order: BTreeSet::new() }
+    }
+
+    pub(super) fn page(&self) -> u64 {
+        1 << self.bits
+    }
+
+    /// The number of the leaf an address belongs to, and the page in it.
+    #[inline]
+    fn place(&self, addr: u64) -> (u64, u64) {
+        let page = addr >> self.bits;
+        (page / LEAF_PAGES, page % LEAF_PAGES)
+    }
+
+    fn addr(&self, leaf: u64, page: u64) -> u64 {
+        (leaf * LEAF_PAGES + page) << self.bits
+    }
+
+    /// The leaves of `[addr, end)`, which is not empty, with the pages in each.
+    #[inline]
+    fn split(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, u128)> {
+        let ((first, from), (last, to)) = (self.place(addr), self.place(end - 1));
+        (first..=last)
+            .map(move |n| (n, mask(if n == first { from } else { 0 }, if n == last { to } else { LEAF_PAGES - 1 })))
+    }
+
+    #[inline]
+    pub(super) fn get(&self, addr: u64) -> Option<T> {
+        let (number, page) = self.place(addr);
+        let leaf = self.leaves.get(&number)?;
+        (leaf.here >> page & 1 == 1).then(|| leaf.entries[page as usize])
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, addr: u64, entry: T) {
+        self.set_all([(addr, entry)]);
+    }
+
+    /// Sets entries; neighbours are best given one after the other.
+    pub(super) fn set_all(&mut self, all: impl IntoIterator<Item = (u64, T)>) {
+        let mut all = all.into_iter().peekable();
+        while let Some(&(first, fill)) = all.peek() {
+            let bits = self.bits;
+            let number = self.place(first).0;
+            let order = &mut self.order;
+            let leaf = self.leaves.entry(number).or_insert_with(|| {
+                order.insert(number);
+                Leaf { here: 0, known: 0, entries: vec![fill; LEAF_PAGES as usize].into_boxed_slice() }
+            });
+            while let Some((addr, entry)) = all.next_if(|x| (x.0 >> bits) / LEAF_PAGES == number) {
+                let page = (addr >> bits) % LEAF_PAGES;
+                leaf.here |= 1 << page;
+                leaf.known |= 1 << page;
+                leaf.entries[page as usize] = entry;
+            }
+        }
+    }
+
+    /// Takes the entry of a page out.
+    #[inline]
+    pub(super) fn take(&mut self, addr: u64) -> Option<T> {
+        let (number, page) = self.place(addr);
+        let leaf = self.leaves.get_mut(&number)?;
+        let found = (leaf.here >> page & 1 == 1).then(|| leaf.entries[page as usize]);
+        leaf.here &= !(1 << page);
+        if leaf.here == 0 {
+            self.shed(number);
+        }
+        found
+    }
+
+    /// Takes the entries of `[addr, end)` out; returns how many there were.
+    pub(super) fn take_all(&mut self, addr: u64, end: u64) -> usize {
+        let mut count = 0;
+        for (number, mask) in self.split(addr, end) {
+            let Some(leaf) = self.leaves.get_mut(&number) else { continue };
+            count += (leaf.here & mask).count_ones() as usize;
+            leaf.here &= !mask;
+            if leaf.here == 0 {
+                self.shed(number);
+            }
+        }
+        count
+    }
+
+    /// Puts the entries back that [`Self::take_all`] and [`Self::take`] took out of `[addr, end)`, if there are just as
+    /// many as expected.
+    pub(super) fn put_back(&mut self, addr: u64, end: u64, expected: usize) -> bool {
+        let known = |(n, mask): (u64, u128)| self.leaves.get(&n).map_or(0, |l| (l.known & mask).count_ones() as usize);
+        if self.split(addr, end).map(known).sum::<usize>() != expected {
+            return false;
+        }
+        for (number, mask) in self.split(addr, end) {
+            if let Some(leaf) = self.leaves.get_mut(&number) {
+                leaf.here |= leaf.known & mask;
+            }
+        }
+        true
+    }
+
+    /// Forgets what was in `[addr, end)`: other things will be.
+    pub(super) fn forget(&mut self, addr: u64, end: u64) {
+        for (number, mask) in self.split(addr, end) {
+            if let Some(leaf) = self.leaves.get_mut(&number) {
+                leaf.known &= leaf.here | !mask;
+            }
+        }
+    }
+
+    /// Gives up a leaf that has become empty, if there are many.
+    fn shed(&mut self, number: u64) {
+        if self.leaves.len() > SPARE_LEAVES {
+            self.leaves.remove(&number);
+            self.order.remove(&number);
+        }
+    }
+
+    /// All entries by address.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, T)> + '_ {
+        self.of(self.order.iter().map(|&n| (n, u128::MAX)))
+    }
+
+    /// The entries of `[addr, end)` by address.
+    pub(super) fn range(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, T)> + '_ {
+        self.of(self.split(addr, end))
+    }
+
+    fn of<'a>(&'a self, leaves: impl Iterator<Item = (u64, u128)> + 'a) -> impl Iterator<Item = (u64, T)> + 'a {
+        leaves.filter_map(|(n, mask)| Some((n, mask, self.leaves.get(&n)?))).flat_map(move |(n, mask, leaf)| {
+            let mut left = leaf.here & mask;
+            std::iter::from_fn(move || {
+                let page = u64::from(left.trailing_zeros());
+                (left != 0).then(|| {
+                    left &= left - 1;
+                    (self.addr(n, page), leaf.entries[page as usize])
+                })
+            })
+        })
+    }
+
+    /// The first address in `[addr, end)` that has an entry.
+    pub(super) fn first(&self, addr: u64, end: u64) -> Option<u64> {
+        self.split(addr, end).find_map(|(n, mask)| {
+            let found = self.leaves.get(&n)?.here & mask;
+            (found != 0).then(|| self.addr(n, u64::from(found.trailing_zeros())))
+        })
+    }
+
+    /// The last entry in `[addr, end)`.
+    pub(super) fn last(&self, addr: u64, end: u64) -> Option<(u64, T)> {
+        let ((first, from), (last, to)) = (self.place(addr), self.place(end - 1));
+        (first..=last).rev().find_map(|n| {
+            let mask = mask(if n == first { from } else { 0 }, if n == last { to } else { LEAF_PAGES - 1 });
+            let leaf = self.leaves.get(&n)?;
+            let found = leaf.here & mask;
+            let page = 127u64.checked_sub(u64::from(found.leading_zeros()))?;
+            Some((self.addr(n, page), leaf.entries[page as usize]))
+        })
+    }
+
+    /// Checks the invariants written above.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        if let Some((n, _)) = self.leaves.iter().find(|(n, l)| l.here & !l.known != 0 || !self.order.contains(n)) {
+            return Err(format!("the leaf of pages from {:#x} on is not as it should be", self.addr(*n, 0)));
+        }
+        match self.order.len() == self.leaves.len() {
+            true => Ok(()),
+            false => Err("there are numbers of leaves that are not there".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const P: u64 = 4096;
+
+    proptest! {
+        /// Against an ordered map, and a second one of what was last set where.
+        #[test]
+        fn is_a_map(ops in prop::collection::vec((0u8..6, 0u64..400, 1u64..300), 1..80)) {
+            let mut pages = Pages::new(P);
+            let (mut here, mut known) = (BTreeMap::new(), BTreeMap::new());
+            for (i, (op, at, len)) in ops.into_iter().enumerate() {
+                let (from, to) = (at * P, (at + len) * P);
+                match op {
+                    0 => {
+                        let all: Vec<(u64, usize)> = (at..at + len).step_by(3).map(|p| (p * P, i)).collect();
+                        pages.set_all(all.iter().copied());
+                        here.extend(all.iter().copied());
+                        known.extend(all);
+                    }
+                    1 => prop_assert_eq!(pages.take(from), here.remove(&from)),
+                    2 => {
+                        prop_assert_eq!(pages.take_all(from, to), here.range(from..to).count());
+                        here.retain(|&a, _| a < from || a >= to);
+                    }
+                    3 => {
+                        let there = known.range(from..to).map(|(&a, &e)| (a, e));
+                        prop_assert!(!pages.put_back(from, to, there.clone().count() + 1));
+                        prop_assert!(pages.put_back(from, to, there.clone().count()));
+                        here.extend(there);
+                    }
+                    4 => {
+                        pages.forget(from, to);
+                        known.retain(|a, _| *a < from || *a >= to || here.contains_key(a));
+                    }
+                    _ => pages.set(from, *here.entry(from).and_modify(|e| *e = i).or_insert(i)),
+                }
+                if op == 5 {
+                    known.insert(from, i);
+                }
+                pages.validate().map_err(TestCaseError::fail)?;
+                prop_assert_eq!(pages.get(from), here.get(&from).copied());
+                let expected: Vec<(u64, usize)> = here.range(from..to).map(|(&a, &e)| (a, e)).collect();
+                prop_assert_eq!(pages.first(from, to), expected.first().map(|x| x.0));
+                prop_assert_eq!(pages.last(from, to), expected.last().copied());
+                prop_assert_eq!(pages.range(from, to).collect::<Vec<_>>(), expected);
+                prop_assert_eq!(pages.iter().collect::<Vec<_>>(), here.iter().map(|(&a, &e)| (a, e)).collect::<Vec<_>>());
+            }
+        }
+    }
+}

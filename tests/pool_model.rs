@@ -81,6 +81,7 @@ impl Model {
             max_extent: 4 * PAGE,
             wait,
             watch,
+            slack_floor: 0,
             ..PoolOptions::default()
         };
         let driver: Arc<dyn Driver> = host.clone();

@@ -32,6 +32,7 @@ mod alloc;
 pub mod bench_internals;
 mod bins;
 mod dedicated;
+mod due;
 mod dump;
 mod extend;
 mod extent;

@@ -18,9 +18,10 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::due::Due;
 use super::lock;
 pub(super) use super::tag::{Tag, CONTEXT};
-use crate::base::sync::{Apart, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
+use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::{HashSet, VecDeque};
@@ -62,28 +63,6 @@ const MANY_MARKERS: usize = 8;
 /// and with so many that are not, records none.
 const MOST_MARKERS: usize = 256;
 
-/// How many frees one marker stands for, at first a few,
-struct DueBatch;
-
-impl DueBatch {
-    const FREES: u64 = 16;
-    const BYTES: u64 = 1 << 20;
-    /// twice as many after so many markers that nobody asked for, half as many whenever somebody does ask,
-    const UNASKED: u32 = 8;
-    /// and so on, at most that many times.
-    const DOUBLINGS: u32 = 6;
-}
-
-/// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker.
-#[repr(align(128))]
-struct Due {
-    /// A count, and bytes.
-    frees: AtomicU64,
-    bytes: AtomicU64,
-    /// Batches marked that nobody asked for: see [`DueBatch`].
-    unasked: AtomicU32,
-}
-
 /// An event on a lane's stream that closed an epoch.
 #[derive(Clone, Copy)]
 struct Marker {
@@ -113,6 +92,8 @@ pub(super) struct Order {
     captured: Apart<Mutex<HashSet<usize>>>,
     context: Apart<Mutex<VecDeque<ContextMarker>>>,
     spare: Apart<Mutex<Vec<EventHandle>>>,
+    /// Events made so far: each is spare, or a pending marker.
+    events: AtomicU64,
 }
 
 impl Order {
@@ -126,6 +107,7 @@ impl Order {
             captured: Apart(Mutex::new(HashSet::new())),
             context: Apart(Mutex::new(VecDeque::new())),
             spare: Apart(Mutex::new(Vec::new())),
+            events: AtomicU64::new(0),
         };
         order.add_lane(false, StreamHandle::LEGACY, 0);
         order
@@ -144,7 +126,7 @@ impl Order {
             wanted: AtomicBool::new(false),
             stream: AtomicUsize::new(stream.0),
             identity: AtomicU64::new(identity),
-            due: Due { frees: AtomicU64::new(0), bytes: AtomicU64::new(0), unasked: AtomicU32::new(0) },
+            due: Due::default(),
             markers: Mutex::new(VecDeque::new()),
         };
         let _ = self.lanes.get(n as usize)?.set(Box::new(lane));
@@ -226,8 +208,7 @@ impl Order {
     pub(super) fn want(&self, lane: u32) {
         if let Some(l) = self.lane(lane) {
             l.wanted.store(true, Relaxed);
-            let unasked = l.due.unasked.load(Relaxed);
-            l.due.unasked.store(unasked.saturating_sub(DueBatch::UNASKED), Relaxed);
+            l.due.asked();
         }
     }
 
@@ -247,23 +228,17 @@ impl Order {
     /// batch: a record costs more than a hit (0.14 µs on an H200), and all threads together get only five million a second.
     /// Batches grow while nobody asks for their markers, and shrink when somebody does, who gets one at the next free.
     pub(super) fn due(&self, lane: u32, bytes: u64) -> bool {
-        self.lane(lane).is_some_and(|l| {
-            let frees = l.due.frees.fetch_add(1, Relaxed) + 1;
-            let bytes = l.due.bytes.fetch_add(bytes, Relaxed) + bytes;
-            let unasked = l.due.unasked.load(Relaxed);
-            let scale = unasked / DueBatch::UNASKED;
-            let due = frees >= DueBatch::FREES << scale || bytes >= DueBatch::BYTES << scale;
-            if due {
-                l.due.unasked.store((unasked + 1).min(DueBatch::UNASKED * DueBatch::DOUBLINGS), Relaxed);
-            }
-            due
-        })
+        self.lane(lane).is_some_and(|l| l.due.note(bytes))
     }
 
     fn event(&self, driver: &dyn Driver) -> Result<EventHandle> {
         match lock(&*self.spare).pop() {
             Some(e) => Ok(e),
-            None => driver.event_create(self.dev),
+            None => {
+                let event = driver.event_create(self.dev)?;
+                self.events.fetch_add(1, Relaxed);
+                Ok(event)
+            }
         }
     }
 
@@ -291,8 +266,7 @@ impl Order {
             return Err(e);
         }
         markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
-        l.due.frees.store(0, Relaxed);
-        l.due.bytes.store(0, Relaxed);
+        l.due.marked();
         l.marked.fetch_max(epoch, AcqRel);
         Ok(true)
     }
@@ -500,6 +474,7 @@ impl Order {
 
     /// The invariants written above [`Lane`].
     pub(super) fn validate(&self) -> Result<()> {
+        let mut events = lock(&*self.context).len() + lock(&*self.spare).len();
         for (i, l) in self.lanes.iter().filter_map(OnceLock::get).enumerate() {
             let markers = lock(&l.markers);
             let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
@@ -509,6 +484,11 @@ impl Order {
             if !markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch) {
                 return Err(Error::internal(format!("lane {i}: markers out of order")));
             }
+            events += markers.len();
+        }
+        let made = self.events.load(Relaxed);
+        if events as u64 != made {
+            return Err(Error::internal(format!("{made} events were made, {events} are spare or pending")));
         }
         Ok(())
     }

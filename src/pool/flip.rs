@@ -17,8 +17,11 @@ use super::{lock, Core, Pool};
 use crate::base::size::human;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Free regions by address: start, end, number.
+/// Free regions: start, end, number. A look through all of them for each of a few parts is cheaper than sorting them.
 type Free = Vec<(u64, u64, u32)>;
+
+/// Room for as many to begin with.
+const USUAL_FREE: usize = 128;
 
 impl Pool {
     /// Takes a run back that has room for the request, with what is free in front of it. Returns whether it did.
@@ -27,7 +30,7 @@ impl Pool {
         if core.aliases.dormant() == 0 {
             return false;
         }
-        let mut free = Free::new();
+        let mut free = Free::with_capacity(USUAL_FREE);
         if let Some(run) = st.memo.next(want) {
             if self.take_run(&mut core, heap, st, &mut free, run, want) {
                 st.memo.followed();
@@ -132,12 +135,10 @@ impl Pool {
                     let g = st.regions.get(r);
                     (g.addr, g.end(), r)
                 }));
-                free.sort_unstable();
             }
             // What lies in a free region of this heap is this heap's.
-            let i = free.partition_point(|f| f.0 <= at);
-            let &(_, to, region) = free.get(i.checked_sub(1)?)?;
-            if stop > to || Some(region) == front {
+            let &(_, _, region) = free.iter().find(|f| f.0 <= at && stop <= f.1)?;
+            if Some(region) == front {
                 return None;
             }
             p.tag = st.regions.get(region).order;

@@ -460,7 +460,8 @@ gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
 // Frees in the order of a stream: the memory is reused once the work submitted to s before this call is done.
 //
 // ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
-// s, or ordered before it, or announced by gpumem_record_stream; s need not be the stream it was allocated on.
+// s, or ordered before it, or announced by gpumem_record_stream; s need not be the stream it was allocated on. The
+// allocation itself counts as a use: memory that nobody has touched may still be in use by what had it before.
 // Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
 // GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
 gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);

@@ -185,7 +185,7 @@ fn what_is_seen_of_a_stream_is_what_the_driver_says() {
     let Some(watch) = watch_of(&d) else { return };
     d.set_current_device(D0).unwrap();
     let capture = Capture::load(&d);
-    let make = |i: usize| if i % 2 == 0 { d.stream_create(D0).unwrap() } else { capture.blocking_stream() };
+    let make = |i: usize| if i.is_multiple_of(2) { d.stream_create(D0).unwrap() } else { capture.blocking_stream() };
     let mut streams: Vec<StreamHandle> = (0..64).map(make).collect();
     let agrees = |s: StreamHandle| assert_eq!(watch.look(s), Some(d.stream_id(D0, s).unwrap()), "{s}");
     streams.iter().for_each(|&s| agrees(s));

@@ -87,6 +87,7 @@ fn options() -> PoolOptions {
         first_extent: 4 * U,
         max_extent: U,
         slack_floor: 0,
+        patience: 0,
         wait: true,
         ..PoolOptions::default()
     }

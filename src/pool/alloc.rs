@@ -337,11 +337,11 @@ impl Pool {
     /// Memory that has a marker already is often ready within microseconds, sooner than anything could be mapped. Asks the
     /// device a few times, unless that has been in vain of late. Returns whether anything has become ready.
     fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
-        const QUERIES: u32 = 24;
-        if st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.patience.again() {
+        let queries = self.options.patience;
+        if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.patience.again() {
             return Ok(false);
         }
-        for _ in 0..QUERIES {
+        for _ in 0..queries {
             self.order.poll(&*self.driver, st.waits_for())?;
             if st.settle(&self.order, &self.index) {
                 st.patience.ended(true);

@@ -10,7 +10,7 @@ use super::reserve::Holes;
 use super::slab::{class_of, slab_size, Slabs};
 use super::stitch::{plan, Room, Source};
 use crate::base::size::{GIB, MIB, TIB};
-use crate::base::DeviceId;
+use crate::base::{DeviceId, StreamHandle};
 use crate::driver::PhysHandle;
 use std::hint::black_box;
 
@@ -79,7 +79,7 @@ fn stitch(n: u64) -> Part {
         region: i as u32,
         region_size: 64 * MIB,
         addr: APART * (i + 1),
-        extent: Extent { handle: PhysHandle(i), size: (2 * MIB) << (i * 7919 % 6) },
+        extent: Extent { handle: PhysHandle(i), size: (2 * MIB) << (i * 7919 % 6), id: i as u32 },
         tag: Tag::SETTLED,
     };
     let sources: Vec<Source> = (0..n).map(source).collect();
@@ -91,7 +91,7 @@ fn stitch(n: u64) -> Part {
 }
 
 fn order() -> [Part; 2] {
-    let lane = |order: &Order| order.add_lane(false).unwrap_or(0);
+    let lane = |order: &Order| order.add_lane(false, StreamHandle::LEGACY, 1).unwrap_or(0);
     let (tags, settled) = (Order::new(DeviceId(0)), Order::new(DeviceId(0)));
     let (a, b) = (lane(&tags), lane(&settled));
     let tag = settled.tag(b);

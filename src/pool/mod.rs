@@ -137,6 +137,8 @@ pub struct PoolOptions {
     pub extents_per_request: u64,
     /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can move back for nothing.
     pub max_aliases: usize,
+    /// How often to ask the device about memory that has a marker before anything is mapped instead.
+    pub patience: u32,
     /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
     pub watch: bool,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
@@ -158,6 +160,7 @@ impl Default for PoolOptions {
             first_extent: size::GIB,
             extents_per_request: 40,
             max_aliases: 60_000,
+            patience: 24,
             watch: true,
             log_decisions: false,
         }

@@ -345,3 +345,52 @@ impl Pool {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::{size, DeviceId};
+    use crate::driver::host::{HostDriver, HostOptions, Kernel};
+    use crate::driver::Driver;
+    use crate::pool::{AllocRequest, PoolOptions};
+
+    /// A heap's handle goes to another stream, and before the heap has heard of it another thread frees the heap's last
+    /// object. What the old stream may still be writing to must not look as if the new stream had freed it.
+    #[test]
+    fn a_free_between_the_barrier_and_the_heap_vouches_for_nothing() {
+        const P: u64 = 2 << 20;
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions { bytes_per_device: size::GIB, ..HostOptions::simulation(3) }).unwrap();
+        let options =
+            PoolOptions { max_extent: P, first_extent: P, slack_permille: 0, slack_floor: 0, ..PoolOptions::default() };
+        let pool = Pool::new(host.clone(), d, options).unwrap();
+        let s = host.stream_create(d).unwrap();
+        let malloc = |size, stream| pool.malloc(&AllocRequest { size, stream, ..AllocRequest::default() }).unwrap();
+        let object = malloc(1000, s);
+        let written = malloc(2 * P, s);
+        let blocks: Vec<u64> = (0..8).map(|_| malloc(3 * P, s)).collect();
+        blocks.iter().step_by(2).for_each(|&p| pool.free(p, Some(s)).unwrap());
+        let large = malloc(8 * P, s);
+        host.launch(d, s, Kernel::write_pattern("old", written..written + 2 * P, 1, 4096)).unwrap();
+        pool.free(written, Some(s)).unwrap();
+        blocks.iter().skip(1).step_by(2).for_each(|&p| pool.free(p, Some(s)).unwrap());
+        pool.free(large, Some(s)).unwrap();
+        let lane = pool.heap_for(s).unwrap().lane;
+        host.stream_destroy(d, s).unwrap();
+        let next = host.stream_create(d).unwrap();
+        assert_eq!(next, s, "the handle comes back");
+        // The first half of `change_hands`, the free, and the second half.
+        pool.order.hand_over(lane, host.stream_id(d, next).unwrap());
+        pool.free(object, None).unwrap();
+        for heap in pool.all_heaps() {
+            let mut st = heap.lock();
+            st.retire(&pool.order, &pool.index);
+            heap.publish(&st);
+        }
+        let p = malloc(10 * P, next);
+        host.launch(d, next, Kernel::write_pattern("new", p..p + 10 * P, 2, 4096)).unwrap();
+        host.device_sync(d).unwrap();
+        assert!(host.reports().is_empty(), "{:?}", host.reports());
+    }
+}

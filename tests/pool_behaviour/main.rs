@@ -7,6 +7,7 @@ mod pool_support;
 mod dedicated;
 mod devices;
 mod footprint;
+mod handover;
 mod order;
 mod pointers;
 mod quick;

@@ -4,7 +4,7 @@
 
 mod pool_support;
 
-use gpumem::base::size::{KIB, MIB};
+use gpumem::base::size::KIB;
 use gpumem::base::{Error, Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
 use gpumem::driver::{Call, Driver, EventHandle, Fault, FaultRule};

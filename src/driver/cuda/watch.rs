@@ -84,13 +84,12 @@ impl<'a> Probe<'a> {
             ids.retain(|at| also.contains(at));
         }
         let mut captures: Option<BTreeSet<usize>> = None;
-        for i in 0..CAPTURABLE {
-            for joined in [false, true] {
-                let places = self.places_of_capture(i, joined)?;
-                match &mut captures {
-                    None => captures = Some(places),
-                    Some(all) => all.retain(|at| places.contains(at)),
-                }
+        // Few, as other threads may not synchronise the device meanwhile.
+        for (i, joined) in [(0, false), (1, true), (2, false)] {
+            let places = self.places_of_capture(i, joined)?;
+            match &mut captures {
+                None => captures = Some(places),
+                Some(all) => all.retain(|at| places.contains(at)),
             }
         }
         // One place only: with more, chance may be among them.
@@ -188,24 +187,23 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// Up to `bytes` (a multiple of 8) from an address, as far as they can be read. The system copies them: an address that
-/// is none ends the read and not the process.
+/// Up to `bytes` (a multiple of 8) from an address, as far as they can be read. The system copies them, in one call because
+/// it is made during captures: an address that is none ends the read and not the process.
 fn read(address: usize, bytes: usize) -> Vec<u64> {
-    const PIECE: usize = 64;
     let mut words = vec![0u64; bytes / 8];
-    let mut done = 0;
-    while done < bytes {
-        let piece = PIECE.min(bytes - done);
-        let Some(from) = address.checked_add(done) else { break };
-        let local = libc::iovec { iov_base: words.as_mut_ptr().wrapping_byte_add(done).cast(), iov_len: piece };
-        let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: piece };
+    let mut want = bytes;
+    let done = loop {
+        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: want };
+        let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: want };
         // SAFETY: `local` is within `words`; the remote range is this process's own and is checked by the kernel.
         let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-        if n != piece as isize {
-            break;
+        match usize::try_from(n) {
+            Ok(n) => break n,
+            // Some systems refuse a range that is readable only in part.
+            Err(_) if want > 8 => want /= 2,
+            Err(_) => break 0,
         }
-        done += piece;
-    }
+    };
     words.truncate(done / 8);
     words
 }

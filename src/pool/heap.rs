@@ -295,6 +295,15 @@ impl HeapState {
         }
     }
 
+    /// The heap has no memory any more: its next requests are decided as those of a new one.
+    pub(super) fn forget(&mut self) {
+        self.memo = Memo::default();
+        self.grain = Grain::default();
+        self.short = 0;
+        self.moves = 0;
+        self.peak_live = 0;
+    }
+
     /// Whether this is a small heap in which requests often find no room.
     pub(super) fn runs_short(&self) -> bool {
         self.short >= SHORT_OFTEN && self.extents.bytes() < SMALL_HEAP

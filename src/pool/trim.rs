@@ -151,6 +151,10 @@ impl Pool {
             }
             Ok(())
         });
+        if st.extents.len() == 0 {
+            // What was learnt about extents goes with them.
+            st.forget();
+        }
         heap.publish(&st);
         done.map(|()| released)
     }

@@ -15,7 +15,10 @@ pub(super) const SLOT: u64 = 64 << 10;
 /// Slots per second-level table: 256 MiB of addresses in 32 KiB.
 const LEAF_SLOTS: usize = 4096;
 /// Most reservations a pool can have.
+#[cfg(not(loom))]
 const MAX_ROOTS: usize = 64;
+#[cfg(loom)]
+const MAX_ROOTS: usize = 2;
 
 /// What an address leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

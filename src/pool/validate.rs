@@ -11,6 +11,7 @@ impl Pool {
     pub fn validate(&self) -> Result<()> {
         let wrong = |text: String| Error::internal(format!("device {}: {text}", self.dev));
         self.order.validate()?;
+        self.order.validate_events()?;
         // (start, length, what) of everything that has addresses.
         let mut pieces: Vec<(u64, u64, &str)> = Vec::new();
         let mut mapped = 0;

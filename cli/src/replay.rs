@@ -1,7 +1,7 @@
 //! `gpumem replay`: an allocation log through the allocator, timed and measured.
 
 use crate::report;
-use crate::session::{self, Backend};
+use crate::session::{self, Place};
 use crate::trace::{self, Kind, Op, Trace};
 use gpumem::base::{size, DeviceId, Error, StreamHandle};
 use gpumem::context::{Context, Request};
@@ -17,12 +17,8 @@ const CHUNK: usize = 1 << 14;
 /// Command line of `replay`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device kind to run on, in place of what GPUMEM_BACKEND says.
-    #[arg(long, value_enum)]
-    backend: Option<Backend>,
-    /// Device to allocate on.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    device: u32,
+    #[command(flatten)]
+    place: Place,
     /// Passes over the log. After each, everything still live is freed; the next starts on the same pool.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -87,8 +83,8 @@ pub struct PassReport {
 /// Runs the command; `Ok(false)` when operations failed.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let trace = trace::read(&args.file)?;
-    let ctx = session::open(session::config(args.backend)?)?;
-    let device = session::device(ctx, args.device)?;
+    let ctx = session::open(session::config(args.place.backend)?)?;
+    let device = session::device(ctx, args.place.device)?;
     let streams = Streams::create(ctx, device, &trace.streams)?;
     let mut replay = Replay::new(ctx, device, &trace, &streams.handles);
     let bar = progress_bar(args, &trace);

@@ -16,6 +16,17 @@ pub enum Backend {
     Host,
 }
 
+/// Where to run, on the command line.
+#[derive(clap::Args)]
+pub struct Place {
+    /// Device kind to run on, in place of what GPUMEM_BACKEND says.
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
+    /// Device to allocate on.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub device: u32,
+}
+
 /// The settings of the environment, with `backend` in place of `GPUMEM_BACKEND` where it is given.
 pub fn config(backend: Option<Backend>) -> Result<Config> {
     let mut config = Config::from_env()?;

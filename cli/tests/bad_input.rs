@@ -5,21 +5,10 @@
 
 mod common;
 
-use common::{file, gpumem, gzip, replay, run, stderr, HEADER};
-use std::process::Output;
+use common::{file, gpumem, gzip, refused, replay, run, HEADER};
 use tempfile::tempdir;
 
 const GOOD: &str = "0,0,allocate,0x1,100,0\n";
-
-#[track_caller]
-fn refused(out: &Output, expected: &[&str]) {
-    let text = stderr(out);
-    assert_eq!(out.status.code(), Some(2), "{text}");
-    assert!(out.stdout.is_empty(), "something was printed all the same");
-    for part in expected {
-        assert!(text.contains(part), "no {part:?} in {text}");
-    }
-}
 
 /// `lines` after a header and one good line (the bad line is line 3 unless said).
 #[track_caller]

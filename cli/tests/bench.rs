@@ -5,10 +5,10 @@
 
 mod common;
 
-use common::{file, gpumem, json, run, stderr, stdout, HEADER};
+use common::{file, gpumem, json, refused, run, stderr, stdout, HEADER};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::process::Command;
 use tempfile::tempdir;
 
 const WORKLOADS: [&str; 9] =
@@ -162,16 +162,6 @@ fn people_get_tables() {
     let widths: BTreeSet<_> =
         text.lines().skip_while(|l| !l.starts_with("hot")).take(8).map(|l| l.chars().count()).collect();
     assert_eq!(widths.len(), 1, "the columns are not aligned:\n{text}");
-}
-
-#[track_caller]
-fn refused(out: &Output, expected: &[&str]) {
-    let text = stderr(out);
-    assert_eq!(out.status.code(), Some(2), "{text}");
-    assert!(out.stdout.is_empty(), "something was printed all the same");
-    for part in expected {
-        assert!(text.contains(part), "no {part:?} in {text}");
-    }
 }
 
 #[test]

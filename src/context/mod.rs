@@ -121,11 +121,6 @@ impl Context {
             prealloc: self.config.prealloc.of(free),
             wait: self.config.reuse == Reuse::Wait,
             trim_threshold: self.config.trim_threshold,
-            max_aliases: match self.driver.backend() {
-                // Each may take one of the 65,530 mappings that a process has on Linux.
-                "host" => 60_000,
-                _ => 128 << 10,
-            },
             watch: self.config.stream_check == StreamCheck::Auto,
             log_decisions: self.config.log >= 2,
             ..PoolOptions::default()

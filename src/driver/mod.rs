@@ -54,6 +54,8 @@ pub struct DeviceProps {
     pub posix_fd: bool,
     /// Whether physical memory can be made `gpuDirectRDMACapable`.
     pub rdma: bool,
+    /// Most mappings to have at once without running into a limit of the system's; no limit is known on CUDA.
+    pub max_mappings: usize,
     /// Compute capability `(major, minor)`; `(0, 0)` on the host device.
     pub compute: (u32, u32),
 }

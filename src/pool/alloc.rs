@@ -95,7 +95,9 @@ impl Pool {
         self.malloc_large_slow(heap, st, want, req)
     }
 
-    fn block(&self, heap: &Heap, st: &mut HeapState, req: &AllocRequest, align: u64) -> Block {
+    /// What is to be known about a new block.
+    #[inline]
+    pub(super) fn block(&self, heap: &Heap, st: &mut HeapState, req: &AllocRequest, align: u64) -> Block {
         Block {
             requested: req.size,
             id: st.new_id(self.number),

@@ -122,37 +122,29 @@ impl Pool {
         stream: Option<StreamHandle>,
         users: &[u32],
     ) {
-        if st.live_bytes == 0 && st.moves > 0 {
-            st.regions.tidy();
-            self.maybe_restart(heap, &mut st);
-        }
-        // With one stream nobody ever waits.
-        let mut due = own && self.order.streams() > 1 && st.is_due(size, stream.is_some());
-        if self.order.is_wanted(lane) && stream.is_some() && self.order.take_want(lane) {
-            st.mark_sooner();
-            due = true;
-        }
-        heap.publish(&st);
-        drop(st);
-        if due || !own {
-            self.mark_free(due, own, size, lane, stream, users);
+        if own {
+            self.freed(heap, st, size, stream);
+        } else {
+            if st.live_bytes == 0 && st.moves > 0 {
+                self.emptied(heap, &mut st);
+            }
+            heap.publish(&st);
+            drop(st);
+            self.mark_free(size, lane, stream, users);
         }
         if self.options.trim_threshold > 0 {
             self.trim_above_threshold(heap, size, stream);
         }
     }
 
-    /// Records the markers a free asks for: on every stream that also used the memory, and on the freeing stream when a
-    /// batch is full or somebody waits (`due`). Only streams the caller vouches for are touched.
-    fn mark_free(&self, due: bool, own: bool, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
-        if !own {
-            for &user in users {
-                let _ = self.mark_user(user);
-            }
+    /// Records the markers for memory that another heap waits for: on every stream that also used it, and on the freeing
+    /// stream when a batch is full or somebody waits. Only streams the caller vouches for are touched.
+    fn mark_free(&self, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
+        for &user in users {
+            let _ = self.mark_user(user);
         }
         let Some(stream) = stream else { return };
-        let several = !own && !users.is_empty();
-        if due || several || (!own && self.order.due(lane, size)) {
+        if !users.is_empty() || self.order.due(lane, size) || self.order.take_want(lane) {
             let _ = self.mark_stream(stream);
         }
     }

@@ -332,7 +332,7 @@ impl HeapState {
 
     /// Counts a free.
     #[inline]
-    pub(super) fn note_freed(&mut self, size: u64, requested: u64) {
+    fn note_freed(&mut self, size: u64, requested: u64) {
         self.live_bytes -= size;
         self.requested_bytes -= requested;
         self.frees += 1;
@@ -375,6 +375,7 @@ impl HeapState {
     }
 
     /// Takes a small object back, as [`Self::take_back`].
+    #[inline]
     pub(super) fn take_back_object(
         &mut self,
         slab: u32,

@@ -10,9 +10,9 @@
 use super::heap::{Heap, HeapState};
 use super::heap_lock::Locked;
 use super::index::{Entry, SLOT};
-use super::region::{Block, State, GRANULE};
-use super::slab::{self, AfterFree, SMALL_MAX};
-use super::Pool;
+use super::region::{State, GRANULE};
+use super::slab::{self, SMALL_MAX};
+use super::{AllocRequest, Pool};
 use crate::base::StreamHandle;
 use std::num::NonZeroU64;
 
@@ -27,15 +27,8 @@ impl Pool {
             false => {
                 // As `malloc` rounds. Larger requests than any device has overflow here and find nothing.
                 let r = st.take_quick(size.wrapping_add(GRANULE - 1) & !(GRANULE - 1))?;
-                let block = Block {
-                    requested: size,
-                    id: st.new_id(self.number),
-                    tag: 0,
-                    stream,
-                    stream_id: self.order.identity(heap.lane),
-                    lane: heap.lane,
-                    align: GRANULE,
-                };
+                let req = AllocRequest { size, stream, ..AllocRequest::default() };
+                let block = self.block(heap, &mut st, &req, GRANULE);
                 st.hand_out(r, block, &self.index)
             }
         };
@@ -82,14 +75,8 @@ impl Pool {
         if s.old || !s.is_live(n) {
             return None;
         }
-        let (size, requested) = (slab::class_size(s.class as usize), u64::from(s.object(n).requested));
-        st.note_freed(size, requested);
-        if st.slabs.free(slab, n) == AfterFree::Drop {
-            st.slabs.note_idle(slab, |_| self.order.tag(st.lane));
-            st.drop_slab(slab, &self.order, &self.index);
-        } else {
-            st.slabs.note_idle(slab, |_| self.order.tag(st.lane));
-        }
+        let size = slab::class_size(s.class as usize);
+        st.take_back_object(slab, n, &[], true, &self.order, &self.index);
         Some(size)
     }
 
@@ -112,13 +99,14 @@ impl Pool {
 
     /// What follows a free in a heap's own order.
     #[inline(always)]
-    fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
+    pub(super) fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
         if st.live_bytes == 0 && st.moves > 0 {
             self.emptied(heap, &mut st);
         }
         heap.publish(&st);
-        // With one stream nobody ever waits.
-        if self.order.streams() > 1 && (st.is_due(size, stream.is_some()) || self.order.is_wanted(heap.lane)) {
+        // With one stream nobody ever waits; and a marker can be recorded only on a stream that the caller has named.
+        let named = stream.is_some();
+        if self.order.streams() > 1 && (st.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
             self.freed_batch(heap, st, stream);
         }
     }
@@ -126,7 +114,6 @@ impl Pool {
     /// A batch of frees is full, or somebody waits for one of them.
     #[cold]
     fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
-        // A marker can be recorded only on a stream that the caller has named.
         let Some(stream) = stream else { return };
         if self.order.take_want(heap.lane) {
             st.mark_sooner();
@@ -135,8 +122,9 @@ impl Pool {
         let _ = self.mark_stream(stream);
     }
 
+    /// The heap's last live block has gone, and it has moved extents.
     #[cold]
-    fn emptied(&self, heap: &Heap, st: &mut HeapState) {
+    pub(super) fn emptied(&self, heap: &Heap, st: &mut HeapState) {
         st.regions.tidy();
         self.maybe_restart(heap, st);
     }

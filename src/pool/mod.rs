@@ -43,7 +43,6 @@ mod heap;
 mod heap_lock;
 mod hit;
 mod index;
-
 mod mapping;
 mod memo;
 #[cfg(all(test, loom))]
@@ -159,7 +158,7 @@ impl Default for PoolOptions {
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
             extents_per_request: 40,
-            max_aliases: 60_000,
+            max_aliases: 128 << 10,
             patience: 24,
             watch: true,
             log_decisions: false,

@@ -44,7 +44,17 @@ impl Pool {
             }
         }
         self.reap(usize::MAX)?;
-        self.release_free(keep)
+        let released = self.release_free(keep)?;
+        if lock(&*self.core).stock.len() == 0 {
+            // What a heap has learnt about extents goes with the last of them.
+            for heap in self.all_heaps() {
+                let mut st = heap.lock();
+                if st.extents.len() == 0 {
+                    st.forget();
+                }
+            }
+        }
+        Ok(released)
     }
 
     /// Gives back free memory that nothing has needed since the last call of this, until no more than `keep` bytes of it
@@ -151,10 +161,6 @@ impl Pool {
             }
             Ok(())
         });
-        if st.extents.len() == 0 {
-            // What was learnt about extents goes with them.
-            st.forget();
-        }
         heap.publish(&st);
         done.map(|()| released)
     }

@@ -7,6 +7,11 @@ use gpumem::driver::{Call, Driver};
 use gpumem::pool::PoolOptions;
 use std::time::Duration;
 
+/// Memory in single pages and no more than is needed.
+fn pages() -> PoolOptions {
+    PoolOptions { max_extent: PAGE, first_extent: PAGE, slack_permille: 0, slack_floor: 0, ..PoolOptions::default() }
+}
+
 /// Destroys a stream; another one has its handle.
 fn hand_over(rig: &Rig, old: StreamHandle) -> StreamHandle {
     rig.host.stream_destroy(D, old).unwrap();
@@ -82,14 +87,7 @@ fn events_do_not_pile_up() {
 /// numbers of those it has yet to look at.
 #[test]
 fn a_trim_releases_the_extents_it_saw_and_no_others() {
-    let options = PoolOptions {
-        max_extent: PAGE,
-        first_extent: PAGE,
-        slack_permille: 0,
-        slack_floor: 0,
-        ..PoolOptions::default()
-    };
-    let rig = Rig::new(checked(GIB), options);
+    let rig = Rig::new(checked(GIB), pages());
     let s = rig.stream();
     let to_stock = || {
         let blocks: Vec<u64> = (0..8).map(|_| rig.malloc(PAGE, s)).collect();
@@ -125,15 +123,7 @@ fn a_trim_releases_the_extents_it_saw_and_no_others() {
 /// Old addresses of moved extents take up what can be reserved, and are given up for new ones.
 #[test]
 fn old_addresses_make_room() {
-    let options = PoolOptions {
-        va_size: 64 * PAGE,
-        max_extent: PAGE,
-        first_extent: PAGE,
-        slack_permille: 0,
-        slack_floor: 0,
-        ..PoolOptions::default()
-    };
-    let rig = Rig::new(checked(GIB), options);
+    let rig = Rig::new(checked(GIB), PoolOptions { va_size: 64 * PAGE, ..pages() });
     let s = rig.stream();
     rig.malloc(1000, s);
     let (mut seed, mut bytes, mut live) = (1u64, 0, Vec::<(u64, u64)>::new());
@@ -151,4 +141,31 @@ fn old_addresses_make_room() {
     }
     assert!(rig.pool.stats().reserved <= 64 * 64 * PAGE);
     rig.pool.validate().unwrap();
+}
+
+/// What a workload has taught a heap about extents is gone once all of its memory is: the next workload does not start with
+/// extents as small as the last one came to need.
+#[test]
+fn a_full_trim_forgets_the_grain() {
+    let rig = Rig::new(checked(8 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
+    let s = rig.stream();
+    let created = || {
+        rig.fault.start_recording();
+        let (mut seed, mut live) = (7u64, Vec::new());
+        for _ in 0..1500 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            live.push(rig.malloc(MIB + (seed >> 33) % (90 * MIB), s));
+            if live.len() > 40 {
+                rig.free(live.swap_remove((seed >> 20) as usize % live.len()), s);
+            }
+        }
+        live.into_iter().for_each(|p| rig.free(p, s));
+        let calls = rig.fault.stop_recording();
+        rig.sync();
+        rig.pool.trim(0).unwrap();
+        assert_eq!(rig.mapped(), 0);
+        calls.iter().filter(|&&c| c == Call::PhysCreate).count()
+    };
+    let first = created();
+    assert_eq!(created(), first);
 }

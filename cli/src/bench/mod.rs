@@ -17,7 +17,7 @@ mod target;
 mod threads;
 mod traces;
 
-use crate::session::Backend;
+use crate::session::Place;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use measure::Clock;
@@ -33,12 +33,8 @@ const MOST_OPS: u64 = 1 << 31;
 /// Command line of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device kind to run on, in place of what GPUMEM_BACKEND says.
-    #[arg(long, value_enum)]
-    backend: Option<Backend>,
-    /// Device to allocate on.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    device: u32,
+    #[command(flatten)]
+    place: Place,
     /// One JSON object on stdout instead of tables.
     #[arg(long)]
     json: bool,
@@ -175,7 +171,7 @@ fn here(
     workload: Workload,
     files: Vec<PathBuf>,
 ) -> Result<Result<Report, gpumem::base::Error>, Box<dyn Error>> {
-    let target = Target::open(args.backend, args.device)?;
+    let target = Target::open(args.place.backend, args.place.device)?;
     let mut bench = Bench {
         target,
         clock: Clock::measure(),
@@ -210,11 +206,18 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
     let mut failed = Vec::new();
     for &workload in workloads {
         let mut child = Command::new(&program);
-        child.args(["bench", "--json", "--device", &args.device.to_string(), "--repeat", &args.repeat.to_string()]);
+        child.args([
+            "bench",
+            "--json",
+            "--device",
+            &args.place.device.to_string(),
+            "--repeat",
+            &args.repeat.to_string(),
+        ]);
         if let Some(ops) = args.ops {
             child.args(["--ops", &ops.to_string()]);
         }
-        if let Some(backend) = args.backend.and_then(|b| b.to_possible_value()) {
+        if let Some(backend) = args.place.backend.and_then(|b| b.to_possible_value()) {
             child.args(["--backend", backend.get_name()]);
         }
         child.arg(workload.name());

@@ -34,6 +34,17 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("stderr is UTF-8")
 }
 
+/// Bad usage or input: exit code 2, nothing on stdout, and a message with all of these parts.
+#[track_caller]
+pub fn refused(out: &Output, expected: &[&str]) {
+    let text = stderr(out);
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(out.stdout.is_empty(), "something was printed all the same");
+    for part in expected {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
 /// The one JSON object on stdout.
 #[track_caller]
 pub fn json(output: &Output) -> serde_json::Value {

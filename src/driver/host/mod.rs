@@ -160,6 +160,8 @@ impl Driver for HostDriver {
             vmm: true,
             posix_fd: true,
             rdma: false,
+            // Each is one of the 65,530 that Linux gives a process, and the process has others.
+            max_mappings: 60_000,
             compute: (0, 0),
         })
     }

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | 0 | [`base`] | errors, sizes, identifiers |
 //! | 1 | [`driver`] | the boundary to CUDA and the operating system: real, host-made and failing devices |
+//! | 1 | [`plan`] | the static planner: sizes and live ranges in, offsets out |
 //! | 2 | [`pool`] | one device's memory: regions, extents, stream order, stitching |
 //! | 4 | [`context`] | configuration, and one of everything per device |
 //! | 5 | [`capi`] | the C ABI: check, convert, one core call |
@@ -35,4 +36,5 @@ pub mod base;
 pub mod capi;
 pub mod context;
 pub mod driver;
+pub mod plan;
 pub mod pool;

@@ -1,0 +1,92 @@
+//! The result of planning.
+
+use super::problem::BufferId;
+use std::time::Duration;
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The arena.
+    pub arena: u32,
+    /// Its first byte there.
+    pub offset: u64,
+}
+
+/// How good a layout is known to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum LayoutStatus {
+    /// No smaller arena is possible.
+    Optimal = 0,
+    /// Right, and perhaps not the smallest.
+    Feasible = 1,
+    /// No layout fits the capacity: proved.
+    Infeasible = 2,
+    /// None that fits the capacity was found with the effort, in the time or until cancelled; there may be one.
+    OutOfTime = 3,
+}
+
+impl LayoutStatus {
+    /// Its name in reports: `optimal`, `feasible`, `infeasible`, `out_of_time`.
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutStatus::Optimal => "optimal",
+            LayoutStatus::Feasible => "feasible",
+            LayoutStatus::Infeasible => "infeasible",
+            LayoutStatus::OutOfTime => "out_of_time",
+        }
+    }
+}
+
+/// What one arena needs, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaUse {
+    /// The end of its highest buffer, guard included, or reserved range. 0 when nothing is in it.
+    pub size: u64,
+    /// No layout of the buffers that are in it can be smaller.
+    pub lower_bound: u64,
+}
+
+/// A slot for every buffer.
+///
+/// `size == Σ arenas.size`, `lower_bound ≤ size` when there are slots, and `status == Optimal` when they are equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// By buffer. `None` for buffers of a kind left out, and for all when `status` is `Infeasible` or `OutOfTime`.
+    pub slots: Vec<Option<Slot>>,
+    /// By arena.
+    pub arenas: Vec<ArenaUse>,
+    /// Bytes of all arenas together. Without slots, of the smallest layout found that ignores the capacity.
+    pub size: u64,
+    /// The largest sum of what is live at one step, bytes: no layout can be smaller.
+    pub lower_bound: u64,
+    /// What the buffers would take side by side, guards included, bytes.
+    pub total_unshared: u64,
+    /// How good it is.
+    pub status: LayoutStatus,
+    /// Whether the search was cancelled, or stopped by the clock rather than by its effort: another run may differ.
+    pub interrupted: bool,
+    /// How long planning took.
+    pub elapsed: Duration,
+}
+
+impl Layout {
+    /// Where `id` is, or `None` if it has no slot.
+    pub fn slot(&self, id: BufferId) -> Option<Slot> {
+        self.slots.get(id.index()).copied().flatten()
+    }
+
+    /// How far the size is above the lower bound, as a share of the bound: 0 is optimal.
+    pub fn gap(&self) -> f64 {
+        if self.size <= self.lower_bound {
+            0.0
+        } else {
+            (self.size - self.lower_bound) as f64 / self.lower_bound.max(1) as f64
+        }
+    }
+
+    /// What sharing bytes saves, bytes.
+    pub fn saved(&self) -> u64 {
+        self.total_unshared.saturating_sub(self.size)
+    }
+}

@@ -1,0 +1,33 @@
+//! The static planner: buffers with known sizes and live ranges, laid out in one arena that is as small as can be.
+//!
+//! The problem is offset assignment, also called dynamic storage allocation: buffers that are live at the same step
+//! must not share bytes, and the arena's size is to be minimal. It is NP-hard; the largest sum of sizes live at one step
+//! is a lower bound that real traces come very near to.
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`problem`] | what is to be laid out: [`Buffer`], [`Arena`], reserved ranges, and the checks on them |
+//! | [`graph`] | operations, views, in-place, pins, shared weights; turns into a [`Problem`] |
+//! | [`solve`] | the solver: [`solve()`] and its options |
+//! | [`layout`] | the result: a slot for each buffer, sizes, bounds, status |
+//! | [`mod@verify`] | says whether a layout is right, sharing no code with the solver |
+//! | [`report`], [`svg`] | a layout as text, CSV and picture |
+//! | [`generate`] | problems for tests and benches, some with their optimum known |
+//!
+//! Everything here is pure: no driver, no unsafe, no clock but the one that a time limit asks for, and the same
+//! problem with the same options gives the same layout on every machine. `docs/spec/planner.md` is the specification.
+
+#![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod generate;
+pub mod graph;
+pub mod layout;
+pub mod problem;
+pub mod report;
+pub mod solve;
+pub mod svg;
+pub mod verify;
+
+pub use layout::{ArenaUse, Layout, LayoutStatus, Slot};
+pub use problem::{Arena, Buffer, BufferId, Interval, Kind, Kinds, Place, Problem, Reserved, Step};
+pub use solve::{solve, Effort, SolveOptions};

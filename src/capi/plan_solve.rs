@@ -1,0 +1,336 @@
+//! Solving a plan
+//!
+//! Solving finds an offset for every buffer and value; nothing in a plan depends on where it is solved: the effort is
+//! counted in steps of the search, so the same plan and options give the same layout on every machine, unless the clock
+//! or gpumem_plan_cancel stops the search (the summary says so). Every layout is verified before it is used.
+
+use super::error::gpumem_status;
+use super::guard::guard;
+use super::options::{self, Extensible};
+use super::plan::gpumem_plan;
+use super::plan_state::{get, with, Answer, Solved, State};
+use super::types::not_null;
+use crate::base::{Error, Result, Status};
+use crate::plan::{critical, solve, verify, Effort, Layout, LayoutStatus, Problem, Slot, SolveOptions, ValueId};
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Greedy orders, then a search with a limited number of steps. The default.
+pub const GPUMEM_PLAN_EFFORT_NORMAL: i32 = 0;
+/// One good greedy order, microseconds for hundreds of buffers: for planning again at run time.
+pub const GPUMEM_PLAN_EFFORT_FAST: i32 = 1;
+
+/// No smaller arena is possible.
+pub const GPUMEM_PLAN_OPTIMAL: i32 = 0;
+/// Right, and perhaps not the smallest.
+pub const GPUMEM_PLAN_FEASIBLE: i32 = 1;
+/// No layout fits the capacities, or fixed buffers are in each other's way: proved.
+pub const GPUMEM_PLAN_INFEASIBLE: i32 = 2;
+/// No layout that fits the capacities was found; there may be one.
+pub const GPUMEM_PLAN_OUT_OF_TIME: i32 = 3;
+
+/// The offset of what has no slot, in what gpumem_plan_offsets fills and gpumem_plan_verify reads.
+pub const GPUMEM_PLAN_NO_OFFSET: u64 = u64::MAX;
+
+const _: () = {
+    assert!(GPUMEM_PLAN_OPTIMAL == LayoutStatus::Optimal as i32);
+    assert!(GPUMEM_PLAN_FEASIBLE == LayoutStatus::Feasible as i32);
+    assert!(GPUMEM_PLAN_INFEASIBLE == LayoutStatus::Infeasible as i32);
+    assert!(GPUMEM_PLAN_OUT_OF_TIME == LayoutStatus::OutOfTime as i32);
+};
+
+/// How to solve, for gpumem_plan_solve. A field that is 0 means its default.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_plan_solve_options {
+    /// sizeof(gpumem_plan_solve_options).
+    pub size: u32,
+    /// GPUMEM_PLAN_EFFORT_*.
+    pub effort: i32,
+    /// Search up to this long, and longer than the effort alone would, milliseconds. 0: as long as the effort takes.
+    pub time_limit_ms: u64,
+    /// Threads to search with, a count; 0 and 1 search on the caller's.
+    pub threads: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_plan_solve_options {
+    const NAME: &'static str = "gpumem_plan_solve_options";
+    const FIRST_BYTES: usize = 24;
+}
+const _: () = assert!(size_of::<gpumem_plan_solve_options>() == 4 * 4 + 8);
+
+/// What solving gave, from gpumem_plan_summary_get. Bytes unless a field says otherwise.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct gpumem_plan_summary {
+    /// sizeof(gpumem_plan_summary), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// GPUMEM_PLAN_OPTIMAL, _FEASIBLE, _INFEASIBLE or _OUT_OF_TIME.
+    pub status: i32,
+    /// All arenas together. With the last two statuses, of the smallest layout found that ignores the capacities; 0 if
+    /// none was.
+    pub arena_bytes: u64,
+    /// No layout can be smaller: at least the largest sum of what is live at one step.
+    pub lower_bound: u64,
+    /// What the buffers would take side by side.
+    pub total_unshared: u64,
+    /// What sharing bytes saves: total_unshared - arena_bytes, or 0.
+    pub saved: u64,
+    /// How far arena_bytes is above lower_bound, as a share of it; 0 is optimal.
+    pub gap: f64,
+    /// How long planning took, seconds.
+    pub seconds: f64,
+    /// The first step at which most is live.
+    pub critical_step: u64,
+    /// Steps, a count.
+    pub steps: u64,
+    /// Slots laid out, a count: views and values written in place have none of their own.
+    pub slots: u64,
+    /// Buffers and values, a count: ids are below it.
+    pub values: u64,
+    /// Operations, a count.
+    pub operations: u64,
+    /// Arenas, a count.
+    pub arenas: u32,
+    /// 1 when the search was cancelled or stopped by the clock: another run may give another layout.
+    pub interrupted: u32,
+}
+
+// SAFETY: repr(C), a u32 first, numbers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_plan_summary {
+    const NAME: &'static str = "gpumem_plan_summary";
+    const FIRST_BYTES: usize = 104;
+}
+const _: () = assert!(size_of::<gpumem_plan_summary>() == 4 * 4 + 11 * 8);
+
+/// Lays a plan out. What an earlier solve gave is replaced.
+///
+/// opts may be NULL: every setting at its default. They are read and not kept. Other calls on the plan wait, but for
+/// gpumem_plan_cancel, which ends this one early with the best so far, and gpumem_plan_destroy.
+/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has the capacity, the
+/// lower bound and the smallest size found, and gpumem_plan_summary_get has them and says whether it is proved that
+/// there is none. That is an answer too: it replaces what an earlier solve gave, and there are no offsets.
+/// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, an option is not
+/// allowed, or the plan was destroyed meanwhile; then the plan is as it was.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_plan_solve(
+    plan: gpumem_plan,
+    opts: *const gpumem_plan_solve_options,
+) -> gpumem_status {
+    guard(|| {
+        let options = match opts.is_null() {
+            true => SolveOptions::default(),
+            // SAFETY: the caller passes NULL or options whose size field is true.
+            false => options_of(&unsafe { options::read(opts) }?)?,
+        };
+        get(plan)?.solve(|state, cancel| run(state, &options, cancel))
+    })
+}
+
+/// Ends a solve in progress on another thread soon, with the best layout so far.
+///
+/// Does nothing when none is in progress; does not wait.
+#[no_mangle]
+pub extern "C" fn gpumem_plan_cancel(plan: gpumem_plan) -> gpumem_status {
+    guard(|| {
+        get(plan)?.cancel();
+        Ok(())
+    })
+}
+
+/// What solving gave, also where it gave no layout.
+///
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible, or the
+/// plan has not been solved since it was changed.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_plan_summary_get(plan: gpumem_plan, out: *mut gpumem_plan_summary) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { options::check_output(out) }?;
+        let value = with(plan, |state| Ok(summary(state, state.solved()?)))?;
+        // SAFETY: as above.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// How many bytes an arena needs.
+///
+/// bytes receives them; lower_bound may be NULL and receives what no layout of the buffers that are in it can go below.
+/// Errors: GPUMEM_ERROR_INVALID when bytes is NULL, there is no such arena, or the plan has no layout.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_plan_arena_bytes(
+    plan: gpumem_plan,
+    arena: u32,
+    bytes: *mut u64,
+    lower_bound: *mut u64,
+) -> gpumem_status {
+    guard(|| {
+        not_null(bytes, "bytes")?;
+        let needs = with(plan, |state| state.laid_out()?.arena(arena))?;
+        // SAFETY: not null, so a writable uint64_t by the contract.
+        unsafe { bytes.write(needs.size) };
+        if !lower_bound.is_null() {
+            // SAFETY: as above.
+            unsafe { lower_bound.write(needs.lower_bound) };
+        }
+        Ok(())
+    })
+}
+
+/// Where a buffer or value is. That of a view is inside its parent's.
+///
+/// arena may be NULL and receives the arena. offset receives the first byte there.
+/// Errors: GPUMEM_ERROR_INVALID when offset is NULL, id does not exist or has no slot (its kind is left out, or nothing
+/// uses it), or the plan has no layout.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_plan_offset(
+    plan: gpumem_plan,
+    id: u32,
+    arena: *mut u32,
+    offset: *mut u64,
+) -> gpumem_status {
+    guard(|| {
+        not_null(offset, "offset")?;
+        let slot = with(plan, |state| state.laid_out()?.slot(id))?;
+        // SAFETY: not null, so a writable uint64_t by the contract.
+        unsafe { offset.write(slot.offset) };
+        if !arena.is_null() {
+            // SAFETY: as above, a uint32_t.
+            unsafe { arena.write(slot.arena) };
+        }
+        Ok(())
+    })
+}
+
+/// Where many are: ids first, first + 1 and so on.
+///
+/// The arrays have room for cap elements. arenas may be NULL; it receives the arenas. offsets receives the offsets,
+/// GPUMEM_PLAN_NO_OFFSET for what has no slot; its arena is then 0. It may be NULL when cap is 0. count may be NULL; it
+/// receives how many there are from first on, so more than cap means that some were left out.
+/// Errors: GPUMEM_ERROR_INVALID when offsets is NULL and cap is not 0, first is more than the number of ids, or the plan
+/// has no layout.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_plan_offsets(
+    plan: gpumem_plan,
+    first: u32,
+    cap: usize,
+    arenas: *mut u32,
+    offsets: *mut u64,
+    count: *mut usize,
+) -> gpumem_status {
+    guard(|| {
+        if cap > 0 {
+            not_null(offsets, "offsets")?;
+        }
+        let solved = with(plan, |state| state.laid_out().cloned())?;
+        let all = solved.lowered.placements.len();
+        let Some(there) = all.checked_sub(first as usize) else {
+            return Err(Error::invalid(format!("first is {first}; there are {all} buffers and values")));
+        };
+        for i in 0..there.min(cap) {
+            let slot = solved.lowered.slot(&solved.layout, ValueId(first + i as u32));
+            let slot = slot.unwrap_or(Slot { arena: 0, offset: GPUMEM_PLAN_NO_OFFSET });
+            // SAFETY: `i < cap`, and the caller passes room for `cap` elements.
+            unsafe { offsets.add(i).write(slot.offset) };
+            if !arenas.is_null() {
+                // SAFETY: as above.
+                unsafe { arenas.add(i).write(slot.arena) };
+            }
+        }
+        if !count.is_null() {
+            // SAFETY: not null, so a writable size_t by the contract.
+            unsafe { count.write(there) };
+        }
+        Ok(())
+    })
+}
+
+fn options_of(o: &gpumem_plan_solve_options) -> Result<SolveOptions<'static>> {
+    let effort = match o.effort {
+        GPUMEM_PLAN_EFFORT_NORMAL => Effort::Normal,
+        GPUMEM_PLAN_EFFORT_FAST => Effort::Fast,
+        other => {
+            return Err(Error::invalid(format!(
+                "gpumem_plan_solve_options.effort is {other}; use GPUMEM_PLAN_EFFORT_NORMAL or _FAST"
+            )));
+        }
+    };
+    if o.reserved != 0 {
+        return Err(Error::invalid(format!("gpumem_plan_solve_options.reserved is {}; it must be 0", o.reserved)));
+    }
+    let time_limit = (o.time_limit_ms != 0).then(|| Duration::from_millis(o.time_limit_ms));
+    Ok(SolveOptions { effort, time_limit, threads: o.threads, cancel: None })
+}
+
+fn run(state: &mut State, options: &SolveOptions<'_>, cancel: &AtomicBool) -> Result<()> {
+    let lowered = state.graph.lower()?;
+    let layout = solve(&lowered.problem, &SolveOptions { cancel: Some(cancel), ..*options })?;
+    verify(&lowered.problem, &layout)
+        .map_err(|e| Error::internal(format!("the solver gave a wrong layout, which is a bug: {}", e.message)))?;
+    let refused = refusal(&lowered.problem, &layout);
+    state.answer = Answer::Solved(Arc::new(Solved { lowered, layout }));
+    refused.map_or(Ok(()), Err)
+}
+
+/// Why there is no layout, if there is none: what was asked for, what is known, and what can be done.
+fn refusal(problem: &Problem, layout: &Layout) -> Option<Error> {
+    let why = match layout.status {
+        LayoutStatus::Optimal | LayoutStatus::Feasible => return None,
+        LayoutStatus::Infeasible => "proved",
+        LayoutStatus::OutOfTime if layout.interrupted => "stopped by the clock or gpumem_plan_cancel; there may be one",
+        LayoutStatus::OutOfTime => "with this effort; there may be one",
+    };
+    let mut bytes = 0u64;
+    let mut limited = false;
+    let mut bounded = true;
+    for capacity in problem.arenas().iter().map(|a| a.capacity) {
+        bytes = bytes.saturating_add(capacity.unwrap_or(0));
+        limited |= capacity.is_some();
+        bounded &= capacity.is_some();
+    }
+    let within = match (limited, bounded) {
+        (false, _) => "with its fixed buffers and reserved ranges".to_string(),
+        (true, true) => format!("within {bytes} bytes"),
+        (true, false) => "within the capacities of its arenas".to_string(),
+    };
+    let best = match layout.size {
+        0 => "none was found without that limit either".to_string(),
+        size => format!("the smallest found without that limit has {size}"),
+    };
+    Some(Error::new(
+        Status::OutOfMemory,
+        format!(
+            "the plan has no layout {within} ({why}): at least {} bytes are live at once, {best}; raise the capacity, \
+             the effort or the time limit, or free buffers from what fixes them",
+            layout.lower_bound
+        ),
+    ))
+}
+
+fn summary(state: &State, solved: &Solved) -> gpumem_plan_summary {
+    let Solved { lowered, layout } = solved;
+    let (critical_step, _) = critical(&lowered.problem);
+    gpumem_plan_summary {
+        size: 0,
+        status: layout.status as i32,
+        arena_bytes: layout.size,
+        lower_bound: layout.lower_bound,
+        total_unshared: layout.total_unshared,
+        saved: layout.saved(),
+        gap: layout.gap(),
+        seconds: layout.elapsed.as_secs_f64(),
+        critical_step,
+        steps: lowered.end,
+        slots: layout.slots.iter().flatten().count() as u64,
+        values: lowered.placements.len() as u64,
+        operations: state.graph.op_count() as u64,
+        arenas: lowered.problem.arenas().len() as u32,
+        interrupted: layout.interrupted.into(),
+    }
+}

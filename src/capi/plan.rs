@@ -305,15 +305,12 @@ pub unsafe extern "C" fn gpumem_plan_add_arena(
     })
 }
 
-/// Sets the most bytes that arena 0 may have; 0 means as many as it takes.
+/// Sets the most bytes that an arena may have; 0 means as many as it takes.
+///
+/// Errors: GPUMEM_ERROR_INVALID when there is no such arena.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_set_capacity(plan: gpumem_plan, bytes: u64) -> gpumem_status {
-    guard(|| {
-        change(plan, |state| {
-            state.graph.set_capacity(limit(bytes));
-            Ok(())
-        })
-    })
+pub extern "C" fn gpumem_plan_set_capacity(plan: gpumem_plan, arena: u32, bytes: u64) -> gpumem_status {
+    guard(|| change(plan, |state| state.graph.set_arena_capacity(arena, limit(bytes))))
 }
 
 /// Makes every offset a multiple of unit bytes, which need not be a power of two. 0 means 1.

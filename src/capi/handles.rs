@@ -6,7 +6,6 @@ use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use std::sync::{Arc, Mutex};
 
-
 /// Bits of a handle that hold its generation; the slot is above them, the kind at the top.
 const GENERATION_BITS: u32 = 32;
 /// Bits that hold the slot.

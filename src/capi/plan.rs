@@ -260,7 +260,8 @@ pub unsafe extern "C" fn gpumem_plan_add_buffers(
             (array(bytes, count, "bytes")?, array(lowers, count, "lowers")?, array(uppers, count, "uppers")?)
         };
         let ranges = lowers.iter().zip(uppers);
-        let buffers = || bytes.iter().zip(ranges.clone()).map(|(size, (lower, upper))| Buffer::new(*size, *lower, *upper));
+        let buffers =
+            || bytes.iter().zip(ranges.clone()).map(|(size, (lower, upper))| Buffer::new(*size, *lower, *upper));
         // Found out beforehand, because what the graph has, it has.
         let mut trial = Problem::new();
         buffers().try_for_each(|b| trial.add(b).map(|_| ()))?;
@@ -359,7 +360,9 @@ pub extern "C" fn gpumem_plan_leave_out(plan: gpumem_plan, kinds: u32) -> gpumem
     guard(|| {
         let all = Kind::ALL.into_iter().fold(0, |all, kind| all | 1 << kind as u32);
         if kinds & !all != 0 {
-            return Err(Error::invalid(format!("kinds {kinds:#x} has bits beyond {all:#x}; use GPUMEM_PLAN_INPUTS and so on")));
+            return Err(Error::invalid(format!(
+                "kinds {kinds:#x} has bits beyond {all:#x}; use GPUMEM_PLAN_INPUTS and so on"
+            )));
         }
         let set = Kind::ALL.into_iter().filter(|kind| kinds & 1 << *kind as u32 != 0).fold(Kinds::NONE, Kinds::with);
         change(plan, |state| {
@@ -386,7 +389,10 @@ fn empty(opts: Option<&gpumem_plan_options>) -> Result<Plan> {
     let mut alignment = 1;
     if let Some(o) = opts {
         if o.flags & !GPUMEM_PLAN_NO_REUSE != 0 {
-            return Err(Error::invalid(format!("gpumem_plan_options.flags is {:#x}; unknown flags must be 0", o.flags)));
+            return Err(Error::invalid(format!(
+                "gpumem_plan_options.flags is {:#x}; unknown flags must be 0",
+                o.flags
+            )));
         }
         if o.alignment != 0 && (!o.alignment.is_power_of_two() || o.alignment > MAX_BYTES) {
             return Err(Error::invalid(format!(
@@ -425,7 +431,11 @@ pub(super) unsafe fn buffer(o: &gpumem_plan_buffer_options) -> Result<Buffer> {
     };
     let place = match o.place {
         GPUMEM_PLAN_ANYWHERE if o.offset != 0 => {
-            return refuse("offset", &o.offset, "set place to GPUMEM_PLAN_FIXED or GPUMEM_PLAN_PREFERRED for it to count");
+            return refuse(
+                "offset",
+                &o.offset,
+                "set place to GPUMEM_PLAN_FIXED or GPUMEM_PLAN_PREFERRED for it to count",
+            );
         }
         GPUMEM_PLAN_ANYWHERE => Place::Anywhere,
         GPUMEM_PLAN_FIXED => Place::Fixed(o.offset),

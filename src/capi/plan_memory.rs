@@ -58,7 +58,10 @@ pub unsafe extern "C" fn gpumem_plan_materialise_with(
         let opts = unsafe { options::read(opts) }?;
         not_null(out, "out")?;
         if opts.bytes != 0 {
-            return Err(Error::invalid(format!("gpumem_malloc_options.bytes is {}; the plan says how many", opts.bytes)));
+            return Err(Error::invalid(format!(
+                "gpumem_malloc_options.bytes is {}; the plan says how many",
+                opts.bytes
+            )));
         }
         let needs = needs(plan, arena)?;
         let ctx = Context::global()?;

@@ -119,10 +119,7 @@ const _: () = assert!(size_of::<gpumem_plan_summary>() == 4 * 4 + 11 * 8);
 /// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, an option is not
 /// allowed, or the plan was destroyed meanwhile; then the plan is as it was.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_solve(
-    plan: gpumem_plan,
-    opts: *const gpumem_plan_solve_options,
-) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpumem_plan_solve_options) -> gpumem_status {
     guard(|| {
         let options = match opts.is_null() {
             true => SolveOptions::default(),

@@ -2,10 +2,13 @@
 
 use super::Rng;
 use crate::base::Result;
-use crate::plan::problem::{Arena, Buffer, Interval, Kind, Kinds, Place, Problem, Reserved, Step};
+use crate::plan::problem::{Arena, Buffer, Interval, Kind, Kinds, Place, Problem, Reserved, Step, MAX_BYTES};
 
 /// Most fixed buffers: each is compared with all others.
 const MOST_FIXED: usize = 64;
+
+/// Largest size: a few times it, as an offset, still adds up.
+const MOST_BYTES: u64 = MAX_BYTES / 16;
 
 /// What [`with_features`] may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,11 +72,12 @@ impl Features {
     }
 }
 
-/// `count` buffers as [`random`](super::random) makes them, of 1 to `most_bytes` bytes in `[0, steps)`, with `features`.
+/// `count` buffers as [`random`](super::random) makes them, of 1 to `most_bytes` (at most 2^58) bytes in `[0, steps)`,
+/// with `features`.
 ///
 /// There is a layout: capacities are only those of [`Features::arenas`].
 pub fn with_features(seed: u64, count: usize, steps: Step, most_bytes: u64, features: Features) -> Result<Problem> {
-    let mut maker = Maker { rng: Rng::new(seed), steps, most: most_bytes, features };
+    let mut maker = Maker { rng: Rng::new(seed), steps, most: most_bytes.min(MOST_BYTES), features };
     let mut problem = Problem::new();
     let unit = if features.unit { [1, 3, 4, 12, 16][maker.rng.below(5) as usize] } else { 1 };
     problem.set_unit(unit)?;

@@ -6,11 +6,11 @@ use super::uses::Uses;
 use super::views::Bytes;
 use super::Graph;
 use crate::base::Result;
-use crate::plan::problem::{Interval, Kind, Place, Problem};
+use crate::plan::problem::{Buffer, BufferId, Interval, Kind, Place, Problem, Step};
 
 /// Families on their way to slots, each kept at its root.
 pub(super) struct Slots {
-    /// The root whose slot it is in, and where and 0 unless it took over another's bytes.
+    /// The root whose slot it is in, and at which offset: itself and 0 unless it took over another's bytes.
     pub(super) home: Vec<Bytes>,
     /// What is asked of the last family in a slot, at the slot's root: those before it are dead.
     pub(super) uses: Vec<Uses>,
@@ -36,6 +36,25 @@ impl Slots {
     }
 }
 
+/// A problem in the making.
+pub(super) struct Draft {
+    pub(super) problem: Problem,
+    pub(super) end: Step,
+    /// By root, where it is.
+    pub(super) places: Vec<Placement>,
+    /// By buffer, the value whose slot it is.
+    owners: Vec<u32>,
+}
+
+impl Draft {
+    /// Adds the slot of `owner`.
+    pub(super) fn add(&mut self, owner: u32, buffer: Buffer) -> Result<BufferId> {
+        let id = self.problem.add(buffer)?;
+        self.owners.push(owner);
+        Ok(id)
+    }
+}
+
 impl Graph {
     /// The problem whose layouts are layouts of this graph. The graph stays as it is.
     ///
@@ -44,24 +63,25 @@ impl Graph {
         let schedule = self.schedule();
         let end = self.end();
         let roots = self.views.flatten();
+        let alignments = self.slot_alignments(&roots)?;
         let mut uses = self.uses(&schedule, &roots)?;
         self.keep_ancestors(&roots, &mut uses);
         let ranges = self.ranges(&roots, &uses, end)?;
-        let shared = self.shared_slots(&roots)?;
+        let shared = self.shared_slots(&roots, &alignments)?;
         let mut slots = Slots {
             home: (0..roots.len() as u32).map(|root| Bytes { root, offset: 0 }).collect(),
             uses,
             ranges,
-            alignments: self.views.alignments().to_vec(),
+            alignments,
             holds_output: vec![false; roots.len()],
         };
         let mut taken = self.take_in_place(&schedule, &roots, &mut slots);
 
-        let mut problem = self.problem.clone();
-        let mut owners = Vec::new();
-        let mut places = vec![Placement::Nowhere; roots.len()];
-        self.add_slots(&mut problem, &slots, &roots, &shared, &mut places, &mut owners)?;
-        shared.add(self, &mut problem, end, &mut places, &mut owners)?;
+        let places = vec![Placement::Nowhere; roots.len()];
+        let mut draft = Draft { problem: self.problem.clone(), end, places, owners: Vec::new() };
+        self.add_slots(&slots, &roots, &shared, &mut draft)?;
+        shared.add(self, &slots.alignments, &mut draft)?;
+        let Draft { problem, places, owners, .. } = draft;
         let placements: Vec<Placement> = roots
             .iter()
             .map(|from| {
@@ -77,15 +97,7 @@ impl Graph {
     }
 
     /// A buffer for every slot that is not shared.
-    fn add_slots(
-        &self,
-        problem: &mut Problem,
-        slots: &Slots,
-        roots: &[Bytes],
-        shared: &SharedSlots,
-        places: &mut [Placement],
-        owners: &mut Vec<u32>,
-    ) -> Result<()> {
+    fn add_slots(&self, slots: &Slots, roots: &[Bytes], shared: &SharedSlots, draft: &mut Draft) -> Result<()> {
         for (v, item) in self.values.iter().enumerate() {
             let Some(range) = slots.ranges[v] else { continue };
             if roots[v].root as usize != v || slots.home[v].root as usize != v || shared.of(v as u32).is_some() {
@@ -101,11 +113,10 @@ impl Graph {
             if slots.holds_output[v] {
                 buffer.kind = Kind::Output;
             }
-            let left_out = problem.left_out().contains(buffer.kind);
-            let id = problem.add(buffer).map_err(|e| e.context(self.value_text(v as u32)))?;
-            owners.push(v as u32);
+            let left_out = draft.problem.left_out().contains(buffer.kind);
+            let id = draft.add(v as u32, buffer).map_err(|e| e.context(self.value_text(v as u32)))?;
             if !left_out {
-                places[v] = Placement::In { buffer: id, offset: 0 };
+                draft.places[v] = Placement::In { buffer: id, offset: 0 };
             }
         }
         Ok(())

@@ -17,8 +17,9 @@
 //! A value that nothing writes or reads is not live at all and gets no slot. One of no bytes follows the same rules and
 //! occupies nothing: its offset says nothing.
 //!
-//! Everything but order is checked when it is stated; an error leaves the graph as it was. [`Graph::lower`] checks what
-//! depends on the execution order and leaves the graph as it is, so that it can be changed and lowered again.
+//! What can be checked when it is stated is, and an error leaves the graph as it was. [`Graph::lower`] checks what depends
+//! on the execution order, on roots of views or on shared names; it leaves the graph as it is, so that it can be changed
+//! and lowered again.
 
 mod in_place;
 mod keep;
@@ -114,7 +115,7 @@ impl Graph {
             Some(name) => e.context(format_args!("value {id} ({name})")),
             None => e.context(format_args!("value {id}")),
         })?;
-        self.views.push(buffer.alignment);
+        self.views.push();
         self.values.push(Item { buffer, stated });
         self.producers.push(NONE);
         Ok(ValueId(id as u32))

@@ -1,12 +1,13 @@
 //! Shared weights on their way into a problem.
 
+use super::lower::Draft;
 use super::lowered::{Placement, Weight};
 use super::share::Shared;
 use super::views::Bytes;
 use super::Graph;
 use crate::base::{Error, Result};
 use crate::plan::layout::Slot;
-use crate::plan::problem::{Buffer, Interval, Kind, Place, Problem, Reserved, Step};
+use crate::plan::problem::{Buffer, Interval, Kind, Place, Reserved};
 use std::collections::BTreeMap;
 
 /// Which values are at shared places.
@@ -46,16 +47,9 @@ impl SharedSlots {
 
     /// Adds what is shared to `problem`: fixed buffers where this plan has the weights, reserved ranges elsewhere. Pieces
     /// that overlap become one of either, as buffers that are live together may not overlap.
-    pub(super) fn add(
-        &self,
-        graph: &Graph,
-        problem: &mut Problem,
-        end: Step,
-        places: &mut [Placement],
-        owners: &mut Vec<u32>,
-    ) -> Result<()> {
+    pub(super) fn add(&self, graph: &Graph, alignments: &[u64], draft: &mut Draft) -> Result<()> {
         for (&root, shared) in &self.roots {
-            places[root as usize] = Placement::At(shared.slot());
+            draft.places[root as usize] = Placement::At(shared.slot());
         }
         let mut pieces = self.pieces(graph);
         pieces.sort_unstable_by_key(|p| (p.arena, p.lower, p.upper, p.owner));
@@ -73,46 +67,43 @@ impl SharedSlots {
             let (group, others) = rest.split_at(count);
             rest = others;
             let whole = Shared { arena: first.arena, offset: first.lower, size: upper - first.lower };
-            self.add_group(graph, problem, group, whole, end, places, owners)?;
+            self.add_group(graph, alignments, group, whole, draft)?;
         }
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Adds pieces that are all of the bytes `whole`.
     fn add_group(
         &self,
         graph: &Graph,
-        problem: &mut Problem,
+        alignments: &[u64],
         group: &[Piece<'_>],
         whole: Shared,
-        end: Step,
-        places: &mut [Placement],
-        owners: &mut Vec<u32>,
+        draft: &mut Draft,
     ) -> Result<()> {
         let owned = group.iter().filter_map(|p| p.owner);
-        let left_out = problem.left_out();
+        let left_out = draft.problem.left_out();
         let planned = owned.clone().find(|&v| !left_out.contains(graph.values[v as usize].buffer.kind));
         let Some(owner) = planned else {
             let Shared { arena, offset, size } = whole;
-            return problem.reserve(Reserved { arena, offset, size, during: Interval::new(0, end) });
+            return draft.problem.reserve(Reserved { arena, offset, size, during: Interval::new(0, draft.end) });
         };
         let own = &graph.values[owner as usize].buffer;
         let alone = own.extent() == whole.size;
         let name = group.iter().find(|p| p.upper - p.lower == whole.size).and_then(|p| p.name);
-        let buffer = problem.add(Buffer {
-            alignment: if alone { graph.views.alignments()[owner as usize] } else { 1 },
+        let buffer = Buffer {
+            alignment: if alone { alignments[owner as usize] } else { 1 },
             guard: if alone { own.guard } else { 0 },
             place: Place::Fixed(whole.offset),
             arena: Some(whole.arena),
             kind: own.kind,
             name: name.map(Into::into).or_else(|| own.name.clone()),
-            ..Buffer::new(if alone { own.size } else { whole.size }, 0, end)
-        });
-        let buffer = buffer.map_err(|e| e.context(format_args!("shared weight, {}", graph.value_text(owner))))?;
-        owners.push(owner);
+            ..Buffer::new(if alone { own.size } else { whole.size }, 0, draft.end)
+        };
+        let buffer = draft.add(owner, buffer).map_err(|e| e.context("shared weight"))?;
         for v in owned {
             if let Some(shared) = self.of(v) {
-                places[v as usize] = Placement::In { buffer, offset: shared.offset - whole.offset };
+                draft.places[v as usize] = Placement::In { buffer, offset: shared.offset - whole.offset };
             }
         }
         Ok(())
@@ -144,7 +135,7 @@ impl Shared {
 
 impl Graph {
     /// The values that have shared names, checked against what is shared.
-    pub(super) fn shared_slots(&self, roots: &[Bytes]) -> Result<SharedSlots> {
+    pub(super) fn shared_slots(&self, roots: &[Bytes], alignments: &[u64]) -> Result<SharedSlots> {
         let mut found = SharedSlots::default();
         if self.shares.named.is_empty() {
             return Ok(found);
@@ -172,7 +163,7 @@ impl Graph {
             if roots[v as usize].root != v {
                 continue;
             }
-            let alignment = self.views.alignments()[v as usize];
+            let alignment = alignments[v as usize];
             if !shared.offset.is_multiple_of(alignment) {
                 return refuse(format!(
                     "needs an alignment of {alignment} and is at offset {} in the other plan; ask for it there",

@@ -25,26 +25,18 @@ pub(super) struct Views {
     /// A value further up and the offset in it; itself and 0 for a root. Paths are shortened as they are walked, so
     /// that long chains cost little whatever the order in which they are stated.
     links: Vec<Bytes>,
-    /// For roots, the largest alignment in the family. Each member's offset is a multiple of its own alignment.
-    alignments: Vec<u64>,
 }
 
 impl Views {
-    pub(super) fn push(&mut self, alignment: u64) {
+    pub(super) fn push(&mut self) {
         let root = self.parents.len() as u32;
         self.parents.push(NONE);
         self.links.push(Bytes { root, offset: 0 });
-        self.alignments.push(alignment);
     }
 
     /// The stated parent of `value`, or `NONE`.
     pub(super) fn parent(&self, value: u32) -> u32 {
         self.parents[value as usize]
-    }
-
-    /// The largest alignment in the family of each root.
-    pub(super) fn alignments(&self) -> &[u64] {
-        &self.alignments
     }
 
     fn find(&mut self, value: u32) -> Bytes {
@@ -91,9 +83,10 @@ impl Graph {
     /// Offsets of views of views add up. The child may be the output of an operation: one that reads the parent too
     /// is taken for a reshape that moves nothing; any other writes those bytes of the root.
     ///
-    /// The child is a value that is no view yet and has no range, guard or place of its own, and no arena that the root
-    /// is not in. The slot is aligned for all members, which fails if an offset is no multiple of an alignment. A child
-    /// of a kind that lives throughout needs a root of the same kind.
+    /// The child is a value that is no view yet and has no range, guard or place of its own. Lowering checks what depends
+    /// on the root, which may become a view itself until then: a child of a kind that lives throughout needs a root of
+    /// the same kind, one that is bound to an arena a root that is bound to it too, and its offset in the root is to be a
+    /// multiple of its alignment. The slot is then aligned for all members.
     pub fn view(&mut self, child: ValueId, parent: ValueId, offset: u64) -> Result<()> {
         self.known(child)?;
         self.known(parent)?;
@@ -117,27 +110,19 @@ impl Graph {
         if top.root == child.0 {
             return refuse("that is a view of it".to_string());
         }
-        let root_text = self.value_text(top.root);
-        let (own, within, root) =
-            (&self.values[child.index()], &self.values[parent.index()], &self.values[top.root as usize]);
+        let (own, within) = (&self.values[child.index()], &self.values[parent.index()]);
         if own.stated {
             return refuse(
                 "it has a range of its own, and a view lives as its root does; add it with add_value".into(),
             );
         }
         if own.buffer.place != Place::Anywhere {
-            return refuse(format!("it has a place of its own; give the place to {root_text}"));
+            return refuse("it has a place of its own; give the place to the root of its views".into());
         }
         if own.buffer.guard != 0 {
-            return refuse(format!("it has a guard of its own, {} bytes; give it to {root_text}", own.buffer.guard));
-        }
-        if own.buffer.arena.is_some() && own.buffer.arena != root.buffer.arena {
-            return refuse(format!("it is bound to an arena that {root_text} is not bound to; bind that one"));
-        }
-        if !matches!(own.buffer.kind, Kind::Temporary | Kind::Output) && own.buffer.kind != root.buffer.kind {
             return refuse(format!(
-                "it is of kind {:?} and {root_text}, whose bytes these are, of kind {:?}; give both the same",
-                own.buffer.kind, root.buffer.kind
+                "it has a guard of its own, {} bytes; give it to the root of its views",
+                own.buffer.guard
             ));
         }
         if offset.checked_add(own.buffer.size).is_none_or(|upper| upper > within.buffer.size) {
@@ -146,25 +131,50 @@ impl Graph {
                 own.buffer.size, within.buffer.size
             ));
         }
-        let alignment = self.views.alignments[child.index()];
-        let at = top.offset + offset;
-        if !at.is_multiple_of(alignment) {
-            return refuse(format!(
-                "it would be {at} bytes into {root_text}, which is no multiple of the alignment {alignment} of it or \
-                 of a view of it"
-            ));
-        }
-        let raised = alignment.max(self.views.alignments[top.root as usize]);
-        if let Place::Fixed(fixed) = root.buffer.place {
-            if !fixed.is_multiple_of(raised) {
+        self.views.parents[child.index()] = parent.0;
+        self.views.links[child.index()] = Bytes { root: top.root, offset: top.offset + offset };
+        Ok(())
+    }
+
+    /// Checks every view against its root. Returns what the slot of each root must be aligned to.
+    pub(super) fn slot_alignments(&self, roots: &[Bytes]) -> Result<Vec<u64>> {
+        let mut alignments: Vec<u64> = self.values.iter().map(|v| v.buffer.alignment).collect();
+        for (v, item) in self.values.iter().enumerate() {
+            let Bytes { root, offset } = roots[v];
+            if root as usize == v {
+                continue;
+            }
+            let top = &self.values[root as usize].buffer;
+            let own = &item.buffer;
+            let refuse = |why: String| {
+                let (view, root) = (self.value_text(v as u32), self.value_text(root));
+                Err(Error::invalid(format!("{view} is a view of bytes of {root}, {why}")))
+            };
+            if !matches!(own.kind, Kind::Temporary | Kind::Output) && own.kind != top.kind {
                 return refuse(format!(
-                    "it needs an alignment of {raised}, and {root_text} is fixed at offset {fixed}, no multiple of it"
+                    "but of kind {:?} and that of kind {:?}; give both the same",
+                    own.kind, top.kind
                 ));
             }
+            if own.arena.is_some() && own.arena != top.arena {
+                return refuse("but bound to an arena, and that is not bound to it; bind that one".into());
+            }
+            if !offset.is_multiple_of(own.alignment) {
+                let alignment = own.alignment;
+                return refuse(format!(
+                    "but {offset} bytes into it, which is no multiple of its alignment {alignment}"
+                ));
+            }
+            match top.place {
+                Place::Fixed(fixed) if !fixed.is_multiple_of(own.alignment) => {
+                    let alignment = own.alignment;
+                    return refuse(format!(
+                        "which is fixed at offset {fixed}, so it cannot have its alignment {alignment}"
+                    ));
+                }
+                _ => alignments[root as usize] = alignments[root as usize].max(own.alignment),
+            }
         }
-        self.views.parents[child.index()] = parent.0;
-        self.views.links[child.index()] = Bytes { root: top.root, offset: at };
-        self.views.alignments[top.root as usize] = raised;
-        Ok(())
+        Ok(alignments)
     }
 }

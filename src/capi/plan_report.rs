@@ -90,6 +90,32 @@ pub unsafe extern "C" fn gpumem_plan_critical(
     })
 }
 
+/// The steps during which the bytes of a buffer or value hold something, its gaps not considered: those of its slot, so
+/// that a view has its parent's, and a value written in place has those of what it was written over, too.
+///
+/// lower receives the first such step, upper the first after them.
+/// Errors: GPUMEM_ERROR_INVALID when an output is NULL, id does not exist or has no slot, or the plan has not been solved
+/// since it was changed.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_plan_live(
+    plan: gpumem_plan,
+    id: u32,
+    lower: *mut u64,
+    upper: *mut u64,
+) -> gpumem_status {
+    guard(|| {
+        not_null(lower, "lower")?;
+        not_null(upper, "upper")?;
+        let live = with(plan, |state| state.solved()?.live(id))?;
+        // SAFETY: neither is null, so writable by the contract.
+        unsafe {
+            lower.write(live.lower);
+            upper.write(live.upper);
+        }
+        Ok(())
+    })
+}
+
 /// Checks a layout of the caller's own for a plan: that what is live at the same step shares no bytes, and that
 /// alignments, the unit, fixed offsets, reserved ranges, guards, arenas and capacities are kept. The plan need not be
 /// solved, and whether it is does not change.

@@ -248,6 +248,9 @@ pub unsafe extern "C" fn gpumem_plan_offsets(
     })
 }
 
+/// Longer limits count as this: a clock may not reach further.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
 fn options_of(o: &gpumem_plan_solve_options) -> Result<SolveOptions<'static>> {
     let effort = match o.effort {
         GPUMEM_PLAN_EFFORT_NORMAL => Effort::Normal,
@@ -261,7 +264,7 @@ fn options_of(o: &gpumem_plan_solve_options) -> Result<SolveOptions<'static>> {
     if o.reserved != 0 {
         return Err(Error::invalid(format!("gpumem_plan_solve_options.reserved is {}; it must be 0", o.reserved)));
     }
-    let time_limit = (o.time_limit_ms != 0).then(|| Duration::from_millis(o.time_limit_ms));
+    let time_limit = (o.time_limit_ms != 0).then(|| Duration::from_millis(o.time_limit_ms).min(LONGEST));
     Ok(SolveOptions { effort, time_limit, threads: o.threads, cancel: None })
 }
 

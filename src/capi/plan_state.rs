@@ -6,7 +6,7 @@ use super::types::not_null;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::plan::problem::MAX_BUFFERS;
-use crate::plan::{ArenaUse, Graph, Layout, LayoutStatus, Lowered, Slot, ValueId};
+use crate::plan::{ArenaUse, Graph, Interval, Layout, LayoutStatus, Lowered, Placement, Slot};
 use std::ffi::{c_char, CStr};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -131,14 +131,31 @@ impl Solved {
 
     /// Where a value is.
     pub(super) fn slot(&self, id: u32) -> Result<Slot> {
-        let count = self.lowered.placements.len();
-        if id as usize >= count {
-            return Err(Error::invalid(format!("value {id} does not exist; there are {count}, counted from 0")));
+        self.placement(id)?.slot(&self.layout).ok_or_else(|| no_slot(id))
+    }
+
+    /// When the slot of a value is live, from first to last.
+    pub(super) fn live(&self, id: u32) -> Result<Interval> {
+        match self.placement(id)? {
+            Placement::In { buffer, .. } => match self.lowered.problem.buffers().get(buffer.index()) {
+                Some(b) => Ok(Interval::new(b.lower, b.upper)),
+                None => Err(Error::internal(format!("value {id} is in buffer {buffer}, which does not exist"))),
+            },
+            Placement::At(_) => Ok(Interval::new(0, self.lowered.end)),
+            Placement::Nowhere => Err(no_slot(id)),
         }
-        self.lowered.slot(&self.layout, ValueId(id)).ok_or_else(|| {
-            Error::invalid(format!("value {id} has no slot: its kind is left out of the plan, or nothing uses it"))
+    }
+
+    fn placement(&self, id: u32) -> Result<Placement> {
+        let placements = &self.lowered.placements;
+        placements.get(id as usize).copied().ok_or_else(|| {
+            Error::invalid(format!("value {id} does not exist; there are {}, counted from 0", placements.len()))
         })
     }
+}
+
+fn no_slot(id: u32) -> Error {
+    Error::invalid(format!("value {id} has no slot: its kind is left out of the plan, or nothing writes or reads it"))
 }
 
 /// Reads or changes a plan in its turn.

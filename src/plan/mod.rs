@@ -32,4 +32,4 @@ pub use graph::{Graph, Lowered, OpId, Placement, Preset, Value, ValueId};
 pub use layout::{ArenaUse, Layout, LayoutStatus, Slot};
 pub use problem::{Arena, Buffer, BufferId, Interval, Kind, Kinds, Place, Problem, Reserved, Step};
 pub use solve::{solve, Effort, SolveOptions};
-pub use verify::verify;
+pub use verify::{verify, verify_slots};

@@ -1147,6 +1147,17 @@ gpumem_status gpumem_plan_svg(gpumem_plan plan, char *buf, size_t cap, size_t *n
 // Errors: GPUMEM_ERROR_INVALID when ids is NULL and cap is not 0, or the plan has not been solved since it was changed.
 gpumem_status gpumem_plan_critical(gpumem_plan plan, uint32_t *ids, size_t cap, size_t *count);
 
+// The steps during which the bytes of a buffer or value hold something, its gaps not considered: those of its slot, so
+// that a view has its parent's, and a value written in place has those of what it was written over, too.
+//
+// lower receives the first such step, upper the first after them.
+// Errors: GPUMEM_ERROR_INVALID when an output is NULL, id does not exist or has no slot, or the plan has not been solved
+// since it was changed.
+gpumem_status gpumem_plan_live(gpumem_plan plan,
+                               uint32_t id,
+                               uint64_t *lower,
+                               uint64_t *upper);
+
 // Checks a layout of the caller's own for a plan: that what is live at the same step shares no bytes, and that
 // alignments, the unit, fixed offsets, reserved ranges, guards, arenas and capacities are kept. The plan need not be
 // solved, and whether it is does not change.

@@ -280,37 +280,41 @@ fn run(state: &mut State, options: &SolveOptions<'_>, cancel: &AtomicBool) -> Re
 
 /// Why there is no layout, if there is none: what was asked for, what is known, and what can be done.
 fn refusal(problem: &Problem, layout: &Layout) -> Option<Error> {
-    let why = match layout.status {
+    let (why, next) = match layout.status {
         LayoutStatus::Optimal | LayoutStatus::Feasible => return None,
-        LayoutStatus::Infeasible => "proved",
-        LayoutStatus::OutOfTime if layout.interrupted => "stopped by the clock or gpumem_plan_cancel; there may be one",
-        LayoutStatus::OutOfTime => "with this effort; there may be one",
-    };
-    let mut bytes = 0u64;
-    let mut limited = false;
-    let mut bounded = true;
-    for capacity in problem.arenas().iter().map(|a| a.capacity) {
-        bytes = bytes.saturating_add(capacity.unwrap_or(0));
-        limited |= capacity.is_some();
-        bounded &= capacity.is_some();
-    }
-    let within = match (limited, bounded) {
-        (false, _) => "with its fixed buffers and reserved ranges".to_string(),
-        (true, true) => format!("within {bytes} bytes"),
-        (true, false) => "within the capacities of its arenas".to_string(),
+        LayoutStatus::Infeasible => ("this is proved", "raise the capacity, or let what is fixed move"),
+        LayoutStatus::OutOfTime => match layout.interrupted {
+            true => ("the clock or gpumem_plan_cancel ended the search", "raise the time limit or the capacity"),
+            false => ("the search ended with its effort", "raise the capacity, or set a time limit to search longer"),
+        },
     };
     let best = match layout.size {
-        0 => "none was found without that limit either".to_string(),
-        size => format!("the smallest found without that limit has {size}"),
+        0 => "none was found without a capacity either".to_string(),
+        size => format!("the smallest found without a capacity takes {size}"),
     };
     Some(Error::new(
         Status::OutOfMemory,
         format!(
-            "the plan has no layout {within} ({why}): at least {} bytes are live at once, {best}; raise the capacity, \
-             the effort or the time limit, or free buffers from what fixes them",
+            "the plan has no layout {}; {why}. At least {} bytes are needed, {best}: {next}",
+            limits(problem),
             layout.lower_bound
         ),
     ))
+}
+
+/// The capacities, for a text.
+fn limits(problem: &Problem) -> String {
+    const MOST: usize = 8;
+    let arenas = problem.arenas();
+    match arenas {
+        _ if arenas.iter().all(|a| a.capacity.is_none()) => "that keeps fixed buffers and reserved ranges apart".into(),
+        [only] => format!("within {} bytes", only.capacity.unwrap_or_default()),
+        _ => {
+            let texts = arenas.iter().take(MOST).map(|a| a.capacity.map_or("any".to_string(), |c| c.to_string()));
+            let more = if arenas.len() > MOST { ", ..." } else { "" };
+            format!("within arenas of {}{more} bytes", texts.collect::<Vec<_>>().join(", "))
+        }
+    }
 }
 
 fn summary(state: &State, solved: &Solved) -> gpumem_plan_summary {

@@ -5,11 +5,12 @@
 mod plan_support;
 
 use gpumem::base::Status;
-use gpumem::plan::generate::{self, Features, Rng};
+use gpumem::plan::generate::Rng;
 use gpumem::plan::{
     verify, verify_slots, Arena, Buffer, Interval, Kind, Kinds, Layout, LayoutStatus, Place, Problem, Reserved, Slot,
 };
-use plan_support::{accounted, greedy, paint, stride};
+use plan_support::layouts::{any_layout, small};
+use plan_support::{accounted, paint};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -188,6 +189,19 @@ fn reserved_ranges_are_kept_clear() {
 }
 
 #[test]
+fn a_range_that_reserves_nothing_is_not_there() {
+    let mut p = problem([Buffer::new(8, 0, 9)]);
+    p.reserve(reserved(4, 0, 0, 9)).unwrap();
+    p.reserve(reserved(4, 2, 3, 3)).unwrap();
+    p.reserve(reserved(40, 0, 0, 9)).unwrap();
+    p.reserve(reserved(40, 2, 3, 3)).unwrap();
+    let layout = at(&p, &[0]);
+    assert_eq!((layout.size, layout.lower_bound), (8, 8));
+    right(&p, &layout);
+    wrong(&p, &Layout { lower_bound: 40, ..at(&p, &[34]) }, &["lower_bound is 40", "it is 8"]);
+}
+
+#[test]
 fn without_reuse_nothing_shares_bytes() {
     let mut p = problem([Buffer::new(8, 0, 3), Buffer::new(4, 3, 5), Buffer::new(2, 7, 8)]);
     right(&p, &at(&p, &[0, 0, 6]));
@@ -251,7 +265,24 @@ fn bounds_and_totals_are_the_true_ones() {
     let good = accounted(&p, vec![Some(Slot { arena: 0, offset: 0 }), Some(Slot { arena: 1, offset: 0 })]);
     assert_eq!((good.size, good.lower_bound), (12, 8));
     right(&p, &good);
-    right(&p, &Layout { lower_bound: 12, status: LayoutStatus::Optimal, ..good });
+    right(&p, &Layout { lower_bound: 12, status: LayoutStatus::Optimal, ..good.clone() });
+    // With a range reserved beside the second, live at its step.
+    p.reserve(Reserved { arena: 1, ..reserved(0, 3, 4, 5) }).unwrap();
+    let good = accounted(&p, vec![Some(Slot { arena: 0, offset: 0 }), Some(Slot { arena: 1, offset: 3 })]);
+    assert_eq!((good.size, good.lower_bound), (15, 8));
+    right(&p, &Layout { lower_bound: 15, status: LayoutStatus::Optimal, ..good.clone() });
+    wrong(&p, &Layout { lower_bound: 16, ..good }, &["it is 15"]);
+
+    // Without reuse even what can choose its arena adds up.
+    let mut p = three();
+    p.add_arena(Arena::default());
+    p.set_reuse(false);
+    let slot = |arena| Some(Slot { arena, offset: 0 });
+    let good = accounted(&p, vec![Some(Slot { arena: 0, offset: 150 }), slot(1), slot(0)]);
+    assert_eq!((good.size, good.lower_bound), (300, 150));
+    right(&p, &good);
+    right(&p, &Layout { lower_bound: 300, status: LayoutStatus::Optimal, ..good.clone() });
+    wrong(&p, &Layout { lower_bound: 301, ..good }, &["it is 300"]);
 }
 
 #[test]
@@ -323,79 +354,6 @@ fn the_largest_numbers_do_not_overflow() {
     layout.status = LayoutStatus::Infeasible;
     let message = verify(&p, &layout).unwrap_err().message;
     assert!(message.contains("the buffers have 23058430092136939520 bytes"), "{message}");
-}
-
-/// A layout that is right, or nearly, or not at all.
-fn any_layout(problem: &Problem, rng: &mut Rng) -> Layout {
-    let mut slots = greedy::at_random(problem, rng);
-    if rng.one_in(3) {
-        // Offsets out of nowhere: of two or three buffers they are often right.
-        for (slot, buffer) in slots.iter_mut().zip(problem.buffers()).filter_map(|(s, b)| Some((s.as_mut()?, b))) {
-            slot.offset = match buffer.place {
-                Place::Fixed(at) => at,
-                _ => rng.below(128).next_multiple_of(stride(problem, buffer)),
-            };
-        }
-    }
-    let mut nudged = false;
-    if !slots.is_empty() && rng.one_in(2) {
-        let i = rng.below(slots.len() as u64) as usize;
-        if let Some(slot) = &mut slots[i] {
-            nudged = true;
-            match rng.below(4) {
-                0 => slot.offset += 1 << rng.below(7),
-                1 => slot.offset = slot.offset.saturating_sub(1 << rng.below(7)),
-                2 => slot.offset = 0,
-                _ => slot.arena = rng.below(problem.arenas().len() as u64) as u32,
-            }
-        }
-    }
-    let mut layout = accounted(problem, slots);
-    if nudged || rng.one_in(2) {
-        return layout;
-    }
-    let sizes = layout.arenas.len() as u64;
-    let arena = rng.below(sizes) as usize;
-    let by = |rng: &mut Rng, value: &mut u64| {
-        let near = [value.saturating_sub(1), *value + 1, *value / 2, *value * 2, 0];
-        *value = near[rng.below(near.len() as u64) as usize];
-    };
-    match rng.below(9) {
-        0 => by(rng, &mut layout.lower_bound),
-        1 => by(rng, &mut layout.total_unshared),
-        2 => by(rng, &mut layout.size),
-        3 => by(rng, &mut layout.arenas[arena].lower_bound),
-        4 => {
-            by(rng, &mut layout.arenas[arena].size);
-            layout.size = layout.arenas.iter().map(|a| a.size).sum();
-        }
-        5 => layout.status = [LayoutStatus::Optimal, LayoutStatus::Feasible][rng.below(2) as usize],
-        6 if !layout.slots.is_empty() => {
-            let i = rng.below(layout.slots.len() as u64) as usize;
-            layout.slots[i] = if layout.slots[i].is_some() { None } else { Some(Slot { arena: 0, offset: 0 }) };
-        }
-        _ => {
-            layout.status = [LayoutStatus::Infeasible, LayoutStatus::OutOfTime][rng.below(2) as usize];
-            layout.slots = vec![None; layout.slots.len()];
-            if rng.one_in(2) {
-                layout.arenas[arena].size = rng.below(2 * layout.size + 100);
-                layout.size = layout.arenas.iter().map(|a| a.size).sum();
-            }
-        }
-    }
-    layout
-}
-
-/// A small problem with any features, and perhaps a capacity that is or is not enough.
-fn small(rng: &mut Rng) -> Problem {
-    let (count, steps, most) = (rng.below(9) as usize, rng.between(1, 10), rng.between(1, 64));
-    let features = Features::some(rng);
-    let features = Features { arenas: features.arenas && rng.one_in(2), ..features };
-    let mut problem = generate::with_features(rng.draw(), count, steps, most, features).unwrap();
-    if rng.one_in(3) {
-        problem.set_capacity(Some(rng.below(4 * most)));
-    }
-    problem
 }
 
 proptest! {

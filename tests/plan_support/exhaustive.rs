@@ -1,7 +1,8 @@
 //! The smallest arena, by trying all orders.
 
 use super::greedy::{find, obstacles, place, Fit, Slots};
-use gpumem::plan::{Place, Problem, Slot};
+use gpumem::plan::generate::{self, Features, Rng};
+use gpumem::plan::{Buffer, Place, Problem, Slot};
 
 /// Most buffers to try all orders of.
 pub const MOST: usize = 7;
@@ -47,4 +48,30 @@ fn permute(problem: &Problem, slots: Slots, rest: Vec<usize>, best: &mut Option<
         rest.remove(at);
         permute(problem, slots, rest, best);
     }
+}
+
+/// Small enough to try all orders, with any features; buffers that could choose an arena are bound to one.
+pub fn tiny(seed: u64) -> Problem {
+    let rng = &mut Rng::new(seed);
+    let most_buffers = if rng.one_in(8) { MOST } else { 6 };
+    let count = rng.between(1, most_buffers as u64) as usize;
+    let (steps, most) = (rng.between(1, 12), [4, 20, 1000][rng.below(3) as usize]);
+    let features = if rng.one_in(3) { Features::default() } else { Features::some(rng) };
+    let made = generate::with_features(rng.draw(), count, steps, most, features).unwrap();
+    let mut problem = Problem::new();
+    problem.set_unit(made.unit()).unwrap();
+    problem.set_reuse(made.reuse());
+    problem.leave_out(made.left_out());
+    for arena in made.arenas().iter().skip(1) {
+        problem.add_arena(arena.clone());
+    }
+    // A buffer bound here may have more company than the generator made room for.
+    problem.set_capacity(None);
+    for range in made.reserved() {
+        problem.reserve(range.clone()).unwrap();
+    }
+    for buffer in made.buffers() {
+        problem.add(Buffer { arena: buffer.arena.or(Some(0)), ..buffer.clone() }).unwrap();
+    }
+    problem
 }

@@ -67,7 +67,7 @@ pub fn size_of(problem: &Problem, slots: &Slots) -> u64 {
 /// Operations by the sum of what is live at them, largest first, and of each its buffers by size.
 fn by_breadth(problem: &Problem) -> Vec<usize> {
     let buffers = problem.buffers();
-    let mut steps: Vec<Step> = buffers.iter().flat_map(|b| lives(b)).map(|(lower, _)| lower).collect();
+    let mut steps: Vec<Step> = buffers.iter().flat_map(lives).map(|(lower, _)| lower).collect();
     steps.sort_unstable();
     steps.dedup();
     let breadth = |step: &Step| -> u64 { buffers.iter().filter(|b| live_at(b, *step)).map(occupied).sum() };

@@ -4,12 +4,16 @@
 
 pub mod exhaustive;
 pub mod greedy;
+pub mod layouts;
 pub mod paint;
 
 use gpumem::plan::generate::{self, Features, Rng};
 use gpumem::plan::{ArenaUse, Buffer, Layout, LayoutStatus, Place, Problem, Slot, Step};
 use std::path::Path;
 use std::time::Duration;
+
+/// What all of A to F fit in, bytes.
+pub const MIB: u64 = 1 << 20;
 
 /// The problem in `tests/data/plan/NAME.1048576.csv`.
 pub fn csv(name: &str) -> Problem {
@@ -91,7 +95,7 @@ pub fn together(problem: &Problem, a: &Buffer, b: &Buffer) -> bool {
 /// What every offset of the buffer is a multiple of.
 pub fn stride(problem: &Problem, buffer: &Buffer) -> u64 {
     let mut stride = buffer.alignment;
-    while stride % problem.unit() != 0 {
+    while !stride.is_multiple_of(problem.unit()) {
         stride += buffer.alignment;
     }
     stride

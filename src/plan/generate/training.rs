@@ -25,7 +25,7 @@ struct Layer {
 
 fn size(rng: &mut Rng) -> u64 {
     let odd = 2 * rng.below(16) + 1;
-    GRAIN * odd << rng.below(LARGEST_POWER + 1)
+    (GRAIN * odd) << rng.below(LARGEST_POWER + 1)
 }
 
 /// About one training step of a network of `count / 9` layers, in `count` buffers.

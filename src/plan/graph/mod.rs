@@ -75,7 +75,7 @@ pub struct Graph {
     op_names: Vec<Option<Box<str>>>,
     /// By operation, in order of number and each once.
     inputs: Lists,
-    /// By operation, as given.
+    /// As `inputs`.
     outputs: Lists,
     /// The stated order; operations that are not in it follow in order of adding.
     order: Vec<OpId>,
@@ -165,7 +165,7 @@ impl Graph {
             self.producers[v as usize] = id as u32;
         }
         self.inputs.push(reads);
-        self.outputs.push(outputs.iter().map(|v| v.0));
+        self.outputs.push(writes);
         self.op_names.push(name.map(Into::into));
         Ok(OpId(id as u32))
     }

@@ -195,10 +195,10 @@ fn check_slot(problem: &Problem, buffer: &Buffer, arena: u32, offset: u64) -> Re
     if let Some(bound) = buffer.arena.filter(|bound| *bound != arena) {
         return wrong(format!("it is in arena {arena} and bound to {bound}"));
     }
-    if offset % buffer.alignment != 0 {
+    if !offset.is_multiple_of(buffer.alignment) {
         return wrong(format!("offset {offset} is not a multiple of its alignment {}", buffer.alignment));
     }
-    if offset % problem.unit() != 0 {
+    if !offset.is_multiple_of(problem.unit()) {
         return wrong(format!("offset {offset} is not a multiple of the unit {}", problem.unit()));
     }
     match buffer.place {

@@ -118,6 +118,7 @@ static void views_are_inside_their_parents(void) {
     OK(gpumem_plan_verify(plan, NULL, offset, 6, NULL));
     offset[quarter]++;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_verify(plan, NULL, offset, 6, NULL));
+    CHECK(error_says("in common with another"));
     offset[quarter] = 599;
     offset[root] = GPUMEM_PLAN_NO_OFFSET;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_verify(plan, NULL, offset, 6, NULL));

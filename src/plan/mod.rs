@@ -31,3 +31,4 @@ pub mod verify;
 pub use layout::{ArenaUse, Layout, LayoutStatus, Slot};
 pub use problem::{Arena, Buffer, BufferId, Interval, Kind, Kinds, Place, Problem, Reserved, Step};
 pub use solve::{solve, Effort, SolveOptions};
+pub use verify::verify;

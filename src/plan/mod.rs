@@ -28,6 +28,7 @@ pub mod solve;
 pub mod svg;
 pub mod verify;
 
+pub use graph::{Graph, Lowered, OpId, Placement, Preset, Value, ValueId};
 pub use layout::{ArenaUse, Layout, LayoutStatus, Slot};
 pub use problem::{Arena, Buffer, BufferId, Interval, Kind, Kinds, Place, Problem, Reserved, Step};
 pub use solve::{solve, Effort, SolveOptions};

@@ -184,7 +184,7 @@ impl Buffer {
     }
 
     /// Checks everything that does not depend on other buffers.
-    fn check(&self, arenas: usize) -> Result<()> {
+    pub(super) fn check(&self, arenas: usize) -> Result<()> {
         if self.upper < self.lower {
             return Err(Error::invalid(format!(
                 "its last step {} is before its first step {}; ranges are half-open, [lower, upper)",

@@ -1,0 +1,133 @@
+//! Values that are written over an input which dies there.
+
+use super::lower::Slots;
+use super::order::Schedule;
+use super::value::{OpId, ValueId};
+use super::views::Bytes;
+use super::Graph;
+use crate::base::{Error, Result};
+use crate::plan::problem::{Kind, Place};
+use std::collections::BTreeMap;
+
+/// An input that may be written over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) op: OpId,
+    pub(super) input: ValueId,
+    pub(super) output: ValueId,
+}
+
+impl Graph {
+    /// States that `op` may write `output` over `input`, byte for byte from the input's first: an element-wise
+    /// operation.
+    ///
+    /// Lowering takes it where it can, earlier statements first, and otherwise the output is an ordinary one:
+    /// [`Lowered::took_over`](super::Lowered::took_over) tells. It can when all of these hold:
+    /// - the input, its root and all its views are temporary, and nothing reads, writes or keeps any of them after `op`;
+    /// - `op` uses no other value in the same slot, so neither a second view of the root nor the root itself;
+    /// - the output, from where the input is, ends inside the slot, at an offset in it that suits its alignment;
+    /// - the output is a temporary or an output, no view, and first written by `op`; it has a byte at least, and no
+    ///   range or place of its own, no kind that is left out, and no arena that the slot is not bound to;
+    /// - reuse is on.
+    ///
+    /// Output and input are then in one slot, as large as the input's root and live for both. That costs memory where the
+    /// root is much larger than the output and the output lives long: do not state it there.
+    pub fn in_place(&mut self, op: OpId, input: ValueId, output: ValueId) -> Result<()> {
+        if op.index() >= self.op_count() {
+            return Err(Error::invalid(format!(
+                "operation {op} does not exist; there are {}, numbered from 0",
+                self.op_count()
+            )));
+        }
+        self.known(input)?;
+        self.known(output)?;
+        let (inputs, outputs) = (self.inputs.get(op.index()), self.outputs.get(op.index()));
+        for (value, role, is_there) in [
+            (input, "input", inputs.binary_search(&input.0).is_ok()),
+            (output, "output", outputs.binary_search(&output.0).is_ok()),
+        ] {
+            if !is_there {
+                return Err(Error::invalid(format!(
+                    "{} is no {role} of {}; in place is from one of its inputs to one of its outputs",
+                    self.value_text(value.0),
+                    self.op_text(op.0)
+                )));
+            }
+        }
+        if input == output {
+            return Err(Error::invalid(format!(
+                "{} is both input and output of {}, which updates it in place without being told to",
+                self.value_text(input.0),
+                self.op_text(op.0)
+            )));
+        }
+        self.in_place.push(Candidate { op, input, output });
+        Ok(())
+    }
+
+    /// Merges slots where outputs can be written over inputs, in execution order, so that chains are one slot. Returns
+    /// what was taken.
+    pub(super) fn take_in_place(&self, schedule: &Schedule, roots: &[Bytes], slots: &mut Slots) -> Vec<Candidate> {
+        if !self.problem.reuse() {
+            return Vec::new();
+        }
+        let mut candidates = self.in_place.clone();
+        candidates.sort_by_key(|c| schedule.steps[c.op.index()]);
+        let mut taken = Vec::new();
+        for group in candidates.chunk_by(|a, b| a.op == b.op) {
+            let op = group[0].op;
+            // How many of the operation's values are in each slot. An update counts as two.
+            let mut touched = BTreeMap::<u32, u32>::new();
+            for &v in self.inputs.get(op.index()).iter().chain(self.outputs.get(op.index())) {
+                *touched.entry(slots.home[roots[v as usize].root as usize].root).or_default() += 1;
+            }
+            for &candidate in group {
+                let from = roots[candidate.input.index()];
+                let home = slots.home[from.root as usize];
+                let at = Bytes { root: home.root, offset: home.offset + from.offset };
+                let alone = touched.get(&home.root) == Some(&1);
+                if alone && self.can_take(schedule, roots, slots, candidate, at) {
+                    slots.merge(candidate.output.0, at);
+                    if self.values[candidate.output.index()].buffer.kind == Kind::Output {
+                        slots.holds_output[at.root as usize] = true;
+                    }
+                    let moved = touched.remove(&candidate.output.0).unwrap_or_default();
+                    *touched.entry(at.root).or_default() += moved;
+                    taken.push(candidate);
+                }
+            }
+        }
+        taken
+    }
+
+    /// Whether the output of `candidate` can be at `at`, where its input is. The slot there has no other value of the
+    /// operation.
+    fn can_take(&self, schedule: &Schedule, roots: &[Bytes], slots: &Slots, candidate: Candidate, at: Bytes) -> bool {
+        let step = schedule.step(candidate.op.0);
+        let slot = at.root as usize;
+        let out = candidate.output.index();
+        let (input, root, output) =
+            (&self.values[roots[candidate.input.index()].root as usize], &self.values[slot], &self.values[out]);
+        let left_out = self.problem.left_out();
+        let is_free = |kind| !left_out.contains(kind);
+        let dies = slots.uses[slot].used == step + 1 && slots.uses[slot].held <= step && !slots.uses[slot].to_end;
+        let input_allows = dies && !input.given() && !root.given() && is_free(root.buffer.kind);
+        let output_allows = roots[out].root as usize == out
+            && slots.home[out].root as usize == out
+            && slots.ranges[out].is_some_and(|r| r.lower == step)
+            && !output.given()
+            && is_free(output.buffer.kind)
+            && output.buffer.size > 0
+            && output.buffer.place == Place::Anywhere
+            && (output.buffer.arena.is_none() || output.buffer.arena == root.buffer.arena);
+        let fits = at.offset + output.buffer.size <= root.buffer.size
+            && at.offset + output.buffer.extent() <= root.buffer.extent();
+        let raised = slots.alignments[slot].max(slots.alignments[out]);
+        let aligned = at.offset.is_multiple_of(slots.alignments[out])
+            && match root.buffer.place {
+                Place::Anywhere => true,
+                Place::Fixed(offset) | Place::Preferred(offset) => offset.is_multiple_of(raised),
+            };
+        input_allows && output_allows && fits && aligned
+    }
+}

@@ -1,0 +1,159 @@
+//! From a graph to a problem.
+
+use super::lowered::{Lowered, Placement, Weight};
+use super::shared_slots::SharedSlots;
+use super::uses::Uses;
+use super::views::Bytes;
+use super::Graph;
+use crate::base::Result;
+use crate::plan::problem::{Buffer, BufferId, Interval, Kind, Place, Problem, Step};
+
+/// Families on their way to slots, each kept at its root.
+pub(super) struct Slots {
+    /// The root whose slot it is in, and at which offset: itself and 0 unless it took over another's bytes.
+    pub(super) home: Vec<Bytes>,
+    /// What is asked of the last family in a slot, at the slot's root: those before it are dead.
+    pub(super) uses: Vec<Uses>,
+    /// The live range of a slot, at its root. `None` if nothing writes or reads it.
+    pub(super) ranges: Vec<Option<Interval>>,
+    /// What a slot must be aligned to, at its root.
+    pub(super) alignments: Vec<u64>,
+    /// Whether an output took the slot over, at its root.
+    pub(super) holds_output: Vec<bool>,
+}
+
+impl Slots {
+    /// Puts the family of `output` into another slot.
+    pub(super) fn merge(&mut self, output: u32, at: Bytes) {
+        let (out, slot) = (output as usize, at.root as usize);
+        self.home[out] = at;
+        self.uses[slot] = self.uses[out];
+        let added = self.ranges[out].map_or(0, |r| r.upper);
+        if let Some(range) = &mut self.ranges[slot] {
+            range.upper = range.upper.max(added);
+        }
+        self.alignments[slot] = self.alignments[slot].max(self.alignments[out]);
+    }
+}
+
+/// A problem in the making.
+pub(super) struct Draft {
+    pub(super) problem: Problem,
+    pub(super) end: Step,
+    /// By root, where it is.
+    pub(super) places: Vec<Placement>,
+    /// By buffer, the value whose slot it is.
+    owners: Vec<u32>,
+}
+
+impl Draft {
+    /// Adds the slot of `owner`.
+    pub(super) fn add(&mut self, owner: u32, buffer: Buffer) -> Result<BufferId> {
+        let id = self.problem.add(buffer)?;
+        self.owners.push(owner);
+        Ok(id)
+    }
+}
+
+impl Graph {
+    /// The problem whose layouts are layouts of this graph. The graph stays as it is.
+    ///
+    /// Takes time in proportion to the values and to what operations read and write, but for sorting, and no stack.
+    pub fn lower(&self) -> Result<Lowered> {
+        let schedule = self.schedule();
+        let end = self.end();
+        let roots = self.views.flatten();
+        let alignments = self.slot_alignments(&roots)?;
+        let mut uses = self.uses(&schedule, &roots)?;
+        self.keep_ancestors(&roots, &mut uses);
+        let ranges = self.ranges(&roots, &uses, end)?;
+        let shared = self.shared_slots(&roots, &alignments)?;
+        let mut slots = Slots {
+            home: (0..roots.len() as u32).map(|root| Bytes { root, offset: 0 }).collect(),
+            uses,
+            ranges,
+            alignments,
+            holds_output: vec![false; roots.len()],
+        };
+        let mut taken = self.take_in_place(&schedule, &roots, &mut slots);
+
+        let places = vec![Placement::Nowhere; roots.len()];
+        let mut draft = Draft { problem: self.problem.clone(), end, places, owners: Vec::new() };
+        self.add_slots(&slots, &roots, &shared, &mut draft)?;
+        shared.add(self, &slots.alignments, &mut draft)?;
+        let Draft { problem, places, owners, .. } = draft;
+        let placements: Vec<Placement> = roots
+            .iter()
+            .map(|from| {
+                let home = slots.home[from.root as usize];
+                places[home.root as usize].at(home.offset + from.offset)
+            })
+            .collect();
+        let weights = self.weights(&shared, &roots, &placements, end);
+        taken.sort_by_key(|c| c.op);
+        let mut taken_by_output: Vec<u32> = (0..taken.len() as u32).collect();
+        taken_by_output.sort_by_key(|&i| taken[i as usize].output);
+        Ok(Lowered { problem, placements, end, taken, taken_by_output, owners, steps: schedule.steps, weights })
+    }
+
+    /// A buffer for every slot that is not shared.
+    fn add_slots(&self, slots: &Slots, roots: &[Bytes], shared: &SharedSlots, draft: &mut Draft) -> Result<()> {
+        for (v, item) in self.values.iter().enumerate() {
+            let Some(range) = slots.ranges[v] else { continue };
+            if roots[v].root as usize != v || slots.home[v].root as usize != v || shared.of(v as u32).is_some() {
+                continue;
+            }
+            let mut buffer = item.buffer.clone();
+            (buffer.lower, buffer.upper) = (range.lower, range.upper);
+            buffer.alignment = slots.alignments[v];
+            // A wish that views cannot have; their alignment is no wish.
+            if matches!(buffer.place, Place::Preferred(offset) if !offset.is_multiple_of(buffer.alignment)) {
+                buffer.place = Place::Anywhere;
+            }
+            if slots.holds_output[v] {
+                buffer.kind = Kind::Output;
+            }
+            let left_out = draft.problem.left_out().contains(buffer.kind);
+            let id = draft.add(v as u32, buffer).map_err(|e| e.context(self.value_text(v as u32)))?;
+            if !left_out {
+                draft.places[v] = Placement::In { buffer: id, offset: 0 };
+            }
+        }
+        Ok(())
+    }
+
+    /// What another plan may share of this one: weights that live throughout, and those that it shares itself.
+    fn weights(&self, shared: &SharedSlots, roots: &[Bytes], placements: &[Placement], end: u64) -> Vec<Weight> {
+        let mut weights = shared.unowned(self);
+        for (v, item) in self.values.iter().enumerate() {
+            let b = &item.buffer;
+            let is_root = roots[v].root as usize == v;
+            let root = &self.values[roots[v].root as usize];
+            let throughout = !root.stated
+                || (root.buffer.lower == 0 && root.buffer.upper >= end && root.buffer.gaps.is_empty())
+                || shared.of(roots[v].root).is_some();
+            if matches!(b.kind, Kind::Parameter | Kind::Constant)
+                && throughout
+                && (is_root || b.name.is_some())
+                && placements[v] != Placement::Nowhere
+            {
+                weights.push(Weight { name: b.name.clone(), size: b.size, guard: b.guard, place: placements[v] });
+            }
+        }
+        weights
+    }
+}
+
+impl Placement {
+    /// `offset` bytes further.
+    fn at(self, offset: u64) -> Placement {
+        match self {
+            Placement::In { buffer, offset: start } => Placement::In { buffer, offset: start + offset },
+            Placement::At(mut slot) => {
+                slot.offset += offset;
+                Placement::At(slot)
+            }
+            Placement::Nowhere => Placement::Nowhere,
+        }
+    }
+}

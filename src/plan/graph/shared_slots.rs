@@ -1,0 +1,205 @@
+//! Shared weights on their way into a problem.
+
+use super::lower::Draft;
+use super::lowered::{Placement, Weight};
+use super::share::Shared;
+use super::views::Bytes;
+use super::Graph;
+use crate::base::{Error, Result};
+use crate::plan::layout::Slot;
+use crate::plan::problem::{Buffer, Interval, Kind, Place, Reserved};
+use std::collections::BTreeMap;
+
+/// Which values are at shared places.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedSlots {
+    /// By root, its place.
+    roots: BTreeMap<u32, Shared>,
+    /// By shared name, the value that has it, root or view.
+    owners: BTreeMap<Box<str>, u32>,
+}
+
+/// Bytes that a shared weight takes, guard included.
+struct Piece<'g> {
+    arena: u32,
+    lower: u64,
+    upper: u64,
+    /// The root of this plan that it is the slot of.
+    owner: Option<u32>,
+    name: Option<&'g str>,
+}
+
+impl SharedSlots {
+    /// The place of `root` if it is shared.
+    pub(super) fn of(&self, root: u32) -> Option<Shared> {
+        self.roots.get(&root).copied()
+    }
+
+    /// What is shared and no value of `graph` has, for plans that share from this one.
+    pub(super) fn unowned(&self, graph: &Graph) -> Vec<Weight> {
+        let named = graph.shares.named.iter().filter(|(name, _)| !self.owners.contains_key(*name));
+        let named = named.map(|(name, shared)| (Some(name.clone()), shared));
+        named
+            .chain(graph.shares.unnamed.iter().map(|shared| (None, shared)))
+            .map(|(name, shared)| Weight { name, size: shared.size, guard: 0, place: Placement::At(shared.slot()) })
+            .collect()
+    }
+
+    /// Adds what is shared to `problem`: fixed buffers where this plan has the weights, reserved ranges elsewhere. Pieces
+    /// that overlap become one of either, as buffers that are live together may not overlap.
+    pub(super) fn add(&self, graph: &Graph, alignments: &[u64], draft: &mut Draft) -> Result<()> {
+        for (&root, shared) in &self.roots {
+            draft.places[root as usize] = Placement::At(shared.slot());
+        }
+        let mut pieces = self.pieces(graph);
+        pieces.sort_unstable_by_key(|p| (p.arena, p.lower, p.upper, p.owner));
+        let mut rest = pieces.as_slice();
+        while let Some(first) = rest.first() {
+            let mut upper = first.upper;
+            let count = rest
+                .iter()
+                .take_while(|p| {
+                    let joins = p.arena == first.arena && p.lower < upper;
+                    upper = if joins { upper.max(p.upper) } else { upper };
+                    joins
+                })
+                .count();
+            let (group, others) = rest.split_at(count);
+            rest = others;
+            let whole = Shared { arena: first.arena, offset: first.lower, size: upper - first.lower };
+            self.add_group(graph, alignments, group, whole, draft)?;
+        }
+        Ok(())
+    }
+
+    /// Adds pieces that are all of the bytes `whole`.
+    fn add_group(
+        &self,
+        graph: &Graph,
+        alignments: &[u64],
+        group: &[Piece<'_>],
+        whole: Shared,
+        draft: &mut Draft,
+    ) -> Result<()> {
+        let owned = group.iter().filter_map(|p| p.owner);
+        let left_out = draft.problem.left_out();
+        let planned = owned.clone().find(|&v| !left_out.contains(graph.values[v as usize].buffer.kind));
+        let Some(owner) = planned else {
+            let Shared { arena, offset, size } = whole;
+            return draft.problem.reserve(Reserved { arena, offset, size, during: Interval::new(0, draft.end) });
+        };
+        let own = &graph.values[owner as usize].buffer;
+        let alone = own.extent() == whole.size;
+        let name = group.iter().find(|p| p.upper - p.lower == whole.size).and_then(|p| p.name);
+        let buffer = Buffer {
+            alignment: if alone { alignments[owner as usize] } else { 1 },
+            guard: if alone { own.guard } else { 0 },
+            place: Place::Fixed(whole.offset),
+            arena: Some(whole.arena),
+            kind: own.kind,
+            name: name.map(Into::into).or_else(|| own.name.clone()),
+            ..Buffer::new(if alone { own.size } else { whole.size }, 0, draft.end)
+        };
+        let buffer = draft.add(owner, buffer).map_err(|e| e.context("shared weight"))?;
+        for v in owned {
+            if let Some(shared) = self.of(v) {
+                draft.places[v as usize] = Placement::In { buffer, offset: shared.offset - whole.offset };
+            }
+        }
+        Ok(())
+    }
+
+    fn pieces<'g>(&self, graph: &'g Graph) -> Vec<Piece<'g>> {
+        let mut pieces = Vec::new();
+        for (name, shared) in &graph.shares.named {
+            let owner = self.owners.get(name).copied().filter(|v| self.roots.contains_key(v));
+            let guard = owner.map_or(0, |v| graph.values[v as usize].buffer.guard);
+            let upper = shared.offset.saturating_add(shared.size).saturating_add(guard);
+            pieces.push(Piece { arena: shared.arena, lower: shared.offset, upper, owner, name: Some(name) });
+        }
+        for shared in &graph.shares.unnamed {
+            let upper = shared.offset.saturating_add(shared.size);
+            pieces.push(Piece { arena: shared.arena, lower: shared.offset, upper, owner: None, name: None });
+        }
+        // Weights of no bytes take none, and get the place that they were given all the same.
+        pieces.retain(|p| p.owner.map_or(p.upper > p.lower, |v| graph.values[v as usize].buffer.size > 0));
+        pieces
+    }
+}
+
+impl Shared {
+    pub(super) fn slot(self) -> Slot {
+        Slot { arena: self.arena, offset: self.offset }
+    }
+}
+
+impl Graph {
+    /// The values that have shared names, checked against what is shared.
+    pub(super) fn shared_slots(&self, roots: &[Bytes], alignments: &[u64]) -> Result<SharedSlots> {
+        let mut found = SharedSlots::default();
+        if self.shares.named.is_empty() {
+            return Ok(found);
+        }
+        for (v, item) in self.values.iter().enumerate() {
+            let v = v as u32;
+            let Some((name, &shared)) = item.buffer.name.as_ref().and_then(|n| self.shares.named.get_key_value(n))
+            else {
+                continue;
+            };
+            let b = &item.buffer;
+            let refuse =
+                |why: String| Err(Error::invalid(format!("shared weight {name}: {} {why}", self.value_text(v))));
+            if let Some(&other) = found.owners.get(name) {
+                let other = self.value_text(other);
+                return refuse(format!("and {other} both have the name; rename one, or make it a view without a name"));
+            }
+            if !matches!(b.kind, Kind::Parameter | Kind::Constant) {
+                return refuse(format!("is of kind {:?}; make it a parameter or a constant, or rename it", b.kind));
+            }
+            if b.size != shared.size {
+                return refuse(format!("has {} bytes here and {} in the other plan", b.size, shared.size));
+            }
+            found.owners.insert(name.clone(), v);
+            if roots[v as usize].root != v {
+                continue;
+            }
+            let alignment = alignments[v as usize];
+            if !shared.offset.is_multiple_of(alignment) {
+                return refuse(format!(
+                    "needs an alignment of {alignment} and is at offset {} in the other plan; ask for it there",
+                    shared.offset
+                ));
+            }
+            if b.arena.is_some_and(|a| a != shared.arena) {
+                return refuse(format!(
+                    "is bound to another arena than {}, where it is in the other plan",
+                    shared.arena
+                ));
+            }
+            if matches!(b.place, Place::Fixed(offset) if offset != shared.offset) {
+                return refuse(format!(
+                    "is fixed elsewhere than at offset {}, where it is in the other plan",
+                    shared.offset
+                ));
+            }
+            found.roots.insert(v, shared);
+        }
+        for (name, &v) in &found.owners {
+            let from = roots[v as usize];
+            let Some(view) = self.shares.named.get(name).filter(|_| from.root != v) else { continue };
+            let agrees = found
+                .of(from.root)
+                .is_some_and(|root| root.arena == view.arena && root.offset + from.offset == view.offset);
+            if !agrees {
+                return Err(Error::invalid(format!(
+                    "shared weight {name}: {} is {} bytes into {} here, which is not shared or not so far before it; \
+                     share both as the other plan has them, or rename the view",
+                    self.value_text(v),
+                    from.offset,
+                    self.value_text(from.root)
+                )));
+            }
+        }
+        Ok(found)
+    }
+}

@@ -25,9 +25,51 @@ pub(super) struct Instance {
     pub(super) items: Vec<Item>,
     /// Per section, the sum of the sizes of what covers it, grains.
     pub(super) totals: Vec<u64>,
+    /// Per section, the height below which nothing can be placed, grains.
+    pub(super) floors: Vec<u64>,
 }
 
 impl Instance {
+    /// An instance of these items, whose `from` and `to` may be any steps: sections are found anew.
+    pub(super) fn from_ranges(mut items: Vec<Item>) -> Instance {
+        let sections = Sections::new(items.iter().map(|i| (u64::from(i.from), u64::from(i.to))));
+        for item in &mut items {
+            (item.from, item.to) = sections.of(u64::from(item.from), u64::from(item.to));
+        }
+        let totals = totals(&items, sections.len());
+        let floors = vec![0; totals.len()];
+        Instance { items, totals, floors }
+    }
+
+    /// The end of the highest item at these offsets.
+    pub(super) fn top(&self, offsets: &[u64]) -> u64 {
+        self.items.iter().zip(offsets).map(|(item, at)| at + item.size).max().unwrap_or(0)
+    }
+
+    /// An instance of the items `free` alone, on top of those for which `placed` says where they are.
+    pub(super) fn above(&self, free: &[u32], placed: impl Fn(u32) -> Option<u64>) -> Instance {
+        let mut items: Vec<Item> = free.iter().map(|&i| self.items[i as usize]).collect();
+        // Every boundary counts here, since floors differ between sections that are covered by the same items.
+        let mut bounds: Vec<u32> = items.iter().flat_map(|i| [i.from, i.to]).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let at = |section: u32| bounds.partition_point(|&b| b < section) as u32;
+        let mut heights = Heights::new(bounds.len().saturating_sub(1));
+        for (i, item) in self.items.iter().enumerate() {
+            if let Some(offset) = placed(i as u32) {
+                // Of a section that it covers in part, all counts.
+                let from = bounds.partition_point(|&b| b <= item.from).saturating_sub(1);
+                heights.raise(from..at(item.to) as usize, offset + item.size);
+            }
+        }
+        let floors = heights.finish();
+        for item in &mut items {
+            (item.from, item.to) = (at(item.from), at(item.to));
+        }
+        let totals = totals(&items, floors.len());
+        Instance { items, totals, floors }
+    }
+
     /// The largest sum of sizes that cover one section: no layout is smaller.
     pub(super) fn bound(&self) -> u64 {
         self.totals.iter().copied().max().unwrap_or(0)
@@ -38,6 +80,24 @@ impl Instance {
         let peaks = RangeMax::new(&self.totals);
         self.items.iter().map(|i| peaks.max(i.from as usize..i.to as usize)).collect()
     }
+}
+
+/// Per section, the sum of the sizes of the items that cover it.
+pub(super) fn totals(items: &[Item], sections: usize) -> Vec<u64> {
+    // Differences from section to section; they may be negative, their sums are not.
+    let mut totals = vec![0u64; sections + 1];
+    for item in items {
+        let (from, to) = (item.from as usize, item.to as usize);
+        totals[from] = totals[from].wrapping_add(item.size);
+        totals[to] = totals[to].wrapping_sub(item.size);
+    }
+    let mut sum = 0u64;
+    for total in &mut totals {
+        sum = sum.wrapping_add(*total);
+        *total = sum;
+    }
+    totals.truncate(sections);
+    totals
 }
 
 /// Largest value of a range in constant time: maxima of all ranges whose length is a power of two.
@@ -63,6 +123,45 @@ impl RangeMax {
         let level = range.len().ilog2() as usize;
         let row = &self.levels[level];
         row[range.start].max(row[range.end - (1 << level)])
+    }
+}
+
+/// The largest value given for each index, when values are given for ranges: a tree whose nodes hold what was given
+/// for all below them.
+struct Heights {
+    len: usize,
+    leaves: usize,
+    nodes: Vec<u64>,
+}
+
+impl Heights {
+    fn new(len: usize) -> Heights {
+        let leaves = len.next_power_of_two();
+        Heights { len, leaves, nodes: vec![0; 2 * leaves] }
+    }
+
+    /// Makes every value in `range`, as far as it exists, at least `height`.
+    fn raise(&mut self, range: Range<usize>, height: u64) {
+        let (mut from, mut to) = (range.start + self.leaves, range.end.min(self.len) + self.leaves);
+        while from < to {
+            if from % 2 == 1 {
+                self.nodes[from] = self.nodes[from].max(height);
+                from += 1;
+            }
+            if to % 2 == 1 {
+                to -= 1;
+                self.nodes[to] = self.nodes[to].max(height);
+            }
+            from /= 2;
+            to /= 2;
+        }
+    }
+
+    fn finish(mut self) -> Vec<u64> {
+        for k in 2..self.nodes.len() {
+            self.nodes[k] = self.nodes[k].max(self.nodes[k / 2]);
+        }
+        self.nodes[self.leaves..self.leaves + self.len].to_vec()
     }
 }
 

@@ -2,11 +2,12 @@
 
 mod budget;
 mod first_fit;
+mod glue;
 mod instance;
 mod niche;
 mod order;
 mod part;
-mod reorder;
+mod repair;
 mod skyline;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
@@ -47,7 +48,7 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let bufs: Vec<&Buffer> = ids.iter().map(|&i| &problem.buffers()[i as usize]).collect();
     let sections = Sections::new(bufs.iter().map(|b| (b.lower, b.upper)));
     let grain = bufs.iter().fold(0, |g, b| gcd(g, b.extent())).max(1);
-    let mut instance = Instance { items: vec![], totals: vec![0; sections.len()] };
+    let mut instance = Instance { items: vec![], totals: vec![0; sections.len()], floors: vec![0; sections.len()] };
     let mut diff = vec![0u64; sections.len() + 1];
     for b in &bufs {
         let (from, to) = sections.of(b.lower, b.upper);
@@ -59,7 +60,7 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let mut sum = 0u64;
     for k in 0..sections.len() { sum = sum.wrapping_add(diff[k]); instance.totals[k] = sum; }
     let goal = problem.arenas()[0].capacity.map_or(0, |c| c / grain);
-    let mut budget = Budget::new(1_000_000, options.time_limit.map(|t| start + t), options.cancel);
+    let mut budget = Budget::new(std::env::var("NODES").map_or(1_000_000, |x| x.parse().unwrap()), options.time_limit.map(|t| start + t), options.cancel);
     let best = part::lay_out(&instance, goal, options.effort != Effort::Fast, &mut budget);
     let mut slots = vec![Some(Slot { arena: 0, offset: 0 }); problem.buffers().len()];
     for (k, &i) in ids.iter().enumerate() { slots[i as usize] = Some(Slot { arena: 0, offset: best.offsets[k] * grain }); }

@@ -33,6 +33,8 @@ const FINISHED: u64 = u64::MAX;
 const NO_NICHE: u32 = u32::MAX;
 /// Remembered failures: a power of two, 8 bytes each.
 const TABLE: usize = 1 << 16;
+/// Sections looked at in the time of a step of the budget.
+const SECTIONS_A_STEP: u64 = 128;
 /// How fast the weight of old failures fades: each new one counts this much more.
 const FADE: f64 = 1.0 / 0.995;
 /// Weights are scaled down beyond this, so that they stay finite.
@@ -72,8 +74,6 @@ struct Frame {
     key: u64,
     part: (u32, u32),
     section: u32,
-    /// The section's niche.
-    niche: (u32, u32),
     /// Where the floor rises to when the section stays empty at its height; `FINISHED` if that is no choice.
     rise: u64,
     /// Untried candidates: `candidates[next..end]`.
@@ -253,11 +253,11 @@ impl<'a> Niche<'a> {
         }
         self.left.fill(0);
         for (k, section) in self.sections.iter_mut().enumerate() {
-            let total = instance.totals[k];
-            if total > self.capacity {
-                return false;
-            }
-            *section = Section { floor: 0, slack: self.capacity - total, mark: mark_of(k, 0), choices: NO_NICHE };
+            let (floor, total) = (instance.floors[k], instance.totals[k]);
+            let Some(slack) = self.capacity.checked_sub(floor + total) else { return false };
+            // Nothing may cover a section of an instance that is the top of another.
+            let floor = if total == 0 { FINISHED } else { floor };
+            *section = Section { floor, slack, mark: mark_of(k, floor), choices: NO_NICHE };
         }
         for (i, item) in self.items.iter().enumerate() {
             self.sections[item.from as usize].mark ^= self.zobrist[i];
@@ -283,12 +283,13 @@ impl<'a> Niche<'a> {
         budget: &mut Budget<'_>,
     ) -> Outcome {
         let base = self.frames.len();
+        let cost = 1 + self.sections.len() as u64 / SECTIONS_A_STEP;
         if !self.choose(part, rule, rank) {
             return self.nothing();
         }
         loop {
             *steps += 1;
-            if *steps > limit || !budget.take(1) {
+            if *steps > limit || !budget.take(cost) {
                 return Outcome::Unknown;
             }
             // Try the next choice of the frame on top, going back as far as it takes.
@@ -366,7 +367,6 @@ impl<'a> Niche<'a> {
             key,
             part,
             section: section as u32,
-            niche,
             rise,
             first: first as u32,
             next: first as u32,

@@ -37,20 +37,39 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// The rule of the `round`-th restart: every way of asking with every order, then all again with noise.
+    /// How many rules there are without noise.
+    pub(super) const COUNT: u64 = 12;
+
+    /// The rule of the `round`-th restart: every way of asking with every order, the most successful of the measured ones
+    /// first, then all again with noise.
     pub(super) fn of_round(round: u64) -> Rule {
-        const ASK: [Ask; 3] = [Ask::Lowest, Ask::Fewest, Ask::Hardest];
-        const BY: [By; 4] = [By::Width, By::Area, By::Pressure, By::Size];
-        Rule {
-            ask: ASK[(round % 3) as usize],
-            by: BY[(round % 4) as usize],
-            noise: if round < 12 { 0 } else { mix(round) | 1 },
-        }
+        use {Ask::*, By::*};
+        const RULES: [(Ask, By); Rule::COUNT as usize] = [
+            (Fewest, Pressure),
+            (Hardest, Width),
+            (Lowest, Size),
+            (Hardest, Area),
+            (Fewest, Size),
+            (Lowest, Pressure),
+            (Fewest, Width),
+            (Fewest, Area),
+            (Hardest, Size),
+            (Lowest, Area),
+            (Hardest, Pressure),
+            (Lowest, Width),
+        ];
+        let (ask, by) = RULES[(round % Rule::COUNT) as usize];
+        Rule { ask, by, noise: if round < Rule::COUNT { 0 } else { mix(round) | 1 } }
     }
 
     /// An order for greedy placement.
     pub(super) fn greedy(by: By) -> Rule {
         Rule { ask: Ask::Lowest, by, noise: 0 }
+    }
+
+    /// An order for greedy placement with noise.
+    pub(super) fn noisy(by: By, seed: u64) -> Rule {
+        Rule { ask: Ask::Lowest, by, noise: mix(seed) | 1 }
     }
 
     /// How soon to ask a section: the lowest score first.

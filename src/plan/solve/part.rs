@@ -3,6 +3,7 @@
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Instance;
+use super::glue::{Glue, Glued};
 use super::niche::{mix, Niche, Outcome};
 use super::order::{rank, By, Rule};
 use super::skyline::Skyline;
@@ -11,8 +12,10 @@ use super::skyline::Skyline;
 const FIRST_FIT_ITEMS: usize = 4_000;
 /// Most items for the exact search, whose sets of items are a word for every 64.
 const SEARCH_ITEMS: usize = 4_096;
-/// Steps of the first restart of the search.
-const FIRST_RUN: u64 = 2_000;
+/// Runs with one capacity before the next is tried.
+const FIRST_ROUNDS: u64 = 36;
+/// What is glued, in turn.
+const GLUES: [Glue; 2] = [Glue::Triples, Glue::Pairs];
 
 /// The best layout so far.
 pub(super) struct Best {
@@ -24,6 +27,14 @@ pub(super) struct Best {
 }
 
 impl Best {
+    /// Keeps a layout if it is smaller than the best.
+    pub(super) fn take(&mut self, size: u64, offsets: &mut Vec<u64>) {
+        if size < self.size {
+            self.size = size;
+            std::mem::swap(&mut self.offsets, offsets);
+        }
+    }
+
     fn offer(&mut self, size: Option<u64>) {
         if let Some(size) = size {
             if size < self.size {
@@ -46,7 +57,7 @@ pub(super) fn lay_out(instance: &Instance, goal: u64, search: bool, budget: &mut
         if n <= SEARCH_ITEMS {
             descend(instance, goal, &mut best, budget);
         } else {
-            super::reorder::improve(instance, goal, &mut best, budget);
+            super::repair::improve(instance, goal, &mut best, budget);
         }
     }
     best
@@ -94,48 +105,112 @@ fn greedy(instance: &Instance, best: &mut Best) {
     }
 }
 
-/// Searches for smaller and smaller layouts: first for one of the goal's size, then between it and the best so far,
-/// always with more steps than the time before.
+/// Searches for smaller and smaller layouts, with more steps every time, until one is within `goal`.
 fn descend(instance: &Instance, goal: u64, best: &mut Best, budget: &mut Budget<'_>) {
-    let mut searcher = Searcher {
-        instance,
-        niche: Niche::new(instance),
-        pressure: instance.pressure(),
-        ranks: Vec::new(),
-        capacity: 0,
-    };
-    let mut restarts = 24;
+    let mut portfolio = Portfolio::new(instance);
+    let mut rounds = FIRST_ROUNDS;
     while best.size > goal.max(best.bound) && !budget.spent() {
-        // Straight for the goal, then for what is between the last capacity that failed and the best.
-        let mut failed = goal.max(best.bound).saturating_sub(1);
-        let mut target = failed + 1;
-        loop {
-            match searcher.try_capacity(target, restarts, budget) {
-                Outcome::Found => {
-                    best.scratch.copy_from_slice(searcher.niche.offsets());
-                    best.offer(Some(top(instance, &best.scratch)));
-                }
-                Outcome::Impossible => {
-                    best.bound = best.bound.max(target + 1);
-                    failed = target;
-                }
-                Outcome::Unknown => failed = target,
+        // From below: little room makes the search quick to see that it is on the wrong way, so that the smallest
+        // layout may be the easiest to find. Then from the goal up, halving what is open between failure and success.
+        let mut target = best.bound;
+        while target < goal && best.size > goal && !budget.spent() {
+            attempt(&mut portfolio, target, rounds, best, budget);
+            target += (goal - target).div_ceil(2);
+        }
+        let mut failed = goal.max(best.bound) - 1;
+        target = failed + 1;
+        while best.size > goal.max(best.bound) && !budget.spent() {
+            if attempt(&mut portfolio, target, rounds, best, budget) != Outcome::Found {
+                failed = target;
             }
-            // Closer than one in a thousand of the gap to the goal is left to the next round.
-            if best.size <= failed + 1 || best.size - failed <= (best.size - goal.min(best.size)) / 8 || budget.spent() {
+            let open = best.size - failed;
+            if open <= 1 || open <= (best.size - goal.min(best.size)) / 8 {
                 break;
             }
-            target = failed + (best.size - failed) / 2;
+            target = failed + open / 2;
         }
-        restarts *= 2;
+        rounds *= 2;
     }
 }
 
-/// The end of the highest item.
-fn top(instance: &Instance, offsets: &[u64]) -> u64 {
-    instance.items.iter().zip(offsets).map(|(item, at)| at + item.size).max().unwrap_or(0)
+/// Looks for a layout within `target` and keeps what comes of it.
+fn attempt(
+    portfolio: &mut Portfolio<'_>,
+    target: u64,
+    rounds: u64,
+    best: &mut Best,
+    budget: &mut Budget<'_>,
+) -> Outcome {
+    let outcome = portfolio.search(target, rounds, &mut best.scratch, budget);
+    match outcome {
+        Outcome::Found => {
+            let size = portfolio.original.top(&best.scratch);
+            best.offer(Some(size));
+        }
+        Outcome::Impossible => best.bound = best.bound.max(target + 1),
+        Outcome::Unknown => {}
+    }
+    outcome
 }
 
+/// Searches in turn: over the items as they are, and over glued ones, each with every rule.
+struct Portfolio<'a> {
+    plain: Searcher<'a>,
+    original: &'a Instance,
+    glued: Vec<Glued>,
+}
+
+impl<'a> Portfolio<'a> {
+    fn new(instance: &'a Instance) -> Portfolio<'a> {
+        let glued = GLUES.iter().map(|&g| Glued::new(instance, g, 0)).filter(Glued::is_different).collect();
+        Portfolio { plain: Searcher::new(instance), original: instance, glued }
+    }
+
+    /// Looks for a layout within `capacity`, in `rounds` runs with growing limits; one that is found is in `offsets`.
+    fn search(&mut self, capacity: u64, rounds: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
+        let variants = 1 + self.glued.len() as u64;
+        let mut searchers: Vec<Searcher<'_>> = self.glued.iter().map(|g| Searcher::new(&g.instance)).collect();
+        for round in 0..rounds {
+            let (variant, round) = (round % variants, round / variants);
+            let cycle = round / Rule::COUNT;
+            let effort = luby(cycle + 1);
+            let rule = Rule::of_round(round);
+            // The last variant is the original: it is the hardest, and the only one that can prove anything.
+            let outcome = if variant + 1 == variants {
+                let outcome = self.plain.run(capacity, rule, effort, budget);
+                if outcome == Outcome::Found {
+                    offsets.copy_from_slice(self.plain.niche.offsets());
+                }
+                outcome
+            } else if cycle == 0 {
+                let searcher = &mut searchers[variant as usize];
+                let outcome = searcher.run(capacity, rule, effort, budget);
+                if outcome == Outcome::Found {
+                    self.glued[variant as usize].expand(searcher.niche.offsets(), offsets);
+                }
+                outcome
+            } else {
+                // Later on, other things are glued every time.
+                let glued = Glued::new(self.original, GLUES[variant as usize], mix(round) | 1);
+                let mut searcher = Searcher::new(&glued.instance);
+                let outcome = searcher.run(capacity, rule, effort, budget);
+                if outcome == Outcome::Found {
+                    glued.expand(searcher.niche.offsets(), offsets);
+                }
+                outcome
+            };
+            match outcome {
+                Outcome::Found => return Outcome::Found,
+                Outcome::Impossible if variant + 1 == variants => return Outcome::Impossible,
+                _ if budget.spent() => return Outcome::Unknown,
+                _ => {}
+            }
+        }
+        Outcome::Unknown
+    }
+}
+
+/// One instance's search, and what it needs to order items.
 struct Searcher<'a> {
     instance: &'a Instance,
     niche: Niche<'a>,
@@ -144,26 +219,22 @@ struct Searcher<'a> {
     capacity: u64,
 }
 
-impl Searcher<'_> {
-    /// Runs the search `restarts` times with different rules and growing limits.
-    fn try_capacity(&mut self, capacity: u64, restarts: u64, budget: &mut Budget<'_>) -> Outcome {
+impl<'a> Searcher<'a> {
+    fn new(instance: &'a Instance) -> Searcher<'a> {
+        let (niche, pressure) = (Niche::new(instance), instance.pressure());
+        Searcher { instance, niche, pressure, ranks: Vec::new(), capacity: 0 }
+    }
+
+    fn run(&mut self, capacity: u64, rule: Rule, effort: u64, budget: &mut Budget<'_>) -> Outcome {
         if self.capacity != capacity {
             self.niche.set_capacity(capacity);
             self.capacity = capacity;
         }
-        for round in 0..restarts {
-            let rule = Rule::of_round(round);
-            rank(&self.instance.items, &self.pressure, rule, &mut self.ranks);
-            let limit = FIRST_RUN * luby(round / 12 + 1);
-            let out = self.niche.run(self.instance, rule, &self.ranks, limit, budget);
-            if std::env::var("TUNE").is_ok() { eprintln!("   cap {capacity} round {round} {:?} {:?} -> {out:?} left {}", rule.ask, rule.by, budget.left()); }
-            match out {
-                Outcome::Unknown if budget.spent() => return Outcome::Unknown,
-                Outcome::Unknown => {}
-                found_or_impossible => return found_or_impossible,
-            }
-        }
-        Outcome::Unknown
+        rank(&self.instance.items, &self.pressure, rule, &mut self.ranks);
+        // Without a mistake it takes a step for every item. Many short runs find more than a few long ones.
+        let n = self.instance.items.len() as u64;
+        let limit = effort * 2 * n;
+        self.niche.run(self.instance, rule, &self.ranks, limit, budget)
     }
 }
 

@@ -97,6 +97,7 @@ static void *const no_base[1] = {NULL};
     CALL(reserve_far, gpumem_plan_reserve(plan, 0, UINT64_MAX, UINT64_MAX, 0, 1))                                      \
     CALL(reserve_backwards, gpumem_plan_reserve(plan, 0, 0, 1, 2, 1))                                                  \
     CALL(leave_out_unknown, gpumem_plan_leave_out(plan, 32))                                                           \
+    CALL(solve_threads, solve_on(257))                                                                                 \
     CALL(solve_size, solve_with(3, 0, 0))                                                                              \
     CALL(solve_effort, solve_with(sizeof(gpumem_plan_solve_options), 2, 0))                                            \
     CALL(solve_reserved, solve_with(sizeof(gpumem_plan_solve_options), 0, 1))                                          \
@@ -187,6 +188,13 @@ static gpumem_status solve_with(uint32_t size, int32_t effort, uint32_t reserved
     options.size = size;
     options.effort = effort;
     options.reserved = reserved;
+    return gpumem_plan_solve(plan, &options);
+}
+
+static gpumem_status solve_on(uint32_t threads) {
+    gpumem_plan_solve_options options;
+    GPUMEM_INIT(&options);
+    options.threads = threads;
     return gpumem_plan_solve(plan, &options);
 }
 

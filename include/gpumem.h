@@ -50,6 +50,10 @@
  * zombie           The old addresses of memory that has moved, kept until no work can use them.
  * stitch           To meet a request by moving free extents to one range of addresses; nothing is copied.
  * trim             To give free physical memory back to the device.
+ * plan             Buffers, or a graph of values and operations, laid out ahead of a run.
+ * arena            Of a plan: a run of bytes that its buffers are laid out in, and that becomes one allocation.
+ * step             Of a plan: a position in the execution order.
+ * live             Of a buffer in a plan: at the steps at which it holds something.
  *
  * DELIBERATELY NOT HERE
  *
@@ -920,13 +924,14 @@ gpumem_status gpumem_plan_resize(gpumem_plan plan, uint32_t id, uint64_t bytes);
 // Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_add_buffer.
 gpumem_status gpumem_plan_add_value(gpumem_plan plan, const gpumem_plan_buffer_options *opts, uint32_t *out);
 
-// Adds an operation that reads inputs and writes outputs. It runs after those added before it.
+// Adds an operation that reads inputs and writes outputs. It runs after those added before it. A value that is both is
+// updated: read, and left with other contents.
 //
 // name is for reports, UTF-8, copied, and may be NULL. The arrays hold ids of values and may be NULL when their count
 // is 0; they are read and not kept. out may be NULL; it receives the operation's number: operations are counted on
 // their own, from 0.
-// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, or a value that another operation writes or that can not
-// be written.
+// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, an output that comes twice, and one that another operation
+// produces already. Whether each value is written before it is read is seen when the plan is solved.
 gpumem_status gpumem_plan_add_op(gpumem_plan plan,
                                  const char *name,
                                  const uint32_t *inputs,
@@ -945,11 +950,16 @@ gpumem_status gpumem_plan_set_order(gpumem_plan plan, const uint32_t *ops, size_
 // Makes a value a view: child is the bytes of parent from offset on, as many as child has. It gets no slot of its own,
 // and whoever reads it reads its parent, which may be a view itself.
 //
-// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be one of itself, or it
-// passes the end of its parent.
-gpumem_status gpumem_plan_view(gpumem_plan plan, uint32_t child, uint32_t parent, uint64_t offset);
+// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be one of itself, was added
+// with a place, a guard or a live range of its own, or passes the end of its parent. Whether kinds, arenas and
+// alignments agree with those of the parent is seen when the plan is solved.
+gpumem_status gpumem_plan_view(gpumem_plan plan,
+                               uint32_t child,
+                               uint32_t parent,
+                               uint64_t offset);
 
-// Allows an operation to write output over input. The plan makes use of it where input dies there and output fits.
+// Allows an operation to write output over input, byte for byte from the first. The plan makes use of it where input
+// dies there and output fits: then both have the same offset.
 //
 // Errors: GPUMEM_ERROR_INVALID when op does not exist, does not read input or does not write output.
 gpumem_status gpumem_plan_in_place(gpumem_plan plan, uint32_t op, uint32_t input, uint32_t output);
@@ -1027,7 +1037,7 @@ typedef struct gpumem_plan_solve_options {
     int32_t effort;
     // Search up to this long, and longer than the effort alone would, milliseconds. 0: as long as the effort takes.
     uint64_t time_limit_ms;
-    // Threads to search with, a count; 0 and 1 search on the caller's.
+    // Threads to search with, a count up to 256; 0 and 1 search on the caller's.
     uint32_t threads;
     // Must be 0.
     uint32_t reserved;

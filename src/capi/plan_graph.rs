@@ -48,13 +48,14 @@ pub unsafe extern "C" fn gpumem_plan_add_value(
     })
 }
 
-/// Adds an operation that reads inputs and writes outputs. It runs after those added before it.
+/// Adds an operation that reads inputs and writes outputs. It runs after those added before it. A value that is both is
+/// updated: read, and left with other contents.
 ///
 /// name is for reports, UTF-8, copied, and may be NULL. The arrays hold ids of values and may be NULL when their count
 /// is 0; they are read and not kept. out may be NULL; it receives the operation's number: operations are counted on
 /// their own, from 0.
-/// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, or a value that another operation writes or that can not
-/// be written.
+/// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, an output that comes twice, and one that another operation
+/// produces already. Whether each value is written before it is read is seen when the plan is solved.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_add_op(
     plan: gpumem_plan,
@@ -98,14 +99,16 @@ pub unsafe extern "C" fn gpumem_plan_set_order(plan: gpumem_plan, ops: *const u3
 /// Makes a value a view: child is the bytes of parent from offset on, as many as child has. It gets no slot of its own,
 /// and whoever reads it reads its parent, which may be a view itself.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be one of itself, or it
-/// passes the end of its parent.
+/// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be one of itself, was added
+/// with a place, a guard or a live range of its own, or passes the end of its parent. Whether kinds, arenas and
+/// alignments agree with those of the parent is seen when the plan is solved.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_view(plan: gpumem_plan, child: u32, parent: u32, offset: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.view(ValueId(child), ValueId(parent), offset)))
 }
 
-/// Allows an operation to write output over input. The plan makes use of it where input dies there and output fits.
+/// Allows an operation to write output over input, byte for byte from the first. The plan makes use of it where input
+/// dies there and output fits: then both have the same offset.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when op does not exist, does not read input or does not write output.
 #[no_mangle]

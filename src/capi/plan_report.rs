@@ -10,7 +10,7 @@ use super::plan_state::{array, with, Solved};
 use super::text;
 use super::types::not_null;
 use crate::base::{Error, Result};
-use crate::plan::{critical, verify_slots, Lowered, Placement, Slot};
+use crate::plan::{verify_slots, Lowered, Placement, Slot};
 use std::ffi::c_char;
 
 /// The layout as text: the sizes, and a line per slot in the order of offsets.
@@ -75,9 +75,7 @@ pub unsafe extern "C" fn gpumem_plan_critical(
             not_null(ids, "ids")?;
         }
         let solved = with(plan, |state| state.solved().cloned())?;
-        let (_, buffers) = critical(&solved.lowered.problem);
-        let mut live: Vec<u32> = buffers.into_iter().filter_map(|b| solved.lowered.value_of(b)).map(|v| v.0).collect();
-        live.sort_unstable();
+        let live = &solved.critical().values;
         for (i, id) in live.iter().take(cap).enumerate() {
             // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
             unsafe { ids.add(i).write(*id) };

@@ -11,7 +11,7 @@ use super::plan::gpumem_plan;
 use super::plan_state::{get, with, Answer, Solved, State};
 use super::types::not_null;
 use crate::base::{Error, Result, Status};
-use crate::plan::{critical, solve, verify, Effort, Layout, LayoutStatus, Problem, Slot, SolveOptions, ValueId};
+use crate::plan::{solve, verify, Effort, Layout, LayoutStatus, Problem, Slot, SolveOptions, ValueId};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct gpumem_plan_solve_options {
     pub effort: i32,
     /// Search up to this long, and longer than the effort alone would, milliseconds. 0: as long as the effort takes.
     pub time_limit_ms: u64,
-    /// Threads to search with, a count; 0 and 1 search on the caller's.
+    /// Threads to search with, a count up to 256; 0 and 1 search on the caller's.
     pub threads: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -150,7 +150,8 @@ pub unsafe extern "C" fn gpumem_plan_summary_get(plan: gpumem_plan, out: *mut gp
     guard(|| {
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         unsafe { options::check_output(out) }?;
-        let value = with(plan, |state| Ok(summary(state, state.solved()?)))?;
+        let solved = with(plan, |state| state.solved().cloned())?;
+        let value = summary(&solved);
         // SAFETY: as above.
         unsafe { options::write(out, &value) }
     })
@@ -248,6 +249,9 @@ pub unsafe extern "C" fn gpumem_plan_offsets(
     })
 }
 
+/// Most threads of one search.
+const MOST_THREADS: u32 = 256;
+
 /// Longer limits count as this: a clock may not reach further.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -264,6 +268,12 @@ fn options_of(o: &gpumem_plan_solve_options) -> Result<SolveOptions<'static>> {
     if o.reserved != 0 {
         return Err(Error::invalid(format!("gpumem_plan_solve_options.reserved is {}; it must be 0", o.reserved)));
     }
+    if o.threads > MOST_THREADS {
+        return Err(Error::invalid(format!(
+            "gpumem_plan_solve_options.threads is {}; {MOST_THREADS} are the most, and more than there are cores do not help",
+            o.threads
+        )));
+    }
     let time_limit = (o.time_limit_ms != 0).then(|| Duration::from_millis(o.time_limit_ms).min(LONGEST));
     Ok(SolveOptions { effort, time_limit, threads: o.threads, cancel: None })
 }
@@ -274,7 +284,7 @@ fn run(state: &mut State, options: &SolveOptions<'_>, cancel: &AtomicBool) -> Re
     verify(&lowered.problem, &layout)
         .map_err(|e| Error::internal(format!("the solver gave a wrong layout, which is a bug: {}", e.message)))?;
     let refused = refusal(&lowered.problem, &layout);
-    state.answer = Answer::Solved(Arc::new(Solved { lowered, layout }));
+    state.answer = Answer::Solved(Arc::new(Solved::new(lowered, layout, state.graph.op_count())));
     refused.map_or(Ok(()), Err)
 }
 
@@ -317,9 +327,8 @@ fn limits(problem: &Problem) -> String {
     }
 }
 
-fn summary(state: &State, solved: &Solved) -> gpumem_plan_summary {
-    let Solved { lowered, layout } = solved;
-    let (critical_step, _) = critical(&lowered.problem);
+fn summary(solved: &Solved) -> gpumem_plan_summary {
+    let (lowered, layout) = (&solved.lowered, &solved.layout);
     gpumem_plan_summary {
         size: 0,
         status: layout.status as i32,
@@ -329,11 +338,11 @@ fn summary(state: &State, solved: &Solved) -> gpumem_plan_summary {
         saved: layout.saved(),
         gap: layout.gap(),
         seconds: layout.elapsed.as_secs_f64(),
-        critical_step,
+        critical_step: solved.critical().step,
         steps: lowered.end,
         slots: layout.slots.iter().flatten().count() as u64,
         values: lowered.placements.len() as u64,
-        operations: state.graph.op_count() as u64,
+        operations: solved.operations as u64,
         arenas: lowered.problem.arenas().len() as u32,
         interrupted: layout.interrupted.into(),
     }

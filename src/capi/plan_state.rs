@@ -6,10 +6,10 @@ use super::types::not_null;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::plan::problem::MAX_BUFFERS;
-use crate::plan::{ArenaUse, Graph, Interval, Layout, LayoutStatus, Lowered, Placement, Slot};
+use crate::plan::{critical, ArenaUse, Graph, Interval, Layout, LayoutStatus, Lowered, Placement, Slot, Step};
 use std::ffi::{c_char, CStr};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Every plan of the process.
 pub(super) static PLANS: Handles<Plan> = Handles::new(b'P', "gpumem_plan");
@@ -46,6 +46,17 @@ pub(super) enum Answer {
 pub(super) struct Solved {
     pub lowered: Lowered,
     pub layout: Layout,
+    /// Operations of the graph.
+    pub operations: usize,
+    /// Found when it is asked for.
+    critical: OnceLock<Critical>,
+}
+
+/// Where most is live.
+pub(super) struct Critical {
+    pub step: Step,
+    /// The values whose slots are live there, in order.
+    pub values: Vec<u32>,
 }
 
 impl Plan {
@@ -121,6 +132,21 @@ impl State {
 }
 
 impl Solved {
+    pub(super) fn new(lowered: Lowered, layout: Layout, operations: usize) -> Solved {
+        Solved { lowered, layout, operations, critical: OnceLock::new() }
+    }
+
+    /// Where most is live.
+    pub(super) fn critical(&self) -> &Critical {
+        self.critical.get_or_init(|| {
+            let (step, buffers) = critical(&self.lowered.problem);
+            let mut values: Vec<u32> =
+                buffers.into_iter().filter_map(|b| self.lowered.value_of(b)).map(|v| v.0).collect();
+            values.sort_unstable();
+            Critical { step, values }
+        })
+    }
+
     /// What an arena needs.
     pub(super) fn arena(&self, arena: u32) -> Result<ArenaUse> {
         let arenas = &self.layout.arenas;

@@ -34,6 +34,7 @@ impl Seen {
         let pairs: Vec<_> = ops.iter().flat_map(|&o| lowered.taken_in_place(o)).collect();
         for &(input, output) in &pairs {
             assert_eq!(lowered.took_over(output), Some(input));
+            assert_eq!(lowered.placements[input.index()], lowered.placements[output.index()], "{program:#?}");
             let (root, offset) = program.root(input.index());
             self.chains += u64::from(lowered.took_over(ids[root]).is_some());
             self.taken_at_offset += u64::from(offset > 0);

@@ -20,9 +20,10 @@ pub enum LayoutStatus {
     Optimal = 0,
     /// Right, and perhaps not the smallest.
     Feasible = 1,
-    /// No layout fits the capacity: proved.
+    /// No layout fits the capacities, or fixed offsets contradict each other, a reserved range or the unit: proved.
     Infeasible = 2,
-    /// None that fits the capacity was found with the effort, in the time or until cancelled; there may be one.
+    /// None that fits the capacities was found with the effort, in the time or until cancelled; there may be one. Not
+    /// used when the lower bound is above all capacities together: that is proved.
     OutOfTime = 3,
 }
 
@@ -41,26 +42,35 @@ impl LayoutStatus {
 /// What one arena needs, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaUse {
-    /// The end of its highest buffer, guard included, or reserved range. 0 when nothing is in it.
+    /// The end of its highest buffer, guard included, or reserved range, whichever is higher. What never occupies a
+    /// byte does not count: buffers and ranges that are empty or live at no step. 0 when nothing is in it.
     pub size: u64,
-    /// No layout of the buffers that are in it can be smaller.
+    /// No layout of the buffers that are in it can be smaller: at most the bound of [`Layout::lower_bound`] for those
+    /// buffers and this arena alone.
     pub lower_bound: u64,
 }
 
 /// A slot for every buffer.
 ///
 /// `size == Σ arenas.size`, `lower_bound ≤ size` when there are slots, and `status == Optimal` when they are equal.
+/// [`verify`](super::verify()) checks what is said here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// By buffer. `None` for buffers of a kind left out, and for all when `status` is `Infeasible` or `OutOfTime`.
     pub slots: Vec<Option<Slot>>,
     /// By arena.
     pub arenas: Vec<ArenaUse>,
-    /// Bytes of all arenas together. Without slots, of the smallest layout found that ignores the capacity.
+    /// Bytes of all arenas together. Without slots, of the smallest layout found that ignores the capacities, or 0 if
+    /// none was made.
     pub size: u64,
-    /// The largest sum of what is live at one step, bytes: no layout can be smaller.
+    /// No layout can be smaller, bytes. At least the largest sum of what is live at one step in all arenas together:
+    /// buffers with their guards, and the bytes that reserved ranges cover. At most what else follows from sums: by
+    /// arena, of the buffers that can be nowhere else, the same sum, the highest end of a fixed buffer or reserved
+    /// range, and without reuse all of them side by side. Padding for alignment is not counted, nor what a search
+    /// proved: `Optimal` says that.
     pub lower_bound: u64,
-    /// What the buffers would take side by side, guards included, bytes.
+    /// What the buffers that occupy bytes and are not left out would take side by side, guards included and padding
+    /// for alignment not, bytes.
     pub total_unshared: u64,
     /// How good it is.
     pub status: LayoutStatus,

@@ -1,1 +1,245 @@
-//! (being written)
+//! A layout as text: a report for people and scripts, and CSV.
+//!
+//! Both are the same for the same problem and layout: they hold no times and no paths.
+
+use super::layout::{Layout, LayoutStatus};
+use super::problem::{Buffer, BufferId, Place, Problem, Step};
+use std::collections::HashSet;
+use std::fmt::Write;
+
+/// The first step at which most bytes are live, and the buffers live there, in order of adding.
+///
+/// Guards count; kinds left out, reserved ranges and steps in gaps do not. Without reuse every buffer keeps its bytes from
+/// the first step on, so all of them are returned. `(0, [])` when nothing occupies anything.
+pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
+    let mut peak = (0, 0);
+    for (step, bytes) in live_curve(problem) {
+        if bytes > peak.1 {
+            peak = (step, bytes);
+        }
+    }
+    let (step, bytes) = peak;
+    if bytes == 0 {
+        return (0, Vec::new());
+    }
+    let live = |b: &Buffer| !problem.reuse() || b.live().any(|i| i.lower <= step && step < i.upper);
+    (step, placed(problem).filter(|(_, b)| live(b)).map(|(id, _)| id).collect())
+}
+
+/// The bytes live at [`critical`]'s step. Arenas need this together, at least; more than 2^64 counts as that.
+pub fn peak_bytes(problem: &Problem) -> u64 {
+    let peak = live_curve(problem).into_iter().map(|(_, bytes)| bytes).max().unwrap_or(0);
+    u64::try_from(peak).unwrap_or(u64::MAX)
+}
+
+/// Buffers that occupy bytes of an arena.
+fn placed(problem: &Problem) -> impl Iterator<Item = (BufferId, &Buffer)> {
+    let ids = (0u32..).map(BufferId);
+    ids.zip(problem.buffers()).filter(|(_, b)| b.occupies() && !problem.left_out().contains(b.kind))
+}
+
+/// Bytes live, as `(from this step on, bytes)` in order of steps; ends with 0 bytes unless it is empty.
+pub(super) fn live_curve(problem: &Problem) -> Vec<(Step, u128)> {
+    // One list of both ends: bytes that come, as they are, and bytes that go, negative.
+    let mut changes: Vec<(Step, i64)> = Vec::new();
+    for (_, b) in placed(problem) {
+        // At most 2^62 by the checks of `Problem::add`.
+        let bytes = i64::try_from(b.extent()).unwrap_or(i64::MAX);
+        if problem.reuse() {
+            changes.extend(b.live().flat_map(|i| [(i.lower, bytes), (i.upper, -bytes)]));
+        } else {
+            changes.extend([(b.lower, bytes), (b.upper, -bytes)]);
+        }
+    }
+    changes.sort_unstable_by_key(|&(step, _)| step);
+    if !problem.reuse() {
+        let ends = changes.first().zip(changes.last()).map(|(a, z)| (a.0, z.0));
+        let all = placed(problem).map(|(_, b)| u128::from(b.extent())).sum();
+        return ends.map(|(first, last)| vec![(first, all), (last, 0)]).unwrap_or_default();
+    }
+    let mut curve: Vec<(Step, u128)> = Vec::new();
+    let mut live = 0u128;
+    for run in changes.chunk_by(|a, b| a.0 == b.0) {
+        let change: i128 = run.iter().map(|&(_, bytes)| i128::from(bytes)).sum();
+        // What goes has come before: the sum is never negative.
+        live = live.saturating_add_signed(change);
+        if change != 0 {
+            curve.extend(run.first().map(|&(step, _)| (step, live)));
+        }
+    }
+    curve
+}
+
+/// The layout as text, one line per buffer.
+///
+/// Lines that begin with `#` are about the whole: the first has `key=value` pairs, bytes but for `status` and `gap` (above
+/// the lower bound, as a share of it). The others have columns separated by tabs, named by the last `#` line before them:
+/// offset, size, id (the position in the problem), name (`-` without one; backslashes and control characters escaped)
+/// and the half-open ranges of steps at which it is live, `lower-upper`, separated by blanks; with several arenas also the
+/// arena. Sorted by arena, offset, id. Buffers without a slot are counted and not listed.
+pub fn report(problem: &Problem, layout: &Layout) -> String {
+    let several = problem.arenas().len() > 1;
+    let mut text = String::new();
+    let out = &mut text;
+    line(
+        out,
+        format_args!(
+            "# arena_size={} lower_bound={} total_unshared={} saved={} status={} gap={:.6}",
+            layout.size,
+            layout.lower_bound,
+            layout.total_unshared,
+            layout.saved(),
+            layout.status.name(),
+            layout.gap()
+        ),
+    );
+    let mut rows: Vec<_> = (0u32..)
+        .map(BufferId)
+        .zip(problem.buffers())
+        .filter_map(|(id, b)| layout.slot(id).map(|slot| (slot.arena, slot.offset, id, b)))
+        .collect();
+    rows.sort_unstable_by_key(|&(arena, offset, id, _)| (arena, offset, id));
+    let (step, live) = critical(problem);
+    line(
+        out,
+        format_args!(
+            "# buffers={} placed={} critical_step={step} critical_buffers={} critical_bytes={}",
+            problem.buffers().len(),
+            rows.len(),
+            live.len(),
+            peak_bytes(problem)
+        ),
+    );
+    for (i, arena) in problem.arenas().iter().enumerate() {
+        let used = layout.arenas.get(i).copied().unwrap_or_default();
+        if several || arena.capacity.is_some() {
+            let capacity = arena.capacity.map_or("none".to_string(), |c| c.to_string());
+            let _ = write!(out, "# arena={i} size={} lower_bound={} capacity={capacity}", used.size, used.lower_bound);
+            line(out, format_args!(" name={}", name_field(arena.name.as_deref())));
+        }
+    }
+    if matches!(layout.status, LayoutStatus::Infeasible | LayoutStatus::OutOfTime) {
+        line(out, format_args!("# no layout within the capacity; arena_size is that of the smallest found without it"));
+    }
+    line(out, format_args!("# offset\tsize\tid\tname\tlive{}", if several { "\tarena" } else { "" }));
+    for (arena, offset, id, b) in rows {
+        let _ = write!(out, "{offset}\t{}\t{id}\t{}\t", b.size, name_field(b.name.as_deref()));
+        ranges(out, b);
+        if several {
+            let _ = write!(out, "\t{arena}");
+        }
+        out.push('\n');
+    }
+    text
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // A String takes whatever it is given.
+    let _ = out.write_fmt(text);
+    out.push('\n');
+}
+
+/// `lower-upper` of each live range; of the whole when it is live at no step.
+fn ranges(out: &mut String, b: &Buffer) {
+    let mut between = "";
+    for i in b.live() {
+        let _ = write!(out, "{between}{}-{}", i.lower, i.upper);
+        between = " ";
+    }
+    if between.is_empty() {
+        let _ = write!(out, "{}-{}", b.lower, b.upper);
+    }
+}
+
+/// A name in one column of one line: `-` stands for none.
+fn name_field(name: Option<&str>) -> String {
+    let mut field = String::new();
+    match name {
+        None => field.push('-'),
+        Some("-") => field.push_str("\\-"),
+        Some(name) => {
+            for c in name.chars() {
+                if c == '\\' || c.is_control() {
+                    field.extend(c.escape_default());
+                } else {
+                    field.push(c);
+                }
+            }
+        }
+    }
+    field
+}
+
+/// The problem and its layout as CSV with a header, one record per buffer in order of adding.
+///
+/// Columns `id,lower,upper,size`, then `alignment`, `guard`, `hint` (the preferred offset) and `gaps` where some buffer
+/// has one, then `offset`, and `arena` when there are several. `id` is the name when every buffer has one of its own; else
+/// the position, and names are in a column `name`. `gaps` are half-open, `lower-upper`, separated by blanks. A buffer
+/// without a slot has an empty offset. `gpumem plan` reads it.
+pub fn csv(problem: &Problem, layout: &Layout) -> String {
+    let buffers = problem.buffers();
+    let mut names = HashSet::new();
+    let names_are_ids = buffers.iter().all(|b| b.name.as_deref().is_some_and(|n| !n.is_empty() && names.insert(n)));
+    let any = |has: fn(&Buffer) -> bool| buffers.iter().any(has);
+    let named = !names_are_ids && any(|b| b.name.is_some());
+    let alignment = any(|b| b.alignment != 1);
+    let guard = any(|b| b.guard != 0);
+    let hint = any(|b| matches!(b.place, Place::Preferred(_)));
+    let gaps = any(|b| !b.gaps.is_empty());
+    let several = problem.arenas().len() > 1;
+
+    let mut text = "id,lower,upper,size".to_string();
+    let optional = [(named, ",name"), (alignment, ",alignment"), (guard, ",guard"), (hint, ",hint"), (gaps, ",gaps")];
+    text.extend(optional.iter().filter(|(present, _)| *present).map(|&(_, column)| column));
+    text.push_str(if several { ",offset,arena\n" } else { ",offset\n" });
+    let out = &mut text;
+    for (id, b) in (0u32..).map(BufferId).zip(buffers) {
+        match &b.name {
+            Some(name) if names_are_ids => csv_field(out, name),
+            _ => out.push_str(&id.to_string()),
+        }
+        let _ = write!(out, ",{},{},{}", b.lower, b.upper, b.size);
+        if named {
+            out.push(',');
+            csv_field(out, b.name.as_deref().unwrap_or_default());
+        }
+        if alignment {
+            let _ = write!(out, ",{}", b.alignment);
+        }
+        if guard {
+            let _ = write!(out, ",{}", b.guard);
+        }
+        if hint {
+            out.push(',');
+            if let Place::Preferred(at) = b.place {
+                let _ = write!(out, "{at}");
+            }
+        }
+        if gaps {
+            for (i, gap) in b.gaps.iter().enumerate() {
+                let _ = write!(out, "{}{}-{}", if i == 0 { "," } else { " " }, gap.lower, gap.upper);
+            }
+            if b.gaps.is_empty() {
+                out.push(',');
+            }
+        }
+        let _ = match layout.slot(id) {
+            Some(slot) if several => write!(out, ",{},{}", slot.offset, slot.arena),
+            Some(slot) => write!(out, ",{}", slot.offset),
+            None => write!(out, ",{}", if several { "," } else { "" }),
+        };
+        out.push('\n');
+    }
+    text
+}
+
+/// A field of CSV, quoted where it must be. Blanks at an end are quoted too: many readers would trim them.
+fn csv_field(out: &mut String, text: &str) {
+    if text.contains([',', '"', '\n', '\r']) || text.trim() != text {
+        out.push('"');
+        out.push_str(&text.replace('"', "\"\""));
+        out.push('"');
+    } else {
+        out.push_str(text);
+    }
+}

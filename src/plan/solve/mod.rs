@@ -1,8 +1,20 @@
 //! The solver.
 
+mod budget;
+mod first_fit;
+mod glue;
+mod instance;
+mod niche;
+mod order;
+mod part;
+mod repair;
+mod skyline;
+
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
-use super::problem::Problem;
-use crate::base::Result;
+use super::problem::{Buffer, Problem};
+use crate::base::{Error, Result};
+use budget::Budget;
+use instance::{Instance, Item, Sections};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -31,25 +43,46 @@ pub struct SolveOptions<'a> {
 
 /// Lays the buffers of `problem` out.
 pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
-    let _ = options;
     let start = Instant::now();
-    // Placeholder until the solver is in: every buffer its own bytes.
-    let mut end = 0u64;
-    let mut slots = Vec::with_capacity(problem.buffers().len());
-    for b in problem.buffers() {
-        let unit = b.alignment.max(problem.unit());
-        let offset = end.next_multiple_of(unit);
-        slots.push((!problem.left_out().contains(b.kind)).then_some(Slot { arena: 0, offset }));
-        end = offset + b.extent();
+    let ids: Vec<u32> = (0..problem.buffers().len() as u32).filter(|&i| { let b = &problem.buffers()[i as usize]; !problem.left_out().contains(b.kind) && b.occupies() }).collect();
+    let bufs: Vec<&Buffer> = ids.iter().map(|&i| &problem.buffers()[i as usize]).collect();
+    let sections = Sections::new(bufs.iter().map(|b| (b.lower, b.upper)));
+    let grain = bufs.iter().fold(0, |g, b| gcd(g, b.extent())).max(1);
+    let mut instance = Instance { items: vec![], totals: vec![0; sections.len()], floors: vec![0; sections.len()] };
+    let mut diff = vec![0u64; sections.len() + 1];
+    for b in &bufs {
+        let (from, to) = sections.of(b.lower, b.upper);
+        let size = b.extent() / grain;
+        instance.items.push(Item { from, to, size, align: 1 });
+        diff[from as usize] = diff[from as usize].wrapping_add(size);
+        diff[to as usize] = diff[to as usize].wrapping_sub(size);
     }
+    let mut sum = 0u64;
+    for k in 0..sections.len() { sum = sum.wrapping_add(diff[k]); instance.totals[k] = sum; }
+    let goal = problem.arenas()[0].capacity.map_or(0, |c| c / grain);
+    let mut budget = Budget::new(std::env::var("NODES").map_or(1_000_000, |x| x.parse().unwrap()), options.time_limit.map(|t| start + t), options.cancel);
+    let best = part::lay_out(&instance, goal, options.effort != Effort::Fast, &mut budget);
+    let mut slots = vec![Some(Slot { arena: 0, offset: 0 }); problem.buffers().len()];
+    for (k, &i) in ids.iter().enumerate() { slots[i as usize] = Some(Slot { arena: 0, offset: best.offsets[k] * grain }); }
+    let size = best.size * grain;
+    let lb = instance.bound() * grain;
+    let _ = Error::internal("");
     Ok(Layout {
         slots,
-        arenas: vec![ArenaUse { size: end, lower_bound: end }],
-        size: end,
-        lower_bound: 0,
-        total_unshared: end,
-        status: LayoutStatus::Feasible,
-        interrupted: false,
+        arenas: vec![ArenaUse { size, lower_bound: lb }],
+        size,
+        lower_bound: lb,
+        total_unshared: 0,
+        status: if best.size <= best.bound { LayoutStatus::Optimal } else { LayoutStatus::Feasible },
+        interrupted: budget.interrupted(),
         elapsed: start.elapsed(),
     })
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        a
+    } else {
+        gcd(b, a % b)
+    }
 }

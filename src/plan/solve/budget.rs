@@ -1,0 +1,61 @@
+//! How long a search may go on: steps, so that the result does not depend on the machine; and a clock and a flag, for
+//! callers that cannot wait.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Steps between two looks at the clock and the flag: some tens of microseconds.
+const LOOK_EVERY: u64 = 64;
+
+/// What is left of the effort. One step is one node of the search or the placement of one buffer, about 1 µs.
+pub(super) struct Budget<'a> {
+    left: u64,
+    until_look: u64,
+    deadline: Option<Instant>,
+    cancel: Option<&'a AtomicBool>,
+    interrupted: bool,
+}
+
+impl<'a> Budget<'a> {
+    pub(super) fn new(steps: u64, deadline: Option<Instant>, cancel: Option<&'a AtomicBool>) -> Budget<'a> {
+        // A flag that is set already, or a deadline that has passed, is seen before the first step.
+        let mut budget = Budget { left: steps, until_look: 0, deadline, cancel, interrupted: false };
+        budget.look();
+        budget
+    }
+
+    /// Takes `steps`; whether there is something left to go on with.
+    #[inline]
+    pub(super) fn take(&mut self, steps: u64) -> bool {
+        self.left = self.left.saturating_sub(steps);
+        self.until_look = self.until_look.saturating_sub(steps);
+        if self.until_look == 0 {
+            self.look();
+        }
+        self.left > 0
+    }
+
+    /// Whether nothing is left.
+    pub(super) fn spent(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Steps left.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Whether clock or flag ended it, so that another run of the same problem may go further.
+    pub(super) fn interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    fn look(&mut self) {
+        self.until_look = LOOK_EVERY;
+        let late = self.deadline.is_some_and(|d| Instant::now() >= d);
+        if late || self.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
+            self.interrupted = self.interrupted || self.left > 0;
+            self.left = 0;
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A problem as the solver sees it: items over sections.
+//!
+//! Only steps matter at which some buffer has been born since the last death: what is live at any other step is part of
+//! what is live at one of those. They are the *sections*, numbered from 0, so that empty and repeated steps cost
+//! nothing. Sizes and offsets are divided by their greatest common divisor, the *grain*.
+
+use std::ops::Range;
+
+/// One buffer, or one range of an obstacle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    /// First section covered.
+    pub(super) from: u32,
+    /// First section after it.
+    pub(super) to: u32,
+    /// Grains, guard included.
+    pub(super) size: u64,
+    /// The offset is a multiple of this, in grains.
+    pub(super) align: u64,
+}
+
+/// Items that have to do with one another.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Instance {
+    pub(super) items: Vec<Item>,
+    /// Per section, the sum of the sizes of what covers it, grains.
+    pub(super) totals: Vec<u64>,
+    /// Per section, the height below which nothing can be placed, grains.
+    pub(super) floors: Vec<u64>,
+}
+
+impl Instance {
+    /// An instance of these items, whose `from` and `to` may be any steps: sections are found anew.
+    pub(super) fn from_ranges(mut items: Vec<Item>) -> Instance {
+        let sections = Sections::new(items.iter().map(|i| (u64::from(i.from), u64::from(i.to))));
+        for item in &mut items {
+            (item.from, item.to) = sections.of(u64::from(item.from), u64::from(item.to));
+        }
+        let totals = totals(&items, sections.len());
+        let floors = vec![0; totals.len()];
+        Instance { items, totals, floors }
+    }
+
+    /// The end of the highest item at these offsets.
+    pub(super) fn top(&self, offsets: &[u64]) -> u64 {
+        self.items.iter().zip(offsets).map(|(item, at)| at + item.size).max().unwrap_or(0)
+    }
+
+    /// An instance of the items `free` alone, on top of those for which `placed` says where they are.
+    pub(super) fn above(&self, free: &[u32], placed: impl Fn(u32) -> Option<u64>) -> Instance {
+        let mut items: Vec<Item> = free.iter().map(|&i| self.items[i as usize]).collect();
+        // Every boundary counts here, since floors differ between sections that are covered by the same items.
+        let mut bounds: Vec<u32> = items.iter().flat_map(|i| [i.from, i.to]).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let at = |section: u32| bounds.partition_point(|&b| b < section) as u32;
+        let mut heights = Heights::new(bounds.len().saturating_sub(1));
+        for (i, item) in self.items.iter().enumerate() {
+            if let Some(offset) = placed(i as u32) {
+                // Of a section that it covers in part, all counts.
+                let from = bounds.partition_point(|&b| b <= item.from).saturating_sub(1);
+                heights.raise(from..at(item.to) as usize, offset + item.size);
+            }
+        }
+        let floors = heights.finish();
+        for item in &mut items {
+            (item.from, item.to) = (at(item.from), at(item.to));
+        }
+        let totals = totals(&items, floors.len());
+        Instance { items, totals, floors }
+    }
+
+    /// The largest sum of sizes that cover one section: no layout is smaller.
+    pub(super) fn bound(&self) -> u64 {
+        self.totals.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Per item, the largest total of the sections it covers.
+    pub(super) fn pressure(&self) -> Vec<u64> {
+        let peaks = RangeMax::new(&self.totals);
+        self.items.iter().map(|i| peaks.max(i.from as usize..i.to as usize)).collect()
+    }
+}
+
+/// Per section, the sum of the sizes of the items that cover it.
+pub(super) fn totals(items: &[Item], sections: usize) -> Vec<u64> {
+    // Differences from section to section; they may be negative, their sums are not.
+    let mut totals = vec![0u64; sections + 1];
+    for item in items {
+        let (from, to) = (item.from as usize, item.to as usize);
+        totals[from] = totals[from].wrapping_add(item.size);
+        totals[to] = totals[to].wrapping_sub(item.size);
+    }
+    let mut sum = 0u64;
+    for total in &mut totals {
+        sum = sum.wrapping_add(*total);
+        *total = sum;
+    }
+    totals.truncate(sections);
+    totals
+}
+
+/// Largest value of a range in constant time: maxima of all ranges whose length is a power of two.
+pub(super) struct RangeMax {
+    levels: Vec<Vec<u64>>,
+}
+
+impl RangeMax {
+    pub(super) fn new(values: &[u64]) -> RangeMax {
+        let mut levels = vec![values.to_vec()];
+        let mut half = 1;
+        while 2 * half <= values.len() {
+            let below = &levels[levels.len() - 1];
+            let level = (0..=values.len() - 2 * half).map(|i| below[i].max(below[i + half])).collect();
+            levels.push(level);
+            half *= 2;
+        }
+        RangeMax { levels }
+    }
+
+    /// The largest value in `range`, which is not empty.
+    pub(super) fn max(&self, range: Range<usize>) -> u64 {
+        let level = range.len().ilog2() as usize;
+        let row = &self.levels[level];
+        row[range.start].max(row[range.end - (1 << level)])
+    }
+}
+
+/// The largest value given for each index, when values are given for ranges: a tree whose nodes hold what was given
+/// for all below them.
+struct Heights {
+    len: usize,
+    leaves: usize,
+    nodes: Vec<u64>,
+}
+
+impl Heights {
+    fn new(len: usize) -> Heights {
+        let leaves = len.next_power_of_two();
+        Heights { len, leaves, nodes: vec![0; 2 * leaves] }
+    }
+
+    /// Makes every value in `range`, as far as it exists, at least `height`.
+    fn raise(&mut self, range: Range<usize>, height: u64) {
+        let (mut from, mut to) = (range.start + self.leaves, range.end.min(self.len) + self.leaves);
+        while from < to {
+            if from % 2 == 1 {
+                self.nodes[from] = self.nodes[from].max(height);
+                from += 1;
+            }
+            if to % 2 == 1 {
+                to -= 1;
+                self.nodes[to] = self.nodes[to].max(height);
+            }
+            from /= 2;
+            to /= 2;
+        }
+    }
+
+    fn finish(mut self) -> Vec<u64> {
+        for k in 2..self.nodes.len() {
+            self.nodes[k] = self.nodes[k].max(self.nodes[k / 2]);
+        }
+        self.nodes[self.leaves..self.leaves + self.len].to_vec()
+    }
+}
+
+/// Maps ranges of steps to ranges of sections.
+pub(super) struct Sections {
+    /// The steps at which something is born or dies, sorted.
+    steps: Vec<u64>,
+    /// For each of them, how many sections lie before it.
+    before: Vec<u32>,
+}
+
+impl Sections {
+    /// Finds the sections of these live ranges, none of them empty.
+    pub(super) fn new(ranges: impl Iterator<Item = (u64, u64)> + Clone) -> Sections {
+        let mut events: Vec<u64> = ranges.clone().flat_map(|(a, b)| [a, b]).collect();
+        events.sort_unstable();
+        events.dedup();
+        let index = |step: u64| events.binary_search(&step).unwrap_or_else(|i| i);
+        let mut born = vec![false; events.len()];
+        let mut dies = vec![false; events.len()];
+        for (a, b) in ranges {
+            born[index(a)] = true;
+            dies[index(b)] = true;
+        }
+        // A section ends at a death that follows a birth.
+        let mut before = Vec::with_capacity(events.len());
+        let mut count = 0;
+        let mut growing = false;
+        for i in 0..events.len() {
+            if dies[i] && growing {
+                count += 1;
+                growing = false;
+            }
+            before.push(count);
+            growing |= born[i];
+        }
+        Sections { steps: events, before }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.before.last().map_or(0, |&n| n as usize)
+    }
+
+    /// The sections in a range that was among those given.
+    pub(super) fn of(&self, from: u64, to: u64) -> (u32, u32) {
+        let at = |step: u64| {
+            let i = self.steps.binary_search(&step).unwrap_or_else(|i| i);
+            self.before.get(i).copied().unwrap_or(self.len() as u32)
+        };
+        (at(from), at(to))
+    }
+}

@@ -1,0 +1,117 @@
+//! Orders: which item goes first.
+
+use super::instance::Item;
+use super::niche::mix;
+
+/// Which section of all niches is asked next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// The lowest, and there the one with fewest choices.
+    Lowest,
+    /// The one with fewest choices, lower ones first.
+    Fewest,
+    /// The one with fewest choices for the trouble it made so far.
+    Hardest,
+}
+
+/// By what items are ordered, largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Sections, then size.
+    Width,
+    /// Size × sections.
+    Area,
+    /// The fullest of the sections covered, then width, then size.
+    Pressure,
+    /// Size, then sections.
+    Size,
+}
+
+/// How one run of the search goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    pub(super) ask: Ask,
+    pub(super) by: By,
+    /// Seed of the noise on the order; 0 for none.
+    pub(super) noise: u64,
+}
+
+impl Rule {
+    /// How many rules there are without noise.
+    pub(super) const COUNT: u64 = 12;
+
+    /// The rule of the `round`-th restart: every way of asking with every order, the most successful of the measured ones
+    /// first, then all again with noise.
+    pub(super) fn of_round(round: u64) -> Rule {
+        use {Ask::*, By::*};
+        const RULES: [(Ask, By); Rule::COUNT as usize] = [
+            (Fewest, Pressure),
+            (Hardest, Width),
+            (Lowest, Size),
+            (Hardest, Area),
+            (Fewest, Size),
+            (Lowest, Pressure),
+            (Fewest, Width),
+            (Fewest, Area),
+            (Hardest, Size),
+            (Lowest, Area),
+            (Hardest, Pressure),
+            (Lowest, Width),
+        ];
+        let (ask, by) = RULES[(round % Rule::COUNT) as usize];
+        Rule { ask, by, noise: if round < Rule::COUNT { 0 } else { mix(round) | 1 } }
+    }
+
+    /// An order for greedy placement.
+    pub(super) fn greedy(by: By) -> Rule {
+        Rule { ask: Ask::Lowest, by, noise: 0 }
+    }
+
+    /// An order for greedy placement with noise.
+    pub(super) fn noisy(by: By, seed: u64) -> Rule {
+        Rule { ask: Ask::Lowest, by, noise: mix(seed) | 1 }
+    }
+
+    /// How soon to ask a section: the lowest score first.
+    #[inline]
+    pub(super) fn score(&self, choices: f64, floor: u64, capacity: u64, weight: f64) -> f64 {
+        match self.ask {
+            Ask::Lowest => floor as f64 + choices * 1e-3,
+            Ask::Fewest => choices + floor as f64 / (capacity as f64 + 1.0),
+            Ask::Hardest => choices / weight,
+        }
+    }
+}
+
+/// Ranks items by `rule`: `rank[i]` is the position of item `i`, and no two are equal.
+pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<u32>) {
+    let key = |i: u32| {
+        let item = &items[i as usize];
+        let width = f64::from(item.to - item.from);
+        let size = item.size as f64;
+        let pressure = pressure[i as usize] as f64;
+        let (first, second) = match rule.by {
+            By::Width => (width, size),
+            By::Area => (width * size, size),
+            By::Pressure => (pressure, width),
+            By::Size => (size, width),
+        };
+        let noisy = if rule.noise == 0 {
+            first
+        } else {
+            let share = (mix(rule.noise ^ u64::from(i)) >> 11) as f64 / (1u64 << 53) as f64;
+            first * (0.5 + share)
+        };
+        (noisy, second, size)
+    };
+    let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    order.sort_by(|&a, &b| {
+        let (x, y) = (key(a), key(b));
+        y.0.total_cmp(&x.0).then(y.1.total_cmp(&x.1)).then(y.2.total_cmp(&x.2)).then(a.cmp(&b))
+    });
+    rank.clear();
+    rank.resize(items.len(), 0);
+    for (position, &i) in order.iter().enumerate() {
+        rank[i as usize] = position as u32;
+    }
+}

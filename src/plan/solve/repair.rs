@@ -1,0 +1,157 @@
+//! Improves layouts of large instances: takes the top off and searches for a better one.
+//!
+//! A layout that is too high has lost bytes in holes, and only those below its highest items matter. Everything that
+//! starts below some height stays; what it leaves is a skyline, and the items above are laid out on it anew by the
+//! search of [`super::niche`]. The height is chosen so that no more was lost below than the target allows. What was
+//! above it are hundreds of items, where the whole has tens of thousands. Between such repairs, other greedy orders give
+//! other layouts to start from.
+//!
+//! This is large-neighbourhood search (Shaw 1998) with the upper part of the layout as the neighbourhood.
+
+use super::budget::Budget;
+use super::instance::{Instance, Item};
+use super::niche::{Niche, Outcome};
+use super::order::{rank, By, Rule};
+use super::part::Best;
+use super::skyline::Skyline;
+
+/// Most items laid out anew.
+const MOST_FREE: usize = 4_096;
+/// Fewest: what is laid out anew for less cannot go far.
+const FEWEST_FREE: usize = 64;
+/// Items times sections set up in the time of a step of the budget.
+const CELLS_A_STEP: u64 = 300;
+/// Sections whose holes are looked at.
+const MOST_SECTIONS: usize = 8;
+/// Items looked at in the time of a step of the budget.
+const ITEMS_A_STEP: u64 = 4;
+/// Searches over one top.
+const RUNS: u64 = 4;
+/// Orders of the greedy layouts to start from, and how many there are with noise before the best is taken up again.
+const STARTS: [By; 4] = [By::Pressure, By::Size, By::Area, By::Width];
+
+/// Improves `best` until it is within `goal` or the budget is spent.
+pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, budget: &mut Budget<'_>) {
+    let pressure = instance.pressure();
+    let mut skyline = Skyline::new(instance);
+    let mut ranks = Vec::new();
+    let mut round = 0;
+    while best.size > goal && !budget.spent() {
+        // The layout to repair: the best there is, then that of another order.
+        let mut offsets = best.offsets.clone();
+        let mut size = best.size;
+        if round > 0 {
+            rank(&instance.items, &pressure, Rule::noisy(STARTS[round as usize % STARTS.len()], round), &mut ranks);
+            match skyline.place(&ranks, u64::MAX, &mut offsets, budget) {
+                Some(placed) => size = placed,
+                None => break,
+            }
+        }
+        repair(instance, goal, &mut offsets, &mut size, budget);
+        best.take(size, &mut offsets);
+        round += 1;
+    }
+}
+
+/// Lowers a layout as far as laying out its top anew can.
+fn repair(instance: &Instance, goal: u64, offsets: &mut [u64], size: &mut u64, budget: &mut Budget<'_>) {
+    // Straight for the goal; then half as far, until nothing is gained.
+    let mut target = goal;
+    while *size > goal && target < *size && !budget.spent() {
+        if lower(instance, target, offsets, budget) {
+            *size = instance.top(offsets);
+            target = goal;
+        } else {
+            target += (*size - target).div_ceil(2).max(*size / 10_000);
+        }
+    }
+}
+
+/// Tries to bring a layout down to `target`; whether it did.
+fn lower(instance: &Instance, target: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> bool {
+    let Some(cut) = highest_cut(instance, target, offsets) else { return true };
+    budget.take(offsets.len() as u64 / ITEMS_A_STEP);
+    let mut heights: Vec<u64> = offsets.to_vec();
+    heights.sort_unstable_by(|a, b| b.cmp(a));
+    let needed = heights.partition_point(|&at| at >= cut).max(FEWEST_FREE);
+    // With little freedom first: fewer items, more quickly searched.
+    let mut free = needed;
+    while free <= MOST_FREE.min(heights.len()) {
+        if lay_top_out(instance, target, cut.min(heights[free - 1]), offsets, budget) {
+            return true;
+        }
+        if budget.spent() {
+            return false;
+        }
+        free *= 2;
+    }
+    false
+}
+
+/// The height above which everything must be laid out anew for the layout to come down to `target`: below it no
+/// of the fullest sections has lost more than that allows. `None` if the layout is within the target.
+fn highest_cut(instance: &Instance, target: u64, offsets: &[u64]) -> Option<u64> {
+    let over: Vec<usize> = (0..offsets.len()).filter(|&i| offsets[i] + instance.items[i].size > target).collect();
+    // One section under each item that is too high: the fullest, which can afford least.
+    let mut sections: Vec<usize> = over
+        .iter()
+        .filter_map(|&i| {
+            let item = &instance.items[i];
+            (item.from as usize..item.to as usize).max_by_key(|&k| instance.totals[k])
+        })
+        .collect();
+    sections.sort_unstable_by_key(|&k| (std::cmp::Reverse(instance.totals[k]), k));
+    sections.dedup();
+    sections.truncate(MOST_SECTIONS);
+    sections.into_iter().map(|k| cut_of_section(instance, k, target, offsets)).min()
+}
+
+/// The bottom of the hole in section `k` that costs it more than it can afford.
+fn cut_of_section(instance: &Instance, k: usize, target: u64, offsets: &[u64]) -> u64 {
+    let covers = |i: &Item| (i.from as usize) <= k && k < i.to as usize;
+    let mut stack: Vec<(u64, u64)> = instance
+        .items
+        .iter()
+        .zip(offsets)
+        .filter(|(item, _)| covers(item))
+        .map(|(item, &at)| (at, at + item.size))
+        .collect();
+    stack.sort_unstable();
+    let slack = target.saturating_sub(instance.totals[k]);
+    let (mut top, mut lost) = (0, 0);
+    for (at, end) in stack {
+        lost += at - top;
+        if lost > slack {
+            return top;
+        }
+        top = end;
+    }
+    top
+}
+
+/// Lays the items at or above `cut` out anew, within `target`; whether it could.
+fn lay_top_out(instance: &Instance, target: u64, cut: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> bool {
+    let free: Vec<u32> = (0..offsets.len() as u32).filter(|&i| offsets[i as usize] >= cut).collect();
+    let top = instance.above(&free, |i| (offsets[i as usize] < cut).then(|| offsets[i as usize]));
+    budget.take((free.len() * top.totals.len()) as u64 / CELLS_A_STEP);
+    let mut niche = Niche::new(&top);
+    niche.set_capacity(target);
+    let pressure = top.pressure();
+    let mut ranks = Vec::new();
+    for run in 0..RUNS {
+        let rule = Rule::of_round(run);
+        rank(&top.items, &pressure, rule, &mut ranks);
+        match niche.run(&top, rule, &ranks, 4 * free.len() as u64, budget) {
+            Outcome::Found => {
+                for (&i, &at) in free.iter().zip(niche.offsets()) {
+                    offsets[i as usize] = at;
+                }
+                return true;
+            }
+            Outcome::Impossible => return false,
+            Outcome::Unknown if budget.spent() => return false,
+            Outcome::Unknown => {}
+        }
+    }
+    false
+}

@@ -1,0 +1,244 @@
+//! Greedy layout from the bottom up: the lowest niche first, in it the fitting item of the best rank.
+//!
+//! The skyline is a list of *flats*, runs of sections filled up to the same height. The lowest flat is filled with the
+//! item of the best rank among those that fit between its ends, or rises to the lower of its neighbours when none does.
+//! A tree over the items in order of their first section finds that item: n items take O(n log n) steps on most inputs.
+//!
+//! Source: the best-fit skyline heuristic for strip packing (Burke, Kendall and Whitwell 2004) with a fixed order in place
+//! of the best fit, since an item's sections are given here.
+
+use super::budget::Budget;
+use super::instance::{Instance, Item};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// No item.
+const NONE: u32 = u32::MAX;
+
+/// What does not change from order to order.
+pub(super) struct Skyline<'a> {
+    items: &'a [Item],
+    sections: usize,
+    /// Items by first section.
+    by_start: Vec<u32>,
+    /// Where each item is in it.
+    position: Vec<u32>,
+    /// Per section boundary, how many items start before it.
+    starts: Vec<u32>,
+    tree: Tree,
+    flats: Vec<Flat>,
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+/// A run of sections of equal height, kept at the index of its first section.
+#[derive(Clone, Copy, Default)]
+struct Flat {
+    height: u64,
+    end: u32,
+    /// First section of the flat on the left.
+    left: u32,
+    alive: bool,
+}
+
+impl<'a> Skyline<'a> {
+    pub(super) fn new(instance: &'a Instance) -> Skyline<'a> {
+        let items = &instance.items[..];
+        let sections = instance.totals.len();
+        let mut by_start: Vec<u32> = (0..items.len() as u32).collect();
+        by_start.sort_by_key(|&i| items[i as usize].from);
+        let mut position = vec![0; items.len()];
+        let mut starts = vec![0; sections + 1];
+        for (at, &i) in by_start.iter().enumerate() {
+            position[i as usize] = at as u32;
+            starts[items[i as usize].from as usize + 1] += 1;
+        }
+        for k in 0..sections {
+            starts[k + 1] += starts[k];
+        }
+        let tree = Tree::new(items.len());
+        let flats = vec![Flat::default(); sections + 1];
+        Skyline { items, sections, by_start, position, starts, tree, flats, heap: BinaryHeap::new() }
+    }
+
+    /// Lays all items out, those of low `rank` first, into `offsets`, and returns the size; `None` when the budget
+    /// ran out or the size would pass `limit`.
+    pub(super) fn place(
+        &mut self,
+        rank: &[u32],
+        limit: u64,
+        offsets: &mut [u64],
+        budget: &mut Budget<'_>,
+    ) -> Option<u64> {
+        let mut item_of = vec![0; rank.len()];
+        for (i, &r) in rank.iter().enumerate() {
+            item_of[r as usize] = i as u32;
+        }
+        self.tree.fill(self.by_start.iter().map(|&i| (rank[i as usize], self.items[i as usize].to)));
+        self.flats.fill(Flat::default());
+        self.heap.clear();
+        self.flats[0] = Flat { height: 0, end: self.sections as u32, left: 0, alive: true };
+        self.heap.push(Reverse((0, 0)));
+        let mut size = 0;
+        let mut placed = 0;
+        while placed < self.items.len() {
+            let Some(Reverse((height, from))) = self.heap.pop() else { return None };
+            let flat = self.flats[from as usize];
+            if !flat.alive || flat.height != height {
+                continue;
+            }
+            let among = self.starts[from as usize]..self.starts[flat.end as usize];
+            let best = self.tree.best(among, flat.end);
+            if best == NONE {
+                self.rise(from);
+                continue;
+            }
+            let i = item_of[best as usize] as usize;
+            let offset = height.next_multiple_of(self.items[i].align);
+            let top = offset + self.items[i].size;
+            if top > limit || !budget.take(1) {
+                return None;
+            }
+            offsets[i] = offset;
+            size = size.max(top);
+            placed += 1;
+            self.tree.remove(self.position[i] as usize);
+            self.cover(from, self.items[i].from, self.items[i].to, top);
+        }
+        Some(size)
+    }
+
+    /// Raises a flat to its lower neighbour, or neighbours, and joins them.
+    fn rise(&mut self, from: u32) {
+        let flat = self.flats[from as usize];
+        let left = if from > 0 { self.flats[flat.left as usize].height } else { u64::MAX };
+        let right = if (flat.end as usize) < self.sections { self.flats[flat.end as usize].height } else { u64::MAX };
+        self.flats[from as usize].height = left.min(right);
+        self.join(from);
+    }
+
+    /// Makes `[from, to)` of the flat at `start` as high as `top`.
+    fn cover(&mut self, start: u32, from: u32, to: u32, top: u64) {
+        let flat = self.flats[start as usize];
+        if to < flat.end {
+            self.flats[to as usize] = Flat { left: from, ..flat };
+            self.set_left(flat.end, to);
+            self.heap.push(Reverse((flat.height, to)));
+        } else {
+            self.set_left(to, from);
+        }
+        let mut left = flat.left;
+        if from > start {
+            self.flats[start as usize].end = from;
+            self.heap.push(Reverse((flat.height, start)));
+            left = start;
+        }
+        self.flats[from as usize] = Flat { height: top, end: to, left, alive: true };
+        self.join(from);
+    }
+
+    /// Joins a flat with neighbours of the same height, and queues it.
+    fn join(&mut self, from: u32) {
+        let mut from = from;
+        let height = self.flats[from as usize].height;
+        if from > 0 {
+            let left = self.flats[from as usize].left;
+            if self.flats[left as usize].height == height {
+                self.flats[left as usize].end = self.flats[from as usize].end;
+                self.flats[from as usize].alive = false;
+                from = left;
+            }
+        }
+        let mut end = self.flats[from as usize].end;
+        if (end as usize) < self.sections && self.flats[end as usize].height == height {
+            self.flats[end as usize].alive = false;
+            end = self.flats[end as usize].end;
+            self.flats[from as usize].end = end;
+        }
+        self.set_left(end, from);
+        self.heap.push(Reverse((height, from)));
+    }
+
+    fn set_left(&mut self, flat: u32, left: u32) {
+        if (flat as usize) < self.sections {
+            self.flats[flat as usize].left = left;
+        }
+    }
+}
+
+/// Over items in order of their first section: the best rank among those that end early enough.
+struct Tree {
+    leaves: usize,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    /// Best rank of the unplaced items below.
+    best: u32,
+    /// First and last of their ends.
+    first_end: u32,
+    last_end: u32,
+}
+
+const EMPTY: Node = Node { best: NONE, first_end: u32::MAX, last_end: 0 };
+
+impl Node {
+    fn join(a: Node, b: Node) -> Node {
+        Node {
+            best: a.best.min(b.best),
+            first_end: a.first_end.min(b.first_end),
+            last_end: a.last_end.max(b.last_end),
+        }
+    }
+}
+
+impl Tree {
+    fn new(items: usize) -> Tree {
+        let leaves = items.next_power_of_two();
+        Tree { leaves, nodes: vec![EMPTY; 2 * leaves] }
+    }
+
+    fn fill(&mut self, items: impl Iterator<Item = (u32, u32)>) {
+        for (node, (rank, end)) in self.nodes[self.leaves..].iter_mut().zip(items) {
+            *node = Node { best: rank, first_end: end, last_end: end };
+        }
+        for k in (1..self.leaves).rev() {
+            self.nodes[k] = Node::join(self.nodes[2 * k], self.nodes[2 * k + 1]);
+        }
+    }
+
+    fn remove(&mut self, position: usize) {
+        let mut k = self.leaves + position;
+        self.nodes[k] = EMPTY;
+        while k > 1 {
+            k /= 2;
+            self.nodes[k] = Node::join(self.nodes[2 * k], self.nodes[2 * k + 1]);
+        }
+    }
+
+    /// The best rank among the items at `among` that end at `end` or before, `NONE` if there is none.
+    fn best(&self, among: std::ops::Range<u32>, end: u32) -> u32 {
+        let mut best = NONE;
+        self.search(1, 0..self.leaves as u32, &among, end, &mut best);
+        best
+    }
+
+    /// Looks below node `k`, which is over `span`. As deep as the tree, 32 levels at most.
+    fn search(&self, k: usize, span: std::ops::Range<u32>, among: &std::ops::Range<u32>, end: u32, best: &mut u32) {
+        let node = self.nodes[k];
+        let apart = span.end <= among.start || among.end <= span.start;
+        if apart || node.best >= *best || node.first_end > end {
+            return;
+        }
+        if among.start <= span.start && span.end <= among.end && node.last_end <= end {
+            *best = node.best;
+            return;
+        }
+        if k >= self.leaves {
+            return;
+        }
+        let middle = span.start.midpoint(span.end);
+        self.search(2 * k, span.start..middle, among, end, best);
+        self.search(2 * k + 1, middle..span.end, among, end, best);
+    }
+}

@@ -1,0 +1,131 @@
+//! Text in a picture: what may stand in XML, how wide it gets, and numbers for people.
+
+use crate::base::size;
+
+/// Font size of labels inside rectangles and of axes, pixels.
+pub const SMALL: f64 = 11.0;
+/// Font size of labels in low rectangles, pixels.
+pub const TINY: f64 = 9.0;
+/// Font size of the heading, pixels.
+pub const LARGE: f64 = 16.0;
+
+/// Widest of the usual sans-serif fonts (DejaVu Sans), as a share of the font size: an average over names and numbers,
+/// which mostly are of small letters, digits and underscores.
+const ADVANCE: f64 = 0.64;
+/// The same of a letter that fills a square, as those of Chinese and most symbols do.
+const WIDE: f64 = 1.05;
+
+/// Characters of a name in a tooltip.
+const TOOLTIP_LIMIT: usize = 120;
+
+/// Appends `text` as character data or an attribute value: markup escaped, and without the characters that XML does not
+/// allow, that are invisible, or that turn the direction of what follows.
+pub fn escape(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' => out.push('\n'),
+            c if hidden(c) => {}
+            c => out.push(c),
+        }
+    }
+}
+
+fn hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+}
+
+/// A name as one line of visible text.
+pub fn visible(name: &str) -> String {
+    name.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|&c| !hidden(c)).collect()
+}
+
+/// A name for a tooltip: one line, not long.
+pub fn tooltip_name(name: &str) -> String {
+    let name = visible(name);
+    match name.char_indices().nth(TOOLTIP_LIMIT) {
+        Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
+        None => name,
+    }
+}
+
+/// Upper estimate of the width of `text`, pixels.
+pub fn width(text: &str, font_size: f64) -> f64 {
+    text.chars().map(|c| if c < '\u{1100}' { ADVANCE } else { WIDE }).sum::<f64>() * font_size
+}
+
+/// `name`, or its beginning and an ellipsis, in at most `room` pixels; `None` when less than five characters would be left.
+pub fn fit(name: &str, room: f64, font_size: f64) -> Option<String> {
+    const FEWEST: usize = 5;
+    if width(name, font_size) <= room {
+        return Some(name.to_string()).filter(|n| !n.is_empty());
+    }
+    let room = room - width("…", font_size);
+    let mut used = 0.0;
+    let kept: String = name
+        .chars()
+        .take_while(|c| {
+            used += width(c.encode_utf8(&mut [0; 4]), font_size);
+            used <= room
+        })
+        .collect();
+    (kept.chars().count() >= FEWEST).then(|| format!("{}…", kept.trim_end()))
+}
+
+/// A byte count without zeros at its end: `256 KiB`, `1.5 MiB`.
+pub fn bytes(n: u64) -> String {
+    let text = size::human(n);
+    match text.split_once(' ') {
+        Some((number, unit)) if number.contains('.') => {
+            format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
+    }
+}
+
+/// Digits in groups of three: `1,048,576`.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A coordinate: a hundredth of a pixel, without zeros at its end.
+pub fn px(v: f64) -> String {
+    let text = format!("{v:.2}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" || text.is_empty() { "0" } else { text }.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([px(0.0), px(-0.001), px(100.0), px(1.5), px(0.126)], ["0", "0", "100", "1.5", "0.13"]);
+        assert_eq!([bytes(100), bytes(1 << 20), bytes(1536), bytes(10 << 40)], ["100 B", "1 MiB", "1.5 KiB", "10 TiB"]);
+        assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_048_576)], ["0", "999", "1,000", "1,048,576"]);
+    }
+
+    #[test]
+    fn a_name_is_cut_to_its_room_or_left_out() {
+        assert_eq!(fit("abc", 100.0, SMALL).unwrap(), "abc");
+        assert_eq!(fit("", 100.0, SMALL), None);
+        let cut = fit("model/layer/weights", 80.0, SMALL).unwrap();
+        assert!(cut.starts_with("model/") && cut.ends_with('…') && width(&cut, SMALL) <= 80.0, "{cut}");
+        assert_eq!(fit("model/layer/weights", 30.0, SMALL), None);
+    }
+}

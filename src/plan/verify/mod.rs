@@ -1,0 +1,344 @@
+//! Says whether a layout is right.
+//!
+//! It shares no code with the solver: live ranges, extents and bounds are computed again from the fields of the problem,
+//! so that a mistake there does not hide here. One sweep over the steps with the live ranges of bytes in an ordered map:
+//! O(n log n), and linear in memory; the graph of what overlaps what is never built.
+
+mod cover;
+mod sweep;
+
+use super::layout::{Layout, LayoutStatus};
+use super::problem::{Buffer, Place, Problem, Reserved, Step};
+use crate::base::{Error, Result};
+use sweep::Sweep;
+
+/// Checks everything that `layout` promises about `problem`, as [`Layout`] and [`Buffer`] word it, and names the first
+/// thing that does not hold.
+///
+/// Checked: which buffers have slots; arenas, alignment, unit and fixed offsets; that nothing live at a common step,
+/// guards and reserved ranges included, shares a byte; sizes, capacities, bounds, the unshared total, and that the
+/// status agrees with them.
+///
+/// Taken on trust, because checking would mean solving: `Optimal` when the size is above the lower bound, `Infeasible`
+/// when the capacities are not below it, the size given without slots, and that a preferred offset or an earlier arena
+/// would not have done. `interrupted` and `elapsed` are not looked at.
+///
+/// The error's status is `Invalid`: the layout is an argument here. Of a layout just made by the solver it is a bug.
+pub fn verify(problem: &Problem, layout: &Layout) -> Result<()> {
+    check(problem, layout).map_err(|e| e.context("wrong layout"))
+}
+
+fn check(problem: &Problem, layout: &Layout) -> Result<()> {
+    check_shape(problem, layout)?;
+    let placed = has_slots(layout.status);
+    let items = items(problem, layout)?;
+    if placed && !problem.reuse() {
+        check_apart(problem, &items)?;
+    }
+    let sweep = Sweep::run(problem, &items)?;
+    let tops = tops(problem, &items);
+    if placed {
+        check_sizes(problem, layout, &tops)?;
+    }
+    check_bounds(problem, layout, &items, &sweep)?;
+    check_status(problem, layout)
+}
+
+/// A buffer that occupies bytes at some step and is not left out.
+struct Item {
+    id: u32,
+    /// Bytes it occupies while live. At most 2^62: the problem checks.
+    extent: u64,
+    /// The arena that it can only be in, if there is but one.
+    home: Option<usize>,
+    /// Where it is, if the layout has slots.
+    at: Option<Bytes>,
+}
+
+/// Bytes `[start, end)` of an arena.
+#[derive(Clone, Copy)]
+struct Bytes {
+    arena: usize,
+    start: u64,
+    end: u64,
+}
+
+fn has_slots(status: LayoutStatus) -> bool {
+    matches!(status, LayoutStatus::Optimal | LayoutStatus::Feasible)
+}
+
+fn wrong<T>(what: impl Into<String>) -> Result<T> {
+    Err(Error::invalid(what))
+}
+
+/// The ranges of steps at which a buffer is live: what its gaps leave of `[lower, upper)`.
+fn live_ranges(buffer: &Buffer) -> impl Iterator<Item = (Step, Step)> + '_ {
+    let mut from = buffer.lower;
+    let ends = buffer.gaps.iter().map(|gap| (gap.lower, gap.upper)).chain([(buffer.upper, buffer.upper)]);
+    ends.filter_map(move |(until, next)| {
+        let range = (from, until);
+        from = next;
+        (range.0 < range.1).then_some(range)
+    })
+}
+
+fn blocks_anything(reserved: &Reserved) -> bool {
+    reserved.size > 0 && reserved.during.lower < reserved.during.upper
+}
+
+/// A buffer for messages: its number and name.
+fn named(problem: &Problem, id: u32) -> String {
+    match problem.buffers().get(id as usize).and_then(|b| b.name.as_deref()) {
+        Some(name) => format!("buffer {id} ({name})"),
+        None => format!("buffer {id}"),
+    }
+}
+
+/// A placed buffer for messages: its number, bytes and steps.
+fn described(problem: &Problem, id: u32, start: u64, end: u64) -> String {
+    let (lower, upper, gaps) =
+        problem.buffers().get(id as usize).map_or((0, 0, 0), |b| (b.lower, b.upper, b.gaps.len()));
+    let but = if gaps > 0 { " but for its gaps" } else { "" };
+    format!("{} in bytes [{start}, {end}) at steps [{lower}, {upper}){but}", named(problem, id))
+}
+
+/// Counts, the sum of sizes, and which buffers have slots.
+fn check_shape(problem: &Problem, layout: &Layout) -> Result<()> {
+    let (buffers, arenas) = (problem.buffers().len(), problem.arenas().len());
+    if layout.slots.len() != buffers {
+        return wrong(format!("{} slots for {buffers} buffers; is it of another problem?", layout.slots.len()));
+    }
+    if layout.arenas.len() != arenas {
+        return wrong(format!("sizes of {} arenas; the problem has {arenas}", layout.arenas.len()));
+    }
+    let sum: u128 = layout.arenas.iter().map(|a| u128::from(a.size)).sum();
+    if sum != u128::from(layout.size) {
+        return wrong(format!("size {} is not the sum of its arenas' sizes, {sum}", layout.size));
+    }
+    let placed = has_slots(layout.status);
+    for (id, (buffer, slot)) in (0u32..).zip(problem.buffers().iter().zip(&layout.slots)) {
+        let left_out = problem.left_out().contains(buffer.kind);
+        match slot {
+            Some(_) if !placed => {
+                let status = layout.status.name();
+                return wrong(format!("{} has a slot, and the status is {status}", named(problem, id)));
+            }
+            Some(_) if left_out => {
+                return wrong(format!("{} has a slot, and its kind is left out", named(problem, id)));
+            }
+            None if placed && !left_out => return wrong(format!("{} has no slot", named(problem, id))),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What occupies bytes, each slot checked by itself.
+fn items(problem: &Problem, layout: &Layout) -> Result<Vec<Item>> {
+    let only = (problem.arenas().len() == 1).then_some(0);
+    let mut items = Vec::with_capacity(problem.buffers().len());
+    for (id, (buffer, slot)) in (0u32..).zip(problem.buffers().iter().zip(&layout.slots)) {
+        if problem.left_out().contains(buffer.kind) {
+            continue;
+        }
+        let extent = buffer.size.saturating_add(buffer.guard);
+        let mut at = None;
+        if let Some(slot) = slot {
+            check_slot(problem, buffer, slot.arena, slot.offset).map_err(|e| e.context(named(problem, id)))?;
+            let Some(end) = slot.offset.checked_add(extent) else {
+                let offset = slot.offset;
+                return wrong(format!("{}: offset {offset} and {extent} bytes pass 2^64", named(problem, id)));
+            };
+            at = Some(Bytes { arena: slot.arena as usize, start: slot.offset, end });
+        }
+        if buffer.size > 0 && live_ranges(buffer).next().is_some() {
+            items.push(Item { id, extent, home: buffer.arena.map(|a| a as usize).or(only), at });
+        }
+    }
+    Ok(items)
+}
+
+fn check_slot(problem: &Problem, buffer: &Buffer, arena: u32, offset: u64) -> Result<()> {
+    let arenas = problem.arenas().len();
+    if arena as usize >= arenas {
+        return wrong(format!("it is in arena {arena}; there are {arenas}"));
+    }
+    if let Some(bound) = buffer.arena.filter(|bound| *bound != arena) {
+        return wrong(format!("it is in arena {arena} and bound to {bound}"));
+    }
+    if !offset.is_multiple_of(buffer.alignment) {
+        return wrong(format!("offset {offset} is not a multiple of its alignment {}", buffer.alignment));
+    }
+    if !offset.is_multiple_of(problem.unit()) {
+        return wrong(format!("offset {offset} is not a multiple of the unit {}", problem.unit()));
+    }
+    match buffer.place {
+        Place::Fixed(at) if at != offset => wrong(format!("it is at offset {offset} and fixed at {at}")),
+        _ => Ok(()),
+    }
+}
+
+/// Without reuse no two buffers share a byte, whenever they are live.
+fn check_apart(problem: &Problem, items: &[Item]) -> Result<()> {
+    let mut placed: Vec<(Bytes, u32)> = items.iter().filter_map(|item| Some((item.at?, item.id))).collect();
+    placed.sort_unstable_by_key(|(at, id)| (at.arena, at.start, *id));
+    // Sorted by start, so that when nothing before overlapped, only the last one before can.
+    for ((before, one), (after, other)) in placed.iter().zip(placed.iter().skip(1)) {
+        if before.arena == after.arena && after.start < before.end {
+            return wrong(format!(
+                "{} and {} of arena {} share bytes, and the problem allows no reuse",
+                described(problem, *one, before.start, before.end),
+                described(problem, *other, after.start, after.end),
+                after.arena
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The end of what is highest in an arena, and its name.
+#[derive(Clone, Copy, Default)]
+struct Top {
+    end: u64,
+    by: Option<Highest>,
+}
+
+#[derive(Clone, Copy)]
+enum Highest {
+    Buffer(u32),
+    Reserved(usize),
+}
+
+fn tops(problem: &Problem, items: &[Item]) -> Vec<Top> {
+    let mut tops = vec![Top::default(); problem.arenas().len()];
+    let mut raise = |arena: usize, end: u64, by: Highest| {
+        if let Some(top) = tops.get_mut(arena).filter(|top| top.end < end) {
+            *top = Top { end, by: Some(by) };
+        }
+    };
+    for (item, at) in items.iter().filter_map(|item| Some((item, item.at?))) {
+        raise(at.arena, at.end, Highest::Buffer(item.id));
+    }
+    for (i, r) in problem.reserved().iter().enumerate().filter(|(_, r)| blocks_anything(r)) {
+        raise(r.arena as usize, r.offset.saturating_add(r.size), Highest::Reserved(i));
+    }
+    tops
+}
+
+fn check_sizes(problem: &Problem, layout: &Layout, tops: &[Top]) -> Result<()> {
+    for (arena, (top, used)) in tops.iter().zip(&layout.arenas).enumerate() {
+        if top.end != used.size {
+            let by = match top.by {
+                Some(Highest::Buffer(id)) => named(problem, id),
+                Some(Highest::Reserved(i)) => format!("reserved range {i}"),
+                None => "nothing".to_string(),
+            };
+            let (end, size) = (top.end, used.size);
+            return wrong(format!("arena {arena} has size {size}, and what ends last in it, {by}, ends at {end}"));
+        }
+    }
+    for (arena, (used, capacity)) in layout.arenas.iter().zip(problem.arenas().iter().map(|a| a.capacity)).enumerate() {
+        if let Some(capacity) = capacity.filter(|capacity| used.size > *capacity) {
+            return wrong(format!("arena {arena} has size {}, and its capacity is {capacity}", used.size));
+        }
+    }
+    Ok(())
+}
+
+fn check_bounds(problem: &Problem, layout: &Layout, items: &[Item], sweep: &Sweep) -> Result<()> {
+    let unshared: u128 = items.iter().map(|item| u128::from(item.extent)).sum();
+    if unshared != u128::from(layout.total_unshared) {
+        return wrong(format!("total_unshared is {}, and the buffers have {unshared} bytes", layout.total_unshared));
+    }
+    let (claimed, live) = (u128::from(layout.lower_bound), sweep.total);
+    let shown = shown_of_problem(problem, items, sweep);
+    if claimed < live.most {
+        return wrong(format!("lower_bound is {claimed}, and {} bytes are live at step {}", live.most, live.step));
+    }
+    if claimed > shown {
+        return wrong(format!(
+            "lower_bound is {claimed}, which nothing shows: most live are {} bytes at step {}, and with what must be \
+             apart or at fixed offsets it is {shown}",
+            live.most, live.step
+        ));
+    }
+    if (has_slots(layout.status) || layout.size > 0) && layout.lower_bound > layout.size {
+        return wrong(format!("lower_bound {claimed} is above the size {}", layout.size));
+    }
+    if !has_slots(layout.status) {
+        return Ok(());
+    }
+    for (arena, used) in layout.arenas.iter().enumerate() {
+        let live = sweep.placed.get(arena).map_or(0, |peak| peak.most);
+        let inside = |item: &&Item| item.at.is_some_and(|at| at.arena == arena);
+        let shown = live.max(shown_of_arena(problem, items.iter().filter(inside), arena));
+        if u128::from(used.lower_bound) > shown {
+            return wrong(format!(
+                "arena {arena} has lower_bound {}, and what is in it shows no more than {shown}",
+                used.lower_bound
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The largest lower bound of the problem as a whole that follows from sums alone: see [`Layout::lower_bound`].
+fn shown_of_problem(problem: &Problem, items: &[Item], sweep: &Sweep) -> u128 {
+    let by_arena: u128 = (0..problem.arenas().len())
+        .map(|arena| {
+            let bound = items.iter().filter(|item| item.home == Some(arena));
+            let live = sweep.bound.get(arena).map_or(0, |peak| peak.most);
+            live.max(shown_of_arena(problem, bound, arena))
+        })
+        .sum();
+    let apart = if problem.reuse() { 0 } else { items.iter().map(|item| u128::from(item.extent)).sum() };
+    by_arena.max(apart).max(sweep.total.most)
+}
+
+/// What an arena needs for `items`, but for what is live together: ends of what cannot move, and all of them side by
+/// side where bytes are not reused.
+fn shown_of_arena<'a>(problem: &Problem, items: impl Iterator<Item = &'a Item>, arena: usize) -> u128 {
+    let (mut apart, mut end) = (0u128, 0u128);
+    for item in items {
+        if !problem.reuse() {
+            apart += u128::from(item.extent);
+        }
+        if let Some(Place::Fixed(at)) = problem.buffers().get(item.id as usize).map(|b| b.place) {
+            end = end.max(u128::from(at) + u128::from(item.extent));
+        }
+    }
+    for r in problem.reserved().iter().filter(|r| r.arena as usize == arena && blocks_anything(r)) {
+        end = end.max(u128::from(r.offset) + u128::from(r.size));
+    }
+    apart.max(end)
+}
+
+/// Whether the status can be true, as far as that is seen without solving.
+fn check_status(problem: &Problem, layout: &Layout) -> Result<()> {
+    let capacities = || problem.arenas().iter().map(|a| a.capacity);
+    let status = layout.status.name();
+    if has_slots(layout.status) {
+        if layout.size == layout.lower_bound && layout.status != LayoutStatus::Optimal {
+            return wrong(format!("status is {status}, and the size {} is the lower bound: optimal", layout.size));
+        }
+        return Ok(());
+    }
+    let bounded = capacities().any(|c| c.is_some());
+    let fixed = problem.buffers().iter().any(|b| matches!(b.place, Place::Fixed(_)));
+    if !bounded && !fixed {
+        return wrong(format!("status is {status}; with no capacity and no fixed buffer there is always a layout"));
+    }
+    let fits = layout.arenas.iter().zip(capacities()).all(|(a, c)| c.is_none_or(|c| a.size <= c));
+    if layout.size > 0 && fits {
+        return wrong(format!("status is {status}, and the sizes found, {} in all, fit the capacities", layout.size));
+    }
+    let all: Option<u128> = capacities().map(|c| c.map(u128::from)).sum();
+    if layout.status == LayoutStatus::OutOfTime && all.is_some_and(|all| u128::from(layout.lower_bound) > all) {
+        return wrong(format!(
+            "status is {status}, and the lower bound {} is above the capacities, {} bytes: infeasible",
+            layout.lower_bound,
+            all.unwrap_or_default()
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! The critical step, the report and CSV.
+
+use super::{at, layout, named, problem};
+use gpumem::plan::{
+    critical, csv, peak_bytes, report, Arena, Buffer, BufferId, Interval, Kind, Kinds, Layout, LayoutStatus, Place,
+    Problem, Slot,
+};
+use proptest::prelude::*;
+
+#[test]
+fn the_critical_step_is_the_first_of_the_highest() {
+    let p = problem([Buffer::new(3, 0, 2), Buffer::new(4, 1, 3), Buffer::new(7, 5, 9), Buffer::new(9, 4, 4)]);
+    assert_eq!(critical(&p), (1, vec![BufferId(0), BufferId(1)]));
+    assert_eq!(peak_bytes(&p), 7);
+    assert_eq!(critical(&Problem::new()), (0, vec![]));
+    assert_eq!(critical(&problem([Buffer::new(0, 0, 2), Buffer::new(5, 3, 3)])), (0, vec![]));
+}
+
+#[test]
+fn sums_beyond_64_bits_do_not_wrap() {
+    let p = problem((0..9).map(|_| Buffer::new(1 << 62, 3, u64::MAX)));
+    assert_eq!((critical(&p).0, critical(&p).1.len(), peak_bytes(&p)), (3, 9, u64::MAX));
+}
+
+prop_compose! {
+    fn any_buffer()(
+        (size, guard) in (0u64..20, prop_oneof![Just(0u64), 0u64..5]),
+        mut ends in prop::collection::vec(0u64..24, 2..7),
+        kind in 0usize..5,
+    ) -> Buffer {
+        ends.sort_unstable();
+        let (lower, upper) = (ends[0], ends[ends.len() - 1]);
+        let gaps = ends[1..ends.len() - 1].chunks_exact(2).map(|g| Interval::new(g[0], g[1]));
+        let gaps = gaps.filter(|g| !g.is_empty()).collect();
+        Buffer { guard, gaps, kind: Kind::ALL[kind], ..Buffer::new(size, lower, upper) }
+    }
+}
+
+proptest! {
+    /// Every step tried one by one.
+    #[test]
+    fn the_critical_step_is_what_trying_every_step_finds(
+        buffers in prop::collection::vec(any_buffer(), 0..12), without in 0usize..6, reuse: bool,
+    ) {
+        let mut p = problem(buffers);
+        let left_out = Kind::ALL.get(without).map_or(Kinds::NONE, |&kind| Kinds::NONE.with(kind));
+        p.leave_out(left_out);
+        p.set_reuse(reuse);
+        let counted = |b: &Buffer| b.occupies() && !left_out.contains(b.kind);
+        let first = p.buffers().iter().filter(|b| counted(b)).map(|b| b.lower).min().unwrap_or(0);
+        let live = |step: u64| -> Vec<BufferId> {
+            let in_gap = |b: &Buffer| b.gaps.iter().any(|g| g.lower <= step && step < g.upper);
+            let is = |b: &Buffer| if reuse { b.lower <= step && step < b.upper && !in_gap(b) } else { step >= first };
+            let all = p.buffers().iter().enumerate();
+            all.filter(|(_, b)| counted(b) && is(b)).map(|(i, _)| BufferId(i as u32)).collect()
+        };
+        let bytes = |ids: &[BufferId]| ids.iter().map(|id| p.buffers()[id.index()].extent()).sum::<u64>();
+        let best = (0..24u64).rev().max_by_key(|&step| bytes(&live(step))).unwrap();
+        let expected = if bytes(&live(best)) == 0 { (0, vec![]) } else { (best, live(best)) };
+        prop_assert_eq!(critical(&p), expected);
+        prop_assert_eq!(peak_bytes(&p), bytes(&live(best)));
+    }
+}
+
+// ---- text -------------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_report_lists_what_is_where() {
+    let p =
+        problem([named("b1", 4, 0, 3), Buffer::new(4, 3, 9), named("two words\t\\\n", 4, 0, 9), named("-", 0, 5, 5)]);
+    let text = report(&p, &layout(&p, at(&[4, 4, 0, 0])));
+    let expected = "\
+# arena_size=8 lower_bound=8 total_unshared=12 saved=4 status=optimal gap=0.000000
+# buffers=4 placed=4 critical_step=0 critical_buffers=2 critical_bytes=8
+# offset\tsize\tid\tname\tlive
+0\t4\t2\ttwo words\\t\\\\\\n\t0-9
+0\t0\t3\t\\-\t5-5
+4\t4\t0\tb1\t0-3
+4\t4\t1\t-\t3-9
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn the_report_of_several_arenas_names_them() {
+    let mut p = problem([Buffer { gaps: vec![Interval::new(2, 4)], ..Buffer::new(10, 0, 6) }]);
+    p.set_capacity(Some(16));
+    p.add_arena(Arena { name: Some("host".into()), capacity: None });
+    p.add(Buffer { kind: Kind::Parameter, ..Buffer::new(5, 0, 9) }).unwrap();
+    p.add(Buffer { arena: Some(1), ..Buffer::new(30, 5, 9) }).unwrap();
+    p.leave_out(Kinds::NONE.with(Kind::Parameter));
+    let l = layout(&p, vec![Some(Slot { arena: 0, offset: 2 }), None, Some(Slot { arena: 1, offset: 0 })]);
+    let expected = "\
+# arena_size=42 lower_bound=40 total_unshared=45 saved=3 status=feasible gap=0.050000
+# buffers=3 placed=2 critical_step=5 critical_buffers=2 critical_bytes=40
+# arena=0 size=12 lower_bound=0 capacity=16 name=-
+# arena=1 size=30 lower_bound=0 capacity=none name=host
+# offset\tsize\tid\tname\tlive\tarena
+2\t10\t0\t-\t0-2 4-6\t0
+0\t30\t2\t-\t5-9\t1
+";
+    assert_eq!(report(&p, &l), expected);
+    assert_eq!(csv(&p, &l), "id,lower,upper,size,gaps,offset,arena\n0,0,6,10,2-4,2,0\n1,0,9,5,,,\n2,5,9,30,,0,1\n");
+}
+
+#[test]
+fn without_a_layout_the_report_says_so() {
+    let mut p = problem([Buffer::new(10, 0, 6)]);
+    p.set_capacity(Some(5));
+    let l = Layout { status: LayoutStatus::Infeasible, size: 10, ..layout(&p, vec![None]) };
+    let text = report(&p, &l);
+    assert!(text.starts_with("# arena_size=10 lower_bound=10") && text.contains("status=infeasible"), "{text}");
+    assert!(text.contains("# no layout within the capacity"), "{text}");
+    assert!(text.lines().all(|line| line.starts_with('#')), "{text}");
+}
+
+#[test]
+fn csv_has_the_columns_that_are_used() {
+    let p = problem([named("b1", 4, 0, 3), named("b2", 4, 3, 9)]);
+    assert_eq!(csv(&p, &layout(&p, at(&[0, 4]))), "id,lower,upper,size,offset\nb1,0,3,4,0\nb2,3,9,4,4\n");
+    let gaps = vec![Interval::new(1, 2), Interval::new(4, 5)];
+    let p = problem([
+        Buffer { alignment: 4, gaps, ..named("a,\"b\"", 4, 0, 9) },
+        Buffer { guard: 2, place: Place::Preferred(8), ..named(" a ", 4, 0, 9) },
+        Buffer { place: Place::Fixed(16), ..named("line\nbreak", 4, 0, 9) },
+    ]);
+    let expected = "id,lower,upper,size,alignment,guard,hint,gaps,offset\n\
+        \"a,\"\"b\"\"\",0,9,4,4,0,,1-2 4-5,0\n\
+        \" a \",0,9,4,1,2,8,,8\n\
+        \"line\nbreak\",0,9,4,1,0,,,16\n";
+    assert_eq!(csv(&p, &layout(&p, at(&[0, 8, 16]))), expected);
+}
+
+#[test]
+fn names_that_identify_nothing_are_a_column_of_their_own() {
+    let p = problem([named("x", 1, 0, 1), named("x", 1, 0, 1), Buffer::new(1, 0, 1)]);
+    let text = csv(&p, &layout(&p, at(&[0, 1, 2])));
+    assert_eq!(text, "id,lower,upper,size,name,offset\n0,0,1,1,x,0\n1,0,1,1,x,1\n2,0,1,1,,2\n");
+}

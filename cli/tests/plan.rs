@@ -377,8 +377,14 @@ fn a_result_that_cannot_be_written_changes_nothing() {
 #[test]
 fn an_interrupt_takes_the_best_so_far() {
     let dir = tempdir().unwrap();
-    // Its best layout is not known to be the best, so a search goes on.
-    let hard = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/plan/D.1048576.csv");
+    // Odd sizes at coarse offsets: padding keeps every layout above the bound, and no search gets through all of them.
+    let mut hard = "id,lower,upper,size,alignment\n".to_string();
+    for i in 0..300u64 {
+        let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let (lower, life, size) = (mixed % 200, 1 + (mixed >> 8) % 80, (mixed >> 12) % 100_000 | 1);
+        hard += &format!("{i},{lower},{},{size},{}\n", lower + life, 1 << (4 * (mixed % 4)));
+    }
+    let hard = file(&dir, "hard.csv", hard.as_bytes());
     let mut child = gpumem()
         .args(["plan", "--json", "--time-limit", "100000", "--out", "out.csv"])
         .arg(hard)

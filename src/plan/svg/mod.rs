@@ -336,6 +336,10 @@ impl<'a> Picture<'a> {
     }
 
     fn legend(&mut self, drawn: &Sorted) {
+        let used: HashSet<usize> = drawn.all().map(|p| p.class).collect();
+        if used.is_empty() {
+            return;
+        }
         let y = self.height - 18.0;
         let mut x = LEFT;
         let by = match self.palette {
@@ -344,7 +348,6 @@ impl<'a> Picture<'a> {
         };
         self.text(x, y, "start", &format!("fill=\"{}\"", colour::FAINT), by);
         x += text::width(by, SMALL) + 12.0;
-        let used: HashSet<usize> = drawn.all().map(|p| p.class).collect();
         let mut entries: Vec<(String, String)> = self
             .palette
             .legend()

@@ -136,7 +136,7 @@ impl Panel {
         let size = if no_layout { "smallest found" } else { "arena size" };
         let mut lines = vec![(self.lower_bound, "lower bound", colour::FAINT, "1.5", "2 3", "lower-bound")];
         if self.size > 0 || !no_layout {
-            lines.push((self.size, size, colour::INK, "1.5", "none", "size"));
+            lines.insert(0, (self.size, size, colour::INK, "1.5", "none", "size"));
         }
         let mut beyond = None;
         match self.capacity {

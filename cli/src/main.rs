@@ -1,15 +1,18 @@
-//! The `gpumem` command: looks at the machine (`doctor`), replays allocation logs (`replay`) and measures (`bench`).
+//! The `gpumem` command: looks at the machine (`doctor`), replays allocation logs (`replay`), measures
+//! (`bench`) and lays buffers out (`plan`).
 
 #![deny(unsafe_code)]
 
 mod bench;
 mod doctor;
 mod limits;
+mod plan;
 mod replay;
 mod report;
 mod self_test;
 mod session;
 mod settings;
+mod source;
 mod trace;
 
 use clap::{Parser, Subcommand};
@@ -21,7 +24,7 @@ const EXIT_UNWELL: u8 = 1;
 const EXIT_INPUT: u8 = 2;
 
 #[derive(Parser)]
-#[command(name = "gpumem", version, about = "GPU memory allocator: look at the machine, replay logs, measure")]
+#[command(name = "gpumem", version, about = "GPU memory allocator: look at the machine, replay logs, measure, plan")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,6 +51,19 @@ enum Command {
     ///
     /// Exit code: 0 everything was measured; 1 some of it failed; 2 nothing could be measured, or bad usage.
     Bench(bench::Args),
+    /// Gives every buffer of a file an offset in one arena, so that buffers live at the same step share no byte.
+    ///
+    /// The file is CSV with a header; columns may stand in any order. Needed: id (any text, each its own), lower and upper
+    /// (first step at which the buffer is live, first at which it is no longer) and size (bytes). start or begin may stand
+    /// for lower, and end for upper: it is the last step. Optional, each may be empty: alignment (a power of two), guard
+    /// (bytes behind the buffer that nothing else may use), offset (where it has to be), hint (where it had better be) and
+    /// gaps (steps at which it holds nothing, as in "7-9 12-14"). Other columns are repeated by --out and mean nothing.
+    ///
+    /// Every layout is verified before it is written. The same file and options give the same layout, except with
+    /// --time-limit or after Ctrl-C, which takes the best layout so far.
+    ///
+    /// Exit code: 0 there is a layout; 1 none was found within --capacity; 2 bad usage or bad input.
+    Plan(plan::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +71,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

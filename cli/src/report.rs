@@ -16,12 +16,13 @@ pub fn json(report: &impl Serialize) -> io::Result<()> {
 
 /// Lines of `label  value`, aligned.
 #[derive(Default)]
-struct Table {
+pub struct Table {
     rows: Vec<(String, String)>,
 }
 
 impl Table {
-    fn row(&mut self, label: impl Into<String>, value: impl Into<String>) {
+    /// Adds a line.
+    pub fn row(&mut self, label: impl Into<String>, value: impl Into<String>) {
         self.rows.push((label.into(), value.into()));
     }
 
@@ -31,9 +32,9 @@ impl Table {
         self.row(text, "");
     }
 
-    fn print(&self) -> io::Result<()> {
+    /// Writes them.
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let width = self.rows.iter().filter(|(_, v)| !v.is_empty()).map(|(l, _)| l.chars().count()).max().unwrap_or(0);
-        let mut out = io::stdout().lock();
         for (label, value) in &self.rows {
             writeln!(out, "{}", format!("{label:width$}  {value}").trim_end())?;
         }
@@ -76,7 +77,7 @@ pub fn replay(r: &Replay) -> io::Result<()> {
             ),
         );
     }
-    t.print()
+    t.print(&mut io::stdout().lock())
 }
 
 fn passes_text(r: &Replay) -> String {
@@ -86,7 +87,8 @@ fn passes_text(r: &Replay) -> String {
     }
 }
 
-fn bytes(n: u64) -> String {
+/// A size for people, and exactly.
+pub fn bytes(n: u64) -> String {
     format!("{} ({} bytes)", size::human(n), HumanCount(n))
 }
 
@@ -147,7 +149,7 @@ pub fn doctor(r: &Doctor) -> io::Result<()> {
     for p in &r.problems {
         t.row(format!("- {p}"), "");
     }
-    t.print()
+    t.print(&mut io::stdout().lock())
 }
 
 fn yes(b: bool) -> &'static str {

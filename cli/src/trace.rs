@@ -8,9 +8,8 @@
 //!   allocations that gave it, and frees of it, are counted and not replayed.
 //! - `Size` is decimal. The size of a free says nothing that the allocation did not say, and is only checked to be one.
 
-use flate2::read::MultiGzDecoder;
+use crate::source::{self, decimal, explain, quote, OpenError};
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -23,12 +22,6 @@ const STREAM: usize = 5;
 
 /// Longest line worth reading, bytes: ten times what six numbers need.
 const LINE_LIMIT: u64 = 1 << 10;
-
-/// Most characters of a log that a message repeats.
-const QUOTE_LIMIT: usize = 60;
-
-/// The first bytes of every gzip file.
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,21 +96,10 @@ pub enum TraceError {
 /// Reads a log, plain or gzip (told apart by contents).
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
     let file = path.display().to_string();
-    let open = |source| TraceError::Open { file: file.clone(), source };
-    let mut input = File::open(path).map_err(open)?;
-    let mut magic = Vec::with_capacity(GZIP_MAGIC.len());
-    (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic).map_err(open)?;
-    let named_gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-    let gzip = magic == GZIP_MAGIC;
-    if named_gzip && !gzip && !magic.is_empty() {
-        return Err(TraceError::NotGzip { file });
-    }
-    // What was looked at goes in front again: the file may be a pipe, which cannot seek.
-    let whole = std::io::Cursor::new(magic).chain(input);
-    if gzip {
-        parse(&file, MultiGzDecoder::new(whole))
-    } else {
-        parse(&file, whole)
+    match source::open(path) {
+        Ok(input) => parse(&file, input),
+        Err(OpenError::Io(source)) => Err(TraceError::Open { file, source }),
+        Err(OpenError::NotGzip) => Err(TraceError::NotGzip { file }),
     }
 }
 
@@ -141,15 +123,6 @@ fn parse(file: &str, input: impl Read) -> Result<Trace, TraceError> {
 /// The columns of a line, without the blanks around them.
 fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&b| b == b',').map(<[u8]>::trim_ascii)
-}
-
-/// Text of the log for a message: printable and not long.
-fn quote(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    match text.char_indices().nth(QUOTE_LIMIT) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.into_owned(),
-    }
 }
 
 /// One line's columns.
@@ -189,10 +162,7 @@ impl Builder<'_> {
                     return Err(bad(format!("a line of more than {LINE_LIMIT} bytes; this is no allocation log")));
                 }
                 Ok(_) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                    return Err(bad("the gzip data stops early: the file is truncated".to_string()));
-                }
-                Err(e) => return Err(bad(e.to_string())),
+                Err(e) => return Err(bad(explain(&e))),
             }
             line.truncate(line.trim_ascii_end().len());
             if !line.is_empty() {
@@ -317,12 +287,6 @@ impl Builder<'_> {
         self.trace.threads = self.threads.len();
         Ok(self.trace)
     }
-}
-
-/// Decimal digits and nothing else (`str::parse` would take a sign).
-fn decimal(field: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(field).ok()?;
-    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 /// `0x` and hexadecimal digits, or decimal digits.

@@ -8,10 +8,10 @@
 //! |---|---|
 //! | [`problem`] | what is to be laid out: [`Buffer`], [`Arena`], reserved ranges, and the checks on them |
 //! | [`graph`] | operations, views, in-place, pins, shared weights; turns into a [`Problem`] |
-//! | [`solve`] | the solver: [`solve()`] and its options |
+//! | [`mod@solve`] | the solver: [`solve()`] and its options |
 //! | [`layout`] | the result: a slot for each buffer, sizes, bounds, status |
 //! | [`mod@verify`] | says whether a layout is right, sharing no code with the solver |
-//! | [`report`], [`svg`] | a layout as text, CSV and picture |
+//! | [`mod@report`], [`mod@svg`] | a layout as text, CSV and picture |
 //! | [`generate`] | problems for tests and benches, some with their optimum known |
 //!
 //! Everything here is pure: no driver, no unsafe, no clock but the one that a time limit asks for, and the same

@@ -12,13 +12,7 @@ use std::fmt::Write;
 /// Guards count; kinds left out, reserved ranges and steps in gaps do not. Without reuse every buffer keeps its bytes from
 /// the first step on, so all of them are returned. `(0, [])` when nothing occupies anything.
 pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
-    let mut peak = (0, 0);
-    for (step, bytes) in live_curve(problem) {
-        if bytes > peak.1 {
-            peak = (step, bytes);
-        }
-    }
-    let (step, bytes) = peak;
+    let (step, bytes) = peak(problem);
     if bytes == 0 {
         return (0, Vec::new());
     }
@@ -28,8 +22,18 @@ pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
 
 /// The bytes live at [`critical`]'s step. Arenas need this together, at least; more than 2^64 counts as that.
 pub fn peak_bytes(problem: &Problem) -> u64 {
-    let peak = live_curve(problem).into_iter().map(|(_, bytes)| bytes).max().unwrap_or(0);
-    u64::try_from(peak).unwrap_or(u64::MAX)
+    u64::try_from(peak(problem).1).unwrap_or(u64::MAX)
+}
+
+/// The first step at which most bytes are live, and how many; `(0, 0)` when nothing ever is.
+fn peak(problem: &Problem) -> (Step, u128) {
+    let mut peak = (0, 0);
+    for (step, bytes) in live_curve(problem) {
+        if bytes > peak.1 {
+            peak = (step, bytes);
+        }
+    }
+    peak
 }
 
 /// Buffers that occupy bytes of an arena.

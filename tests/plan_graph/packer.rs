@@ -64,6 +64,29 @@ pub fn pack(problem: &Problem, rng: &mut Rng) -> Layout {
     }
 }
 
+/// Whether the slots of any layout are where they may be.
+pub fn is_valid(problem: &Problem, layout: &Layout) -> bool {
+    let mut taken: Vec<Taken> = Vec::new();
+    for r in problem.reserved() {
+        taken.push(Taken { arena: r.arena, lower: r.offset, upper: r.offset + r.size, live: vec![r.during] });
+    }
+    problem.buffers().iter().zip(&layout.slots).all(|(buffer, slot)| {
+        let Some(Slot { arena, offset }) = *slot else { return problem.left_out().contains(buffer.kind) };
+        if problem.left_out().contains(buffer.kind) {
+            return true;
+        }
+        let good = offset % buffer.alignment == 0
+            && (arena as usize) < problem.arenas().len()
+            && buffer.arena.is_none_or(|a| a == arena)
+            && !matches!(buffer.place, Place::Fixed(fixed) if fixed != offset)
+            && fits(problem, &taken, buffer, arena, offset);
+        if buffer.occupies() {
+            taken.push(Taken { arena, lower: offset, upper: offset + buffer.extent(), live: buffer.live().collect() });
+        }
+        good
+    })
+}
+
 fn fits(problem: &Problem, taken: &[Taken], buffer: &Buffer, arena: u32, offset: u64) -> bool {
     let clear = |t: &Taken| {
         t.arena != arena

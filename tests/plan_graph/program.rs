@@ -156,6 +156,8 @@ pub struct Maker<'r> {
     read_only: Vec<usize>,
     /// Roots that another plan has.
     shared: Vec<usize>,
+    /// Roots that are written in parts, and then by one operation as a whole, before which only parts are read.
+    partial: Vec<usize>,
     /// Parts of roots that are still to be written, each by an operation of its own.
     unwritten: Vec<usize>,
     ops: u64,
@@ -176,6 +178,7 @@ impl<'r> Maker<'r> {
             ready: vec![],
             read_only: vec![],
             shared: vec![],
+            partial: vec![],
             unwritten: vec![],
             ops,
             prefix,
@@ -380,7 +383,11 @@ impl<'r> Maker<'r> {
                     let part = self.view_of(root);
                     self.unwritten.push(part);
                 }
-                self.ready.push(root);
+                if self.rng.chance(50) {
+                    self.ready.push(root);
+                } else {
+                    self.partial.push(root);
+                }
             }
             28..36 if !self.unwritten.is_empty() => {
                 let at = self.rng.below(self.unwritten.len() as u64) as usize;
@@ -396,6 +403,14 @@ impl<'r> Maker<'r> {
                 if self.rng.chance(30) {
                     self.new_output(&mut op);
                 }
+            }
+            46..52 if !self.partial.is_empty() => {
+                // All of a root whose parts were written before: it is older than this operation.
+                let at = self.rng.below(self.partial.len() as u64) as usize;
+                let root = self.partial.swap_remove(at);
+                op.inputs.retain(|&v| self.program.root(v).0 != root);
+                op.in_place.extend(op.inputs.iter().map(|&v| (v, root)));
+                op.outputs.push(root);
             }
             _ => {
                 for _ in 0..1 + self.rng.below(2) {

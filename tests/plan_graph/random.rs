@@ -8,10 +8,10 @@
 //! - an extension, a pin or an ancestor left away; outputs that live only as long as they are read.
 
 use crate::machine::Machine;
-use crate::packer::pack;
+use crate::packer::{is_valid, pack};
 use crate::program::{Maker, Program};
 use crate::Rng;
-use gpumem::plan::{BufferId, Interval, Lowered, OpId, Placement, ValueId};
+use gpumem::plan::{solve, BufferId, Effort, Interval, Layout, Lowered, OpId, Placement, SolveOptions, ValueId};
 use std::collections::BTreeMap;
 
 /// How often something interesting was seen: a generator that makes none of it proves nothing.
@@ -26,6 +26,7 @@ pub struct Seen {
     pub reordered: u64,
     pub stated: u64,
     pub exact: u64,
+    pub solved: u64,
 }
 
 impl Seen {
@@ -34,6 +35,7 @@ impl Seen {
         let pairs: Vec<_> = ops.iter().flat_map(|&o| lowered.taken_in_place(o)).collect();
         for &(input, output) in &pairs {
             assert_eq!(lowered.took_over(output), Some(input));
+            assert_eq!(lowered.placements[input.index()], lowered.placements[output.index()], "{program:#?}");
             let (root, offset) = program.root(input.index());
             self.chains += u64::from(lowered.took_over(ids[root]).is_some());
             self.taken_at_offset += u64::from(offset > 0);
@@ -92,11 +94,18 @@ fn run(seed: u64, ops: u64, seen: &mut Seen) {
     let slots = (0..ids.len()).filter(|&v| program.values[v].view.is_none() && is_used(&program, v)).count();
     assert_eq!(lowered.problem.buffers().len(), slots - taken, "seed {seed}: {program:#?}");
     assert!(!program.no_reuse || taken == 0);
-    for layout in 0..3 {
-        let layout_of = pack(&lowered.problem, &mut rng);
-        let mut machine = Machine::new(&program, &lowered, &layout_of, &ids, &[]);
+    let mut layouts: Vec<Layout> = (0..3).map(|_| pack(&lowered.problem, &mut rng)).collect();
+    // Whether the solver's layouts are right is its own tests' business.
+    let options = SolveOptions { effort: Effort::Fast, ..SolveOptions::default() };
+    let solved = solve(&lowered.problem, &options).unwrap();
+    if is_valid(&lowered.problem, &solved) {
+        layouts.push(solved);
+        seen.solved += 1;
+    }
+    for (i, layout) in layouts.iter().enumerate() {
+        let mut machine = Machine::new(&program, &lowered, layout, &ids, &[]);
         let needed =
-            machine.run().unwrap_or_else(|e| panic!("seed {seed}, layout {layout}: {e}\n{program:#?}\n{lowered:#?}"));
+            machine.run().unwrap_or_else(|e| panic!("seed {seed}, layout {i}: {e}\n{program:#?}\n{lowered:#?}"));
         seen.reads += machine.reads;
         check_buffers(&program, &lowered, &ids, &needed);
     }
@@ -130,4 +139,5 @@ fn random_graphs_keep_what_they_need() {
     ] {
         assert!(count > 500, "only {count} times: {what}");
     }
+    assert!(seen.solved > 100, "only {} layouts of the solver were right", seen.solved);
 }

@@ -304,9 +304,11 @@ fn the_worst_picture_is_a_few_mebibytes() {
     let offsets: Vec<u64> = (0..40_000u64).map(|i| i / 250 * 3).collect();
     let text = svg(&p, &layout(&p, at(&offsets)));
     assert!(text.len() < 6 << 20, "{} bytes", text.len());
-    assert!(Document::parse(&text).is_ok());
-    let alone = text.matches("data-id").count();
-    assert_eq!(alone, 3_000);
+    let doc = Document::parse(&text).unwrap();
+    assert_eq!(doc.descendants().filter(|n| n.has_attribute("data-id")).count(), 3_000);
+    let together = class(&doc, "buffers").filter_map(|n| n.attribute("d")).map(|d| path_rectangles(d).len());
+    assert_eq!(together.sum::<usize>(), 30_000);
+    assert!(class(&doc, "density").next().is_some());
 }
 
 #[test]

@@ -123,12 +123,14 @@ fn csv_has_the_columns_that_are_used() {
         Buffer { alignment: 4, gaps, ..named("a,\"b\"", 4, 0, 9) },
         Buffer { guard: 2, place: Place::Preferred(8), ..named(" a ", 4, 0, 9) },
         Buffer { place: Place::Fixed(16), ..named("line\nbreak", 4, 0, 9) },
+        named("6\" pipe", 1, 0, 9),
     ]);
     let expected = "id,lower,upper,size,alignment,guard,hint,gaps,offset\n\
         \"a,\"\"b\"\"\",0,9,4,4,0,,1-2 4-5,0\n\
         \" a \",0,9,4,1,2,8,,8\n\
-        \"line\nbreak\",0,9,4,1,0,,,16\n";
-    assert_eq!(csv(&p, &layout(&p, at(&[0, 8, 16]))), expected);
+        \"line\nbreak\",0,9,4,1,0,,,16\n\
+        \"6\"\" pipe\",0,9,1,1,0,,,20\n";
+    assert_eq!(csv(&p, &layout(&p, at(&[0, 8, 16, 20]))), expected);
 }
 
 #[test]

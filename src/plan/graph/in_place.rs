@@ -112,8 +112,8 @@ impl Graph {
         let is_free = |kind| !left_out.contains(kind);
         let dies = slots.uses[slot].used == step + 1 && slots.uses[slot].held <= step && !slots.uses[slot].to_end;
         let input_allows = dies && !input.given() && !root.given() && is_free(root.buffer.kind);
-        let output_allows = roots[out].root as usize == out
-            && slots.home[out].root as usize == out
+        // A view has no range of its own, so it is refused as well.
+        let output_allows = slots.home[out].root as usize == out
             && slots.ranges[out].is_some_and(|r| r.lower == step)
             && !output.given()
             && is_free(output.buffer.kind)

@@ -10,6 +10,7 @@ const LOOK_EVERY: u64 = 64;
 /// What is left of the effort. One step is one node of the search or the placement of one buffer, about 1 µs.
 pub(super) struct Budget<'a> {
     left: u64,
+    taken: u64,
     until_look: u64,
     deadline: Option<Instant>,
     cancel: Option<&'a AtomicBool>,
@@ -19,7 +20,7 @@ pub(super) struct Budget<'a> {
 impl<'a> Budget<'a> {
     pub(super) fn new(steps: u64, deadline: Option<Instant>, cancel: Option<&'a AtomicBool>) -> Budget<'a> {
         // A flag that is set already, or a deadline that has passed, is seen before the first step.
-        let mut budget = Budget { left: steps, until_look: 0, deadline, cancel, interrupted: false };
+        let mut budget = Budget { left: steps, taken: 0, until_look: 0, deadline, cancel, interrupted: false };
         budget.look();
         budget
     }
@@ -28,6 +29,7 @@ impl<'a> Budget<'a> {
     #[inline]
     pub(super) fn take(&mut self, steps: u64) -> bool {
         self.left = self.left.saturating_sub(steps);
+        self.taken = self.taken.saturating_add(steps);
         self.until_look = self.until_look.saturating_sub(steps);
         if self.until_look == 0 {
             self.look();
@@ -40,9 +42,23 @@ impl<'a> Budget<'a> {
         self.left == 0
     }
 
-    /// Steps left.
-    pub(super) fn left(&self) -> u64 {
-        self.left
+    /// Steps taken so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The same limits for another thread, with all the steps that are left: threads take theirs at the same time.
+    pub(super) fn share(&self) -> Budget<'a> {
+        Budget::new(self.left, self.deadline, self.cancel)
+    }
+
+    /// Counts the steps that shares took, and whether one was interrupted.
+    pub(super) fn join(&mut self, steps: u64, interrupted: bool) {
+        self.take(steps);
+        if interrupted {
+            self.interrupted = true;
+            self.left = 0;
+        }
     }
 
     /// Whether clock or flag ended it, so that another run of the same problem may go further.

@@ -126,6 +126,21 @@ impl<'a> FirstFit<'a> {
         self.placed.insert(at, entry);
     }
 
+    /// Takes shape `i` back from `offset`.
+    pub(super) fn take(&mut self, i: u32, offset: u64) {
+        let entry = (offset, offset + self.shapes.shapes[i as usize].size, i);
+        if let Ok(at) = self.placed.binary_search(&entry) {
+            self.placed.remove(at);
+        }
+    }
+
+    /// Whether shape `i` meets nothing at `offset` but itself.
+    pub(super) fn is_free(&self, i: u32, offset: u64) -> bool {
+        let end = offset + self.shapes.shapes[i as usize].size;
+        let hits = |&&(at, until, other): &&(u64, u64, u32)| at < end && offset < until && other != i;
+        !self.placed.iter().filter(hits).any(|&(_, _, other)| self.shapes.meet(i as usize, other as usize))
+    }
+
     /// Lays out everything in `order` around `obstacles`, into `offsets`, and returns the end of the highest item;
     /// `None` when the budget ran out or the size would pass `limit`.
     pub(super) fn place(

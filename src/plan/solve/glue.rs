@@ -4,7 +4,7 @@
 //! and two others, stacked, that have one live range and together its size. A search over fewer, larger items is far
 //! quicker. It may miss layouts, so it runs in turn with searches over the items as they are.
 
-use super::instance::{Instance, Item, Sections};
+use super::instance::{Instance, Item};
 use super::niche::mix;
 
 /// Most items of one live range whose pairs are looked at.
@@ -92,7 +92,8 @@ impl Work {
     /// The items by (boundary, size), where boundary is where they end or start.
     fn edges(&self, boundary: impl Fn(&Item) -> u32) -> Vec<(u32, u64, u32)> {
         let usable = self.alive().filter(|&i| self.items[i as usize].align == 1);
-        let mut edges: Vec<_> = usable.map(|i| (boundary(&self.items[i as usize]), self.items[i as usize].size, i)).collect();
+        let mut edges: Vec<_> =
+            usable.map(|i| (boundary(&self.items[i as usize]), self.items[i as usize].size, i)).collect();
         edges.sort_unstable();
         edges
     }

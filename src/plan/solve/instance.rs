@@ -41,6 +41,12 @@ impl Instance {
         Instance { items, totals, floors }
     }
 
+    /// An instance of items over sections that are not covered below their floors.
+    pub(super) fn on_floors(items: Vec<Item>, floors: Vec<u64>) -> Instance {
+        let totals = totals(&items, floors.len());
+        Instance { items, totals, floors }
+    }
+
     /// The end of the highest item at these offsets.
     pub(super) fn top(&self, offsets: &[u64]) -> u64 {
         self.items.iter().zip(offsets).map(|(item, at)| at + item.size).max().unwrap_or(0)
@@ -55,6 +61,10 @@ impl Instance {
         bounds.dedup();
         let at = |section: u32| bounds.partition_point(|&b| b < section) as u32;
         let mut heights = Heights::new(bounds.len().saturating_sub(1));
+        for (k, &floor) in self.floors.iter().enumerate().filter(|(_, &floor)| floor > 0) {
+            let from = bounds.partition_point(|&b| b as usize <= k).saturating_sub(1);
+            heights.raise(from..at(k as u32 + 1) as usize, floor);
+        }
         for (i, item) in self.items.iter().enumerate() {
             if let Some(offset) = placed(i as u32) {
                 // Of a section that it covers in part, all counts.
@@ -70,9 +80,9 @@ impl Instance {
         Instance { items, totals, floors }
     }
 
-    /// The largest sum of sizes that cover one section: no layout is smaller.
+    /// The largest sum of a floor and the sizes that cover its section: no layout is smaller.
     pub(super) fn bound(&self) -> u64 {
-        self.totals.iter().copied().max().unwrap_or(0)
+        self.totals.iter().zip(&self.floors).map(|(total, floor)| total + floor).max().unwrap_or(0)
     }
 
     /// Per item, the largest total of the sections it covers.
@@ -128,20 +138,20 @@ impl RangeMax {
 
 /// The largest value given for each index, when values are given for ranges: a tree whose nodes hold what was given
 /// for all below them.
-struct Heights {
+pub(super) struct Heights {
     len: usize,
     leaves: usize,
     nodes: Vec<u64>,
 }
 
 impl Heights {
-    fn new(len: usize) -> Heights {
+    pub(super) fn new(len: usize) -> Heights {
         let leaves = len.next_power_of_two();
         Heights { len, leaves, nodes: vec![0; 2 * leaves] }
     }
 
     /// Makes every value in `range`, as far as it exists, at least `height`.
-    fn raise(&mut self, range: Range<usize>, height: u64) {
+    pub(super) fn raise(&mut self, range: Range<usize>, height: u64) {
         let (mut from, mut to) = (range.start + self.leaves, range.end.min(self.len) + self.leaves);
         while from < to {
             if from % 2 == 1 {
@@ -157,7 +167,7 @@ impl Heights {
         }
     }
 
-    fn finish(mut self) -> Vec<u64> {
+    pub(super) fn finish(mut self) -> Vec<u64> {
         for k in 2..self.nodes.len() {
             self.nodes[k] = self.nodes[k].max(self.nodes[k / 2]);
         }

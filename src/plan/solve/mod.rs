@@ -1,27 +1,51 @@
-//! The solver.
+//! The solver: [`solve()`].
+//!
+//! | file | holds |
+//! |---|---|
+//! | `check` | contradictions, said before anything is searched |
+//! | `bounds` | lower bounds from sums |
+//! | `assign` | which arena each buffer goes to |
+//! | `arena` | one arena: what moves around what does not |
+//! | `tiny` | a few buffers: every order |
+//! | `parts`, `part` | an arena as independent parts; one part: greedy, then search |
+//! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
+//! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
+//! | `niche` | the exact search |
+//! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
+//! | `repair` | large parts: the top of a layout searched anew |
+//! | `general` | around obstacles and through gaps |
+//! | `budget` | how long all this may go on |
 
+mod arena;
+mod assign;
+mod bounds;
 mod budget;
+mod check;
 mod first_fit;
+mod general;
 mod glue;
 mod instance;
 mod niche;
 mod order;
 mod part;
+mod parts;
+mod portfolio;
 mod repair;
 mod skyline;
+mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
-use super::problem::{Buffer, Problem};
-use crate::base::{Error, Result};
+use super::problem::{Buffer, Place, Problem};
+use crate::base::Result;
+use arena::{stride, Arena, Task};
 use budget::Budget;
-use instance::{Instance, Item, Sections};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How hard to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
-    /// One good greedy order: microseconds for hundreds of buffers, for replanning at run time.
+    /// A few greedy orders and no search: under a millisecond for hundreds of buffers, for replanning at run time.
     Fast,
     /// Greedy orders, then a search whose steps are counted, so that the result does not depend on the machine.
     #[default]
@@ -33,52 +57,128 @@ pub enum Effort {
 pub struct SolveOptions<'a> {
     /// How hard to try.
     pub effort: Effort,
-    /// Search up to this long, and longer than the effort alone would; `None` for as long as the effort takes.
+    /// With a limit, the search takes as many steps as usually fit into it, 600,000 a second, and stops at the limit
+    /// if they take longer. `None`: 1,000,000 steps and no limit. The greedy layouts are made in any case.
     pub time_limit: Option<Duration>,
-    /// Threads to search with; 0 and 1 search on the caller's.
+    /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number, not on their timing.
     pub threads: u32,
     /// Set from another thread to stop early with the best so far.
     pub cancel: Option<&'a AtomicBool>,
+    /// An earlier layout of the same buffers with other sizes, whose order is tried first: for replanning.
+    pub previous: Option<&'a Layout>,
 }
+
+/// Steps of the search without a time limit.
+const STEPS: u64 = 1_000_000;
+/// Steps for each second of a time limit: fewer than a machine of today takes, so that the limit itself decides rarely.
+const STEPS_A_SECOND: f64 = 600_000.0;
 
 /// Lays the buffers of `problem` out.
+///
+/// Errors are contradictions in the problem: sizes that add up to more than 2^62 bytes, fixed buffers that overlap or are
+/// off the unit. A capacity that cannot be met is no error but a status.
 pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let start = Instant::now();
-    let ids: Vec<u32> = (0..problem.buffers().len() as u32).filter(|&i| { let b = &problem.buffers()[i as usize]; !problem.left_out().contains(b.kind) && b.occupies() }).collect();
-    let bufs: Vec<&Buffer> = ids.iter().map(|&i| &problem.buffers()[i as usize]).collect();
-    let sections = Sections::new(bufs.iter().map(|b| (b.lower, b.upper)));
-    let grain = bufs.iter().fold(0, |g, b| gcd(g, b.extent())).max(1);
-    let mut instance = Instance { items: vec![], totals: vec![0; sections.len()], floors: vec![0; sections.len()] };
-    let mut diff = vec![0u64; sections.len() + 1];
-    for b in &bufs {
-        let (from, to) = sections.of(b.lower, b.upper);
-        let size = b.extent() / grain;
-        instance.items.push(Item { from, to, size, align: 1 });
-        diff[from as usize] = diff[from as usize].wrapping_add(size);
-        diff[to as usize] = diff[to as usize].wrapping_sub(size);
+    check::check(problem)?;
+    let buffers = problem.buffers();
+    let earlier = options.previous.map(|l| &l.slots).filter(|slots| slots.len() == buffers.len());
+    let occupied = |i: &u32| buffers[*i as usize].occupies() && !problem.left_out().contains(buffers[*i as usize].kind);
+    let ids: Vec<u32> = (0..buffers.len() as u32).filter(occupied).collect();
+    let of = |ids: &[u32]| ids.iter().map(|&i| &buffers[i as usize]).collect::<Vec<&Buffer>>();
+    let mut layout = Layout {
+        slots: buffers.iter().map(|b| empty_slot(problem, b)).collect(),
+        arenas: vec![ArenaUse::default(); problem.arenas().len()],
+        size: 0,
+        lower_bound: bounds::of_all(problem, of(&ids).into_iter()),
+        total_unshared: ids.iter().map(|&i| buffers[i as usize].extent()).sum(),
+        status: LayoutStatus::Optimal,
+        interrupted: false,
+        elapsed: Duration::ZERO,
+    };
+    let homes = assign::assign(problem, &ids);
+    // Said at once, whatever the effort: this needs no search.
+    if beyond_capacity(problem, &ids, layout.lower_bound) {
+        return Ok(without_slots(layout, LayoutStatus::Infeasible, start));
     }
-    let mut sum = 0u64;
-    for k in 0..sections.len() { sum = sum.wrapping_add(diff[k]); instance.totals[k] = sum; }
-    let goal = problem.arenas()[0].capacity.map_or(0, |c| c / grain);
-    let mut budget = Budget::new(std::env::var("NODES").map_or(1_000_000, |x| x.parse().unwrap()), options.time_limit.map(|t| start + t), options.cancel);
-    let best = part::lay_out(&instance, goal, options.effort != Effort::Fast, &mut budget);
-    let mut slots = vec![Some(Slot { arena: 0, offset: 0 }); problem.buffers().len()];
-    for (k, &i) in ids.iter().enumerate() { slots[i as usize] = Some(Slot { arena: 0, offset: best.offsets[k] * grain }); }
-    let size = best.size * grain;
-    let lb = instance.bound() * grain;
-    let _ = Error::internal("");
-    Ok(Layout {
-        slots,
-        arenas: vec![ArenaUse { size, lower_bound: lb }],
-        size,
-        lower_bound: lb,
-        total_unshared: 0,
-        status: if best.size <= best.bound { LayoutStatus::Optimal } else { LayoutStatus::Feasible },
-        interrupted: budget.interrupted(),
-        elapsed: start.elapsed(),
-    })
+    let steps = options.time_limit.map_or(STEPS, |limit| (limit.as_secs_f64() * STEPS_A_SECOND) as u64);
+    let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
+    let mut budget = Budget::new(steps, deadline, options.cancel);
+    let mut optimal = true;
+    let (mut too_large, mut impossible) = (false, false);
+    for (index, capacity) in (0u32..).zip(problem.arenas().iter().map(|a| a.capacity)) {
+        let mine: Vec<u32> = ids.iter().zip(&homes).filter(|(_, &home)| home == index).map(|(&i, _)| i).collect();
+        let (fixed, movable): (Vec<u32>, Vec<u32>) =
+            mine.iter().partition(|&&i| matches!(buffers[i as usize].place, Place::Fixed(_)));
+        let mut arena = Arena::new(problem, index, &movable, &fixed);
+        arena.bound = bounds::of_arena(problem, index, of(&mine).into_iter());
+        arena.earlier =
+            earlier.map(|slots| movable.iter().map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect());
+        let task = Task { goal: capacity.unwrap_or(0), effort: options.effort, threads: options.threads };
+        let placed = arena.lay_out(task, &mut budget);
+        for (&i, &offset) in movable.iter().zip(&placed.offsets) {
+            layout.slots[i as usize] = Some(Slot { arena: index, offset });
+        }
+        for &i in &fixed {
+            if let Place::Fixed(offset) = buffers[i as usize].place {
+                layout.slots[i as usize] = Some(Slot { arena: index, offset });
+            }
+        }
+        if let Some(of_arena) = layout.arenas.get_mut(index as usize) {
+            *of_arena = ArenaUse { size: placed.size, lower_bound: arena.bound };
+        }
+        layout.size += placed.size;
+        optimal &= placed.optimal;
+        if capacity.is_some_and(|c| placed.size > c) {
+            too_large = true;
+            impossible |= placed.optimal;
+        }
+    }
+    layout.interrupted = budget.interrupted();
+    if too_large {
+        // With several arenas, another division of the buffers might fit.
+        let proved = impossible && problem.arenas().len() == 1;
+        let status = if proved { LayoutStatus::Infeasible } else { LayoutStatus::OutOfTime };
+        return Ok(without_slots(layout, status, start));
+    }
+    // With several arenas the division was not searched, so that only the bound proves anything.
+    let proved = layout.size <= layout.lower_bound || (optimal && problem.arenas().len() == 1);
+    layout.status = if proved { LayoutStatus::Optimal } else { LayoutStatus::Feasible };
+    layout.elapsed = start.elapsed();
+    Ok(layout)
 }
 
+/// The slot of a buffer that occupies nothing, or none if its kind is left out.
+fn empty_slot(problem: &Problem, buffer: &Buffer) -> Option<Slot> {
+    let offset = match buffer.place {
+        Place::Fixed(at) => at,
+        Place::Preferred(at) if at.is_multiple_of(stride(buffer.alignment, problem.unit())) => at,
+        _ => 0,
+    };
+    (!problem.left_out().contains(buffer.kind)).then_some(Slot { arena: buffer.arena.unwrap_or(0), offset })
+}
+
+/// Whether sums alone show that the capacities do not suffice.
+fn beyond_capacity(problem: &Problem, ids: &[u32], lower_bound: u64) -> bool {
+    let buffers = problem.buffers();
+    let arenas = problem.arenas();
+    let all = arenas.iter().try_fold(0u64, |sum, a| a.capacity.map(|c| sum.saturating_add(c)));
+    all.is_some_and(|all| all < lower_bound)
+        || (0u32..).zip(arenas).any(|(index, arena)| {
+            let bound =
+                ids.iter().map(|&i| &buffers[i as usize]).filter(|b| arenas.len() == 1 || b.arena == Some(index));
+            arena.capacity.is_some_and(|c| c < bounds::of_arena(problem, index, bound))
+        })
+}
+
+/// The result when no layout within the capacities was found.
+fn without_slots(mut layout: Layout, status: LayoutStatus, start: Instant) -> Layout {
+    layout.slots.fill(None);
+    layout.status = status;
+    layout.elapsed = start.elapsed();
+    layout
+}
+
+/// The greatest common divisor; of 0 and a number, the number.
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 {
         a

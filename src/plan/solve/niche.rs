@@ -489,7 +489,7 @@ impl<'a> Niche<'a> {
                 let item = &self.items[w * 64 + set.trailing_zeros() as usize];
                 set &= set - 1;
                 let (start, end) = (&mut self.steps[item.from as usize], item.to as usize);
-                start.0 += 1;
+                start.0 = start.0.wrapping_add(1);
                 start.1 = start.1.wrapping_add(item.size);
                 let end = &mut self.steps[end];
                 end.0 = end.0.wrapping_sub(1);

@@ -1,12 +1,13 @@
-//! Lays out one part of a problem without fixed offsets, gaps or reserved ranges: items over sections.
+//! Lays out one part: items over sections, greedily and then by search.
 
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Instance;
-use super::glue::{Glue, Glued};
-use super::niche::{mix, Niche, Outcome};
+use super::niche::Outcome;
 use super::order::{rank, By, Rule};
+use super::portfolio::Portfolio;
 use super::skyline::Skyline;
+use super::{repair, Effort};
 
 /// Most items for the orders that compare every item with every other.
 const FIRST_FIT_ITEMS: usize = 4_000;
@@ -14,8 +15,6 @@ const FIRST_FIT_ITEMS: usize = 4_000;
 const SEARCH_ITEMS: usize = 4_096;
 /// Runs with one capacity before the next is tried.
 const FIRST_ROUNDS: u64 = 36;
-/// What is glued, in turn.
-const GLUES: [Glue; 2] = [Glue::Triples, Glue::Pairs];
 
 /// The best layout so far.
 pub(super) struct Best {
@@ -45,82 +44,96 @@ impl Best {
     }
 }
 
-/// A layout of `instance` of at most `goal`, or the smallest found until the budget ran out. The greedy orders are
-/// always tried to the end, so that the result is never worse than the best of them.
-pub(super) fn lay_out(instance: &Instance, goal: u64, search: bool, budget: &mut Budget<'_>) -> Best {
+/// The best of the greedy orders. They are tried to the end whatever the goal, and again when the budget is spent, so
+/// that no layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more
+/// items than can be compared with one another.
+pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Effort, budget: &Budget<'_>) -> Best {
     let n = instance.items.len();
     let bound = instance.bound();
     let mut best = Best { size: u64::MAX, offsets: vec![0; n], bound, scratch: vec![0; n] };
-    greedy(instance, &mut best);
-    let goal = goal.max(bound);
-    if search && best.size > goal {
-        if n <= SEARCH_ITEMS {
-            descend(instance, goal, &mut best, budget);
-        } else {
-            super::repair::improve(instance, goal, &mut best, budget);
-        }
-    }
-    best
-}
-
-/// The greedy orders.
-fn greedy(instance: &Instance, best: &mut Best) {
-    // Not limited: they are what every layout is measured by, and quick.
-    let mut budget = Budget::new(u64::MAX, None, None);
+    let mut unlimited = Budget::new(u64::MAX, None, None);
     let pressure = instance.pressure();
     let mut ranks = Vec::new();
-    let mut skyline = Skyline::new(instance);
     const ORDERS: [By; 4] = [By::Pressure, By::Size, By::Width, By::Area];
+    let mut skyline = Skyline::new(instance);
     for by in ORDERS {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let limit = best.size.saturating_sub(1);
-        let size = skyline.place(&ranks, limit, &mut best.scratch, &mut budget);
+        let size = skyline.place(&ranks, limit, &mut best.scratch, &mut unlimited);
         best.offer(size);
-        if best.size <= best.bound {
-            return;
+        if best.size <= best.bound || (n > FIRST_FIT_ITEMS && budget.spent()) {
+            return best;
         }
     }
-    if instance.items.len() > FIRST_FIT_ITEMS {
-        return;
+    if n > FIRST_FIT_ITEMS {
+        return best;
     }
     let mut shapes = Shapes::default();
     for item in &instance.items {
         shapes.push(item.size, item.align, std::iter::once((item.from, item.to)));
     }
     let mut first_fit = FirstFit::new(&shapes);
+    let mut try_order = |best: &mut Best, order: &[u32], fit: Fit| {
+        let limit = best.size.saturating_sub(1);
+        let order = order.iter().copied();
+        let size = if instance.floors.iter().all(|&f| f == 0) {
+            first_fit.place(order, &[], fit, limit, &mut best.scratch, &mut unlimited)
+        } else {
+            None
+        };
+        best.offer(size);
+    };
+    if let Some(earlier) = earlier {
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_by_key(|&i| earlier[i as usize]);
+        try_order(&mut best, &order, Fit::First);
+    }
     for by in ORDERS {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let mut order = vec![0; ranks.len()];
         for (i, &r) in ranks.iter().enumerate() {
             order[r as usize] = i as u32;
         }
-        for fit in [Fit::First, Fit::Best] {
-            let limit = best.size.saturating_sub(1);
-            let size = first_fit.place(order.iter().copied(), &[], fit, limit, &mut best.scratch, &mut budget);
-            best.offer(size);
+        try_order(&mut best, &order, Fit::First);
+        if effort != Effort::Fast {
+            try_order(&mut best, &order, Fit::Best);
         }
         if best.size <= best.bound {
-            return;
+            break;
         }
+    }
+    best
+}
+
+/// Makes `best` smaller until it is within `goal`, proved to be the smallest, or the budget is spent.
+pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
+    let goal = goal.max(best.bound);
+    if best.size <= goal || budget.spent() {
+        return;
+    }
+    if instance.items.len() <= SEARCH_ITEMS {
+        descend(instance, goal, best, threads, budget);
+    } else {
+        repair::improve(instance, goal, best, budget);
     }
 }
 
 /// Searches for smaller and smaller layouts, with more steps every time, until one is within `goal`.
-fn descend(instance: &Instance, goal: u64, best: &mut Best, budget: &mut Budget<'_>) {
-    let mut portfolio = Portfolio::new(instance);
+fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
+    let portfolio = Portfolio::new(instance, threads);
     let mut rounds = FIRST_ROUNDS;
     while best.size > goal.max(best.bound) && !budget.spent() {
         // From below: little room makes the search quick to see that it is on the wrong way, so that the smallest
         // layout may be the easiest to find. Then from the goal up, halving what is open between failure and success.
         let mut target = best.bound;
         while target < goal && best.size > goal && !budget.spent() {
-            attempt(&mut portfolio, target, rounds, best, budget);
+            attempt(&portfolio, target, rounds, best, budget);
             target += (goal - target).div_ceil(2);
         }
         let mut failed = goal.max(best.bound) - 1;
         target = failed + 1;
         while best.size > goal.max(best.bound) && !budget.spent() {
-            if attempt(&mut portfolio, target, rounds, best, budget) != Outcome::Found {
+            if attempt(&portfolio, target, rounds, best, budget) != Outcome::Found {
                 failed = target;
             }
             let open = best.size - failed;
@@ -134,115 +147,15 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, budget: &mut Budget<
 }
 
 /// Looks for a layout within `target` and keeps what comes of it.
-fn attempt(
-    portfolio: &mut Portfolio<'_>,
-    target: u64,
-    rounds: u64,
-    best: &mut Best,
-    budget: &mut Budget<'_>,
-) -> Outcome {
+fn attempt(portfolio: &Portfolio<'_>, target: u64, rounds: u64, best: &mut Best, budget: &mut Budget<'_>) -> Outcome {
     let outcome = portfolio.search(target, rounds, &mut best.scratch, budget);
     match outcome {
         Outcome::Found => {
-            let size = portfolio.original.top(&best.scratch);
+            let size = portfolio.instance().top(&best.scratch);
             best.offer(Some(size));
         }
         Outcome::Impossible => best.bound = best.bound.max(target + 1),
         Outcome::Unknown => {}
     }
     outcome
-}
-
-/// Searches in turn: over the items as they are, and over glued ones, each with every rule.
-struct Portfolio<'a> {
-    plain: Searcher<'a>,
-    original: &'a Instance,
-    glued: Vec<Glued>,
-}
-
-impl<'a> Portfolio<'a> {
-    fn new(instance: &'a Instance) -> Portfolio<'a> {
-        let glued = GLUES.iter().map(|&g| Glued::new(instance, g, 0)).filter(Glued::is_different).collect();
-        Portfolio { plain: Searcher::new(instance), original: instance, glued }
-    }
-
-    /// Looks for a layout within `capacity`, in `rounds` runs with growing limits; one that is found is in `offsets`.
-    fn search(&mut self, capacity: u64, rounds: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
-        let variants = 1 + self.glued.len() as u64;
-        let mut searchers: Vec<Searcher<'_>> = self.glued.iter().map(|g| Searcher::new(&g.instance)).collect();
-        for round in 0..rounds {
-            let (variant, round) = (round % variants, round / variants);
-            let cycle = round / Rule::COUNT;
-            let effort = luby(cycle + 1);
-            let rule = Rule::of_round(round);
-            // The last variant is the original: it is the hardest, and the only one that can prove anything.
-            let outcome = if variant + 1 == variants {
-                let outcome = self.plain.run(capacity, rule, effort, budget);
-                if outcome == Outcome::Found {
-                    offsets.copy_from_slice(self.plain.niche.offsets());
-                }
-                outcome
-            } else if cycle == 0 {
-                let searcher = &mut searchers[variant as usize];
-                let outcome = searcher.run(capacity, rule, effort, budget);
-                if outcome == Outcome::Found {
-                    self.glued[variant as usize].expand(searcher.niche.offsets(), offsets);
-                }
-                outcome
-            } else {
-                // Later on, other things are glued every time.
-                let glued = Glued::new(self.original, GLUES[variant as usize], mix(round) | 1);
-                let mut searcher = Searcher::new(&glued.instance);
-                let outcome = searcher.run(capacity, rule, effort, budget);
-                if outcome == Outcome::Found {
-                    glued.expand(searcher.niche.offsets(), offsets);
-                }
-                outcome
-            };
-            match outcome {
-                Outcome::Found => return Outcome::Found,
-                Outcome::Impossible if variant + 1 == variants => return Outcome::Impossible,
-                _ if budget.spent() => return Outcome::Unknown,
-                _ => {}
-            }
-        }
-        Outcome::Unknown
-    }
-}
-
-/// One instance's search, and what it needs to order items.
-struct Searcher<'a> {
-    instance: &'a Instance,
-    niche: Niche<'a>,
-    pressure: Vec<u64>,
-    ranks: Vec<u32>,
-    capacity: u64,
-}
-
-impl<'a> Searcher<'a> {
-    fn new(instance: &'a Instance) -> Searcher<'a> {
-        let (niche, pressure) = (Niche::new(instance), instance.pressure());
-        Searcher { instance, niche, pressure, ranks: Vec::new(), capacity: 0 }
-    }
-
-    fn run(&mut self, capacity: u64, rule: Rule, effort: u64, budget: &mut Budget<'_>) -> Outcome {
-        if self.capacity != capacity {
-            self.niche.set_capacity(capacity);
-            self.capacity = capacity;
-        }
-        rank(&self.instance.items, &self.pressure, rule, &mut self.ranks);
-        // Without a mistake it takes a step for every item. Many short runs find more than a few long ones.
-        let n = self.instance.items.len() as u64;
-        let limit = effort * 2 * n;
-        self.niche.run(self.instance, rule, &self.ranks, limit, budget)
-    }
-}
-
-/// The sequence 1 1 2 1 1 2 4 …, from `i` = 1.
-fn luby(i: u64) -> u64 {
-    let bits = u64::BITS - i.leading_zeros();
-    if i + 1 == 1 << bits {
-        return 1 << (bits - 1);
-    }
-    luby(i + 1 - (1 << (bits - 1)))
 }

@@ -117,8 +117,8 @@ fn cut_of_section(instance: &Instance, k: usize, target: u64, offsets: &[u64]) -
         .map(|(item, &at)| (at, at + item.size))
         .collect();
     stack.sort_unstable();
-    let slack = target.saturating_sub(instance.totals[k]);
-    let (mut top, mut lost) = (0, 0);
+    let slack = target.saturating_sub(instance.totals[k] + instance.floors[k]);
+    let (mut top, mut lost) = (instance.floors[k], 0);
     for (at, end) in stack {
         lost += at - top;
         if lost > slack {

@@ -18,6 +18,7 @@ const NONE: u32 = u32::MAX;
 /// What does not change from order to order.
 pub(super) struct Skyline<'a> {
     items: &'a [Item],
+    floors: &'a [u64],
     sections: usize,
     /// Items by first section.
     by_start: Vec<u32>,
@@ -57,7 +58,17 @@ impl<'a> Skyline<'a> {
         }
         let tree = Tree::new(items.len());
         let flats = vec![Flat::default(); sections + 1];
-        Skyline { items, sections, by_start, position, starts, tree, flats, heap: BinaryHeap::new() }
+        Skyline {
+            items,
+            floors: &instance.floors,
+            sections,
+            by_start,
+            position,
+            starts,
+            tree,
+            flats,
+            heap: BinaryHeap::new(),
+        }
     }
 
     /// Lays all items out, those of low `rank` first, into `offsets`, and returns the size; `None` when the budget
@@ -76,8 +87,7 @@ impl<'a> Skyline<'a> {
         self.tree.fill(self.by_start.iter().map(|&i| (rank[i as usize], self.items[i as usize].to)));
         self.flats.fill(Flat::default());
         self.heap.clear();
-        self.flats[0] = Flat { height: 0, end: self.sections as u32, left: 0, alive: true };
-        self.heap.push(Reverse((0, 0)));
+        self.lay_floors();
         let mut size = 0;
         let mut placed = 0;
         while placed < self.items.len() {
@@ -105,6 +115,17 @@ impl<'a> Skyline<'a> {
             self.cover(from, self.items[i].from, self.items[i].to, top);
         }
         Some(size)
+    }
+
+    /// Makes flats of the floors.
+    fn lay_floors(&mut self) {
+        let (mut from, mut left) = (0, 0);
+        for flat in self.floors.chunk_by(|a, b| a == b) {
+            let end = from + flat.len() as u32;
+            self.flats[from as usize] = Flat { height: flat[0], end, left, alive: true };
+            self.heap.push(Reverse((flat[0], from)));
+            (from, left) = (end, from);
+        }
     }
 
     /// Raises a flat to its lower neighbour, or neighbours, and joins them.
@@ -184,11 +205,7 @@ const EMPTY: Node = Node { best: NONE, first_end: u32::MAX, last_end: 0 };
 
 impl Node {
     fn join(a: Node, b: Node) -> Node {
-        Node {
-            best: a.best.min(b.best),
-            first_end: a.first_end.min(b.first_end),
-            last_end: a.last_end.max(b.last_end),
-        }
+        Node { best: a.best.min(b.best), first_end: a.first_end.min(b.first_end), last_end: a.last_end.max(b.last_end) }
     }
 }
 

@@ -12,8 +12,8 @@ mod pieces;
 mod text;
 
 use super::layout::{Layout, LayoutStatus};
-use super::problem::{Interval, Problem};
-use super::report::{critical, live_curve, peak_bytes};
+use super::problem::{Interval, Problem, Step};
+use super::report::{critical, live_curve};
 use axis::Scale;
 use colour::Palette;
 use panel::Panel;
@@ -61,6 +61,9 @@ struct Picture<'a> {
     panels: Vec<Panel>,
     /// Bytes live.
     live: Scale,
+    /// What is live over time, and at most.
+    curve: Vec<(Step, u128)>,
+    peak: u64,
     height: f64,
     out: String,
 }
@@ -74,12 +77,25 @@ impl<'a> Picture<'a> {
             .map(|arena| Panel::new(problem, layout, arena, TOP + f64::from(arena) * (each + BETWEEN), each))
             .collect();
         let top = TOP + count as f64 * (each + BETWEEN);
-        let peak = peak_bytes(problem).max(1);
-        let live = Scale { lo: 0, hi: peak.saturating_add(peak / 12), from: top + LIVE, to: top };
+        let curve = live_curve(problem);
+        let peak = curve.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0);
+        let peak = u64::try_from(peak).unwrap_or(u64::MAX);
+        let live = Scale { lo: 0, hi: peak.saturating_add(peak / 12).max(1), from: top + LIVE, to: top };
         let steps = steps(problem);
         let x = Scale { lo: steps.lower, hi: steps.upper, from: LEFT, to: RIGHT };
         let height = top + LIVE + BELOW;
-        Picture { problem, layout, palette: Palette::of(problem), x, panels, live, height, out: String::new() }
+        Picture {
+            problem,
+            layout,
+            palette: Palette::of(problem),
+            x,
+            panels,
+            live,
+            curve,
+            peak,
+            height,
+            out: String::new(),
+        }
     }
 
     fn draw(mut self) -> String {
@@ -131,7 +147,10 @@ impl<'a> Picture<'a> {
         let layout = self.layout;
         let slots = layout.slots.iter().flatten().count();
         let (head, detail) = if matches!(layout.status, LayoutStatus::Infeasible | LayoutStatus::OutOfTime) {
-            let found = format!("smallest found {}", text::bytes(layout.size));
+            let found = match layout.size {
+                0 => format!("{}: the lower bound is {}", layout.status.name(), text::bytes(layout.lower_bound)),
+                size => format!("{}: the smallest found takes {}", layout.status.name(), text::bytes(size)),
+            };
             (format!("Memory plan: no layout of {}", buffers(layout.slots.len())), found)
         } else {
             let above = if layout.size > layout.lower_bound {
@@ -225,7 +244,7 @@ impl<'a> Picture<'a> {
             px(base - top),
             colour::EMPTY
         ));
-        let curve = live_curve(self.problem);
+        let curve = std::mem::take(&mut self.curve);
         // Half a pixel shows no more than its highest value; a step function is drawn as it is while it is short.
         let mut path = format!("M{} {}", px(self.x.at(curve.first().map_or(0, |c| c.0))), px(base));
         let thin = curve.len() as f64 > 4.0 * (RIGHT - LEFT);
@@ -248,7 +267,7 @@ impl<'a> Picture<'a> {
             let _ = write!(path, "H{}V{}z", px(x), px(base));
             self.put(format_args!("<path class=\"live\" fill=\"{}\" d=\"{path}\"/>\n", colour::LIVE));
         }
-        let peak = peak_bytes(self.problem);
+        let peak = self.peak;
         let y = self.live.at(peak);
         self.text(RIGHT + 12.0, y + 4.0, "start", "", &format!("peak {}", text::bytes(peak)));
         self.text(RIGHT + 12.0, y + 18.0, "start", &format!("fill=\"{}\"", colour::FAINT), "live at once");
@@ -301,7 +320,7 @@ impl<'a> Picture<'a> {
             self.put(format_args!("<path d=\"{d}\" {halo}/>\n"));
         }
         self.put(format_args!("<path d=\"{d}\" stroke=\"{accent}\" stroke-width=\"1.5\" stroke-dasharray=\"5 3\"/>\n"));
-        let peak = peak_bytes(self.problem);
+        let peak = self.peak;
         let says =
             format!("critical step {}: {} live in {}", text::grouped(step), text::bytes(peak), buffers(live.len()));
         let _ = writeln!(
@@ -317,6 +336,10 @@ impl<'a> Picture<'a> {
     }
 
     fn legend(&mut self, drawn: &Sorted) {
+        let used: HashSet<usize> = drawn.all().map(|p| p.class).collect();
+        if used.is_empty() {
+            return;
+        }
         let y = self.height - 18.0;
         let mut x = LEFT;
         let by = match self.palette {
@@ -325,7 +348,6 @@ impl<'a> Picture<'a> {
         };
         self.text(x, y, "start", &format!("fill=\"{}\"", colour::FAINT), by);
         x += text::width(by, SMALL) + 12.0;
-        let used: HashSet<usize> = drawn.all().map(|p| p.class).collect();
         let mut entries: Vec<(String, String)> = self
             .palette
             .legend()

@@ -47,7 +47,7 @@ impl Panel {
         let shown = capacity.filter(|&c| c / CAPACITY_SHOWN <= least).unwrap_or(0).max(least);
         let name = several.then(|| match given.and_then(|a| a.name.as_deref()) {
             Some(name) => {
-                let both = format!("arena {arena}, {}", text::visible(name));
+                let both = format!("arena {arena}, {}", text::one_line(name));
                 text::fit(&both, height, SMALL).unwrap_or_default()
             }
             None => format!("arena {arena}"),
@@ -134,10 +134,10 @@ impl Panel {
     pub fn lines(&self, out: &mut String, layout: &Layout) {
         let no_layout = matches!(layout.status, LayoutStatus::Infeasible | LayoutStatus::OutOfTime);
         let size = if no_layout { "smallest found" } else { "arena size" };
-        let mut lines = vec![
-            (self.size, size, colour::INK, "1.5", "none", "size"),
-            (self.lower_bound, "lower bound", colour::FAINT, "1.5", "2 3", "lower-bound"),
-        ];
+        let mut lines = vec![(self.lower_bound, "lower bound", colour::FAINT, "1.5", "2 3", "lower-bound")];
+        if self.size > 0 || !no_layout {
+            lines.insert(0, (self.size, size, colour::INK, "1.5", "none", "size"));
+        }
         let mut beyond = None;
         match self.capacity {
             Some(c) if c <= self.y.hi => lines.push((c, "capacity", colour::CAPACITY, "1.5", "9 3", "capacity")),
@@ -261,7 +261,7 @@ fn rectangle(out: &mut String, p: &Piece, b: &Buffer, layout: &Layout) {
 /// A name, and the size if there is room: in one line, in two, or upwards in a narrow rectangle.
 fn inscribe(out: &mut String, p: &Piece, b: &Buffer) {
     let name = match &b.name {
-        Some(name) => text::visible(name),
+        Some(name) => text::one_line(name),
         None => p.id.to_string(),
     };
     let size = text::bytes(b.size);

@@ -40,14 +40,14 @@ fn hidden(c: char) -> bool {
         || matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
-/// A name as one line of visible text.
-pub fn visible(name: &str) -> String {
-    name.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|&c| !hidden(c)).collect()
+/// A name as one line of text.
+pub fn one_line(name: &str) -> String {
+    name.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
 }
 
 /// A name for a tooltip: one line, not long.
 pub fn tooltip_name(name: &str) -> String {
-    let name = visible(name);
+    let name = one_line(name);
     match name.char_indices().nth(TOOLTIP_LIMIT) {
         Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
         None => name,

@@ -1,0 +1,444 @@
+//! Buffers as CSV: one record each, columns in any order, named by the header.
+//!
+//! | column | also | meaning |
+//! |---|---|---|
+//! | `id` | `buffer`, `buffer_id` | any text, each its own |
+//! | `lower` | `start`, `begin` | first step at which it is live |
+//! | `upper` | | first step at which it is no longer live |
+//! | | `end` in place of `upper` | last step at which it is live; then the ends of gaps are last steps too |
+//! | `size` | | bytes |
+//! | `alignment` | | power of two; empty for 1 |
+//! | `guard` | | bytes behind it that nothing else may use; empty for 0 |
+//! | `offset` | | where it has to be; empty for anywhere |
+//! | `hint` | | where it had better be; empty or -1 for anywhere |
+//! | `gaps` | | steps at which it holds nothing: `lower-upper`, separated by blanks |
+//!
+//! This is what MiniMalloc reads and writes, but for windows of gaps (`7-9@0:16`), which are refused. Other columns mean
+//! nothing here. The text is kept whole, so that the output can repeat it with offsets.
+
+use crate::source::{self, decimal, explain, quote, OpenError};
+use csv::ByteRecord;
+use gpumem::plan::problem::MAX_BYTES;
+use gpumem::plan::{Buffer, Interval, Place, Problem};
+use std::collections::hash_map::{Entry, HashMap};
+use std::io::Read;
+use std::path::Path;
+
+/// What a file without buffers would have to begin with.
+const EXPECTED: &str = "id, lower (or start), upper (or end) and size";
+
+/// Where the header's line has to end, bytes: a file without lines is not read whole.
+const HEADER_LIMIT: u64 = 1 << 20;
+
+/// Why there is no problem to solve. Every message names the file, and where there is one the line and the column.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The file cannot be opened.
+    #[error("{file}: cannot open: {source}")]
+    Open { file: String, source: std::io::Error },
+    /// Named `.gz` but something else.
+    #[error("{file}: the name ends in .gz but the contents are not gzip; rename it or compress it")]
+    NotGzip { file: String },
+    /// The bytes run out or do not decompress.
+    #[error("{file}: cannot read further: {what}")]
+    Read { file: String, what: String },
+    /// There is nothing in it.
+    #[error("{file}: the file is empty; expected a header with the columns {EXPECTED}")]
+    Empty { file: String },
+    /// The first line names too few columns, or one of them twice.
+    #[error("{file}:{line}: {what}; found {found:?}, expected the columns {EXPECTED}")]
+    Header { file: String, line: u64, what: String, found: String },
+    /// A record with too few or too many fields.
+    #[error("{file}:{line}: wrong field count: found {found}, expected {expected} as in the header")]
+    FieldCount { file: String, line: u64, found: usize, expected: usize },
+    /// A field that cannot be.
+    #[error("{file}:{line}: column {column}: found {found:?}, expected {expected}")]
+    Field { file: String, line: u64, column: String, found: String, expected: String },
+    /// A buffer that the library refuses for another reason.
+    #[error("{file}:{line}: {what}")]
+    Refused { file: String, line: u64, what: String },
+}
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Id,
+    Lower,
+    Upper,
+    Size,
+    Alignment,
+    Guard,
+    Offset,
+    Hint,
+    Gaps,
+}
+
+/// By name.
+const NAMES: [(&str, Column); 14] = [
+    ("id", Column::Id),
+    ("buffer", Column::Id),
+    ("buffer_id", Column::Id),
+    ("lower", Column::Lower),
+    ("start", Column::Lower),
+    ("begin", Column::Lower),
+    ("upper", Column::Upper),
+    (LAST, Column::Upper),
+    ("size", Column::Size),
+    ("alignment", Column::Alignment),
+    ("guard", Column::Guard),
+    ("offset", Column::Offset),
+    ("hint", Column::Hint),
+    ("gaps", Column::Gaps),
+];
+
+/// The column whose steps, and those of gaps with it, are the last ones in a range.
+const LAST: &str = "end";
+
+const COLUMNS: usize = 9;
+
+/// What stands where.
+#[derive(Debug, Default)]
+pub struct Header {
+    /// Names, as in the file.
+    pub names: Vec<String>,
+    /// By [`Column`].
+    at: [Option<usize>; COLUMNS],
+    /// Whether upper ends are last steps.
+    inclusive: bool,
+}
+
+impl Header {
+    /// Where a column is, if there is one.
+    pub fn at(&self, column: Column) -> Option<usize> {
+        self.at.get(column as usize).copied().flatten()
+    }
+
+    /// Names that mean nothing here.
+    pub fn ignored(&self) -> Vec<String> {
+        let known = |i: usize| self.at.contains(&Some(i));
+        self.names.iter().enumerate().filter(|&(i, _)| !known(i)).map(|(_, name)| name.clone()).collect()
+    }
+
+    fn name(&self, column: Column) -> String {
+        self.at(column).and_then(|i| self.names.get(i)).cloned().unwrap_or_default()
+    }
+
+    /// Reads the first record; the error says what is wrong with it.
+    fn parse(record: &ByteRecord) -> Result<Header, String> {
+        let mut header = Header::default();
+        for (i, field) in record.iter().enumerate() {
+            let name = String::from_utf8_lossy(field.trim_ascii()).into_owned();
+            let known = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(&name));
+            if let Some(&(known, column)) = known {
+                if let Some(first) = header.at(column) {
+                    let first = header.names.get(first).cloned().unwrap_or_default();
+                    return Err(if first == name {
+                        format!("column {name} is there twice")
+                    } else {
+                        format!("columns {first} and {name} mean the same; leave one out")
+                    });
+                }
+                if let Some(place) = header.at.get_mut(column as usize) {
+                    *place = Some(i);
+                }
+                header.inclusive |= known == LAST;
+            }
+            header.names.push(name);
+        }
+        for (column, name) in
+            [(Column::Id, "id"), (Column::Lower, "lower"), (Column::Upper, "upper"), (Column::Size, "size")]
+        {
+            if header.at(column).is_none() {
+                return Err(format!("there is no column {name}"));
+            }
+        }
+        Ok(header)
+    }
+}
+
+/// A problem and the text it came from.
+#[derive(Debug)]
+pub struct Input {
+    /// Its name in messages.
+    pub file: String,
+    /// Its columns.
+    pub header: Header,
+    /// Its buffers, in the order of the file, named by their ids.
+    pub problem: Problem,
+    text: Vec<u8>,
+}
+
+impl Input {
+    /// Reads a file, or standard input for `-`.
+    pub fn read(path: &Path) -> Result<Input, InputError> {
+        let stdin = path.as_os_str() == "-";
+        let file = if stdin { "standard input".to_string() } else { path.display().to_string() };
+        let opened = if stdin { source::unpack(std::io::stdin(), false) } else { source::open(path) };
+        let mut input = match opened {
+            Ok(input) => input,
+            Err(OpenError::Io(source)) => return Err(InputError::Open { file, source }),
+            Err(OpenError::NotGzip) => return Err(InputError::NotGzip { file }),
+        };
+        let mut text = Vec::new();
+        let read = |text: &mut Vec<u8>| {
+            let head = (&mut input).take(HEADER_LIMIT).read_to_end(text)?;
+            // A file that ends within the limit needs no line.
+            if head as u64 == HEADER_LIMIT && !text.contains(&b'\n') && !text.contains(&b'\r') {
+                let what = format!("a header of more than {HEADER_LIMIT} bytes; these are no buffers as CSV");
+                return Err(std::io::Error::other(what));
+            }
+            input.read_to_end(text)
+        };
+        match { read }(&mut text) {
+            Ok(_) => Input::parse(file, text),
+            Err(e) => Err(InputError::Read { file, what: explain(&e) }),
+        }
+    }
+
+    fn parse(file: String, text: Vec<u8>) -> Result<Input, InputError> {
+        let mut records = Records::new(&text);
+        let Some(first) = records.next() else { return Err(InputError::Empty { file }) };
+        let header = match Header::parse(first) {
+            Ok(header) => header,
+            Err(what) => {
+                let found = quote(first.iter().collect::<Vec<_>>().join(&b',').trim_ascii());
+                return Err(InputError::Header { file, line: records.line(), what, found });
+            }
+        };
+        let mut problem = Problem::new();
+        let mut total = 0;
+        while let Some(record) = records.next() {
+            let buffer = Row { header: &header, record }.buffer(&mut total);
+            let added = buffer.and_then(|buffer| problem.add(buffer).map_err(|e| Bad::Refused(e.message)));
+            if let Err(bad) = added {
+                let found = record.len();
+                let field = |column| quote(header.at(column).and_then(|i| record.get(i)).unwrap_or_default());
+                return Err(match bad {
+                    Bad::Count => {
+                        let expected = header.names.len();
+                        InputError::FieldCount { file, line: records.line(), found, expected }
+                    }
+                    Bad::Field(column, expected) => {
+                        let (column, found) = (header.name(column), field(column));
+                        InputError::Field { file, line: records.line(), column, found, expected }
+                    }
+                    Bad::Refused(what) => InputError::Refused { file, line: records.line(), what },
+                });
+            }
+        }
+        let input = Input { file, header, problem, text };
+        input.check_ids()?;
+        super::fixed::check(&input)?;
+        Ok(input)
+    }
+
+    fn check_ids(&self) -> Result<(), InputError> {
+        let mut first: HashMap<&str, usize> = HashMap::with_capacity(self.problem.buffers().len());
+        for (i, b) in self.problem.buffers().iter().enumerate() {
+            let name = b.name.as_deref().unwrap_or_default();
+            match first.entry(name) {
+                Entry::Vacant(place) => _ = place.insert(i),
+                Entry::Occupied(other) => {
+                    let line = self.line(*other.get());
+                    return Err(self.bad(i, Column::Id, format!("an id of its own: line {line} has the same")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The records with buffers, in order: those of `problem`.
+    pub fn records(&self) -> Records<'_> {
+        let mut records = Records::new(&self.text);
+        records.next();
+        records
+    }
+
+    /// The line of a buffer, from 1.
+    pub fn line(&self, buffer: usize) -> u64 {
+        let mut records = self.records();
+        for _ in 0..=buffer {
+            records.next();
+        }
+        records.line()
+    }
+
+    /// What is wrong with a field of a buffer.
+    pub fn bad(&self, buffer: usize, column: Column, expected: String) -> InputError {
+        let mut records = self.records();
+        for _ in 0..buffer {
+            records.next();
+        }
+        let record = records.next().cloned().unwrap_or_default();
+        let found = self.header.at(column).and_then(|i| record.get(i)).map(quote).unwrap_or_default();
+        let (file, line) = (self.file.clone(), records.line());
+        InputError::Field { file, line, column: self.header.name(column), found, expected }
+    }
+}
+
+/// Records of a text, with their lines. Blank lines are none.
+pub struct Records<'a> {
+    text: &'a [u8],
+    reader: csv::Reader<&'a [u8]>,
+    record: ByteRecord,
+}
+
+impl<'a> Records<'a> {
+    fn new(text: &'a [u8]) -> Records<'a> {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text);
+        Records { text, reader, record: ByteRecord::new() }
+    }
+
+    /// The next record.
+    pub fn next(&mut self) -> Option<&ByteRecord> {
+        // From memory, and with any number of fields, nothing can fail.
+        while self.reader.read_byte_record(&mut self.record).unwrap_or(false) {
+            let blank = self.record.len() == 1 && self.record.iter().all(|f| f.trim_ascii().is_empty());
+            if !blank {
+                return Some(&self.record);
+            }
+        }
+        None
+    }
+
+    /// The line at which the last record begins, from 1. Counted only for messages.
+    fn line(&self) -> u64 {
+        let at = self.record.position().map_or(0, |p| p.byte()) as usize;
+        // The reader's position is before line ends and blank lines that it skips.
+        let skipped = self.text.iter().skip(at).take_while(|b| matches!(b, b'\n' | b'\r')).count();
+        let before = self.text.get(..at + skipped).unwrap_or(self.text);
+        let ends = before.iter().filter(|&&b| b == b'\n').count();
+        // Old line ends, a carriage return alone, count when there are no others.
+        let ends = if ends == 0 { before.iter().filter(|&&b| b == b'\r').count() } else { ends };
+        ends as u64 + 1
+    }
+}
+
+/// What is wrong with a record.
+enum Bad {
+    Count,
+    /// A column, and what is expected there.
+    Field(Column, String),
+    /// What the library says.
+    Refused(String),
+}
+
+/// One record and what its fields mean.
+struct Row<'a> {
+    header: &'a Header,
+    record: &'a ByteRecord,
+}
+
+impl Row<'_> {
+    fn field(&self, column: Column) -> Option<&[u8]> {
+        self.record.get(self.header.at(column)?)
+    }
+
+    /// A number in decimal digits; the default when it is optional, and empty or absent.
+    fn number(&self, column: Column, default: Option<u64>, expected: &str) -> Result<u64, Bad> {
+        let field = self.field(column).unwrap_or_default().trim_ascii();
+        match default {
+            Some(default) if field.is_empty() => Ok(default),
+            _ => decimal(field).ok_or_else(|| Bad::Field(column, format!("{expected}, decimal digits below 2^64"))),
+        }
+    }
+
+    /// The buffer; its bytes are added to `total`.
+    fn buffer(&self, total: &mut u64) -> Result<Buffer, Bad> {
+        if self.record.len() != self.header.names.len() {
+            return Err(Bad::Count);
+        }
+        let bad = |column, expected: String| Err(Bad::Field(column, expected));
+        let Ok(id) = std::str::from_utf8(self.field(Column::Id).unwrap_or_default()) else {
+            return bad(Column::Id, "text in UTF-8".to_string());
+        };
+        if id.trim().is_empty() {
+            return bad(Column::Id, "a name or number".to_string());
+        }
+        let lower = self.number(Column::Lower, None, "a step")?;
+        let mut upper = self.number(Column::Upper, None, "a step")?;
+        if self.header.inclusive {
+            if upper < lower {
+                return bad(Column::Upper, format!("the last step, at or after the first, {lower}"));
+            }
+            let Some(after) = upper.checked_add(1) else {
+                return bad(Column::Upper, "a step below 2^64 - 1".to_string());
+            };
+            upper = after;
+        } else if upper < lower {
+            return bad(Column::Upper, format!("the first step after its last use, at or after lower, {lower}"));
+        }
+        let size = self.number(Column::Size, None, "bytes")?;
+        let guard = self.number(Column::Guard, Some(0), "bytes")?;
+        for (column, bytes) in [(Column::Size, size), (Column::Guard, guard)] {
+            match total.checked_add(bytes) {
+                Some(sum) if sum <= MAX_BYTES => *total = sum,
+                _ => {
+                    let before = *total;
+                    return bad(
+                        column,
+                        format!("at most 2^62 bytes in all buffers together; those before have {before}"),
+                    );
+                }
+            }
+        }
+        let alignment = self.number(Column::Alignment, Some(1), "a power of two")?;
+        if !alignment.is_power_of_two() || alignment > MAX_BYTES {
+            return bad(Column::Alignment, "a power of two from 1 to 2^62".to_string());
+        }
+        let place = self.place(alignment, size + guard)?;
+        let gaps = self.gaps(Interval::new(lower, upper))?;
+        let mut buffer = Buffer::new(size, lower, upper);
+        buffer.name = Some(id.into());
+        (buffer.guard, buffer.alignment, buffer.place, buffer.gaps) = (guard, alignment, place, gaps);
+        Ok(buffer)
+    }
+
+    fn place(&self, alignment: u64, extent: u64) -> Result<Place, Bad> {
+        let given = |column| self.field(column).is_some_and(|f| !f.trim_ascii().is_empty() && f.trim_ascii() != b"-1");
+        let fixed = self.field(Column::Offset).is_some_and(|f| !f.trim_ascii().is_empty());
+        let column = match (fixed, given(Column::Hint)) {
+            (true, _) => Column::Offset,
+            (false, true) => Column::Hint,
+            (false, false) => return Ok(Place::Anywhere),
+        };
+        let at = self.number(column, None, "an offset in bytes")?;
+        if !at.is_multiple_of(alignment) {
+            return Err(Bad::Field(column, format!("a multiple of the alignment, {alignment}")));
+        }
+        if at > MAX_BYTES - extent {
+            return Err(Bad::Field(column, "an offset that keeps its end within 2^62 bytes".to_string()));
+        }
+        Ok(if fixed { Place::Fixed(at) } else { Place::Preferred(at) })
+    }
+
+    fn gaps(&self, life: Interval) -> Result<Vec<Interval>, Bad> {
+        let bad = |expected: String| Bad::Field(Column::Gaps, expected);
+        let mut gaps = Vec::new();
+        let words = self.field(Column::Gaps).unwrap_or_default().split(u8::is_ascii_whitespace);
+        for word in words.filter(|w| !w.is_empty()) {
+            if word.contains(&b'@') {
+                return Err(bad("gaps without windows (@): a buffer that keeps some of its bytes in a gap cannot be \
+                                planned; leave the gap out, or make the rest a buffer of its own"
+                    .to_string()));
+            }
+            let mut ends = word.split(|&b| b == b'-').map(decimal);
+            let (Some(Some(lower)), Some(Some(upper)), None) = (ends.next(), ends.next(), ends.next()) else {
+                return Err(bad(format!("ranges of steps as 7-9, separated by blanks; {:?} is none", quote(word))));
+            };
+            let upper = if self.header.inclusive { upper.checked_add(1) } else { Some(upper) };
+            let Some(gap) = upper.map(|upper| Interval::new(lower, upper)).filter(|g| !g.is_empty()) else {
+                return Err(bad(format!("gaps of at least one step; {:?} has none", quote(word))));
+            };
+            gaps.push(gap);
+        }
+        gaps.sort_unstable();
+        let apart = gaps.windows(2).all(|pair| matches!(pair, [a, b] if a.upper <= b.lower));
+        let inside = gaps.iter().all(|g| life.lower <= g.lower && g.upper <= life.upper);
+        if !apart || !inside {
+            return Err(bad(format!("gaps that are apart and inside the buffer's steps {life}")));
+        }
+        Ok(gaps)
+    }
+}

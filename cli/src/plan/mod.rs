@@ -1,0 +1,212 @@
+//! `gpumem plan`: buffers as CSV in, offsets in one arena out.
+
+mod fixed;
+mod input;
+mod output;
+mod summary;
+
+use gpumem::base::size;
+use gpumem::plan::{self, ArenaUse, Effort, Layout, LayoutStatus, Problem, SolveOptions};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use input::Input;
+use output::Target;
+use std::error::Error;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// A run shorter than this shows no progress.
+const QUIET: Duration = Duration::from_secs(1);
+/// Between two looks of the progress line.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Set by the first Ctrl-C; the second ends the process.
+static CANCEL: AtomicBool = AtomicBool::new(false);
+
+/// Exit code of a process that an interrupt ended, as shells have it.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// Command line of `plan`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The buffers: FILE.csv or FILE.csv.gz; - reads standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Most bytes of the arena: a number, or one with K, M, G or T (powers of 1024).
+    #[arg(long, value_name = "N", value_parser = capacity)]
+    capacity: Option<u64>,
+    /// Seconds to search, beyond what is searched without. The result may then differ from run to run.
+    #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "fast")]
+    time_limit: Option<Duration>,
+    /// Threads to search with.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// One quick greedy layout instead of a search.
+    #[arg(long)]
+    fast: bool,
+    /// Write the input with a column offset; - writes to standard output.
+    #[arg(long, value_name = "F.csv")]
+    out: Option<PathBuf>,
+    /// Draw the layout: steps to the right, bytes up; - writes to standard output.
+    #[arg(long, value_name = "F.svg")]
+    svg: Option<PathBuf>,
+    /// One JSON object on stdout instead of a table.
+    #[arg(long, conflicts_with = "report")]
+    json: bool,
+    /// Every buffer with its offset, sorted by that, on stdout instead of a table: lines of columns separated by tabs.
+    #[arg(long)]
+    report: bool,
+}
+
+fn capacity(text: &str) -> Result<u64, String> {
+    size::parse(text).map_err(|e| e.message)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|&s: &f64| s > 0.0);
+    let duration = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    duration.ok_or_else(|| format!("{text:?} is not a time; write seconds above 0, such as 10 or 0.5"))
+}
+
+/// Runs the command; `Ok(false)` when no layout was found.
+pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
+    let out = args.out.as_deref().map(Target::new).transpose()?;
+    let svg = args.svg.as_deref().map(Target::new).transpose()?;
+    one_on_stdout(args, [&out, &svg])?;
+    let mut input = Input::read(&args.file)?;
+    input.problem.set_capacity(args.capacity);
+    let peak = Peak::of(&input.problem);
+    let layout = lay_out(&input, &peak, args)?;
+    let fits = matches!(layout.status, LayoutStatus::Optimal | LayoutStatus::Feasible);
+    if let Some(target) = out.as_ref().filter(|_| fits) {
+        target.write(|out| output::csv(&input, &layout, out))?;
+    }
+    if let Some(target) = &svg {
+        target.write(|out| out.write_all(plan::svg(&input.problem, &layout).as_bytes()))?;
+    }
+    let summary = summary::Report::new(&input, &peak, &layout);
+    if args.report {
+        Target::Stdout.write(|out| out.write_all(plan::report(&input.problem, &layout).as_bytes()))?;
+    } else if args.json {
+        crate::report::json(&summary)?;
+    } else {
+        let taken = [&out, &svg].into_iter().flatten().any(Target::is_stdout);
+        summary.print(taken)?;
+    }
+    if let Some(why) = &summary.reason {
+        eprintln!("gpumem: {}: {why}", input.file);
+    }
+    Ok(fits)
+}
+
+/// Refuses two results on standard output, or both in one file.
+fn one_on_stdout(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), String> {
+    let named = ["--out -", "--svg -"].into_iter().zip(targets);
+    let mut users: Vec<&str> =
+        named.filter(|(_, t)| t.as_ref().is_some_and(Target::is_stdout)).map(|(name, _)| name).collect();
+    users.extend(args.json.then_some("--json").into_iter().chain(args.report.then_some("--report")));
+    if users.len() > 1 {
+        return Err(format!("{} both write to standard output; give one of them a file", users.join(" and ")));
+    }
+    match targets {
+        [Some(Target::File(out)), Some(Target::File(svg))] if out == svg => {
+            Err(format!("--out and --svg both name {}; give each a file of its own", out.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where most bytes are live.
+struct Peak {
+    step: u64,
+    buffers: usize,
+    bytes: u64,
+}
+
+impl Peak {
+    fn of(problem: &Problem) -> Peak {
+        let (step, live) = plan::critical(problem);
+        // The input has at most 2^62 bytes in all.
+        let bytes = live.iter().filter_map(|id| problem.buffers().get(id.index())).map(|b| b.extent()).sum();
+        Peak { step, buffers: live.len(), bytes }
+    }
+}
+
+/// Solves, and sees that the result is right.
+fn lay_out(input: &Input, peak: &Peak, args: &Args) -> Result<Layout, Box<dyn Error>> {
+    let problem = &input.problem;
+    let layout = match hopeless(problem, peak, args.capacity) {
+        Some(layout) => layout,
+        None => solve(problem, args).map_err(|e| format!("{}: {}", input.file, e.message))?,
+    };
+    plan::verify(problem, &layout).map_err(|e| {
+        format!("{}: {}; this is a bug in gpumem: please report it with the file", input.file, e.message)
+    })?;
+    Ok(layout)
+}
+
+fn solve(problem: &Problem, args: &Args) -> gpumem::base::Result<Layout> {
+    let effort = if args.fast { Effort::Fast } else { Effort::Normal };
+    let options = SolveOptions { effort, time_limit: args.time_limit, threads: args.threads, cancel: Some(&CANCEL) };
+    // Without the handler an interrupt ends the process, which is no harm.
+    let _ = ctrlc::set_handler(|| {
+        if CANCEL.swap(true, Ordering::Relaxed) {
+            std::process::exit(EXIT_INTERRUPTED);
+        }
+    });
+    with_progress(|| plan::solve(problem, &options))
+}
+
+/// What there is to say, without a search, of a capacity below what is live at one step.
+fn hopeless(problem: &Problem, peak: &Peak, capacity: Option<u64>) -> Option<Layout> {
+    capacity.filter(|&c| c < peak.bytes)?;
+    Some(Layout {
+        slots: vec![None; problem.buffers().len()],
+        arenas: vec![ArenaUse::default()],
+        size: 0,
+        lower_bound: peak.bytes,
+        total_unshared: problem.buffers().iter().filter(|b| b.occupies()).map(|b| b.extent()).sum(),
+        status: LayoutStatus::Infeasible,
+        interrupted: false,
+        elapsed: Duration::ZERO,
+    })
+}
+
+/// Runs `work`, and shows that it does on stderr when that is a terminal and it takes long.
+fn with_progress<T>(work: impl FnOnce() -> T) -> T {
+    if !std::io::stderr().is_terminal() {
+        return work();
+    }
+    let (done, wait) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if wait.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let bar = spinner();
+            while wait.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                bar.set_message(if CANCEL.load(Ordering::Relaxed) {
+                    "stopping"
+                } else {
+                    "Ctrl-C takes the best so far"
+                });
+                bar.tick();
+            }
+            bar.finish_and_clear();
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+fn spinner() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_elapsed(QUIET);
+    // The template is a constant; without it the line looks different and works the same.
+    if let Ok(style) = ProgressStyle::with_template("{spinner} planning ({elapsed}); {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}

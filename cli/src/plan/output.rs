@@ -1,0 +1,133 @@
+//! Files of results: each appears whole or not at all.
+
+use super::input::{Column, Input};
+use gpumem::plan::{BufferId, Layout};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Where a result goes.
+#[derive(Debug)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// A device or a pipe, or what else is no file: written to as it is.
+    Stream(PathBuf),
+    /// A file, links followed: a new one is written beside it and takes its place.
+    File(PathBuf),
+}
+
+impl Target {
+    /// A target, seen to be one that can be written, before anything is computed for it.
+    pub fn new(path: &Path) -> Result<Target, String> {
+        if path.as_os_str() == "-" {
+            return Ok(Target::Stdout);
+        }
+        let cannot = |e: io::Error| format!("{}: cannot write: {e}", path.display());
+        match fs::metadata(path) {
+            Ok(there) if there.is_dir() => Err(cannot(io::Error::from(io::ErrorKind::IsADirectory))),
+            Ok(there) if !there.is_file() => Ok(Target::Stream(path.to_path_buf())),
+            Ok(there) if there.permissions().readonly() => {
+                Err(cannot(io::Error::from(io::ErrorKind::PermissionDenied)))
+            }
+            Ok(_) => Target::file(fs::canonicalize(path).map_err(cannot)?).map_err(cannot),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Target::file(path.to_path_buf()).map_err(cannot),
+            Err(e) => Err(cannot(e)),
+        }
+    }
+
+    /// A file whose directory takes another.
+    fn file(path: PathBuf) -> io::Result<Target> {
+        drop(Scratch::beside(&path)?);
+        Ok(Target::File(path))
+    }
+
+    /// Whether this is standard output.
+    pub fn is_stdout(&self) -> bool {
+        matches!(self, Target::Stdout)
+    }
+
+    /// Writes everything that `write` does, or leaves what was there.
+    pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), String> {
+        let (name, done) = match self {
+            Target::Stdout => {
+                let mut out = BufWriter::new(io::stdout().lock());
+                ("standard output".to_string(), write(&mut out).and_then(|()| out.flush()))
+            }
+            Target::Stream(path) => (path.display().to_string(), stream(path, write)),
+            Target::File(path) => (path.display().to_string(), replace(path, write)),
+        };
+        done.map_err(|e| format!("{name}: cannot write: {e}"))
+    }
+}
+
+fn stream(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::new(OpenOptions::new().write(true).open(path)?);
+    write(&mut out)?;
+    out.flush()
+}
+
+fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut scratch = Scratch::beside(path)?;
+    if let Ok(there) = fs::metadata(path) {
+        fs::set_permissions(&scratch.path, there.permissions())?;
+    }
+    let mut out = BufWriter::new(&mut scratch.file);
+    write(&mut out)?;
+    out.flush()?;
+    drop(out);
+    // Else the name could reach the disk before the contents.
+    scratch.file.sync_all()?;
+    fs::rename(&scratch.path, path)
+}
+
+/// A file that goes away again unless it is renamed.
+struct Scratch {
+    path: PathBuf,
+    file: File,
+}
+
+impl Scratch {
+    fn beside(path: &Path) -> io::Result<Scratch> {
+        let Some(name) = path.file_name() else { return Err(io::Error::from(io::ErrorKind::InvalidInput)) };
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}.tmp", std::process::id()));
+        let path = path.with_file_name(hidden);
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(Scratch { path, file })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Gone already after a rename.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The input's records with an offset each: in the input's column for them, or in one of their own at the end.
+pub fn csv(input: &Input, layout: &Layout, out: &mut dyn Write) -> io::Result<()> {
+    let column = input.header.at(Column::Offset);
+    let mut writer = csv::Writer::from_writer(out);
+    for name in &input.header.names {
+        writer.write_field(name)?;
+    }
+    if column.is_none() {
+        writer.write_field("offset")?;
+    }
+    writer.write_record(None::<&[u8]>)?;
+    let mut records = input.records();
+    for id in (0..input.problem.buffers().len() as u32).map(BufferId) {
+        let Some(record) = records.next() else { break };
+        let offset = layout.slot(id).map(|slot| slot.offset.to_string()).unwrap_or_default();
+        for (i, field) in record.iter().enumerate() {
+            writer.write_field(if column == Some(i) { offset.as_bytes() } else { field })?;
+        }
+        if column.is_none() {
+            writer.write_field(&offset)?;
+        }
+        writer.write_record(None::<&[u8]>)?;
+    }
+    writer.flush()
+}

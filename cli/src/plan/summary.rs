@@ -1,0 +1,150 @@
+//! What the command says about a layout: a table for people, or one JSON object.
+
+use super::input::Input;
+use super::Peak;
+use crate::report::Table;
+use gpumem::base::size;
+use gpumem::plan::{Layout, LayoutStatus};
+use indicatif::HumanCount;
+use serde::Serialize;
+use std::io;
+
+/// A plan in numbers. Field order is the order of the output; sizes are bytes.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The file as given.
+    pub file: String,
+    /// How many buffers it has.
+    pub buffers: usize,
+    /// No arena can be smaller.
+    pub lower_bound: u64,
+    /// The arena's size; null without a layout.
+    pub arena_size: Option<u64>,
+    /// How far that is above the lower bound, as a share of the bound; null without a layout.
+    pub gap: Option<f64>,
+    /// `optimal`, `feasible`, `infeasible` or `out_of_time`.
+    pub status: &'static str,
+    /// What planning took.
+    pub seconds: f64,
+    /// What the buffers take side by side.
+    pub total_unshared: u64,
+    /// That less the arena's size; null without a layout.
+    pub saved: Option<u64>,
+    /// The limit given.
+    pub capacity: Option<u64>,
+    /// The smallest arena found, within the capacity or not; null when none was looked for.
+    pub best_size: Option<u64>,
+    /// The first step at which most bytes are live.
+    pub critical_step: u64,
+    /// How many buffers are live there.
+    pub critical_buffers: usize,
+    /// Their bytes.
+    pub critical_bytes: u64,
+    /// Whether the clock or an interrupt ended the search: another run may differ.
+    pub interrupted: bool,
+    /// Columns of the file that mean nothing to the planner.
+    pub ignored_columns: Vec<String>,
+    /// Why there is no layout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Report {
+    /// About `layout` of `input`.
+    pub fn new(input: &Input, peak: &Peak, layout: &Layout) -> Report {
+        let fits = matches!(layout.status, LayoutStatus::Optimal | LayoutStatus::Feasible);
+        let mut report = Report {
+            file: input.file.clone(),
+            buffers: input.problem.buffers().len(),
+            lower_bound: layout.lower_bound,
+            arena_size: fits.then_some(layout.size),
+            gap: fits.then(|| layout.gap()),
+            status: layout.status.name(),
+            seconds: layout.elapsed.as_secs_f64(),
+            total_unshared: layout.total_unshared,
+            saved: fits.then(|| layout.saved()),
+            capacity: input.problem.arenas().first().and_then(|a| a.capacity),
+            best_size: Some(layout.size).filter(|&size| fits || size > 0),
+            critical_step: peak.step,
+            critical_buffers: peak.buffers,
+            critical_bytes: peak.bytes,
+            interrupted: layout.interrupted,
+            ignored_columns: input.header.ignored(),
+            reason: None,
+        };
+        report.reason = report.why_not(layout.status);
+        report
+    }
+
+    /// Why there is no layout, and what to do.
+    fn why_not(&self, status: LayoutStatus) -> Option<String> {
+        let capacity = self.capacity.map_or("no capacity".to_string(), |c| format!("the capacity of {}", bytes(c)));
+        let best =
+            self.best_size.map_or(String::new(), |best| format!("; the smallest layout found has {}", bytes(best)));
+        match status {
+            LayoutStatus::Optimal | LayoutStatus::Feasible => None,
+            LayoutStatus::Infeasible if self.capacity.is_some_and(|c| c < self.lower_bound) => Some(format!(
+                "{capacity} is below the lower bound of {}: nothing fits (at step {}, {} buffers need {})",
+                bytes(self.lower_bound),
+                self.critical_step,
+                self.critical_buffers,
+                bytes(self.critical_bytes)
+            )),
+            LayoutStatus::Infeasible => Some(format!("no layout fits {capacity}: proved{best}")),
+            LayoutStatus::OutOfTime => Some(format!(
+                "no layout within {capacity} was found{best}; give more time with --time-limit, or more capacity"
+            )),
+        }
+    }
+
+    /// A table, on stderr when stdout is `taken` by something else.
+    pub fn print(&self, taken: bool) -> io::Result<()> {
+        let mut t = Table::default();
+        t.row("file", &self.file);
+        t.row("buffers", HumanCount(self.buffers as u64).to_string());
+        match (self.arena_size, self.best_size) {
+            (Some(size), _) => t.row("arena size", bytes(size)),
+            (None, Some(best)) => t.row("best size", format!("{}, too large", bytes(best))),
+            (None, None) => {}
+        }
+        t.row("lower bound", bytes(self.lower_bound));
+        if let Some(gap) = self.gap {
+            t.row("gap", format!("{:.2} %", 100.0 * gap));
+        }
+        if let Some(capacity) = self.capacity {
+            t.row("capacity", bytes(capacity));
+        }
+        if let Some(saved) = self.saved {
+            t.row("saved", format!("{} of {}", size::human(saved), size::human(self.total_unshared)));
+        }
+        let stopped = if self.interrupted { " (search stopped early)" } else { "" };
+        t.row("status", format!("{}{stopped}", self.status.replace('_', " ")));
+        t.row("time", format!("{:.3} s", self.seconds));
+        t.row(
+            "critical step",
+            format!(
+                "{} ({} buffers, {})",
+                HumanCount(self.critical_step),
+                HumanCount(self.critical_buffers as u64),
+                size::human(self.critical_bytes)
+            ),
+        );
+        if !self.ignored_columns.is_empty() {
+            t.row("not understood", format!("columns {}", self.ignored_columns.join(", ")));
+        }
+        if taken {
+            t.print(&mut io::stderr().lock())
+        } else {
+            t.print(&mut io::stdout().lock())
+        }
+    }
+}
+
+/// A size for people, and exactly.
+fn bytes(n: u64) -> String {
+    match n {
+        1 => "1 byte".to_string(),
+        0..1024 => format!("{n} bytes"),
+        _ => crate::report::bytes(n),
+    }
+}

@@ -1,0 +1,64 @@
+//! What the commands read: a file or standard input, plain or gzip (told apart by contents), and how messages quote it.
+
+use flate2::read::MultiGzDecoder;
+use std::fs::File;
+use std::io::{self, Cursor, Read};
+use std::path::Path;
+
+/// The first bytes of every gzip file.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// Most characters of a file that a message repeats.
+const QUOTE_LIMIT: usize = 60;
+
+/// Why a file cannot be read from.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The operating system says so.
+    Io(io::Error),
+    /// Named `.gz` but something else.
+    NotGzip,
+}
+
+/// Opens a file.
+pub fn open(path: &Path) -> Result<Box<dyn Read>, OpenError> {
+    let file = File::open(path).map_err(OpenError::Io)?;
+    unpack(file, path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz")))
+}
+
+/// `input`, decompressed if it is gzip; `expected` when it has to be, unless it is empty.
+pub fn unpack(mut input: impl Read + 'static, expected: bool) -> Result<Box<dyn Read>, OpenError> {
+    let mut magic = Vec::with_capacity(GZIP_MAGIC.len());
+    (&mut input).take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic).map_err(OpenError::Io)?;
+    let gzip = magic == GZIP_MAGIC;
+    if expected && !gzip && !magic.is_empty() {
+        return Err(OpenError::NotGzip);
+    }
+    // What was looked at goes in front again: the file may be a pipe, which cannot seek.
+    let whole = Cursor::new(magic).chain(input);
+    Ok(if gzip { Box::new(MultiGzDecoder::new(whole)) } else { Box::new(whole) })
+}
+
+/// What a read that failed half-way says.
+pub fn explain(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        "the gzip data stops early: the file is truncated".to_string()
+    } else {
+        error.to_string()
+    }
+}
+
+/// Text of a file for a message: printable and not long.
+pub fn quote(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    match text.char_indices().nth(QUOTE_LIMIT) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.into_owned(),
+    }
+}
+
+/// Decimal digits and nothing else (`str::parse` would take a sign).
+pub fn decimal(field: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(field).ok()?;
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}

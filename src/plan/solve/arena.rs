@@ -1,0 +1,230 @@
+//! Lays out one arena: what can move around what cannot.
+
+use super::budget::Budget;
+use super::first_fit::{FirstFit, Shape, Shapes};
+use super::instance::Sections;
+use super::{general, parts, tiny, Effort};
+use crate::plan::problem::{Interval, Place, Problem};
+
+/// What is to be in one arena, in bytes.
+#[derive(Default)]
+pub(super) struct Arena {
+    /// Everything that occupies bytes: movable buffers, then obstacles.
+    pub(super) shapes: Shapes,
+    /// The buffer of each movable shape.
+    pub(super) buffers: Vec<u32>,
+    /// First step and end of each movable shape, gaps included: some greedy orders go by them.
+    pub(super) lives: Vec<(u64, u64)>,
+    /// Fixed buffers and reserved ranges: shape and offset.
+    pub(super) obstacles: Vec<(u32, u64)>,
+    /// The buffer of an obstacle, if it is one.
+    pub(super) fixed: Vec<Option<u32>>,
+    /// Where movable shapes would like to be.
+    pub(super) preferred: Vec<(u32, u64)>,
+    /// How many sections the live ranges are counted in.
+    pub(super) sections: usize,
+    /// The end of the highest obstacle.
+    pub(super) obstructed: u64,
+    /// No layout is smaller.
+    pub(super) bound: u64,
+    /// Offsets of an earlier layout, to take the order from.
+    pub(super) earlier: Option<Vec<u64>>,
+}
+
+/// A layout of an [`Arena`].
+#[derive(Clone, Debug)]
+pub(super) struct Placed {
+    /// By movable shape.
+    pub(super) offsets: Vec<u64>,
+    /// The end of the highest shape or obstacle.
+    pub(super) size: u64,
+    /// Whether no layout is smaller.
+    pub(super) optimal: bool,
+}
+
+/// How to lay an arena out.
+#[derive(Clone, Copy)]
+pub(super) struct Task {
+    /// A size that is small enough, or 0.
+    pub(super) goal: u64,
+    pub(super) effort: Effort,
+    pub(super) threads: u32,
+}
+
+impl Arena {
+    /// The buffers `movable` and `fixed`, and the reserved ranges, of arena `index`.
+    pub(super) fn new(problem: &Problem, index: u32, movable: &[u32], fixed: &[u32]) -> Arena {
+        let buffers = problem.buffers();
+        let whole = Interval::new(0, 1);
+        let live = |i: u32| -> Vec<(u64, u64)> {
+            if problem.reuse() {
+                buffers[i as usize].live().map(|r| (r.lower, r.upper)).collect()
+            } else {
+                vec![(whole.lower, whole.upper)]
+            }
+        };
+        let reserved: Vec<_> =
+            problem.reserved().iter().filter(|r| r.arena == index && r.size > 0 && !r.during.is_empty()).collect();
+        let during = |r: Interval| if problem.reuse() { (r.lower, r.upper) } else { (whole.lower, whole.upper) };
+        let mut arena = Arena::default();
+        let sections = {
+            let ranges = movable.iter().chain(fixed).flat_map(|&i| live(i));
+            let ranges: Vec<_> = ranges.chain(reserved.iter().map(|r| during(r.during))).collect();
+            Sections::new(ranges.iter().copied())
+        };
+        arena.sections = sections.len();
+        for &i in movable {
+            let buffer = &buffers[i as usize];
+            let shape = arena.shapes.shapes.len() as u32;
+            let ranges = live(i);
+            let ranges = ranges.iter().map(|&(from, to)| sections.of(from, to));
+            arena.shapes.push(buffer.extent(), stride(buffer.alignment, problem.unit()), ranges);
+            arena.buffers.push(i);
+            arena.lives.push((buffer.lower, buffer.upper));
+            if let Place::Preferred(offset) = buffer.place {
+                if offset.is_multiple_of(stride(buffer.alignment, problem.unit())) {
+                    arena.preferred.push((shape, offset));
+                }
+            }
+        }
+        for &i in fixed {
+            let buffer = &buffers[i as usize];
+            let Place::Fixed(offset) = buffer.place else { continue };
+            let ranges = live(i);
+            let ranges = ranges.iter().map(|&(from, to)| sections.of(from, to));
+            arena.obstacle(offset, buffer.extent(), Some(i), ranges);
+        }
+        for range in reserved {
+            let (from, to) = during(range.during);
+            arena.obstacle(range.offset, range.size, None, std::iter::once(sections.of(from, to)));
+        }
+        arena
+    }
+
+    fn obstacle(&mut self, offset: u64, size: u64, buffer: Option<u32>, ranges: impl Iterator<Item = (u32, u32)>) {
+        self.obstacles.push((self.shapes.shapes.len() as u32, offset));
+        self.fixed.push(buffer);
+        self.shapes.push(size, 1, ranges);
+        self.obstructed = self.obstructed.max(offset + size);
+    }
+
+    /// How many shapes can move.
+    pub(super) fn movable(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// The end of the highest shape at these offsets, or obstacle.
+    pub(super) fn size(&self, offsets: &[u64]) -> u64 {
+        let ends = offsets.iter().zip(&self.shapes.shapes).map(|(at, shape)| at + shape.size);
+        ends.max().unwrap_or(0).max(self.obstructed)
+    }
+
+    /// Whether every shape is live in one range, and nothing is in the way.
+    pub(super) fn is_plain(&self) -> bool {
+        self.obstacles.is_empty() && self.shapes.ranges.len() == self.shapes.shapes.len()
+    }
+
+    /// Lays the arena out.
+    pub(super) fn lay_out(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
+        let mut placed = self.lay_out_freely(task, budget);
+        if !self.preferred.is_empty() && task.effort != Effort::Fast {
+            self.prefer(task, &mut placed, budget);
+        }
+        placed
+    }
+
+    fn lay_out_freely(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
+        let n = self.movable();
+        if n <= tiny::MOST {
+            let movable: Vec<u32> = (0..n as u32).collect();
+            let good = self.bound.max(self.obstructed);
+            let (size, mut offsets) = tiny::smallest(&self.shapes, &movable, &self.obstacles, good);
+            offsets.truncate(n);
+            let size = if n == 0 { self.obstructed } else { size.max(self.obstructed) };
+            return Placed { offsets, size, optimal: true };
+        }
+        let mut placed = parts::lay_out(self, task, budget);
+        if !self.is_plain() && placed.size > task.goal.max(self.bound) {
+            general::improve(self, task, &mut placed, budget);
+        }
+        placed.optimal |= placed.size <= self.bound;
+        placed
+    }
+
+    /// Moves shapes to where they would like to be, as far as that costs nothing: all of them at once if the arena
+    /// gets no larger, and otherwise those whose places are free.
+    fn prefer(&self, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
+        if self.movable() > general::MOST_COMPARED {
+            return;
+        }
+        if self.preferred.iter().all(|&(shape, offset)| placed.offsets[shape as usize] == offset) {
+            return;
+        }
+        if let Some(all) = self.with_all_preferred(task, placed.size, budget) {
+            placed.offsets = all;
+            return;
+        }
+        let mut all = FirstFit::new(&self.shapes);
+        all.restart(&self.obstacles);
+        for (shape, &offset) in placed.offsets.iter().enumerate() {
+            all.put(shape as u32, offset);
+        }
+        for &(shape, offset) in &self.preferred {
+            let fits = offset + self.shapes.shapes[shape as usize].size <= placed.size;
+            if fits && all.is_free(shape, offset) {
+                let at = &mut placed.offsets[shape as usize];
+                all.take(shape, *at);
+                all.put(shape, offset);
+                *at = offset;
+            }
+        }
+    }
+
+    /// A layout of at most `size` with every preferred shape where it would like to be, if one is found.
+    fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
+        let wish = |shape: u32| self.preferred.iter().find(|p| p.0 == shape).map(|p| p.1);
+        let mut held = Arena { sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
+        let mut free = FirstFit::new(&self.shapes);
+        free.restart(&self.obstacles);
+        let mut moved = Vec::new();
+        for shape in 0..self.movable() as u32 {
+            if wish(shape).is_none() {
+                let Shape { size, align, .. } = self.shapes.shapes[shape as usize];
+                held.shapes.push(size, align, self.shapes.ranges(shape as usize).iter().copied());
+                held.buffers.push(self.buffers[shape as usize]);
+                held.lives.push(self.lives[shape as usize]);
+                moved.push(shape);
+            }
+        }
+        for &(shape, offset) in &self.preferred {
+            let bytes = self.shapes.shapes[shape as usize].size;
+            if offset + bytes > size || !free.is_free(shape, offset) {
+                return None;
+            }
+            free.put(shape, offset);
+            held.obstacle(offset, bytes, None, self.shapes.ranges(shape as usize).iter().copied());
+        }
+        for &(shape, offset) in &self.obstacles {
+            let bytes = self.shapes.shapes[shape as usize].size;
+            held.obstacle(offset, bytes, None, self.shapes.ranges(shape as usize).iter().copied());
+        }
+        held.bound = self.bound;
+        let found = held.lay_out_freely(Task { goal: size, ..task }, budget);
+        (found.size <= size).then(|| {
+            let mut offsets = vec![0; self.movable()];
+            for (&shape, &at) in moved.iter().zip(&found.offsets) {
+                offsets[shape as usize] = at;
+            }
+            for &(shape, at) in &self.preferred {
+                offsets[shape as usize] = at;
+            }
+            offsets
+        })
+    }
+}
+
+/// What the offset of a buffer is a multiple of: the least common multiple of its alignment and the unit. The problem's
+/// check has seen to it that it fits.
+pub(super) fn stride(alignment: u64, unit: u64) -> u64 {
+    alignment / super::gcd(alignment, unit) * unit
+}

@@ -1,0 +1,160 @@
+//! Layouts around obstacles and through gaps: greedy orders, then the same with the orders changed.
+//!
+//! What ended too high is placed earlier in the next round, a little more each time ("squeaky wheel" optimisation, Joslin
+//! and Clements 1999), starting from the best of the greedy orders.
+
+use super::arena::{Arena, Placed, Task};
+use super::budget::Budget;
+use super::first_fit::{FirstFit, Fit};
+use super::niche::mix;
+use super::Effort;
+use std::cmp::Reverse;
+
+/// Most shapes for layouts that compare every shape with every other.
+pub(super) const MOST_COMPARED: usize = 20_000;
+/// Most shapes whose order is then changed round after round.
+const MOST_REORDERED: usize = 4_000;
+/// Rounds without a smaller layout after which the order is thrown about.
+const PATIENCE: u32 = 12;
+
+/// Tries to make `placed` smaller, until the budget is spent.
+pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
+    let n = arena.movable();
+    if n > MOST_COMPARED {
+        return;
+    }
+    let mut fit = FirstFit::new(&arena.shapes);
+    let mut best_order: Vec<u32> = Vec::new();
+    let mut offsets = vec![0; arena.shapes.shapes.len()];
+    // Not limited by the budget: they are what every layout is measured by.
+    let mut unlimited = Budget::new(u64::MAX, None, None);
+    for (order, how) in orders(arena) {
+        if task.effort == Effort::Fast && !best_order.is_empty() {
+            return;
+        }
+        if let Some(size) =
+            fit.place(order.iter().copied(), &arena.obstacles, how, u64::MAX, &mut offsets, &mut unlimited)
+        {
+            let size = size.max(arena.obstructed);
+            if size < placed.size || best_order.is_empty() {
+                best_order.clone_from(&order);
+            }
+            if size < placed.size {
+                placed.size = size;
+                placed.offsets.copy_from_slice(&offsets[..n]);
+            }
+        }
+    }
+    let goal = task.goal.max(arena.bound).max(arena.obstructed);
+    if n <= MOST_REORDERED && task.effort != Effort::Fast {
+        reorder(arena, goal, &best_order, placed, &mut fit, budget);
+    }
+}
+
+/// Places in an order that changes with every round.
+fn reorder(
+    arena: &Arena,
+    goal: u64,
+    start: &[u32],
+    placed: &mut Placed,
+    fit: &mut FirstFit<'_>,
+    budget: &mut Budget<'_>,
+) {
+    let n = arena.movable();
+    let mut offsets = vec![0; arena.shapes.shapes.len()];
+    // Rising values of where each shape stands in the order.
+    let mut place: Vec<u64> = vec![0; n];
+    let reset = |place: &mut [u64]| {
+        for (at, &i) in start.iter().enumerate() {
+            place[i as usize] = (at as u64 + 1) << 20;
+        }
+    };
+    reset(&mut place);
+    let (mut round, mut since) = (0u64, 0);
+    // Small arenas are as good as they get long before the budget is spent.
+    let most_rounds = 400 + 2_000_000 / (n as u64 * n as u64 + 1);
+    while placed.size > goal && round < most_rounds && budget.take(1) {
+        round += 1;
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_unstable_by_key(|&i| (place[i as usize], i));
+        // A layout that passes the best is still worth finishing: its highest shapes say what to change.
+        let Some(size) = fit.place(order.into_iter(), &arena.obstacles, Fit::First, u64::MAX, &mut offsets, budget)
+        else {
+            return;
+        };
+        let size = size.max(arena.obstructed);
+        since += 1;
+        if size < placed.size {
+            placed.size = size;
+            placed.offsets.copy_from_slice(&offsets[..n]);
+            since = 0;
+        }
+        if since > PATIENCE {
+            reset(&mut place);
+            since = 0;
+        }
+        for (i, at) in place.iter_mut().enumerate() {
+            let draw = mix(round << 32 ^ i as u64);
+            let end = offsets[i] + arena.shapes.shapes[i].size;
+            if end >= placed.size || end > goal {
+                // To the front, by a random share of the way.
+                *at -= (*at as u128 * u128::from(draw >> 40) >> 24) as u64;
+            } else if draw & 7 == 0 {
+                *at += *at / 1_024 * (draw >> 8 & 127);
+            }
+        }
+    }
+}
+
+/// The greedy orders of other planners, and where each places: by size, by size and life, by life, by both multiplied,
+/// and by how much is live at the fullest step.
+fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
+    let shapes = &arena.shapes.shapes[..arena.movable()];
+    let size = |i: u32| shapes[i as usize].size;
+    let life = |i: u32| arena.lives[i as usize].1 - arena.lives[i as usize].0;
+    let sorted = |key: &dyn Fn(u32) -> (u128, u64, u64)| {
+        let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
+        // Stable: what ties stays in the order of adding.
+        order.sort_by_key(|&i| Reverse(key(i)));
+        order
+    };
+    let mut orders = Vec::new();
+    if let Some(earlier) = &arena.earlier {
+        let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
+        order.sort_by_key(|&i| earlier[i as usize]);
+        orders.push((order, Fit::First));
+    }
+    let by_size = sorted(&|i| (size(i).into(), 0, 0));
+    orders.push((by_size.clone(), Fit::First));
+    orders.push((by_size, Fit::Best));
+    orders.push((sorted(&|i| (size(i).into(), life(i), u64::MAX - arena.lives[i as usize].0)), Fit::Best));
+    orders.push((sorted(&|i| (life(i).into(), size(i), 0)), Fit::Best));
+    orders.push((sorted(&|i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
+    let breadth = breadth(arena);
+    orders.push((sorted(&|i| (breadth[i as usize].into(), size(i), 0)), Fit::Best));
+    orders
+}
+
+/// Per movable shape, the largest sum of sizes live in a section that it is live in.
+fn breadth(arena: &Arena) -> Vec<u64> {
+    let mut change = vec![0u64; arena.sections + 1];
+    for i in 0..arena.movable() {
+        for &(from, to) in arena.shapes.ranges(i) {
+            let size = arena.shapes.shapes[i].size;
+            change[from as usize] = change[from as usize].wrapping_add(size);
+            change[to as usize] = change[to as usize].wrapping_sub(size);
+        }
+    }
+    let mut sum = 0u64;
+    let totals: Vec<u64> = change
+        .iter()
+        .map(|c| {
+            sum = sum.wrapping_add(*c);
+            sum
+        })
+        .collect();
+    let most = super::instance::RangeMax::new(&totals);
+    (0..arena.movable())
+        .map(|i| arena.shapes.ranges(i).iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0))
+        .collect()
+}

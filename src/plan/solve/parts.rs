@@ -1,0 +1,132 @@
+//! Turns an arena into parts that have nothing to do with one another, and lays those out one by one.
+//!
+//! Gaps in live ranges are filled and obstacles count from the bottom of the arena, so that what is left are items on
+//! floors. For most problems nothing is lost by that; for the others [`super::general`] tries further.
+
+use super::arena::{Arena, Placed, Task};
+use super::budget::Budget;
+use super::instance::{Heights, Instance, Item};
+use super::{gcd, part, Effort};
+
+/// An arena's movable shapes as items, in grains.
+struct Whole {
+    items: Vec<Item>,
+    floors: Vec<u64>,
+    /// Bytes per grain.
+    grain: u64,
+    /// Every offset is a multiple of this many bytes, and sizes were rounded up to it.
+    step: u64,
+}
+
+/// Lays out the movable shapes of `arena`.
+pub(super) fn lay_out(arena: &Arena, task: Task, budget: &mut Budget<'_>) -> Placed {
+    let whole = Whole::new(arena);
+    let groups = whole.split();
+    let goal = task.goal.max(arena.bound) / whole.grain;
+    let mut parts: Vec<(Vec<u32>, Instance, part::Best)> = groups
+        .into_iter()
+        .map(|ids| {
+            let instance = whole.instance(&ids);
+            let best = part::greedy(&instance, earlier(arena, &ids, whole.grain), task.effort, budget);
+            (ids, instance, best)
+        })
+        .collect();
+    // The largest part makes the size; when it has become small enough, the next largest does.
+    parts.sort_by_key(|(ids, _, best)| (std::cmp::Reverse(best.size), ids.first().copied()));
+    let mut small_enough = goal;
+    for (_, instance, best) in &mut parts {
+        if task.effort != Effort::Fast {
+            part::improve(instance, small_enough, best, task.threads, budget);
+        }
+        small_enough = small_enough.max(best.size);
+    }
+    let mut offsets = vec![0; arena.movable()];
+    // Rounded sizes may hide a smaller layout by less than a step, so that only a bound in bytes proves anything.
+    let mut optimal = whole.step == 1 && arena.is_plain();
+    let top = parts.iter().map(|(_, _, best)| best.size).max().unwrap_or(0);
+    for (ids, _, best) in &parts {
+        optimal &= best.size < top || best.size <= best.bound;
+        for (&i, &at) in ids.iter().zip(&best.offsets) {
+            offsets[i as usize] = at * whole.grain;
+        }
+    }
+    let mut placed = Placed { size: arena.size(&offsets), offsets, optimal };
+    whole.turn_over(arena, top, &mut placed);
+    placed
+}
+
+/// The offsets of an earlier layout for these items, in grains.
+fn earlier(arena: &Arena, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
+    let earlier = arena.earlier.as_ref()?;
+    Some(ids.iter().map(|&i| earlier[i as usize] / grain).collect())
+}
+
+impl Whole {
+    fn new(arena: &Arena) -> Whole {
+        let shapes = &arena.shapes.shapes[..arena.movable()];
+        let step = shapes.iter().fold(0, |g, s| gcd(g, s.align)).max(1);
+        let rounded = |bytes: u64| bytes.next_multiple_of(step);
+        let mut heights = Heights::new(arena.sections);
+        for &(i, at) in &arena.obstacles {
+            let shape = &arena.shapes.shapes[i as usize];
+            heights.raise(shape.from as usize..shape.to as usize, rounded(at + shape.size));
+        }
+        let floors = heights.finish();
+        let sizes = shapes.iter().fold(0, |g, s| gcd(g, rounded(s.size)));
+        let strides = shapes.iter().filter(|s| s.align > 1).fold(sizes, |g, s| gcd(g, s.align));
+        let grain = floors.iter().fold(strides, |g, &f| gcd(g, f)).max(1);
+        let items = shapes
+            .iter()
+            .map(|s| Item { from: s.from, to: s.to, size: rounded(s.size) / grain, align: (s.align / grain).max(1) })
+            .collect();
+        Whole { items, floors: floors.iter().map(|f| f / grain).collect(), grain, step }
+    }
+
+    /// The items in groups such that no section is covered by two groups.
+    fn split(&self) -> Vec<Vec<u32>> {
+        let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
+        order.sort_by_key(|&i| (self.items[i as usize].from, i));
+        let mut groups: Vec<Vec<u32>> = Vec::new();
+        let mut until = 0;
+        for i in order {
+            let item = &self.items[i as usize];
+            match groups.last_mut() {
+                Some(group) if item.from < until => group.push(i),
+                _ => groups.push(vec![i]),
+            }
+            until = until.max(item.to);
+        }
+        for group in &mut groups {
+            group.sort_unstable();
+        }
+        groups
+    }
+
+    /// One group as an instance of its own.
+    fn instance(&self, ids: &[u32]) -> Instance {
+        let items: Vec<Item> = ids.iter().map(|&i| self.items[i as usize]).collect();
+        let from = items.iter().map(|i| i.from).min().unwrap_or(0);
+        let to = items.iter().map(|i| i.to).max().unwrap_or(0);
+        let floors = &self.floors[from as usize..to as usize];
+        if floors.iter().all(|&f| f == 0) {
+            return Instance::from_ranges(items);
+        }
+        let moved = items.iter().map(|i| Item { from: i.from - from, to: i.to - from, ..*i }).collect();
+        Instance::on_floors(moved, floors.to_vec())
+    }
+
+    /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top then costs nothing.
+    fn turn_over(&self, arena: &Arena, top: u64, placed: &mut Placed) {
+        let even = self.items.iter().all(|i| i.align == 1);
+        if self.step == 1 || !even || !arena.obstacles.is_empty() {
+            return;
+        }
+        let turned: Vec<u64> =
+            placed.offsets.iter().zip(&self.items).map(|(&at, item)| (top - item.size) * self.grain - at).collect();
+        let size = arena.size(&turned);
+        if size < placed.size {
+            placed.size = size;
+            placed.offsets = turned;
+        }
+    }
+}

@@ -1003,16 +1003,20 @@ gpumem_status gpumem_plan_share_from(gpumem_plan plan, gpumem_plan from, size_t 
 
 /* ---- Solving a plan ------------------------------------------------------------------------------------------------
  *
- * Solving finds an offset for every buffer and value; nothing in a plan depends on where it is solved: the effort is
- * counted in steps of the search, so the same plan and options give the same layout on every machine, unless the clock
- * or gpumem_plan_cancel stops the search (the summary says so). Every layout is verified before it is used.
+ * Solving finds an offset for every buffer and value. The effort is counted in steps of the search, so the same plan and
+ * options give the same layout on every machine, unless the clock or gpumem_plan_cancel stops the search (the summary
+ * says so). Every layout is verified before it is used.
  */
 
-// Greedy orders, then a search with a limited number of steps. The default.
+// Greedy orders, then a search of a limited number of steps. The default.
 #define GPUMEM_PLAN_EFFORT_NORMAL 0
 
-// One good greedy order, microseconds for hundreds of buffers: for planning again at run time.
+// A few greedy orders and no search, under a millisecond for hundreds of buffers: for planning again at run time.
 #define GPUMEM_PLAN_EFFORT_FAST 1
+
+// Tries the order of the last layout first, if the plan has as many slots as then: for planning again after
+// gpumem_plan_resize. The layout then depends on that one too.
+#define GPUMEM_PLAN_FROM_LAST 1
 
 // No smaller arena is possible.
 #define GPUMEM_PLAN_OPTIMAL 0
@@ -1020,7 +1024,7 @@ gpumem_status gpumem_plan_share_from(gpumem_plan plan, gpumem_plan from, size_t 
 // Right, and perhaps not the smallest.
 #define GPUMEM_PLAN_FEASIBLE 1
 
-// No layout fits the capacities, or fixed buffers are in each other's way: proved.
+// No layout fits the capacities: proved.
 #define GPUMEM_PLAN_INFEASIBLE 2
 
 // No layout that fits the capacities was found; there may be one.
@@ -1035,12 +1039,14 @@ typedef struct gpumem_plan_solve_options {
     uint32_t size;
     // GPUMEM_PLAN_EFFORT_*.
     int32_t effort;
-    // Search up to this long, and longer than the effort alone would, milliseconds. 0: as long as the effort takes.
+    // Time to search, milliseconds: with a limit, the normal effort takes as many steps as usually fit into it, more or
+    // fewer than it would without one, and ends at the limit if they take longer. 0: the steps of the effort, however
+    // long they take, which is seconds at most as a rule. Greedy orders are tried in any case.
     uint64_t time_limit_ms;
     // Threads to search with, a count up to 256; 0 and 1 search on the caller's.
     uint32_t threads;
-    // Must be 0.
-    uint32_t reserved;
+    // GPUMEM_PLAN_FROM_LAST or 0.
+    uint32_t flags;
 } gpumem_plan_solve_options;
 
 // What solving gave, from gpumem_plan_summary_get. Bytes unless a field says otherwise.
@@ -1085,7 +1091,8 @@ typedef struct gpumem_plan_summary {
 // Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has the capacity, the
 // lower bound and the smallest size found, and gpumem_plan_summary_get has them and says whether it is proved that
 // there is none. That is an answer too: it replaces what an earlier solve gave, and there are no offsets.
-// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, an option is not
+// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, fixed buffers are in
+// each other's way, in that of a reserved range or off the unit, sizes add up to more than 2^62 bytes, an option is not
 // allowed, or the plan was destroyed meanwhile; then the plan is as it was.
 gpumem_status gpumem_plan_solve(gpumem_plan plan, const struct gpumem_plan_solve_options *opts);
 

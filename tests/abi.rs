@@ -125,7 +125,7 @@ fn structures_have_their_golden_layout() {
         gpumem_plan_buffer_options {
             size flags kind place bytes lower upper alignment guard offset arena reserved gaps gap_count name
         }
-        gpumem_plan_solve_options { size effort time_limit_ms threads reserved }
+        gpumem_plan_solve_options { size effort time_limit_ms threads flags }
         gpumem_plan_summary {
             size status arena_bytes lower_bound total_unshared saved gap seconds critical_step steps slots values
             operations arenas interrupted

@@ -1,8 +1,8 @@
 //! Solving a plan
 //!
-//! Solving finds an offset for every buffer and value; nothing in a plan depends on where it is solved: the effort is
-//! counted in steps of the search, so the same plan and options give the same layout on every machine, unless the clock
-//! or gpumem_plan_cancel stops the search (the summary says so). Every layout is verified before it is used.
+//! Solving finds an offset for every buffer and value. The effort is counted in steps of the search, so the same plan and
+//! options give the same layout on every machine, unless the clock or gpumem_plan_cancel stops the search (the summary
+//! says so). Every layout is verified before it is used.
 
 use super::error::gpumem_status;
 use super::guard::guard;
@@ -16,16 +16,20 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Greedy orders, then a search with a limited number of steps. The default.
+/// Greedy orders, then a search of a limited number of steps. The default.
 pub const GPUMEM_PLAN_EFFORT_NORMAL: i32 = 0;
-/// One good greedy order, microseconds for hundreds of buffers: for planning again at run time.
+/// A few greedy orders and no search, under a millisecond for hundreds of buffers: for planning again at run time.
 pub const GPUMEM_PLAN_EFFORT_FAST: i32 = 1;
+
+/// Tries the order of the last layout first, if the plan has as many slots as then: for planning again after
+/// gpumem_plan_resize. The layout then depends on that one too.
+pub const GPUMEM_PLAN_FROM_LAST: u32 = 1;
 
 /// No smaller arena is possible.
 pub const GPUMEM_PLAN_OPTIMAL: i32 = 0;
 /// Right, and perhaps not the smallest.
 pub const GPUMEM_PLAN_FEASIBLE: i32 = 1;
-/// No layout fits the capacities, or fixed buffers are in each other's way: proved.
+/// No layout fits the capacities: proved.
 pub const GPUMEM_PLAN_INFEASIBLE: i32 = 2;
 /// No layout that fits the capacities was found; there may be one.
 pub const GPUMEM_PLAN_OUT_OF_TIME: i32 = 3;
@@ -49,12 +53,14 @@ pub struct gpumem_plan_solve_options {
     pub size: u32,
     /// GPUMEM_PLAN_EFFORT_*.
     pub effort: i32,
-    /// Search up to this long, and longer than the effort alone would, milliseconds. 0: as long as the effort takes.
+    /// Time to search, milliseconds: with a limit, the normal effort takes as many steps as usually fit into it, more or
+    /// fewer than it would without one, and ends at the limit if they take longer. 0: the steps of the effort, however
+    /// long they take, which is seconds at most as a rule. Greedy orders are tried in any case.
     pub time_limit_ms: u64,
     /// Threads to search with, a count up to 256; 0 and 1 search on the caller's.
     pub threads: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// GPUMEM_PLAN_FROM_LAST or 0.
+    pub flags: u32,
 }
 
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
@@ -116,17 +122,18 @@ const _: () = assert!(size_of::<gpumem_plan_summary>() == 4 * 4 + 11 * 8);
 /// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has the capacity, the
 /// lower bound and the smallest size found, and gpumem_plan_summary_get has them and says whether it is proved that
 /// there is none. That is an answer too: it replaces what an earlier solve gave, and there are no offsets.
-/// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, an option is not
+/// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, fixed buffers are in
+/// each other's way, in that of a reserved range or off the unit, sizes add up to more than 2^62 bytes, an option is not
 /// allowed, or the plan was destroyed meanwhile; then the plan is as it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpumem_plan_solve_options) -> gpumem_status {
     guard(|| {
-        let options = match opts.is_null() {
-            true => SolveOptions::default(),
+        let (options, from_last) = match opts.is_null() {
+            true => (SolveOptions::default(), false),
             // SAFETY: the caller passes NULL or options whose size field is true.
             false => options_of(&unsafe { options::read(opts) }?)?,
         };
-        get(plan)?.solve(|state, cancel| run(state, &options, cancel))
+        get(plan)?.solve(|state, cancel| run(state, &options, from_last, cancel))
     })
 }
 
@@ -255,7 +262,8 @@ const MOST_THREADS: u32 = 256;
 /// Longer limits count as this: a clock may not reach further.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-fn options_of(o: &gpumem_plan_solve_options) -> Result<SolveOptions<'static>> {
+/// Options, and whether the last layout counts.
+fn options_of(o: &gpumem_plan_solve_options) -> Result<(SolveOptions<'static>, bool)> {
     let effort = match o.effort {
         GPUMEM_PLAN_EFFORT_NORMAL => Effort::Normal,
         GPUMEM_PLAN_EFFORT_FAST => Effort::Fast,
@@ -265,8 +273,9 @@ fn options_of(o: &gpumem_plan_solve_options) -> Result<SolveOptions<'static>> {
             )));
         }
     };
-    if o.reserved != 0 {
-        return Err(Error::invalid(format!("gpumem_plan_solve_options.reserved is {}; it must be 0", o.reserved)));
+    if o.flags & !GPUMEM_PLAN_FROM_LAST != 0 {
+        let flags = o.flags;
+        return Err(Error::invalid(format!("gpumem_plan_solve_options.flags is {flags:#x}; unknown flags must be 0")));
     }
     if o.threads > MOST_THREADS {
         return Err(Error::invalid(format!(
@@ -275,16 +284,22 @@ fn options_of(o: &gpumem_plan_solve_options) -> Result<SolveOptions<'static>> {
         )));
     }
     let time_limit = (o.time_limit_ms != 0).then(|| Duration::from_millis(o.time_limit_ms).min(LONGEST));
-    Ok(SolveOptions { effort, time_limit, threads: o.threads, cancel: None })
+    let options = SolveOptions { effort, time_limit, threads: o.threads, ..SolveOptions::default() };
+    Ok((options, o.flags & GPUMEM_PLAN_FROM_LAST != 0))
 }
 
-fn run(state: &mut State, options: &SolveOptions<'_>, cancel: &AtomicBool) -> Result<()> {
+fn run(state: &mut State, options: &SolveOptions<'_>, from_last: bool, cancel: &AtomicBool) -> Result<()> {
     let lowered = state.graph.lower()?;
-    let layout = solve(&lowered.problem, &SolveOptions { cancel: Some(cancel), ..*options })?;
+    let previous = state.last.as_ref().filter(|_| from_last).map(|last| &last.layout);
+    let layout = solve(&lowered.problem, &SolveOptions { cancel: Some(cancel), previous, ..*options })?;
     verify(&lowered.problem, &layout)
         .map_err(|e| Error::internal(format!("the solver gave a wrong layout, which is a bug: {}", e.message)))?;
     let refused = refusal(&lowered.problem, &layout);
-    state.answer = Answer::Solved(Arc::new(Solved::new(lowered, layout, state.graph.op_count())));
+    let solved = Arc::new(Solved::new(lowered, layout, state.graph.op_count()));
+    if refused.is_none() {
+        state.last = Some(solved.clone());
+    }
+    state.answer = Answer::Solved(solved);
     refused.map_or(Ok(()), Err)
 }
 
@@ -292,7 +307,7 @@ fn run(state: &mut State, options: &SolveOptions<'_>, cancel: &AtomicBool) -> Re
 fn refusal(problem: &Problem, layout: &Layout) -> Option<Error> {
     let (why, next) = match layout.status {
         LayoutStatus::Optimal | LayoutStatus::Feasible => return None,
-        LayoutStatus::Infeasible => ("this is proved", "raise the capacity, or let what is fixed move"),
+        LayoutStatus::Infeasible => ("this is proved", "raise the capacity"),
         LayoutStatus::OutOfTime => match layout.interrupted {
             true => ("the clock or gpumem_plan_cancel ended the search", "raise the time limit or the capacity"),
             false => ("the search ended with its effort", "raise the capacity, or set a time limit to search longer"),
@@ -317,7 +332,7 @@ fn limits(problem: &Problem) -> String {
     const MOST: usize = 8;
     let arenas = problem.arenas();
     match arenas {
-        _ if arenas.iter().all(|a| a.capacity.is_none()) => "that keeps fixed buffers and reserved ranges apart".into(),
+        _ if arenas.iter().all(|a| a.capacity.is_none()) => "that keeps what is fixed apart".into(),
         [only] => format!("within {} bytes", only.capacity.unwrap_or_default()),
         _ => {
             let texts = arenas.iter().take(MOST).map(|a| a.capacity.map_or("any".to_string(), |c| c.to_string()));

@@ -30,6 +30,8 @@ pub(super) struct State {
     /// For what is added without one, bytes.
     pub alignment: u64,
     pub answer: Answer,
+    /// The last layout there was, for planning again.
+    pub last: Option<Arc<Solved>>,
 }
 
 /// What solving has given.
@@ -64,7 +66,7 @@ impl Plan {
         Plan {
             cancel: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            state: Mutex::new(State { graph, alignment, answer: Answer::Never }),
+            state: Mutex::new(State { graph, alignment, answer: Answer::Never, last: None }),
         }
     }
 

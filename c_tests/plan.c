@@ -44,6 +44,14 @@ static uint64_t most_live(uint64_t *step) {
     return most;
 }
 
+/* A search takes its time under valgrind. */
+static void solved_fast(gpumem_plan plan) {
+    gpumem_plan_solve_options options;
+    GPUMEM_INIT(&options);
+    options.effort = GPUMEM_PLAN_EFFORT_FAST;
+    OK(gpumem_plan_solve(plan, &options));
+}
+
 static void what_is_live_together_is_apart(void) {
     uint32_t seed;
     for (seed = 1; seed <= 5; seed++) {
@@ -54,7 +62,10 @@ static void what_is_live_together_is_apart(void) {
         size_t i, j, count = 0, live = 0;
         make(seed);
         plan = plan_of_made();
-        solved(plan);
+        if (seed == 1)
+            solved(plan);
+        else
+            solved_fast(plan);
         OK(gpumem_plan_offsets(plan, 0, MANY, NULL, made.offset, &count));
         CHECK(count == MANY);
         for (i = 0; i < MANY; i++) {
@@ -102,12 +113,12 @@ static void the_same_plan_gives_the_same_layout(void) {
     OK(gpumem_plan_add_buffers(other, 0, NULL, NULL, NULL, NULL));
     OK(gpumem_plan_add_buffers(other, MANY - 100, made.bytes + 100, made.lower + 100, made.upper + 100, &first));
     CHECK(first == 100);
-    solved(one);
-    solved(other);
+    solved_fast(one);
+    solved_fast(other);
     OK(gpumem_plan_offsets(one, 0, MANY, NULL, made.offset, NULL));
     OK(gpumem_plan_offsets(other, 0, MANY, NULL, offset, NULL));
     CHECK(memcmp(offset, made.offset, sizeof offset) == 0);
-    solved(one); /* again, unchanged */
+    solved_fast(one); /* again, unchanged */
     OK(gpumem_plan_offsets(one, MANY - 2, 5, NULL, offset, &count));
     CHECK(count == 2 && memcmp(offset, made.offset + MANY - 2, 2 * sizeof *offset) == 0);
     OK(gpumem_plan_offsets(one, MANY, 0, NULL, NULL, &count));

@@ -12,7 +12,7 @@ use std::time::Duration;
 const EXAMPLES: [(&str, &str); 5] = [
     ("c/quickstart.c", "20 allocations, 20 frees, 0 live"),
     ("c/export.c", "reads: written by process"),
-    ("c/plan.c", "11 values in 9 slots: 2345360 bytes, 51200 saved, all as written"),
+    ("c/plan.c", "11 values in 9 slots: 2402816 bytes, 65536 saved, all as written"),
     ("cpp/buffers.cpp", "round trip: the same"),
     ("cpp/memory_resource.cpp", "29524000 bytes through gpumem::memory_resource"),
 ];

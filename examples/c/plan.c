@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BATCH = 64, IN = 784, HIDDEN = 512, OUT = 100 };
+enum { BATCH = 64, IN = 784, HIDDEN = 512, OUT = 128 };
 
 /* Ends the program with what went wrong. */
 static void check(gpumem_status status, const char *what) {

@@ -131,12 +131,14 @@ fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
     orders.push((sorted(&|i| (life(i).into(), size(i), 0)), Fit::Best));
     orders.push((sorted(&|i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
     let breadth = breadth(arena);
-    orders.push((sorted(&|i| (breadth[i as usize].into(), size(i), 0)), Fit::Best));
+    // Of sections equally full the first goes first.
+    orders.push((sorted(&|i| (breadth[i as usize].0.into(), breadth[i as usize].1, size(i))), Fit::Best));
     orders
 }
 
-/// Per movable shape, the largest sum of sizes live in a section that it is live in.
-fn breadth(arena: &Arena) -> Vec<u64> {
+/// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and how many sections
+/// come after the first such.
+fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
     let mut change = vec![0u64; arena.sections + 1];
     for i in 0..arena.movable() {
         for &(from, to) in arena.shapes.ranges(i) {
@@ -146,15 +148,24 @@ fn breadth(arena: &Arena) -> Vec<u64> {
         }
     }
     let mut sum = 0u64;
-    let totals: Vec<u64> = change
-        .iter()
-        .map(|c| {
-            sum = sum.wrapping_add(*c);
-            sum
-        })
-        .collect();
-    let most = super::instance::RangeMax::new(&totals);
+    for total in &mut change {
+        sum = sum.wrapping_add(*total);
+        *total = sum;
+    }
+    // The fullest sections first: each shape is met first where it counts.
+    let mut order: Vec<u32> = (0..arena.sections as u32).collect();
+    order.sort_by_key(|&k| (Reverse(change[k as usize]), k));
+    let mut rank = vec![0u64; arena.sections];
+    for (at, &k) in order.iter().enumerate() {
+        rank[k as usize] = (order.len() - at) as u64;
+    }
+    let most = super::instance::RangeMax::new(&rank);
     (0..arena.movable())
-        .map(|i| arena.shapes.ranges(i).iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0))
+        .map(|i| {
+            let ranges = arena.shapes.ranges(i).iter();
+            let first = ranges.map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
+            let section = order.get(order.len() - first as usize).copied().unwrap_or(0);
+            (change[section as usize], first)
+        })
         .collect()
 }

@@ -13,12 +13,14 @@
 #include <gpumem.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 // CCCL 3 has the memory resource concepts in the form used here. Define GPUMEM_NO_CCCL to leave it out.
 #if !defined(GPUMEM_NO_CCCL) && defined(__has_include)
@@ -149,6 +151,14 @@ template <class T> class unique_buffer {
     unique_buffer(const unique_buffer &) = delete;
     unique_buffer &operator=(const unique_buffer &) = delete;
     ~unique_buffer() { gpumem_free(data_); }
+    // Takes over memory of gpumem's that has room for count elements. It is freed in the order of the stream that it was
+    // allocated on.
+    static unique_buffer adopt(T *data, std::size_t count) noexcept {
+        unique_buffer owner;
+        owner.data_ = data;
+        owner.size_ = count;
+        return owner;
+    }
 
     T *data() const noexcept { return data_; }
     // Elements, not bytes.
@@ -315,6 +325,212 @@ template <class T> class allocator {
 
   private:
     gpumem_stream stream_;
+};
+
+// ---- plans ----------------------------------------------------------------------------------------------------------
+
+// Lays buffers and values out in arenas: gpumem_plan_*, with ids and numbers as there. Needs no device but for
+// materialise(). Move-only. cancel() may come from any thread.
+//
+//     gpumem::plan plan;
+//     auto x = plan.value(4096, GPUMEM_PLAN_INPUT), y = plan.value(4096), z = plan.value(16, GPUMEM_PLAN_OUTPUT);
+//     plan.op({x}, {y});
+//     plan.op({y}, {z});
+//     plan.solve();
+//     auto memory = plan.materialise(stream);
+//     float *in = plan.pointer<float>(x, memory);
+//
+// A plan for which there is no layout throws bad_alloc from solve(); summary() says more.
+class plan {
+  public:
+    using id = std::uint32_t;
+
+    plan() { check(gpumem_plan_create(nullptr, &handle_)); }
+    explicit plan(const gpumem_plan_options &options) { check(gpumem_plan_create(&options, &handle_)); }
+    plan(plan &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    plan &operator=(plan &&other) noexcept {
+        plan(std::move(other)).swap(*this);
+        return *this;
+    }
+    plan(const plan &) = delete;
+    plan &operator=(const plan &) = delete;
+    ~plan() { gpumem_plan_destroy(handle_); }
+
+    gpumem_plan get() const noexcept { return handle_; }
+    void swap(plan &other) noexcept { std::swap(handle_, other.handle_); }
+
+    // A temporary that is live in [lower, upper).
+    id add(std::uint64_t bytes, std::uint64_t lower, std::uint64_t upper) {
+        gpumem_plan_buffer_options options;
+        GPUMEM_INIT(&options);
+        options.bytes = bytes;
+        options.lower = lower;
+        options.upper = upper;
+        return add(options);
+    }
+    id add(const gpumem_plan_buffer_options &options) {
+        id out = 0;
+        check(gpumem_plan_add_buffer(handle_, &options, &out));
+        return out;
+    }
+    // Many temporaries; the first one's id, those of the others follow.
+    id add_all(const std::vector<std::uint64_t> &bytes, const std::vector<std::uint64_t> &lowers,
+               const std::vector<std::uint64_t> &uppers) {
+        if (lowers.size() != bytes.size() || uppers.size() != bytes.size()) {
+            throw error(GPUMEM_ERROR_INVALID, "gpumem::plan::add_all: the vectors are not of one length");
+        }
+        id first = 0;
+        check(gpumem_plan_add_buffers(handle_, bytes.size(), bytes.data(), lowers.data(), uppers.data(), &first));
+        return first;
+    }
+    // A value whose live range follows from the operations.
+    id value(std::uint64_t bytes, std::int32_t kind = GPUMEM_PLAN_TEMPORARY, const char *name = nullptr) {
+        gpumem_plan_buffer_options options;
+        GPUMEM_INIT(&options);
+        options.bytes = bytes;
+        options.kind = kind;
+        options.name = name;
+        return value(options);
+    }
+    id value(const gpumem_plan_buffer_options &options) {
+        id out = 0;
+        check(gpumem_plan_add_value(handle_, &options, &out));
+        return out;
+    }
+    // An operation; returns its number.
+    id op(const std::vector<id> &inputs, const std::vector<id> &outputs, const char *name = nullptr) {
+        id out = 0;
+        check(gpumem_plan_add_op(handle_, name, inputs.data(), inputs.size(), outputs.data(), outputs.size(), &out));
+        return out;
+    }
+    void set_order(const std::vector<id> &ops) { check(gpumem_plan_set_order(handle_, ops.data(), ops.size())); }
+    void view(id child, id parent, std::uint64_t offset = 0) {
+        check(gpumem_plan_view(handle_, child, parent, offset));
+    }
+    void in_place(id op, id input, id output) { check(gpumem_plan_in_place(handle_, op, input, output)); }
+    void extend_to(id value, std::uint64_t step) { check(gpumem_plan_extend_to(handle_, value, step)); }
+    void pin(id value) { check(gpumem_plan_pin(handle_, value)); }
+    void pin_ancestors(id value) { check(gpumem_plan_pin_ancestors(handle_, value)); }
+    void keep_ancestors(bool keep) { check(gpumem_plan_keep_ancestors(handle_, keep)); }
+    void leave_out(std::uint32_t kinds) { check(gpumem_plan_leave_out(handle_, kinds)); }
+    void preset(std::int32_t preset) { check(gpumem_plan_preset(handle_, preset)); }
+    void share(const char *name, std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes) {
+        check(gpumem_plan_share(handle_, name, arena, offset, bytes));
+    }
+    // Returns how many weights with names the other plan had.
+    std::size_t share_from(const plan &from) {
+        std::size_t count = 0;
+        check(gpumem_plan_share_from(handle_, from.handle_, &count));
+        return count;
+    }
+    std::uint32_t add_arena(std::uint64_t capacity = 0, const char *name = nullptr) {
+        std::uint32_t out = 0;
+        check(gpumem_plan_add_arena(handle_, capacity, name, &out));
+        return out;
+    }
+    void set_capacity(std::uint64_t bytes, std::uint32_t arena = 0) {
+        check(gpumem_plan_set_capacity(handle_, arena, bytes));
+    }
+    void set_unit(std::uint64_t unit) { check(gpumem_plan_set_unit(handle_, unit)); }
+    void set_reuse(bool reuse) { check(gpumem_plan_set_reuse(handle_, reuse)); }
+    void reserve(std::uint64_t offset, std::uint64_t bytes, std::uint64_t lower = 0, std::uint64_t upper = UINT64_MAX,
+                 std::uint32_t arena = 0) {
+        check(gpumem_plan_reserve(handle_, arena, offset, bytes, lower, upper));
+    }
+    void resize(id value, std::uint64_t bytes) { check(gpumem_plan_resize(handle_, value, bytes)); }
+
+    void solve() { check(gpumem_plan_solve(handle_, nullptr)); }
+    void solve(const gpumem_plan_solve_options &options) { check(gpumem_plan_solve(handle_, &options)); }
+    // From another thread: ends a solve early.
+    void cancel() const { check(gpumem_plan_cancel(handle_)); }
+
+    gpumem_plan_summary summary() const {
+        gpumem_plan_summary out;
+        GPUMEM_INIT(&out);
+        check(gpumem_plan_summary_get(handle_, &out));
+        return out;
+    }
+    // Bytes that an arena needs.
+    std::uint64_t bytes(std::uint32_t arena = 0) const {
+        std::uint64_t out = 0;
+        check(gpumem_plan_arena_bytes(handle_, arena, &out, nullptr));
+        return out;
+    }
+    std::uint64_t offset(id value) const {
+        std::uint64_t out = 0;
+        check(gpumem_plan_offset(handle_, value, nullptr, &out));
+        return out;
+    }
+    std::uint32_t arena(id value) const {
+        std::uint32_t out = 0;
+        std::uint64_t offset = 0;
+        check(gpumem_plan_offset(handle_, value, &out, &offset));
+        return out;
+    }
+    // By id; GPUMEM_PLAN_NO_OFFSET for what has no slot.
+    std::vector<std::uint64_t> offsets() const {
+        std::vector<std::uint64_t> out(count([&](std::size_t *n) {
+            return gpumem_plan_offsets(handle_, 0, 0, nullptr, nullptr, n);
+        }));
+        check(gpumem_plan_offsets(handle_, 0, out.size(), nullptr, out.data(), nullptr));
+        return out;
+    }
+    // What is live when most is.
+    std::vector<id> critical() const {
+        std::vector<id> out(count([&](std::size_t *n) { return gpumem_plan_critical(handle_, nullptr, 0, n); }));
+        check(gpumem_plan_critical(handle_, out.data(), out.size(), nullptr));
+        return out;
+    }
+    // Checks a layout of the caller's own, by id, and returns the bytes it needs. Throws error for what is wrong with it.
+    std::uint64_t verify(const std::vector<std::uint64_t> &offsets, const std::vector<std::uint32_t> &arenas = {}) const {
+        if (!arenas.empty() && arenas.size() != offsets.size()) {
+            throw error(GPUMEM_ERROR_INVALID, "gpumem::plan::verify: the vectors are not of one length");
+        }
+        std::uint64_t out = 0;
+        check(gpumem_plan_verify(handle_, arenas.empty() ? nullptr : arenas.data(), offsets.data(), offsets.size(),
+                                 &out));
+        return out;
+    }
+    std::string report() const { return text(gpumem_plan_report); }
+    std::string csv() const { return text(gpumem_plan_csv); }
+    std::string svg() const { return text(gpumem_plan_svg); }
+
+    // Memory for an arena, allocated and freed in the order of a stream.
+    unique_buffer<std::byte> materialise(gpumem_stream s, std::uint32_t arena = 0) const {
+        const std::uint64_t size = bytes(arena);
+        void *base = nullptr;
+        check(gpumem_plan_materialise(handle_, arena, s, &base));
+        return unique_buffer<std::byte>::adopt(static_cast<std::byte *>(base), static_cast<std::size_t>(size));
+    }
+    unique_buffer<std::byte> materialise(const stream &s, std::uint32_t arena = 0) const {
+        return materialise(s.get(), arena);
+    }
+    // Where a buffer or value is in the memory of arena 0.
+    template <class T = void> T *pointer(id value, const unique_buffer<std::byte> &memory) const {
+        return pointer<T>(value, std::vector<void *>{memory.data()});
+    }
+    // The same with several arenas, whose memory is given by number.
+    template <class T = void> T *pointer(id value, const std::vector<void *> &bases) const {
+        void *out = nullptr;
+        check(gpumem_plan_pointer(handle_, value, bases.data(), bases.size(), &out));
+        return static_cast<T *>(out);
+    }
+
+  private:
+    template <class F> static std::size_t count(F call) {
+        std::size_t n = 0;
+        check(call(&n));
+        return n;
+    }
+    std::string text(gpumem_status (*call)(gpumem_plan, char *, std::size_t, std::size_t *)) const {
+        std::size_t needed = 1;
+        check(call(handle_, nullptr, 0, &needed));
+        std::string out(needed - 1, '\0');
+        check(call(handle_, out.data(), needed, nullptr)); // its NUL is the string's own
+        return out;
+    }
+
+    gpumem_plan handle_ = nullptr;
 };
 
 } // namespace gpumem

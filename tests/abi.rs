@@ -8,6 +8,8 @@ mod cc;
 use gpumem::capi::alloc::{gpumem_malloc_options, gpumem_pointer_info};
 use gpumem::capi::context::gpumem_context_options;
 use gpumem::capi::device::gpumem_device_props;
+use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
+use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_summary};
 use gpumem::capi::stats::{gpumem_driver_call, gpumem_stats};
 use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_SONAME};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
@@ -118,6 +120,16 @@ fn structures_have_their_golden_layout() {
             double_frees unknown_pointers out_of_memory
         }
         gpumem_driver_call { name calls }
+        gpumem_plan_options { size flags capacity unit alignment }
+        gpumem_plan_interval { lower upper }
+        gpumem_plan_buffer_options {
+            size flags kind place bytes lower upper alignment guard offset arena reserved gaps gap_count name
+        }
+        gpumem_plan_solve_options { size effort time_limit_ms threads flags }
+        gpumem_plan_summary {
+            size status arena_bytes lower_bound total_unshared saved gap seconds critical_step steps slots values
+            operations arenas interrupted
+        }
     }
     if let Some(golden) = golden("structs.txt", &now) {
         assert_eq!(

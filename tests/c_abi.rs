@@ -50,6 +50,12 @@ programs! {
     torch: C99 Cxx17;
     torch_throw: Cxx17;
     raii: Cxx17;
+    plan: C99 Cxx17;
+    plan_graph: C99 Cxx17;
+    plan_misuse: C99 Cxx17;
+    plan_threads: C99 Cxx17;
+    plan_memory: C99 Cxx17;
+    plan_raii: Cxx17;
 }
 
 fn test(name: &str, language: Language) {

@@ -9,7 +9,22 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 9] = ["error", "version", "context", "device", "stream", "alloc", "memory", "ipc", "stats"];
+const SECTIONS: [&str; 14] = [
+    "error",
+    "version",
+    "context",
+    "device",
+    "stream",
+    "alloc",
+    "memory",
+    "ipc",
+    "stats",
+    "plan",
+    "plan_graph",
+    "plan_solve",
+    "plan_report",
+    "plan_memory",
+];
 const LAST: &str = "torch";
 
 const FIX: &str = "run `GPUMEM_BLESS=1 cargo test --test header` and commit include/gpumem.h";

@@ -7,7 +7,7 @@ mod plan_support;
 use gpumem::base::Status;
 use gpumem::plan::generate::Rng;
 use gpumem::plan::{
-    verify, Arena, Buffer, Interval, Kind, Kinds, Layout, LayoutStatus, Place, Problem, Reserved, Slot,
+    verify, verify_slots, Arena, Buffer, Interval, Kind, Kinds, Layout, LayoutStatus, Place, Problem, Reserved, Slot,
 };
 use plan_support::layouts::{any_layout, small};
 use plan_support::{accounted, paint};
@@ -366,6 +366,12 @@ proptest! {
         let layout = any_layout(&problem, rng);
         let (verified, painted) = (verify(&problem, &layout), paint::check(&problem, &layout));
         prop_assert_eq!(verified.is_ok(), painted.is_ok(), "{:?} but {:?}", verified, painted);
+
+        // Of the slots alone: as if everything else were said rightly.
+        let slots = accounted(&problem, layout.slots);
+        let (verified, painted) = (verify_slots(&problem, &slots.slots), paint::check(&problem, &slots));
+        let sizes = slots.arenas.iter().map(|a| a.size).collect::<Vec<_>>();
+        prop_assert_eq!(&verified.as_ref().ok(), &painted.is_ok().then_some(&sizes), "{:?}, {:?}", verified, painted);
     }
 }
 

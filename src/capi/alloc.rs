@@ -318,7 +318,7 @@ pub extern "C" fn gpumem_validate() -> gpumem_status {
     guard(|| Context::global()?.validate())
 }
 
-fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request> {
+pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request> {
     let unknown = o.flags & !(AllocFlags::ALL.0 | GPUMEM_MALLOC_ON_DEVICE);
     if unknown != 0 {
         return Err(Error::invalid(format!("gpumem_malloc_options.flags has unknown bits {unknown:#x}")));

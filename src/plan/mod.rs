@@ -34,4 +34,4 @@ pub use problem::{Arena, Buffer, BufferId, Interval, Kind, Kinds, Place, Problem
 pub use report::{critical, csv, peak_bytes, report};
 pub use solve::{solve, Effort, SolveOptions};
 pub use svg::svg;
-pub use verify::verify;
+pub use verify::{verify, verify_slots};

@@ -344,6 +344,16 @@ impl Problem {
         }
     }
 
+    /// Limits any arena.
+    pub fn set_arena_capacity(&mut self, arena: u32, capacity: Option<u64>) -> Result<()> {
+        let count = self.arenas.len();
+        let Some(arena) = self.arenas.get_mut(arena as usize) else {
+            return Err(Error::invalid(format!("arena {arena} does not exist; there are {count}")));
+        };
+        arena.capacity = capacity;
+        Ok(())
+    }
+
     /// Adds an arena. A buffer bound to none goes to the first arena, in order of adding, that has room for it.
     pub fn add_arena(&mut self, arena: Arena) -> u32 {
         self.arenas.push(arena);

@@ -50,6 +50,10 @@
  * zombie           The old addresses of memory that has moved, kept until no work can use them.
  * stitch           To meet a request by moving free extents to one range of addresses; nothing is copied.
  * trim             To give free physical memory back to the device.
+ * plan             Buffers, or a graph of values and operations, laid out ahead of a run.
+ * arena            Of a plan: a run of bytes that its buffers are laid out in, and that becomes one allocation.
+ * step             Of a plan: a position in the execution order.
+ * live             Of a buffer in a plan: at the steps at which it holds something.
  *
  * DELIBERATELY NOT HERE
  *

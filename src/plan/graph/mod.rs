@@ -27,6 +27,7 @@ mod lists;
 mod lower;
 mod lowered;
 mod order;
+mod resize;
 mod share;
 mod shared_slots;
 mod uses;
@@ -226,6 +227,11 @@ impl Graph {
     /// [`Problem::set_capacity`].
     pub fn set_capacity(&mut self, capacity: Option<u64>) {
         self.problem.set_capacity(capacity);
+    }
+
+    /// [`Problem::set_arena_capacity`].
+    pub fn set_arena_capacity(&mut self, arena: u32, capacity: Option<u64>) -> Result<()> {
+        self.problem.set_arena_capacity(arena, capacity)
     }
 
     /// [`Problem::add_arena`].

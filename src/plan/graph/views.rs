@@ -39,7 +39,7 @@ impl Views {
         self.parents[value as usize]
     }
 
-    fn find(&mut self, value: u32) -> Bytes {
+    pub(super) fn find(&mut self, value: u32) -> Bytes {
         find(&mut self.links, value)
     }
 

@@ -7,9 +7,10 @@
 mod cover;
 mod sweep;
 
-use super::layout::{Layout, LayoutStatus};
+use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
 use super::problem::{Buffer, Place, Problem, Reserved, Step};
 use crate::base::{Error, Result};
+use std::time::Duration;
 use sweep::Sweep;
 
 /// Checks everything that `layout` promises about `problem`, as [`Layout`] and [`Buffer`] word it, and names the first
@@ -26,6 +27,34 @@ use sweep::Sweep;
 /// The error's status is `Invalid`: the layout is an argument here. Of a layout just made by the solver it is a bug.
 pub fn verify(problem: &Problem, layout: &Layout) -> Result<()> {
     check(problem, layout).map_err(|e| e.context("wrong layout"))
+}
+
+/// Checks where things are and nothing else: of what [`verify`] checks, what is said of slots and of capacities. For
+/// layouts that come from elsewhere. `slots` are by buffer. Returns the size of each arena.
+pub fn verify_slots(problem: &Problem, slots: &[Option<Slot>]) -> Result<Vec<u64>> {
+    check_slots(problem, slots).map_err(|e| e.context("wrong layout"))
+}
+
+fn check_slots(problem: &Problem, slots: &[Option<Slot>]) -> Result<Vec<u64>> {
+    let layout = Layout {
+        slots: slots.to_vec(),
+        arenas: vec![ArenaUse::default(); problem.arenas().len()],
+        size: 0,
+        lower_bound: 0,
+        total_unshared: 0,
+        status: LayoutStatus::Feasible,
+        interrupted: false,
+        elapsed: Duration::ZERO,
+    };
+    check_shape(problem, &layout)?;
+    let items = items(problem, &layout)?;
+    if !problem.reuse() {
+        check_apart(problem, &items)?;
+    }
+    Sweep::run(problem, &items)?;
+    let sizes: Vec<u64> = tops(problem, &items).iter().map(|top| top.end).collect();
+    check_capacities(problem, &sizes)?;
+    Ok(sizes)
 }
 
 fn check(problem: &Problem, layout: &Layout) -> Result<()> {
@@ -237,9 +266,13 @@ fn check_sizes(problem: &Problem, layout: &Layout, tops: &[Top]) -> Result<()> {
             return wrong(format!("arena {arena} has size {size}, and what ends last in it, {by}, ends at {end}"));
         }
     }
-    for (arena, (used, capacity)) in layout.arenas.iter().zip(problem.arenas().iter().map(|a| a.capacity)).enumerate() {
-        if let Some(capacity) = capacity.filter(|capacity| used.size > *capacity) {
-            return wrong(format!("arena {arena} has size {}, and its capacity is {capacity}", used.size));
+    check_capacities(problem, &layout.arenas.iter().map(|used| used.size).collect::<Vec<_>>())
+}
+
+fn check_capacities(problem: &Problem, sizes: &[u64]) -> Result<()> {
+    for (arena, (size, capacity)) in sizes.iter().zip(problem.arenas().iter().map(|a| a.capacity)).enumerate() {
+        if let Some(capacity) = capacity.filter(|capacity| size > capacity) {
+            return wrong(format!("arena {arena} has size {size}, and its capacity is {capacity}"));
         }
     }
     Ok(())

@@ -1,0 +1,239 @@
+//! What a `gpumem_plan` is, and what its entry points share.
+
+use super::handles::Handles;
+use super::plan::gpumem_plan;
+use super::types::not_null;
+use crate::base::sync::lock;
+use crate::base::{Error, Result};
+use crate::plan::problem::MAX_BUFFERS;
+use crate::plan::{critical, ArenaUse, Graph, Interval, Layout, LayoutStatus, Lowered, Placement, Slot, Step};
+use std::ffi::{c_char, CStr};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Every plan of the process.
+pub(super) static PLANS: Handles<Plan> = Handles::new(b'P', "gpumem_plan");
+
+/// One plan. Its calls take turns at `state`; the flags are outside, for those that must not wait.
+pub(super) struct Plan {
+    /// Stops a solve in progress.
+    cancel: AtomicBool,
+    /// Its handle has been destroyed.
+    gone: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What a plan holds.
+pub(super) struct State {
+    /// What is to be laid out.
+    pub graph: Graph,
+    /// For what is added without one, bytes.
+    pub alignment: u64,
+    pub answer: Answer,
+    /// The last layout there was, for planning again.
+    pub last: Option<Arc<Solved>>,
+}
+
+/// What solving has given.
+pub(super) enum Answer {
+    /// Nothing was solved yet.
+    Never,
+    /// The plan was changed after it was solved.
+    Stale,
+    /// A layout of the plan as it is, or the proof or guess that there is none.
+    Solved(Arc<Solved>),
+}
+
+/// A solved plan.
+pub(super) struct Solved {
+    pub lowered: Lowered,
+    pub layout: Layout,
+    /// Operations of the graph.
+    pub operations: usize,
+    /// Found when it is asked for.
+    critical: OnceLock<Critical>,
+}
+
+/// Where most is live.
+pub(super) struct Critical {
+    pub step: Step,
+    /// The values whose slots are live there, in order.
+    pub values: Vec<u32>,
+}
+
+impl Plan {
+    pub(super) fn new(graph: Graph, alignment: u64) -> Plan {
+        Plan {
+            cancel: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            state: Mutex::new(State { graph, alignment, answer: Answer::Never, last: None }),
+        }
+    }
+
+    /// Stops a solve in progress; does not wait for it.
+    pub(super) fn cancel(&self) {
+        self.cancel.store(true, SeqCst);
+    }
+
+    /// Its handle is gone: a solve in progress is to end, and none is to start.
+    pub(super) fn abandon(&self) {
+        // In this order: a solve clears `cancel` before it looks at `gone`, so one or the other stops it.
+        self.gone.store(true, SeqCst);
+        self.cancel.store(true, SeqCst);
+    }
+
+    /// Runs a solve that stops when the flag it is given is set.
+    pub(super) fn solve<T>(&self, solve: impl FnOnce(&mut State, &AtomicBool) -> Result<T>) -> Result<T> {
+        let mut state = lock(&self.state);
+        self.cancel.store(false, SeqCst);
+        self.still_there()?;
+        let solved = solve(&mut state, &self.cancel);
+        self.still_there()?;
+        solved
+    }
+
+    fn still_there(&self) -> Result<()> {
+        match self.gone.load(SeqCst) {
+            true => Err(Error::invalid("the plan was destroyed before it was solved")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl State {
+    /// An alignment of the caller's, or the plan's where it is 0.
+    pub(super) fn alignment_of(&self, alignment: u64) -> u64 {
+        match alignment {
+            0 => self.alignment,
+            stated => stated,
+        }
+    }
+
+    /// The plan solved as it is, with a layout or without.
+    pub(super) fn solved(&self) -> Result<&Arc<Solved>> {
+        match &self.answer {
+            Answer::Solved(solved) => Ok(solved),
+            Answer::Never => Err(Error::invalid("the plan has not been solved; call gpumem_plan_solve first")),
+            Answer::Stale => {
+                Err(Error::invalid("the plan was changed after it was solved; call gpumem_plan_solve again"))
+            }
+        }
+    }
+
+    /// The plan solved as it is, with a layout.
+    pub(super) fn laid_out(&self) -> Result<&Arc<Solved>> {
+        let solved = self.solved()?;
+        match solved.layout.status {
+            LayoutStatus::Optimal | LayoutStatus::Feasible => Ok(solved),
+            status => Err(Error::invalid(format!(
+                "the plan has no layout: solving it ended with {}; raise the capacity or the effort and solve again",
+                status.name()
+            ))),
+        }
+    }
+}
+
+impl Solved {
+    pub(super) fn new(lowered: Lowered, layout: Layout, operations: usize) -> Solved {
+        Solved { lowered, layout, operations, critical: OnceLock::new() }
+    }
+
+    /// Where most is live.
+    pub(super) fn critical(&self) -> &Critical {
+        self.critical.get_or_init(|| {
+            let (step, buffers) = critical(&self.lowered.problem);
+            let mut values: Vec<u32> =
+                buffers.into_iter().filter_map(|b| self.lowered.value_of(b)).map(|v| v.0).collect();
+            values.sort_unstable();
+            Critical { step, values }
+        })
+    }
+
+    /// What an arena needs.
+    pub(super) fn arena(&self, arena: u32) -> Result<ArenaUse> {
+        let arenas = &self.layout.arenas;
+        arenas.get(arena as usize).copied().ok_or_else(|| {
+            Error::invalid(format!("arena {arena} does not exist; the plan has {}, counted from 0", arenas.len()))
+        })
+    }
+
+    /// Where a value is.
+    pub(super) fn slot(&self, id: u32) -> Result<Slot> {
+        self.placement(id)?.slot(&self.layout).ok_or_else(|| no_slot(id))
+    }
+
+    /// When the slot of a value is live, from first to last.
+    pub(super) fn live(&self, id: u32) -> Result<Interval> {
+        match self.placement(id)? {
+            Placement::In { buffer, .. } => match self.lowered.problem.buffers().get(buffer.index()) {
+                Some(b) => Ok(Interval::new(b.lower, b.upper)),
+                None => Err(Error::internal(format!("value {id} is in buffer {buffer}, which does not exist"))),
+            },
+            Placement::At(_) => Ok(Interval::new(0, self.lowered.end)),
+            Placement::Nowhere => Err(no_slot(id)),
+        }
+    }
+
+    fn placement(&self, id: u32) -> Result<Placement> {
+        let placements = &self.lowered.placements;
+        placements.get(id as usize).copied().ok_or_else(|| {
+            Error::invalid(format!("value {id} does not exist; there are {}, counted from 0", placements.len()))
+        })
+    }
+}
+
+fn no_slot(id: u32) -> Error {
+    Error::invalid(format!("value {id} has no slot: its kind is left out of the plan, or nothing writes or reads it"))
+}
+
+/// Reads or changes a plan in its turn.
+pub(super) fn with<T>(plan: gpumem_plan, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+    f(&mut lock(&get(plan)?.state))
+}
+
+/// Changes what is to be laid out; if that succeeds, the layout there was is stale.
+pub(super) fn change<T>(plan: gpumem_plan, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+    with(plan, |state| {
+        let changed = f(state)?;
+        if matches!(state.answer, Answer::Solved(_)) {
+            state.answer = Answer::Stale;
+        }
+        Ok(changed)
+    })
+}
+
+/// The plan of a handle.
+pub(super) fn get(plan: gpumem_plan) -> Result<Arc<Plan>> {
+    PLANS.get(plan as usize)
+}
+
+/// Text of the caller's, or nothing for null.
+///
+/// # Safety
+/// `text` is null or a terminated string that stays as it is for `'a`.
+pub(super) unsafe fn name<'a>(text: *const c_char, parameter: &str) -> Result<Option<&'a str>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, so a terminated string by the contract.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|e| Error::invalid(format!("{parameter} is not UTF-8: {e}")))
+}
+
+/// An array of the caller's; it may be null when it is empty.
+///
+/// # Safety
+/// `ptr` is null or has `len` readable elements that stay as they are for `'a`.
+pub(super) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter: &str) -> Result<&'a [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    not_null(ptr, parameter)?;
+    if len > MAX_BUFFERS || !ptr.is_aligned() {
+        return Err(Error::invalid(format!(
+            "{parameter} has {len} elements at {ptr:p}; it must be aligned, and {MAX_BUFFERS} are the most"
+        )));
+    }
+    // SAFETY: not null, aligned, and by the contract `len` elements; `MAX_BUFFERS` of them are far below `isize::MAX`.
+    Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
+}

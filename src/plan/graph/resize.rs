@@ -1,0 +1,84 @@
+//! Another size for a value that is there.
+
+use super::value::ValueId;
+use super::Graph;
+use crate::base::{Error, Result};
+
+impl Graph {
+    /// Gives `value` another size: a batch or a sequence of another length. What was stated about it stays.
+    ///
+    /// It must still fit into the parent it is a view of, and the views of it into it: make the larger one larger first,
+    /// and the smaller one smaller.
+    pub fn resize(&mut self, value: ValueId, size: u64) -> Result<()> {
+        self.known(value)?;
+        let own = self.value_text(value.0);
+        let (text, arenas) = (format!("{own} cannot have {size} bytes"), self.problem.arenas().len());
+        let mut buffer = self.values[value.index()].buffer.clone();
+        buffer.size = size;
+        buffer.check(arenas).map_err(|e| e.context(&text))?;
+
+        let refuse = |why: String| Err(Error::invalid(format!("{text}: {why}")));
+        let at = self.views.find(value.0).offset;
+        let views: Vec<u32> = (0..self.values.len() as u32).filter(|&v| self.views.parent(v) == value.0).collect();
+        for view in views {
+            let offset = self.views.find(view).offset - at;
+            let end = offset + self.values[view as usize].buffer.size;
+            if end > size {
+                let view = self.value_text(view);
+                return refuse(format!("its view {view} is bytes [{offset}, {end}) of it; resize that first"));
+            }
+        }
+        let parent = self.views.parent(value.0);
+        if let Some(within) = self.values.get(parent as usize).map(|p| p.buffer.size) {
+            let offset = at - self.views.find(parent).offset;
+            if size > within - offset {
+                let parent = self.value_text(parent);
+                return refuse(format!(
+                    "it is a view of {parent} from byte {offset} on, which has {within} bytes; resize that first"
+                ));
+            }
+        }
+        self.values[value.index()].buffer.size = size;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::plan::{Placement, Value};
+
+    #[test]
+    fn sizes_change_and_views_stay_inside() {
+        let mut graph = Graph::new();
+        let root = graph.add_value(Value::new(100)).unwrap();
+        let view = graph.add_value(Value::new(40)).unwrap();
+        let inner = graph.add_value(Value::new(10)).unwrap();
+        graph.add_op(None, &[], &[root]).unwrap();
+        graph.view(inner, view, 20).unwrap();
+        graph.view(view, root, 50).unwrap();
+
+        let refused = |graph: &mut Graph, value, size, says: &str| {
+            let before = graph.lower().unwrap();
+            let e = graph.resize(value, size).unwrap_err();
+            assert!(e.message.contains(says), "{}", e.message);
+            assert_eq!(graph.lower().unwrap(), before);
+        };
+        refused(&mut graph, root, 89, "bytes [50, 90) of it");
+        refused(&mut graph, view, 51, "which has 100 bytes");
+        refused(&mut graph, view, 29, "bytes [20, 30) of it");
+        refused(&mut graph, inner, 21, "which has 40 bytes");
+        refused(&mut graph, root, (1 << 62) + 1, "2^62");
+        refused(&mut graph, ValueId(3), 1, "does not exist");
+
+        graph.resize(root, 90).unwrap();
+        graph.resize(view, 30).unwrap();
+        graph.resize(view, 40).unwrap();
+        graph.resize(inner, 20).unwrap();
+        graph.resize(inner, 0).unwrap();
+        let lowered = graph.lower().unwrap();
+        assert_eq!(lowered.problem.buffers().iter().map(|b| b.size).collect::<Vec<_>>(), [90]);
+        assert!(matches!(lowered.placements[2], Placement::In { offset: 70, .. }));
+    }
+}

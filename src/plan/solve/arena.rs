@@ -16,6 +16,8 @@ pub(super) struct Arena {
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
     pub(super) buffers: Vec<u32>,
+    /// Whether what is not live together may share bytes.
+    pub(super) reuse: bool,
     /// First step and end of each movable shape, gaps included: some greedy orders go by them.
     pub(super) lives: Vec<(u64, u64)>,
     /// Fixed buffers and reserved ranges: shape and offset.
@@ -61,7 +63,7 @@ impl Arena {
         let steps = Steps::new(problem, index);
         let live = |i: u32| steps.of_buffer(&buffers[i as usize]);
         let reserved: Vec<_> = blocking(problem, index).collect();
-        let mut arena = Arena::default();
+        let mut arena = Arena { reuse: problem.reuse(), ..Arena::default() };
         let sections = {
             let ranges = movable.iter().chain(fixed).flat_map(|&i| live(i));
             let ranges: Vec<_> = ranges.chain(reserved.iter().map(|r| steps.of_reserved(r))).collect();
@@ -191,7 +193,8 @@ impl Arena {
     /// A layout of at most `size` with every preferred shape where it would like to be, if one is found.
     fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
         let wish = |shape: u32| self.preferred.iter().find(|p| p.0 == shape).map(|p| p.1);
-        let mut held = Arena { sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
+        let mut held =
+            Arena { reuse: self.reuse, sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
         let mut free = FirstFit::new(&self.shapes);
         free.restart(&self.obstacles);
         let mut moved = Vec::new();

@@ -142,7 +142,7 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget
             }
             target = failed + open / 2;
         }
-        rounds *= 2;
+        rounds = rounds.saturating_mul(2);
     }
 }
 

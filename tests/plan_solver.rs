@@ -5,6 +5,7 @@
 
 mod plan_support;
 
+use gpumem::base::Status;
 use gpumem::plan::generate::{self, Features, Rng};
 use gpumem::plan::{
     solve, verify, Buffer, Effort, Interval, Kind, Kinds, Layout, LayoutStatus, Place, Problem, Reserved, SolveOptions,
@@ -130,8 +131,9 @@ fn the_capacity_decides_between_a_layout_and_none() {
     }
 }
 
+/// What contradicts itself whatever the capacity is refused with both sides named; a capacity is not.
 #[test]
-fn contradictions_are_infeasible() {
+fn contradictions_are_refused() {
     let fixed = |offset| Buffer { place: Place::Fixed(offset), ..Buffer::new(8, 0, 9) };
     let mut twice = Problem::new();
     twice.add(fixed(0)).unwrap();
@@ -143,13 +145,24 @@ fn contradictions_are_infeasible() {
     let mut unit = Problem::new();
     unit.add(fixed(8)).unwrap();
     unit.set_unit(6).unwrap();
+    let mut huge = Problem::new();
+    huge.add(Buffer::new(1 << 62, 0, 9)).unwrap();
+    huge.add(Buffer::new(1, 20, 21)).unwrap();
+    for (problem, says) in [
+        (twice, "buffer 0 is fixed at bytes [0, 8) and buffer 1 at [4, 12)"),
+        (reserved, "buffer 0 is fixed at bytes [0, 8), of which [7, 16) are reserved at steps [8, 20)"),
+        (unit, "buffer 0 is fixed at offset 8, which is not a multiple of the unit, 6"),
+        (huge, "buffers 0 to 1 add up to more than 2^62 bytes"),
+    ] {
+        let error = solve(&problem, &SolveOptions::default()).unwrap_err();
+        assert_eq!(error.status, Status::Invalid);
+        assert!(error.message.contains(says), "{error}");
+    }
     let mut capacity = Problem::new();
     capacity.add(fixed(8)).unwrap();
     capacity.set_capacity(Some(15));
-    for (what, problem) in [("twice", twice), ("reserved", reserved), ("unit", unit), ("capacity", capacity)] {
-        let layout = solved(what, &problem, &SolveOptions::default());
-        assert_eq!(layout.status, LayoutStatus::Infeasible, "{what}");
-    }
+    let layout = solved("capacity", &capacity, &SolveOptions::default());
+    assert_eq!(layout.status, LayoutStatus::Infeasible);
 }
 
 #[test]

@@ -4,7 +4,10 @@ use super::budget::Budget;
 use super::first_fit::{FirstFit, Shape, Shapes};
 use super::instance::Sections;
 use super::{general, parts, tiny, Effort};
-use crate::plan::problem::{Interval, Place, Problem};
+use crate::plan::problem::{Buffer, Place, Problem, Reserved};
+
+/// The part of the effort that goes to the simpler problem without gaps: one in this many steps.
+const SIMPLER_SHARE: u64 = 4;
 
 /// What is to be in one arena, in bytes.
 #[derive(Default)]
@@ -13,6 +16,8 @@ pub(super) struct Arena {
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
     pub(super) buffers: Vec<u32>,
+    /// Whether what is not live together may share bytes.
+    pub(super) reuse: bool,
     /// First step and end of each movable shape, gaps included: some greedy orders go by them.
     pub(super) lives: Vec<(u64, u64)>,
     /// Fixed buffers and reserved ranges: shape and offset.
@@ -55,21 +60,13 @@ impl Arena {
     /// The buffers `movable` and `fixed`, and the reserved ranges, of arena `index`.
     pub(super) fn new(problem: &Problem, index: u32, movable: &[u32], fixed: &[u32]) -> Arena {
         let buffers = problem.buffers();
-        let whole = Interval::new(0, 1);
-        let live = |i: u32| -> Vec<(u64, u64)> {
-            if problem.reuse() {
-                buffers[i as usize].live().map(|r| (r.lower, r.upper)).collect()
-            } else {
-                vec![(whole.lower, whole.upper)]
-            }
-        };
-        let reserved: Vec<_> =
-            problem.reserved().iter().filter(|r| r.arena == index && r.size > 0 && !r.during.is_empty()).collect();
-        let during = |r: Interval| if problem.reuse() { (r.lower, r.upper) } else { (whole.lower, whole.upper) };
-        let mut arena = Arena::default();
+        let steps = Steps::new(problem, index);
+        let live = |i: u32| steps.of_buffer(&buffers[i as usize]);
+        let reserved: Vec<_> = blocking(problem, index).collect();
+        let mut arena = Arena { reuse: problem.reuse(), ..Arena::default() };
         let sections = {
             let ranges = movable.iter().chain(fixed).flat_map(|&i| live(i));
-            let ranges: Vec<_> = ranges.chain(reserved.iter().map(|r| during(r.during))).collect();
+            let ranges: Vec<_> = ranges.chain(reserved.iter().map(|r| steps.of_reserved(r))).collect();
             Sections::new(ranges.iter().copied())
         };
         arena.sections = sections.len();
@@ -95,7 +92,7 @@ impl Arena {
             arena.obstacle(offset, buffer.extent(), Some(i), ranges);
         }
         for range in reserved {
-            let (from, to) = during(range.during);
+            let (from, to) = steps.of_reserved(range);
             arena.obstacle(range.offset, range.size, None, std::iter::once(sections.of(from, to)));
         }
         arena
@@ -129,6 +126,7 @@ impl Arena {
         let mut placed = self.lay_out_freely(task, budget);
         if !self.preferred.is_empty() && task.effort != Effort::Fast {
             self.prefer(task, &mut placed, budget);
+            placed.size = self.size(&placed.offsets);
         }
         placed
     }
@@ -143,8 +141,20 @@ impl Arena {
             let size = if n == 0 { self.obstructed } else { size.max(self.obstructed) };
             return Placed { offsets, size, optimal: true };
         }
-        let mut placed = parts::lay_out(self, task, budget);
-        if !self.is_plain() && placed.size > task.goal.max(self.bound) {
+        if self.is_plain() {
+            let mut placed = parts::lay_out(self, task, budget);
+            if placed.size > task.goal.max(self.bound) && !placed.optimal {
+                // In bytes and with all their rules, the orders may do better than parts in rounded sizes.
+                general::improve(self, task, &mut placed, budget);
+            }
+            placed.optimal |= placed.size <= self.bound;
+            return placed;
+        }
+        // A part of the effort goes to a simpler problem: no gaps, and obstacles that reach down to the bottom.
+        let mut simpler = budget.part(SIMPLER_SHARE);
+        let mut placed = parts::lay_out(self, task, &mut simpler);
+        budget.join(simpler.taken(), simpler.interrupted());
+        if placed.size > task.goal.max(self.bound) {
             general::improve(self, task, &mut placed, budget);
         }
         placed.optimal |= placed.size <= self.bound;
@@ -183,7 +193,8 @@ impl Arena {
     /// A layout of at most `size` with every preferred shape where it would like to be, if one is found.
     fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
         let wish = |shape: u32| self.preferred.iter().find(|p| p.0 == shape).map(|p| p.1);
-        let mut held = Arena { sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
+        let mut held =
+            Arena { reuse: self.reuse, sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
         let mut free = FirstFit::new(&self.shapes);
         free.restart(&self.obstacles);
         let mut moved = Vec::new();
@@ -220,6 +231,58 @@ impl Arena {
             }
             offsets
         })
+    }
+}
+
+/// The reserved ranges of an arena that are in the way of anything.
+pub(super) fn blocking(problem: &Problem, arena: u32) -> impl Iterator<Item = &Reserved> + Clone {
+    problem.reserved().iter().filter(move |r| r.arena == arena && r.size > 0 && !r.during.is_empty())
+}
+
+/// The ranges of steps at which things are in the way of one another.
+///
+/// Without reuse all buffers are in one another's way, but reserved ranges only in that of what is live with them: every
+/// buffer gets a step after all others in common with all buffers.
+pub(super) enum Steps {
+    /// As they are.
+    Live,
+    /// One step for all.
+    One,
+    /// As they are, and this one.
+    LiveAnd(u64),
+}
+
+impl Steps {
+    /// For one arena of `problem`.
+    pub(super) fn new(problem: &Problem, arena: u32) -> Steps {
+        if problem.reuse() {
+            return Steps::Live;
+        }
+        let buffers = problem.buffers().iter().map(|b| b.upper);
+        let reserved = blocking(problem, arena).map(|r| r.during.upper);
+        let last = buffers.chain(reserved.clone()).max().unwrap_or(0);
+        // The last step there is has no successor; then reserved ranges are kept clear throughout.
+        if reserved.count() == 0 || last == u64::MAX {
+            Steps::One
+        } else {
+            Steps::LiveAnd(last)
+        }
+    }
+
+    pub(super) fn of_buffer(&self, buffer: &Buffer) -> Vec<(u64, u64)> {
+        let live = buffer.live().map(|r| (r.lower, r.upper));
+        match *self {
+            Steps::Live => live.collect(),
+            Steps::One => vec![(0, 1)],
+            Steps::LiveAnd(last) => live.chain(std::iter::once((last, last + 1))).collect(),
+        }
+    }
+
+    pub(super) fn of_reserved(&self, reserved: &Reserved) -> (u64, u64) {
+        match self {
+            Steps::One => (0, 1),
+            _ => (reserved.during.lower, reserved.during.upper),
+        }
     }
 }
 

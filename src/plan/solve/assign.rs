@@ -3,10 +3,10 @@
 //! A buffer bound to none goes to the first arena, in order of adding, in which the greedy order by size finds room for
 //! it; what is bound to an arena has the first claim on it.
 
-use super::arena::stride;
+use super::arena::{blocking, stride, Steps};
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Sections;
-use crate::plan::problem::{Interval, Place, Problem};
+use crate::plan::problem::{Place, Problem};
 use std::cmp::Reverse;
 
 /// For each of `ids`, its arena. Buffers for which there is no room anywhere go to the last arena, whose size then says
@@ -17,18 +17,13 @@ pub(super) fn assign(problem: &Problem, ids: &[u32]) -> Vec<u32> {
     if arenas == 1 {
         return vec![0; ids.len()];
     }
-    let whole = Interval::new(0, 1);
-    let live = |i: u32| -> Vec<(u64, u64)> {
-        if problem.reuse() {
-            buffers[i as usize].live().map(|r| (r.lower, r.upper)).collect()
-        } else {
-            vec![(whole.lower, whole.upper)]
-        }
-    };
-    let during = |r: Interval| if problem.reuse() { (r.lower, r.upper) } else { (whole.lower, whole.upper) };
-    let reserved: Vec<_> = problem.reserved().iter().filter(|r| r.size > 0 && !r.during.is_empty()).collect();
+    // Arenas do not touch one another, but what is in the way where must be told in the same sections.
+    let steps: Vec<Steps> = (0..arenas as u32).map(|a| Steps::new(problem, a)).collect();
+    let one = steps.iter().find(|s| !matches!(s, Steps::One)).unwrap_or(&steps[0]);
+    let live = |i: u32| one.of_buffer(&buffers[i as usize]);
+    let reserved: Vec<_> = (0..arenas as u32).flat_map(|a| blocking(problem, a)).collect();
     let ranges: Vec<(u64, u64)> =
-        ids.iter().flat_map(|&i| live(i)).chain(reserved.iter().map(|r| during(r.during))).collect();
+        ids.iter().flat_map(|&i| live(i)).chain(reserved.iter().map(|r| one.of_reserved(r))).collect();
     let sections = Sections::new(ranges.iter().copied());
     let mut shapes = Shapes::default();
     for &i in ids {
@@ -39,7 +34,7 @@ pub(super) fn assign(problem: &Problem, ids: &[u32]) -> Vec<u32> {
     }
     let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); arenas];
     for range in reserved {
-        let (from, to) = during(range.during);
+        let (from, to) = one.of_reserved(range);
         obstacles[range.arena as usize].push((shapes.shapes.len() as u32, range.offset));
         shapes.push(range.size, 1, std::iter::once(sections.of(from, to)));
     }

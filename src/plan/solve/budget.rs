@@ -52,6 +52,11 @@ impl<'a> Budget<'a> {
         Budget::new(self.left, self.deadline, self.cancel)
     }
 
+    /// The same limits with one in `share` of the steps that are left.
+    pub(super) fn part(&self, share: u64) -> Budget<'a> {
+        Budget::new(self.left / share, self.deadline, self.cancel)
+    }
+
     /// Counts the steps that shares took, and whether one was interrupted.
     pub(super) fn join(&mut self, steps: u64, interrupted: bool) {
         self.take(steps);

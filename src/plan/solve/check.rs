@@ -68,7 +68,7 @@ fn fixed(problem: &Problem) -> Result<()> {
         for range in problem.reserved().iter().filter(|r| Some(r.arena) == home(buffer) && r.size > 0) {
             let apart = range.offset + range.size <= at || end <= range.offset;
             let meets = |live: Interval| live.overlaps(range.during);
-            if !apart && !range.during.is_empty() && (!problem.reuse() || buffer.live().any(meets)) {
+            if !apart && !range.during.is_empty() && buffer.live().any(meets) {
                 return Err(Error::invalid(format!(
                     "{} is fixed at bytes [{at}, {end}), of which [{}, {}) are reserved at steps {}",
                     named(id, buffer),

@@ -6,6 +6,7 @@
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit};
+use super::instance::{RangeMax, Sections};
 use super::niche::mix;
 use super::Effort;
 use std::cmp::Reverse;
@@ -125,36 +126,62 @@ fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
         orders.push((order, Fit::First));
     }
     let by_size = sorted(&|i| (size(i).into(), 0, 0));
+    let align = |i: u32| shapes[i as usize].align;
+    if shapes.iter().any(|s| s.align != shapes[0].align) {
+        // Of falling alignment, sizes that are multiples of it first: little padding is needed.
+        orders.push((sorted(&|i| (align(i).into(), u64::from(size(i).is_multiple_of(align(i))), size(i))), Fit::First));
+        orders.push((sorted(&|i| (align(i).into(), size(i), 0)), Fit::Best));
+    }
     orders.push((by_size.clone(), Fit::First));
     orders.push((by_size, Fit::Best));
     orders.push((sorted(&|i| (size(i).into(), life(i), u64::MAX - arena.lives[i as usize].0)), Fit::Best));
     orders.push((sorted(&|i| (life(i).into(), size(i), 0)), Fit::Best));
     orders.push((sorted(&|i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
     let breadth = breadth(arena);
-    orders.push((sorted(&|i| (breadth[i as usize].into(), size(i), 0)), Fit::Best));
+    // Of sections equally full the first goes first.
+    orders.push((sorted(&|i| (breadth[i as usize].0.into(), breadth[i as usize].1, size(i))), Fit::Best));
     orders
 }
 
-/// Per movable shape, the largest sum of sizes live in a section that it is live in.
-fn breadth(arena: &Arena) -> Vec<u64> {
-    let mut change = vec![0u64; arena.sections + 1];
+/// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and how many sections
+/// come after the first such.
+fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
+    // Without reuse all have one section; what is live together still says what to place first.
+    let sections = Sections::new(arena.lives.iter().copied());
+    let ranges = |i: usize| -> Vec<(u32, u32)> {
+        if arena.reuse {
+            arena.shapes.ranges(i).to_vec()
+        } else {
+            vec![sections.of(arena.lives[i].0, arena.lives[i].1)]
+        }
+    };
+    let count = if arena.reuse { arena.sections } else { sections.len() };
+    let mut change = vec![0u64; count + 1];
     for i in 0..arena.movable() {
-        for &(from, to) in arena.shapes.ranges(i) {
+        for (from, to) in ranges(i) {
             let size = arena.shapes.shapes[i].size;
             change[from as usize] = change[from as usize].wrapping_add(size);
             change[to as usize] = change[to as usize].wrapping_sub(size);
         }
     }
     let mut sum = 0u64;
-    let totals: Vec<u64> = change
-        .iter()
-        .map(|c| {
-            sum = sum.wrapping_add(*c);
-            sum
-        })
-        .collect();
-    let most = super::instance::RangeMax::new(&totals);
+    for total in &mut change {
+        sum = sum.wrapping_add(*total);
+        *total = sum;
+    }
+    // The fullest sections first: each shape is met first where it counts.
+    let mut order: Vec<u32> = (0..count as u32).collect();
+    order.sort_by_key(|&k| (Reverse(change[k as usize]), k));
+    let mut rank = vec![0u64; count];
+    for (at, &k) in order.iter().enumerate() {
+        rank[k as usize] = (order.len() - at) as u64;
+    }
+    let most = RangeMax::new(&rank);
     (0..arena.movable())
-        .map(|i| arena.shapes.ranges(i).iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0))
+        .map(|i| {
+            let first = ranges(i).into_iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
+            let section = order.get(order.len() - first as usize).copied().unwrap_or(0);
+            (change[section as usize], first)
+        })
         .collect()
 }

@@ -130,19 +130,19 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget
             attempt(&portfolio, target, rounds, best, budget);
             target += (goal - target).div_ceil(2);
         }
-        let mut failed = goal.max(best.bound) - 1;
+        let mut failed = goal.max(best.bound).saturating_sub(1);
         target = failed + 1;
         while best.size > goal.max(best.bound) && !budget.spent() {
             if attempt(&portfolio, target, rounds, best, budget) != Outcome::Found {
                 failed = target;
             }
-            let open = best.size - failed;
+            let open = best.size.saturating_sub(failed);
             if open <= 1 || open <= (best.size - goal.min(best.size)) / 8 {
                 break;
             }
             target = failed + open / 2;
         }
-        rounds *= 2;
+        rounds = rounds.saturating_mul(2);
     }
 }
 

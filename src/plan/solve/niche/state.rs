@@ -1,66 +1,35 @@
-//! Exact search for a layout within a capacity: fill the niches of the skyline.
+//! The state of the search: the skyline, what is unplaced, and what follows from them at once.
 //!
-//! Sections are the steps that matter (see [`super::instance`]); the *skyline* is the height up to which each section is
-//! filled, its *floor*. A *niche* is a longest run of sections of equal floor with higher neighbours on both sides. As
-//! floors only rise, whatever comes to lie at a niche's floor fits between its walls. So for any section of any niche
-//! there are only these continuations: one of the unplaced items that cover the section and fit the niche is placed
-//! there, or the section stays empty at that height and its floor rises to where something can rest. Each layout in
-//! which nothing can be pushed down is reached by exactly one sequence of such choices, whatever section is asked next,
-//! and some smallest layout is among them.
-//!
-//! That freedom is what makes the search quick. Every section has a *slack*: the bytes that may stay empty in it.
-//! A section without candidates rises to its wall and pays from its slack; one that cannot pay ends the branch; the
-//! section asked next is one with few continuations. Sections with nothing left to place separate the problem into
-//! parts that are searched one by one. What failed once is not tried again: a table remembers floors and unplaced
-//! items of failed parts. Restarts with other rules keep bad early choices from costing much.
-//!
-//! Related: the canonical depth-first search of MiniMalloc (Moffitt, ASPLOS 2024), which places in order of offset;
-//! niche filling for strip packing (Burke, Kendall and Whitwell 2004); weights of failed constraints (Boussemart et al.
-//! 2004); restarts after Luby, Sinclair and Zuckerman (1993).
-//!
-//! Invariants (checked by `validate` in debug builds after each placement):
-//! - `slack = capacity − floor − Σ sizes of unplaced items covering the section`, and `slack ≥ 0`, in unfinished sections;
-//! - `left` is the number of unplaced items covering the section; a section is finished when it is 0;
+//! Invariants, checked by [`State::validate`] in debug builds whenever the state has settled:
+//! - `slack = capacity − floor − Σ sizes of the unplaced items that cover the section`, and `slack ≥ 0`, in unfinished
+//!   sections;
+//! - `left` is the number of unplaced items that cover the section; a section is finished when it is 0;
 //! - `choices` is the number of items that cover the section and fit its niche, `NO_NICHE` outside of niches.
 
-use super::budget::Budget;
-use super::instance::{Instance, Item};
-use super::order::Rule;
+use super::super::instance::{Instance, Item};
+use super::mix;
 
 /// Floor of a finished section: above every other.
-const FINISHED: u64 = u64::MAX;
+pub(super) const FINISHED: u64 = u64::MAX;
 /// `choices` of a section that is in no niche.
-const NO_NICHE: u32 = u32::MAX;
-/// Remembered failures: a power of two, 8 bytes each.
-const TABLE: usize = 1 << 16;
-/// Sections looked at in the time of a step of the budget.
-const SECTIONS_A_STEP: u64 = 128;
+pub(super) const NO_NICHE: u32 = u32::MAX;
 /// How fast the weight of old failures fades: each new one counts this much more.
 const FADE: f64 = 1.0 / 0.995;
 /// Weights are scaled down beyond this, so that they stay finite.
 const HEAVY: f64 = 1e100;
 
+/// Most items for which debug builds validate the state.
+const MOST_VALIDATED: usize = 24;
 /// Most items whose sums are listed: 2^6 of them.
 const MOST_SUMMED: u32 = 6;
 
-/// How a search ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// Every item is placed; see [`Niche::offsets`].
-    Found,
-    /// There is no such layout.
-    Impossible,
-    /// The steps ran out.
-    Unknown,
-}
-
 #[derive(Clone, Copy, Default)]
-struct Section {
-    floor: u64,
-    slack: u64,
+pub(super) struct Section {
+    pub(super) floor: u64,
+    pub(super) slack: u64,
     /// Part of the key of a state: floor, and the unplaced items that start here.
-    mark: u64,
-    choices: u32,
+    pub(super) mark: u64,
+    pub(super) choices: u32,
 }
 
 /// An entry of the trail: how to go back.
@@ -69,63 +38,35 @@ enum Change {
     Placed(u32),
 }
 
-/// A choice point: a niche's section and what can be done about it, and the parts that the present choice left.
-struct Frame {
-    key: u64,
-    part: (u32, u32),
-    section: u32,
-    /// Where the floor rises to when the section stays empty at its height; `FINISHED` if that is no choice.
-    rise: u64,
-    /// Untried candidates: `candidates[next..end]`.
-    first: u32,
-    next: u32,
-    end: u32,
-    /// Unsolved parts: `parts[parts..]` as far as the next frame's.
-    parts: u32,
-    trail: u32,
-}
-
-/// The search over one instance with one capacity. Buffers are reused from run to run.
-pub(super) struct Niche<'a> {
-    items: &'a [Item],
+/// The skyline and what is unplaced.
+pub(super) struct State<'a> {
+    pub(super) items: &'a [Item],
     capacity: u64,
-    words: usize,
+    /// Words of a set of items.
+    pub(super) words: usize,
     /// Per section boundary, a set of items: those that start at it or later, and those that end at it or earlier.
     starting_from: Vec<u64>,
     ending_by: Vec<u64>,
-    unplaced: Vec<u64>,
-    sections: Vec<Section>,
-    left: Vec<u32>,
-    weight: Vec<f64>,
-    bump: f64,
-    offsets: Vec<u64>,
-    zobrist: Vec<u64>,
-    table: Vec<u64>,
-    trail: Vec<Change>,
-    frames: Vec<Frame>,
-    candidates: Vec<u32>,
-    parts: Vec<(u32, u32)>,
     /// Per section boundary, the items that end at it, and those that start at it.
     ending_at: Vec<Vec<u32>>,
     starting_at: Vec<Vec<u32>>,
+    unplaced: Vec<u64>,
+    pub(super) sections: Vec<Section>,
+    left: Vec<u32>,
+    /// Per section, how much trouble it made so far.
+    pub(super) weight: Vec<f64>,
+    bump: f64,
+    pub(super) offsets: Vec<u64>,
+    zobrist: Vec<u64>,
+    trail: Vec<Change>,
+    /// Ranges of sections to look at again.
+    dirty: Vec<(u32, u32)>,
+    /// Whether the last placement finished a section.
+    pub(super) finished_any: bool,
     /// Scratch of `can_meet`: what stacks on either side of a boundary can sum to.
     sums: [Vec<u64>; 2],
     /// Scratch of `count_choices`: changes in number and bytes from one section to the next.
     steps: Vec<(u32, u64)>,
-    /// Ranges of sections to look at again.
-    dirty: Vec<(u32, u32)>,
-    finished_any: bool,
-    /// Items have alignments: an item above a gap may hide a place for another, so that a search that found nothing
-    /// proves nothing.
-    exact: bool,
-}
-
-/// A well-mixed 64-bit value (Stafford's variant 13 of the murmur finaliser).
-pub(super) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Whether some height of `a` and some of `b` differ by no more than the lower one's slack.
@@ -147,8 +88,8 @@ fn mark_of(section: usize, floor: u64) -> u64 {
     mix(floor ^ (section as u64).wrapping_mul(0xa076_1d64_78bd_642f))
 }
 
-impl<'a> Niche<'a> {
-    pub(super) fn new(instance: &'a Instance) -> Niche<'a> {
+impl<'a> State<'a> {
+    pub(super) fn new(instance: &'a Instance) -> State<'a> {
         let items = &instance.items[..];
         let sections = instance.totals.len();
         let words = items.len().div_ceil(64);
@@ -169,7 +110,7 @@ impl<'a> Niche<'a> {
             ending_at[item.to as usize].push(i as u32);
             starting_at[item.from as usize].push(i as u32);
         }
-        Niche {
+        State {
             items,
             ending_at,
             starting_at,
@@ -185,68 +126,16 @@ impl<'a> Niche<'a> {
             bump: 1.0,
             offsets: vec![0; items.len()],
             zobrist: (0..items.len() as u64).map(|i| mix(i ^ 0x5bf0_3635)).collect(),
-            table: vec![0; TABLE],
             trail: Vec::new(),
-            frames: Vec::new(),
-            candidates: Vec::new(),
-            parts: Vec::new(),
             steps: vec![(0, 0); sections + 1],
             dirty: Vec::new(),
             finished_any: false,
-            exact: items.iter().all(|i| i.align == 1),
         }
     }
 
-    /// Sets the capacity for the following runs. Weights stay: what was hard is still hard.
-    pub(super) fn set_capacity(&mut self, capacity: u64) {
+    /// Everything unplaced, with this capacity; `false` if sums alone exceed it.
+    pub(super) fn reset(&mut self, instance: &Instance, capacity: u64) -> bool {
         self.capacity = capacity;
-        self.table.fill(0);
-    }
-
-    /// Where each item was placed by the last run that found a layout.
-    pub(super) fn offsets(&self) -> &[u64] {
-        &self.offsets
-    }
-
-    /// Searches for at most `limit` steps. `rank` orders the candidates of a section, lowest first.
-    pub(super) fn run(
-        &mut self,
-        instance: &Instance,
-        rule: Rule,
-        rank: &[u32],
-        limit: u64,
-        budget: &mut Budget<'_>,
-    ) -> Outcome {
-        if !self.reset(instance) {
-            return Outcome::Impossible;
-        }
-        let sections = self.sections.len() as u32;
-        self.dirty.push((0, sections));
-        if !self.settle() {
-            return self.nothing();
-        }
-        self.parts.clear();
-        self.split((0, sections));
-        let mut steps = 0;
-        // The outermost parts are solved one by one, like those of a choice.
-        while let Some(part) = self.parts.pop() {
-            match self.solve(part, rule, rank, &mut steps, limit, budget) {
-                Outcome::Found => {}
-                other => return other,
-            }
-        }
-        Outcome::Found
-    }
-
-    fn nothing(&self) -> Outcome {
-        if self.exact {
-            Outcome::Impossible
-        } else {
-            Outcome::Unknown
-        }
-    }
-
-    fn reset(&mut self, instance: &Instance) -> bool {
         self.unplaced.fill(0);
         for i in 0..self.items.len() {
             self.unplaced[i / 64] |= 1 << (i % 64);
@@ -266,158 +155,12 @@ impl<'a> Niche<'a> {
             }
         }
         self.trail.clear();
-        self.frames.clear();
-        self.candidates.clear();
         self.dirty.clear();
         true
     }
 
-    /// Solves one part: depth-first over choices (any may do) and the parts that each leaves (all must do).
-    fn solve(
-        &mut self,
-        part: (u32, u32),
-        rule: Rule,
-        rank: &[u32],
-        steps: &mut u64,
-        limit: u64,
-        budget: &mut Budget<'_>,
-    ) -> Outcome {
-        let base = self.frames.len();
-        let cost = 1 + self.sections.len() as u64 / SECTIONS_A_STEP;
-        if !self.choose(part, rule, rank) {
-            return self.nothing();
-        }
-        loop {
-            *steps += 1;
-            if *steps > limit || !budget.take(cost) {
-                return Outcome::Unknown;
-            }
-            // Try the next choice of the frame on top, going back as far as it takes.
-            while !self.advance() {
-                self.remember_failure();
-                self.frames.pop();
-                if self.frames.len() == base {
-                    return self.nothing();
-                }
-                self.undo_choice();
-            }
-            // Then the first of the parts it left, or of those that frames below still have.
-            loop {
-                let Some(frame) = self.frames.last() else { return Outcome::Found };
-                if self.parts.len() > frame.parts as usize {
-                    break;
-                }
-                self.candidates.truncate(frame.first as usize);
-                self.frames.pop();
-                if self.frames.len() == base {
-                    return Outcome::Found;
-                }
-            }
-            if let Some(part) = self.parts.pop() {
-                if !self.choose(part, rule, rank) {
-                    self.undo_choice();
-                }
-            }
-        }
-    }
-
-    /// Pushes a frame for the section of `part` to ask next; `false` if the part is known to have no solution.
-    fn choose(&mut self, part: (u32, u32), rule: Rule, rank: &[u32]) -> bool {
-        let (from, to) = (part.0 as usize, part.1 as usize);
-        let mut key = mix(u64::from(part.0) << 32 | u64::from(part.1));
-        let mut best = (f64::MAX, from);
-        for (k, section) in self.sections.iter().enumerate().take(to).skip(from) {
-            key ^= section.mark;
-            if section.choices != NO_NICHE {
-                let choices = f64::from(section.choices) + if section.slack > 0 { 1.0 } else { 0.0 };
-                let score = rule.score(choices, section.floor, self.capacity, self.weight[k]);
-                if score < best.0 {
-                    best = (score, k);
-                }
-            }
-        }
-        if self.table[key as usize & (TABLE - 1)] == key {
-            return false;
-        }
-        let section = best.1;
-        let niche = self.niche_around(section);
-        let floor = self.sections[section].floor;
-        let first = self.candidates.len();
-        // The lowest thing that an item of this niche could rest on, if not the floor.
-        let mut rise = self.wall(niche);
-        let covering = section as u32;
-        for w in 0..self.words {
-            let mut set = self.fitting(niche, w);
-            while set != 0 {
-                let i = w * 64 + set.trailing_zeros() as usize;
-                set &= set - 1;
-                let item = &self.items[i];
-                if item.from <= covering && covering < item.to {
-                    self.candidates.push(i as u32);
-                } else {
-                    rise = rise.min(floor + item.size);
-                }
-            }
-        }
-        self.candidates[first..].sort_unstable_by_key(|&i| rank[i as usize]);
-        if rise != FINISHED && rise - floor > self.sections[section].slack {
-            rise = FINISHED;
-        }
-        self.frames.push(Frame {
-            key,
-            part,
-            section: section as u32,
-            rise,
-            first: first as u32,
-            next: first as u32,
-            end: self.candidates.len() as u32,
-            parts: self.parts.len() as u32,
-            trail: self.trail.len() as u32,
-        });
-        true
-    }
-
-    /// Makes the next choice of the frame on top that does not fail at once, and finds the parts it leaves. `false`
-    /// when there is none left.
-    fn advance(&mut self) -> bool {
-        loop {
-            let Some(frame) = self.frames.last_mut() else { return false };
-            let part = frame.part;
-            let possible = if frame.next < frame.end {
-                let at = frame.next as usize;
-                frame.next += 1;
-                let item = self.candidates[at] as usize;
-                let tried = frame.first as usize..at;
-                // Of items that are alike only the first is worth trying.
-                let like = |&other: &u32| self.items[other as usize] == self.items[item];
-                if self.candidates[tried].iter().any(like) {
-                    continue;
-                }
-                let floor = self.sections[frame.section as usize].floor;
-                self.place(item, floor)
-            } else if frame.rise != FINISHED {
-                let (section, rise) = (frame.section as usize, frame.rise);
-                frame.rise = FINISHED;
-                self.raise(section, rise);
-                self.dirty.push((section as u32, section as u32 + 1));
-                self.settle()
-            } else {
-                return false;
-            };
-            if possible {
-                if self.finished_any {
-                    self.split(part);
-                } else {
-                    self.parts.push(part);
-                }
-                return true;
-            }
-            self.undo_choice();
-        }
-    }
-
     /// Puts `item` on `floor`; `false` if that fails at once.
-    fn place(&mut self, item: usize, floor: u64) -> bool {
+    pub(super) fn place(&mut self, item: usize, floor: u64) -> bool {
         let Item { from, to, size, align } = self.items[item];
         let offset = floor.next_multiple_of(align);
         let waste = offset - floor;
@@ -445,7 +188,7 @@ impl<'a> Niche<'a> {
     }
 
     /// Leaves `section` empty up to `floor`. The caller has checked its slack.
-    fn raise(&mut self, k: usize, floor: u64) {
+    pub(super) fn raise(&mut self, k: usize, floor: u64) {
         let section = self.sections[k];
         self.trail.push(Change::Section(k as u32, section));
         let mark = section.mark ^ mark_of(k, section.floor) ^ mark_of(k, floor);
@@ -454,7 +197,7 @@ impl<'a> Niche<'a> {
 
     /// Counts the choices of the niches in and around the dirty ranges, and raises what has none, until nothing
     /// changes. `false` if some section cannot pay.
-    fn settle(&mut self) -> bool {
+    pub(super) fn settle(&mut self) -> bool {
         while let Some((from, to)) = self.dirty.pop() {
             let (mut at, end) = self.with_neighbours(from as usize, to as usize);
             while at < end {
@@ -477,6 +220,7 @@ impl<'a> Niche<'a> {
                 }
             }
         }
+        debug_assert!(self.items.len() > MOST_VALIDATED || self.validate());
         true
     }
 
@@ -597,7 +341,7 @@ impl<'a> Niche<'a> {
     }
 
     /// Makes a section that ended a branch more likely to be asked early.
-    fn blame(&mut self, section: usize) {
+    pub(super) fn blame(&mut self, section: usize) {
         self.weight[section] += self.bump;
         self.bump *= FADE;
         if self.bump > HEAVY {
@@ -608,23 +352,15 @@ impl<'a> Niche<'a> {
         }
     }
 
-    fn remember_failure(&mut self) {
-        if let Some(frame) = self.frames.last() {
-            let (key, section, first) = (frame.key, frame.section as usize, frame.first as usize);
-            self.table[key as usize & (TABLE - 1)] = key;
-            self.candidates.truncate(first);
-            self.blame(section);
-        }
+    /// How far the trail goes.
+    pub(super) fn mark(&self) -> usize {
+        self.trail.len()
     }
 
-    /// Takes back the present choice of the frame on top, with everything that was done since.
-    fn undo_choice(&mut self) {
-        let Some(frame) = self.frames.last() else { return };
-        let (trail, parts, end) = (frame.trail as usize, frame.parts as usize, frame.end as usize);
-        self.parts.truncate(parts);
-        self.candidates.truncate(end);
+    /// Takes back everything since the trail went as far as `mark`.
+    pub(super) fn undo(&mut self, mark: usize) {
         self.dirty.clear();
-        while self.trail.len() > trail {
+        while self.trail.len() > mark {
             match self.trail.pop() {
                 Some(Change::Section(k, section)) => self.sections[k as usize] = section,
                 Some(Change::Placed(item)) => {
@@ -639,33 +375,21 @@ impl<'a> Niche<'a> {
         }
     }
 
-    /// Appends the runs of unfinished sections in `part`, the longest first, so that the shortest is solved first.
-    fn split(&mut self, part: (u32, u32)) {
-        let first = self.parts.len();
-        let mut k = part.0;
-        while k < part.1 {
-            let from = k;
-            while k < part.1 && self.sections[k as usize].floor != FINISHED {
-                k += 1;
-            }
-            if k > from {
-                self.parts.push((from, k));
-            }
-            k += 1;
-        }
-        self.parts[first..].sort_by_key(|p| std::cmp::Reverse(p.1 - p.0));
+    /// Has the sections in a range looked at by the next [`State::settle`].
+    pub(super) fn touch(&mut self, from: u32, to: u32) {
+        self.dirty.push((from, to));
     }
 
     /// Word `w` of the set of unplaced items that lie within `niche`.
     #[inline]
-    fn fitting(&self, niche: (u32, u32), w: usize) -> u64 {
+    pub(super) fn fitting(&self, niche: (u32, u32), w: usize) -> u64 {
         self.starting_from[niche.0 as usize * self.words + w]
             & self.ending_by[niche.1 as usize * self.words + w]
             & self.unplaced[w]
     }
 
     /// The lower of the floors beside `flat`.
-    fn wall(&self, flat: (u32, u32)) -> u64 {
+    pub(super) fn wall(&self, flat: (u32, u32)) -> u64 {
         let (left, right) = self.walls(flat);
         left.min(right)
     }
@@ -680,7 +404,7 @@ impl<'a> Niche<'a> {
         (beside((flat.0 as usize).checked_sub(1)), beside(Some(flat.1 as usize)))
     }
 
-    fn niche_around(&self, section: usize) -> (u32, u32) {
+    pub(super) fn niche_around(&self, section: usize) -> (u32, u32) {
         let floor = self.sections[section].floor;
         let from = self.sections[..section].iter().rev().take_while(|s| s.floor == floor).count();
         let to = self.sections[section..].iter().take_while(|s| s.floor == floor).count();
@@ -705,5 +429,26 @@ impl<'a> Niche<'a> {
             to = self.niche_around(to as usize).1;
         }
         (from as usize, to as usize)
+    }
+
+    /// Checks the invariants at the top of this file, from scratch: for debug builds.
+    fn validate(&self) -> bool {
+        (0..self.sections.len()).all(|k| {
+            let section = &self.sections[k];
+            let unplaced = |i: &usize| self.unplaced[i / 64] >> (i % 64) & 1 == 1;
+            let covers = |i: &usize| self.items[*i].from as usize <= k && k < self.items[*i].to as usize;
+            let mine: Vec<usize> = (0..self.items.len()).filter(unplaced).filter(covers).collect();
+            let sizes: u64 = mine.iter().map(|&i| self.items[i].size).sum();
+            if mine.is_empty() || section.floor == FINISHED {
+                return mine.is_empty() && section.floor == FINISHED && self.left[k] == 0;
+            }
+            let flat = self.niche_around(k);
+            let fits = |i: &&usize| self.items[**i].from >= flat.0 && self.items[**i].to <= flat.1;
+            let choices =
+                if self.is_niche(flat, section.floor) { mine.iter().filter(fits).count() as u32 } else { NO_NICHE };
+            section.slack + section.floor + sizes == self.capacity
+                && self.left[k] as usize == mine.len()
+                && section.choices == choices
+        })
     }
 }

@@ -1,0 +1,326 @@
+//! Exact search for a layout within a capacity: fill the niches of the skyline.
+//!
+//! Sections are the steps that matter (see [`super::instance`]); the *skyline* is the height up to which each section is
+//! filled, its *floor*. A *niche* is a longest run of sections of equal floor with higher neighbours on both sides. As
+//! floors only rise, whatever comes to lie at a niche's floor fits between its walls. So for any section of any niche
+//! there are only these continuations: one of the unplaced items that cover the section and fit the niche is placed
+//! there, or the section stays empty at that height and its floor rises to where something can rest. Each layout in
+//! which nothing can be pushed down is reached by exactly one sequence of such choices, whatever section is asked next,
+//! and some smallest layout is among them.
+//!
+//! That freedom is what makes the search quick. Every section has a *slack*: the bytes that may stay empty in it.
+//! A section without candidates rises to its wall and pays from its slack; one that cannot pay ends the branch; the
+//! section asked next is one with few continuations. Sections with nothing left to place separate the problem into
+//! parts that are searched one by one. What failed once is not tried again: a table remembers floors and unplaced
+//! items of failed parts. Restarts with other rules keep bad early choices from costing much.
+//!
+//! Related: the canonical depth-first search of MiniMalloc (Moffitt, ASPLOS 2024), which places in order of offset;
+//! niche filling for strip packing (Burke, Kendall and Whitwell 2004); weights of failed constraints (Boussemart et al.
+//! 2004); restarts after Luby, Sinclair and Zuckerman (1993).
+
+mod state;
+
+use super::budget::Budget;
+use super::instance::Instance;
+use super::order::Rule;
+use state::{State, FINISHED, NO_NICHE};
+
+/// Remembered failures: a power of two, 8 bytes each.
+const TABLE: usize = 1 << 16;
+/// Steps of the budget in the time that a run over a few items takes to set up.
+const SETUP_STEPS: u64 = 4;
+/// Sections looked at in the time of a step of the budget.
+const SECTIONS_A_STEP: u64 = 128;
+/// How a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Every item is placed; see [`Niche::offsets`].
+    Found,
+    /// There is no such layout.
+    Impossible,
+    /// The steps ran out.
+    Unknown,
+}
+
+/// A choice point: a niche's section and what can be done about it, and the parts that the present choice left.
+struct Frame {
+    key: u64,
+    part: (u32, u32),
+    section: u32,
+    /// Where the floor rises to when the section stays empty at its height; `FINISHED` if that is no choice.
+    rise: u64,
+    /// Untried candidates: `candidates[next..end]`.
+    first: u32,
+    next: u32,
+    end: u32,
+    /// Unsolved parts: `parts[parts..]` as far as the next frame's.
+    parts: u32,
+    trail: u32,
+}
+
+/// A well-mixed 64-bit value (Stafford's variant 13 of the murmur finaliser).
+pub(super) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The search over one instance with one capacity. Buffers are reused from run to run.
+pub(super) struct Niche<'a> {
+    state: State<'a>,
+    capacity: u64,
+    table: Vec<u64>,
+    frames: Vec<Frame>,
+    candidates: Vec<u32>,
+    parts: Vec<(u32, u32)>,
+    /// Without alignments: with them, an item above a gap may hide a place for another, so that a search that found
+    /// nothing proves nothing.
+    exact: bool,
+}
+
+impl<'a> Niche<'a> {
+    pub(super) fn new(instance: &'a Instance) -> Niche<'a> {
+        Niche {
+            state: State::new(instance),
+            capacity: 0,
+            table: vec![0; TABLE],
+            frames: Vec::new(),
+            candidates: Vec::new(),
+            parts: Vec::new(),
+            exact: instance.items.iter().all(|i| i.align == 1),
+        }
+    }
+
+    /// Sets the capacity for the following runs. Weights stay: what was hard is still hard.
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+        self.table.fill(0);
+    }
+
+    /// Where each item was placed by the last run that found a layout.
+    pub(super) fn offsets(&self) -> &[u64] {
+        &self.state.offsets
+    }
+
+    /// Searches for at most `limit` steps. `rank` orders the candidates of a section, lowest first.
+    pub(super) fn run(
+        &mut self,
+        instance: &Instance,
+        rule: Rule,
+        rank: &[u32],
+        limit: u64,
+        budget: &mut Budget<'_>,
+    ) -> Outcome {
+        // Setting up takes time too, and a run may end with that.
+        budget.take(SETUP_STEPS + self.state.items.len() as u64 / 8);
+        self.frames.clear();
+        self.candidates.clear();
+        if !self.state.reset(instance, self.capacity) {
+            return Outcome::Impossible;
+        }
+        let sections = self.state.sections.len() as u32;
+        self.state.touch(0, sections);
+        if !self.state.settle() {
+            return self.nothing();
+        }
+        self.parts.clear();
+        self.split((0, sections));
+        let mut steps = 0;
+        // The outermost parts are solved one by one, like those of a choice.
+        while let Some(part) = self.parts.pop() {
+            match self.solve(part, rule, rank, &mut steps, limit, budget) {
+                Outcome::Found => {}
+                other => return other,
+            }
+        }
+        Outcome::Found
+    }
+
+    fn nothing(&self) -> Outcome {
+        if self.exact {
+            Outcome::Impossible
+        } else {
+            Outcome::Unknown
+        }
+    }
+
+    /// Solves one part: depth-first over choices (any may do) and the parts that each leaves (all must do).
+    fn solve(
+        &mut self,
+        part: (u32, u32),
+        rule: Rule,
+        rank: &[u32],
+        steps: &mut u64,
+        limit: u64,
+        budget: &mut Budget<'_>,
+    ) -> Outcome {
+        let base = self.frames.len();
+        let cost = 1 + self.state.sections.len() as u64 / SECTIONS_A_STEP;
+        if !self.choose(part, rule, rank) {
+            return self.nothing();
+        }
+        loop {
+            *steps += 1;
+            if *steps > limit || !budget.take(cost) {
+                return Outcome::Unknown;
+            }
+            // Try the next choice of the frame on top, going back as far as it takes.
+            while !self.advance() {
+                self.remember_failure();
+                self.frames.pop();
+                if self.frames.len() == base {
+                    return self.nothing();
+                }
+                self.undo_choice();
+            }
+            // Then the first of the parts it left, or of those that frames below still have.
+            loop {
+                let Some(frame) = self.frames.last() else { return Outcome::Found };
+                if self.parts.len() > frame.parts as usize {
+                    break;
+                }
+                self.candidates.truncate(frame.first as usize);
+                self.frames.pop();
+                if self.frames.len() == base {
+                    return Outcome::Found;
+                }
+            }
+            if let Some(part) = self.parts.pop() {
+                if !self.choose(part, rule, rank) {
+                    self.undo_choice();
+                }
+            }
+        }
+    }
+
+    /// Pushes a frame for the section of `part` to ask next; `false` if the part is known to have no solution.
+    fn choose(&mut self, part: (u32, u32), rule: Rule, rank: &[u32]) -> bool {
+        let (from, to) = (part.0 as usize, part.1 as usize);
+        let mut key = mix(u64::from(part.0) << 32 | u64::from(part.1));
+        let mut best = (f64::MAX, from);
+        for (k, section) in self.state.sections.iter().enumerate().take(to).skip(from) {
+            key ^= section.mark;
+            if section.choices != NO_NICHE {
+                let choices = f64::from(section.choices) + if section.slack > 0 { 1.0 } else { 0.0 };
+                let score = rule.score(choices, section.floor, self.capacity, self.state.weight[k]);
+                if score < best.0 {
+                    best = (score, k);
+                }
+            }
+        }
+        if self.table[key as usize & (TABLE - 1)] == key {
+            return false;
+        }
+        let section = best.1;
+        let niche = self.state.niche_around(section);
+        let floor = self.state.sections[section].floor;
+        let first = self.candidates.len();
+        // The lowest thing that an item of this niche could rest on, if not the floor.
+        let mut rise = self.state.wall(niche);
+        let covering = section as u32;
+        for w in 0..self.state.words {
+            let mut set = self.state.fitting(niche, w);
+            while set != 0 {
+                let i = w * 64 + set.trailing_zeros() as usize;
+                set &= set - 1;
+                let item = &self.state.items[i];
+                if item.from <= covering && covering < item.to {
+                    self.candidates.push(i as u32);
+                } else {
+                    rise = rise.min(floor + item.size);
+                }
+            }
+        }
+        self.candidates[first..].sort_unstable_by_key(|&i| rank[i as usize]);
+        if rise != FINISHED && rise - floor > self.state.sections[section].slack {
+            rise = FINISHED;
+        }
+        self.frames.push(Frame {
+            key,
+            part,
+            section: section as u32,
+            rise,
+            first: first as u32,
+            next: first as u32,
+            end: self.candidates.len() as u32,
+            parts: self.parts.len() as u32,
+            trail: self.state.mark() as u32,
+        });
+        true
+    }
+
+    /// Makes the next choice of the frame on top that does not fail at once, and finds the parts it leaves. `false`
+    /// when there is none left.
+    fn advance(&mut self) -> bool {
+        loop {
+            let Some(frame) = self.frames.last_mut() else { return false };
+            let part = frame.part;
+            let possible = if frame.next < frame.end {
+                let at = frame.next as usize;
+                frame.next += 1;
+                let item = self.candidates[at] as usize;
+                let tried = frame.first as usize..at;
+                // Of items that are alike only the first is worth trying.
+                let like = |&other: &u32| self.state.items[other as usize] == self.state.items[item];
+                if self.candidates[tried].iter().any(like) {
+                    continue;
+                }
+                let floor = self.state.sections[frame.section as usize].floor;
+                self.state.place(item, floor)
+            } else if frame.rise != FINISHED {
+                let (section, rise) = (frame.section as usize, frame.rise);
+                frame.rise = FINISHED;
+                self.state.raise(section, rise);
+                self.state.touch(section as u32, section as u32 + 1);
+                self.state.settle()
+            } else {
+                return false;
+            };
+            if possible {
+                if self.state.finished_any {
+                    self.split(part);
+                } else {
+                    self.parts.push(part);
+                }
+                return true;
+            }
+            self.undo_choice();
+        }
+    }
+
+    fn remember_failure(&mut self) {
+        if let Some(frame) = self.frames.last() {
+            let (key, section, first) = (frame.key, frame.section as usize, frame.first as usize);
+            self.table[key as usize & (TABLE - 1)] = key;
+            self.candidates.truncate(first);
+            self.state.blame(section);
+        }
+    }
+
+    /// Takes back the present choice of the frame on top, with everything that was done since.
+    fn undo_choice(&mut self) {
+        let Some(frame) = self.frames.last() else { return };
+        let (trail, parts, end) = (frame.trail as usize, frame.parts as usize, frame.end as usize);
+        self.parts.truncate(parts);
+        self.candidates.truncate(end);
+        self.state.undo(trail);
+    }
+
+    /// Appends the runs of unfinished sections in `part`, the longest first, so that the shortest is solved first.
+    fn split(&mut self, part: (u32, u32)) {
+        let first = self.parts.len();
+        let mut k = part.0;
+        while k < part.1 {
+            let from = k;
+            while k < part.1 && self.state.sections[k as usize].floor != FINISHED {
+                k += 1;
+            }
+            if k > from {
+                self.parts.push((from, k));
+            }
+            k += 1;
+        }
+        self.parts[first..].sort_by_key(|p| std::cmp::Reverse(p.1 - p.0));
+    }
+}

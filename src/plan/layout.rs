@@ -20,7 +20,7 @@ pub enum LayoutStatus {
     Optimal = 0,
     /// Right, and perhaps not the smallest.
     Feasible = 1,
-    /// No layout fits the capacities, or fixed offsets contradict each other, a reserved range or the unit: proved.
+    /// No layout fits the capacities: proved, by sums or by a search that came to its end.
     Infeasible = 2,
     /// None that fits the capacities was found with the effort, in the time or until cancelled; there may be one. Not
     /// used when the lower bound is above all capacities together: that is proved.

@@ -26,7 +26,6 @@ pub struct Seen {
     pub reordered: u64,
     pub stated: u64,
     pub exact: u64,
-    pub solved: u64,
 }
 
 impl Seen {
@@ -95,13 +94,12 @@ fn run(seed: u64, ops: u64, seen: &mut Seen) {
     assert_eq!(lowered.problem.buffers().len(), slots - taken, "seed {seed}: {program:#?}");
     assert!(!program.no_reuse || taken == 0);
     let mut layouts: Vec<Layout> = (0..3).map(|_| pack(&lowered.problem, &mut rng)).collect();
-    // Whether the solver's layouts are right is its own tests' business.
-    let options = SolveOptions { effort: Effort::Fast, ..SolveOptions::default() };
-    let solved = solve(&lowered.problem, &options).unwrap();
-    if is_valid(&lowered.problem, &solved) {
-        layouts.push(solved);
-        seen.solved += 1;
-    }
+    // Most by greedy orders alone, which share bytes in more ways than the smallest layouts do.
+    let effort = if seed.is_multiple_of(4) { Effort::Normal } else { Effort::Fast };
+    let options = SolveOptions { effort, ..SolveOptions::default() };
+    let solved = solve(&lowered.problem, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{program:#?}"));
+    assert!(is_valid(&lowered.problem, &solved), "seed {seed}: {program:#?}");
+    layouts.push(solved);
     for (i, layout) in layouts.iter().enumerate() {
         let mut machine = Machine::new(&program, &lowered, layout, &ids, &[]);
         let needed =
@@ -139,5 +137,4 @@ fn random_graphs_keep_what_they_need() {
     ] {
         assert!(count > 500, "only {count} times: {what}");
     }
-    assert!(seen.solved > 100, "only {} layouts of the solver were right", seen.solved);
 }

@@ -149,7 +149,13 @@ fn lay_out(input: &Input, peak: &Peak, args: &Args) -> Result<Layout, Box<dyn Er
 
 fn solve(problem: &Problem, args: &Args) -> gpumem::base::Result<Layout> {
     let effort = if args.fast { Effort::Fast } else { Effort::Normal };
-    let options = SolveOptions { effort, time_limit: args.time_limit, threads: args.threads, cancel: Some(&CANCEL) };
+    let options = SolveOptions {
+        effort,
+        time_limit: args.time_limit,
+        threads: args.threads,
+        cancel: Some(&CANCEL),
+        ..SolveOptions::default()
+    };
     // Without the handler an interrupt ends the process, which is no harm.
     let _ = ctrlc::set_handler(|| {
         if CANCEL.swap(true, Ordering::Relaxed) {

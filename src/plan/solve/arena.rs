@@ -143,7 +143,7 @@ impl Arena {
         }
         if self.is_plain() {
             let mut placed = parts::lay_out(self, task, budget);
-            if placed.size > task.goal.max(self.bound) && !placed.optimal {
+            if placed.size > task.goal.max(self.bound) && !placed.optimal && task.effort != Effort::Fast {
                 // In bytes and with all their rules, the orders may do better than parts in rounded sizes.
                 general::improve(self, task, &mut placed, budget);
             }

@@ -99,7 +99,7 @@ fn reorder(
             let end = offsets[i] + arena.shapes.shapes[i].size;
             if end >= placed.size || end > goal {
                 // To the front, by a random share of the way.
-                *at -= (*at as u128 * u128::from(draw >> 40) >> 24) as u64;
+                *at -= ((u128::from(*at) * u128::from(draw >> 40)) >> 24) as u64;
             } else if draw & 7 == 0 {
                 *at += *at / 1_024 * (draw >> 8 & 127);
             }

@@ -88,6 +88,9 @@ pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Eff
         order.sort_by_key(|&i| earlier[i as usize]);
         try_order(&mut best, &order, Fit::First);
     }
+    if effort == Effort::Fast {
+        return best;
+    }
     for by in ORDERS {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let mut order = vec![0; ranks.len()];
@@ -95,9 +98,7 @@ pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Eff
             order[r as usize] = i as u32;
         }
         try_order(&mut best, &order, Fit::First);
-        if effort != Effort::Fast {
-            try_order(&mut best, &order, Fit::Best);
-        }
+        try_order(&mut best, &order, Fit::Best);
         if best.size <= best.bound {
             break;
         }

@@ -381,7 +381,7 @@ fn an_interrupt_takes_the_best_so_far() {
     let mut hard = "id,lower,upper,size,alignment\n".to_string();
     for i in 0..300u64 {
         let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let (lower, life, size) = (mixed % 200, 1 + (mixed >> 8) % 80, (mixed >> 12) % 100_000 | 1);
+        let (lower, life, size) = (mixed % 200, 1 + (mixed >> 8) % 80, ((mixed >> 12) % 100_000) | 1);
         hard += &format!("{i},{lower},{},{size},{}\n", lower + life, 1 << (4 * (mixed % 4)));
     }
     let hard = file(&dir, "hard.csv", hard.as_bytes());

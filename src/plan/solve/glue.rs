@@ -1,20 +1,22 @@
 //! Guesses which items belong together, and makes one of them.
 //!
-//! Where one item ends and another of the same size starts, a tight layout often has them side by side; likewise an item
-//! and two others, stacked, that have one live range and together its size. A search over fewer, larger items is far
+//! Where one item ends and another of the same size starts, a tight layout often has them side by side; likewise two
+//! stacks of the same height, each of items with one live range. A search over fewer, larger items is far
 //! quicker. It may miss layouts, so it runs in turn with searches over the items as they are.
 
 use super::instance::{Instance, Item};
 use super::niche::mix;
 
-/// Most items of one live range whose pairs are looked at.
-const MOST_ALIKE: usize = 32;
+/// Most items of one live range that are stacked in all ways.
+const MOST_ALIKE: usize = 24;
+/// Most items of a stack.
+const HIGHEST: usize = 3;
 
 /// An instance of glued items, and what they are made of.
 pub(super) struct Glued {
     pub(super) instance: Instance,
-    /// Items of the original, then glued ones: each its two or three parts, and how high they lie in it.
-    pieces: Vec<[Option<(u32, u64)>; 3]>,
+    /// Items of the original, then glued ones: each its parts, and how high they lie in it.
+    pieces: Vec<Vec<(u32, u64)>>,
     /// The piece of each item of `instance`.
     roots: Vec<u32>,
 }
@@ -24,8 +26,10 @@ pub(super) struct Glued {
 pub(super) enum Glue {
     /// Items side by side.
     Pairs,
-    /// Those, and pairs of items beside one.
+    /// Those, and two items beside one.
     Triples,
+    /// Those, and stacks of up to three items beside one another.
+    Stacks,
 }
 
 impl Glued {
@@ -33,11 +37,11 @@ impl Glued {
     pub(super) fn new(instance: &Instance, glue: Glue, seed: u64) -> Glued {
         let mut work = Work {
             items: instance.items.clone(),
-            pieces: vec![[None; 3]; instance.items.len()],
+            pieces: vec![Vec::new(); instance.items.len()],
             alive: vec![true; instance.items.len()],
             seed,
         };
-        while work.glue_pairs() || (glue == Glue::Triples && work.glue_triples()) {}
+        while work.glue_pairs() || work.glue_stacks(glue) {}
         let roots: Vec<u32> = (0..work.items.len() as u32).filter(|&i| work.alive[i as usize]).collect();
         let items: Vec<Item> = roots.iter().map(|&i| work.items[i as usize]).collect();
         Glued { instance: Instance::from_ranges(items), pieces: work.pieces, roots }
@@ -53,19 +57,19 @@ impl Glued {
         let mut stack: Vec<(u32, u64)> = self.roots.iter().copied().zip(glued.iter().copied()).collect();
         while let Some((piece, at)) = stack.pop() {
             let parts = &self.pieces[piece as usize];
-            if parts[0].is_none() {
+            if parts.is_empty() {
                 if let Some(offset) = offsets.get_mut(piece as usize) {
                     *offset = at;
                 }
             }
-            stack.extend(parts.iter().flatten().map(|&(part, up)| (part, at + up)));
+            stack.extend(parts.iter().map(|&(part, up)| (part, at + up)));
         }
     }
 }
 
 struct Work {
     items: Vec<Item>,
-    pieces: Vec<[Option<(u32, u64)>; 3]>,
+    pieces: Vec<Vec<(u32, u64)>>,
     alive: Vec<bool>,
     seed: u64,
 }
@@ -80,8 +84,8 @@ impl Work {
         self.seed == 0 || mix(self.seed ^ u64::from(i)) & 3 != 0
     }
 
-    fn join(&mut self, from: u32, to: u32, size: u64, parts: [Option<(u32, u64)>; 3]) {
-        for (part, _) in parts.iter().flatten() {
+    fn join(&mut self, from: u32, to: u32, size: u64, parts: Vec<(u32, u64)>) {
+        for (part, _) in &parts {
             self.alive[*part as usize] = false;
         }
         self.items.push(Item { from, to, size, align: 1 });
@@ -107,46 +111,95 @@ impl Work {
             let (Some(l), Some(right)) = (only(&ends, at, size), only(&starts, at, size)) else { continue };
             if l == left && self.alive[left as usize] && self.alive[right as usize] && self.wanted(left) {
                 let (from, to) = (self.items[left as usize].from, self.items[right as usize].to);
-                self.join(from, to, size, [Some((left, 0)), Some((right, 0)), None]);
+                self.join(from, to, size, vec![(left, 0), (right, 0)]);
             }
         }
         self.items.len() > before
     }
 
-    /// Glues two items of one live range to one of their size beside them, where both are the only ones.
-    fn glue_triples(&mut self) -> bool {
-        let ends = self.edges(|i| i.to);
-        let starts = self.edges(|i| i.from);
-        let mut alike: Vec<u32> = self.alive().filter(|&i| self.items[i as usize].align == 1).collect();
-        let range = |i: u32| (self.items[i as usize].from, self.items[i as usize].to);
-        alike.sort_by_key(|&i| (range(i), i));
-        let groups: Vec<Vec<u32>> = alike.chunk_by(|&a, &b| range(a) == range(b)).map(<[u32]>::to_vec).collect();
+    /// Glues stacks of items that end where others of the same height start, where both are the only ones.
+    fn glue_stacks(&mut self, glue: Glue) -> bool {
+        let highest = match glue {
+            Glue::Pairs => return false,
+            Glue::Triples => 2,
+            Glue::Stacks => HIGHEST,
+        };
         let before = self.items.len();
-        for group in groups.iter().filter(|g| (2..=MOST_ALIKE).contains(&g.len())) {
-            let (from, to) = (self.items[group[0] as usize].from, self.items[group[0] as usize].to);
-            let mut sums = Vec::new();
-            for (n, &upper) in group.iter().enumerate() {
-                for &lower in &group[..n] {
-                    sums.push((self.items[lower as usize].size + self.items[upper as usize].size, lower, upper));
-                }
+        let mut ending = self.stacks(highest, |item| item.to);
+        let mut starting = self.stacks(highest, |item| item.from);
+        let order = |s: &Stack| (s.boundary, s.size);
+        ending.sort_by_key(order);
+        starting.sort_by_key(order);
+        let mut right = starting.chunk_by(|a, b| order(a) == order(b)).peekable();
+        for left in ending.chunk_by(|a, b| order(a) == order(b)) {
+            while right.next_if(|r| order(&r[0]) < order(&left[0])).is_some() {}
+            let Some(right) = right.peek().filter(|r| order(&r[0]) == order(&left[0])) else { continue };
+            let ([left], [right]) = (left, *right) else { continue };
+            let many = left.items.len() + right.items.len();
+            if many == 2 || (glue == Glue::Triples && many > 3) {
+                continue;
             }
-            sums.sort_unstable();
-            for same in sums.chunk_by(|a, b| a.0 == b.0).filter(|c| c.len() == 1) {
-                let (size, lower, upper) = same[0];
-                let left = only(&ends, from, size).filter(|&i| self.alive[i as usize]);
-                let right = only(&starts, to, size).filter(|&i| self.alive[i as usize]);
-                let Some(beside) = left.or(right) else { continue };
-                if !self.alive[lower as usize] || !self.alive[upper as usize] || !self.wanted(lower) {
-                    continue;
-                }
-                let up = self.items[lower as usize].size;
-                let parts = [Some((beside, 0)), Some((lower, 0)), Some((upper, up))];
-                let range = &self.items[beside as usize];
-                self.join(from.min(range.from), to.max(range.to), size, parts);
+            let all = || left.items.iter().chain(&right.items);
+            if all().all(|&i| self.alive[i as usize]) && self.wanted(left.items[0]) {
+                let mut parts = self.piled(&left.items);
+                parts.extend(self.piled(&right.items));
+                self.join(left.other, right.other, left.size, parts);
             }
         }
         self.items.len() > before
     }
+
+    /// All stacks of up to `highest` items of one live range, by the boundary on the given side.
+    fn stacks(&self, highest: usize, boundary: impl Fn(&Item) -> u32) -> Vec<Stack> {
+        let item = |i: u32| &self.items[i as usize];
+        let range = |i: u32| (item(i).from, item(i).to);
+        let mut usable: Vec<u32> = self.alive().filter(|&i| item(i).align == 1).collect();
+        usable.sort_by_key(|&i| (range(i), i));
+        let mut stacks: Vec<Stack> = Vec::new();
+        for group in usable.chunk_by(|&a, &b| range(a) == range(b)) {
+            let (from, to) = range(group[0]);
+            let at = boundary(item(group[0]));
+            let other = if at == from { to } else { from };
+            let stack = |items: Vec<u32>, size| Stack { boundary: at, other, size, items };
+            let first = stacks.len();
+            for &i in group {
+                // On top of every stack of earlier items that is not too high yet.
+                let until = if group.len() <= MOST_ALIKE { stacks.len() } else { first };
+                for below in first..until {
+                    if stacks[below].items.len() < highest {
+                        let mut items = stacks[below].items.clone();
+                        items.push(i);
+                        stacks.push(stack(items, stacks[below].size + item(i).size));
+                    }
+                }
+                stacks.push(stack(vec![i], item(i).size));
+            }
+        }
+        stacks
+    }
+
+    /// Items on top of one another: each and how high it lies.
+    fn piled(&self, items: &[u32]) -> Vec<(u32, u64)> {
+        let mut height = 0;
+        items
+            .iter()
+            .map(|&i| {
+                let at = height;
+                height += self.items[i as usize].size;
+                (i, at)
+            })
+            .collect()
+    }
+}
+
+/// Items of one live range on top of one another.
+struct Stack {
+    /// Where the live range meets that of the stack beside it.
+    boundary: u32,
+    /// Its other end.
+    other: u32,
+    size: u64,
+    items: Vec<u32>,
 }
 
 /// The item with this boundary and size, if there is exactly one.

@@ -14,7 +14,7 @@ use super::order::{rank, Rule};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is glued, in turn.
-const GLUES: [Glue; 2] = [Glue::Triples, Glue::Pairs];
+const GLUES: [Glue; 3] = [Glue::Stacks, Glue::Triples, Glue::Pairs];
 /// Most threads used.
 const MOST_THREADS: u64 = 256;
 

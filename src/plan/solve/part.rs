@@ -13,6 +13,8 @@ use super::{repair, Effort};
 const FIRST_FIT_ITEMS: usize = 4_000;
 /// Most items for the exact search, whose sets of items are a word for every 64.
 const SEARCH_ITEMS: usize = 4_096;
+/// Orders tried by [`Effort::Fast`].
+const FAST_ORDERS: usize = 3;
 /// Runs with one capacity before the next is tried.
 const FIRST_ROUNDS: u64 = 36;
 
@@ -54,9 +56,10 @@ pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Eff
     let mut unlimited = Budget::new(u64::MAX, None, None);
     let pressure = instance.pressure();
     let mut ranks = Vec::new();
-    const ORDERS: [By; 4] = [By::Pressure, By::Size, By::Width, By::Area];
+    const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
+    let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
     let mut skyline = Skyline::new(instance);
-    for by in ORDERS {
+    for &by in orders {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let limit = best.size.saturating_sub(1);
         let size = skyline.place(&ranks, limit, &mut best.scratch, &mut unlimited);

@@ -13,6 +13,8 @@ use super::instance::{Instance, Item};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// Most sections for which each class has a table of where they begin.
+const MOST_TABLED: usize = 1 << 14;
 /// No item.
 const NONE: u32 = u32::MAX;
 
@@ -50,7 +52,7 @@ impl<'a> Skyline<'a> {
         let mut position = vec![(0, 0); items.len()];
         let mut classes = Vec::new();
         for members in by_class.into_iter().filter(|m| !m.is_empty()) {
-            let class = Class::new(items, members);
+            let class = Class::new(items, sections, members);
             for (at, &i) in class.by_start.iter().enumerate() {
                 position[i as usize] = (classes.len() as u8, at as u32);
             }
@@ -188,6 +190,8 @@ struct Class {
     /// Items by first section, and those sections.
     by_start: Vec<u32>,
     starts: Vec<u32>,
+    /// Per section boundary, how many items start before it; empty where there are too many sections for a table.
+    before: Vec<u32>,
     /// Smallest and largest width.
     narrowest: u32,
     widest: u32,
@@ -195,10 +199,21 @@ struct Class {
 }
 
 impl Class {
-    fn new(items: &[Item], mut members: Vec<u32>) -> Class {
+    fn new(items: &[Item], sections: usize, mut members: Vec<u32>) -> Class {
         members.sort_by_key(|&i| items[i as usize].from);
+        let mut before = Vec::new();
+        if sections <= MOST_TABLED {
+            before.resize(sections + 1, 0);
+            for &i in &members {
+                before[items[i as usize].from as usize + 1] += 1;
+            }
+            for k in 0..sections {
+                before[k + 1] += before[k];
+            }
+        }
         let widths = members.iter().map(|&i| items[i as usize].to - items[i as usize].from);
         Class {
+            before,
             starts: members.iter().map(|&i| items[i as usize].from).collect(),
             narrowest: widths.clone().min().unwrap_or(0),
             widest: widths.max().unwrap_or(0),
@@ -213,7 +228,10 @@ impl Class {
             return;
         }
         // Starting before `sure`, all fit; starting at `never` or later, none does.
-        let before = |section: u32| self.starts.partition_point(|&s| s < section) as u32;
+        let before = |section: u32| match self.before.get(section as usize) {
+            Some(&count) => count,
+            None => self.starts.partition_point(|&s| s < section) as u32,
+        };
         let first = before(from);
         let sure = before((end + 1).saturating_sub(self.widest)).max(first);
         let never = before(end + 1 - self.narrowest);

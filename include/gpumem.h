@@ -906,8 +906,8 @@ gpumem_status gpumem_plan_resize(gpumem_plan plan, uint32_t id, uint64_t bytes);
  *
  * Where live ranges are not known, a plan derives them: it is told the values, and the operations that write and read
  * them. The operations run one per step, in the order of adding unless gpumem_plan_set_order says otherwise. A value is
- * live from the operation that writes it to the last that reads it; inputs, parameters and constants are live from the
- * start, parameters, constants and outputs to the end. Values and buffers can be mixed in one plan.
+ * live from the operation that writes it to the last that reads it; inputs, parameters and constants are live
+ * throughout, outputs to the end. Values and buffers can be mixed in one plan.
  */
 
 // For running a model: inputs, parameters and constants are left out, being somewhere already; nothing is kept for a
@@ -1156,13 +1156,16 @@ gpumem_status gpumem_plan_csv(gpumem_plan plan, char *buf, size_t cap, size_t *n
 // As gpumem_plan_report.
 gpumem_status gpumem_plan_svg(gpumem_plan plan, char *buf, size_t cap, size_t *needed);
 
-// The buffers and values whose slots are live at the critical step, the first at which most is live; in the order of
-// ids. Making these smaller, or live for less long, is what can make the arena smaller.
+// The buffers and values whose slots are live at the critical step, the first at which most bytes of buffers are live; in
+// the order of ids. A slot is named by the value that owns it, not by views of it or values that took it over. Making these smaller, or live for less long, is what can make the arena smaller.
 //
 // ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
 // receives how many there are. The step is in gpumem_plan_summary.
 // Errors: GPUMEM_ERROR_INVALID when ids is NULL and cap is not 0, or the plan has not been solved since it was changed.
-gpumem_status gpumem_plan_critical(gpumem_plan plan, uint32_t *ids, size_t cap, size_t *count);
+gpumem_status gpumem_plan_critical(gpumem_plan plan,
+                                   uint32_t *ids,
+                                   size_t cap,
+                                   size_t *count);
 
 // The steps during which the bytes of a buffer or value hold something, its gaps not considered: those of its slot, so
 // that a view has its parent's, and a value written in place has those of what it was written over, too.

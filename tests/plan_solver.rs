@@ -175,6 +175,13 @@ fn several_arenas_are_filled_within_their_capacities() {
         let layout = solved(seed, &problem, &SolveOptions::default());
         assert!(has_slots(&layout), "seed {seed}: {}", layout.status.name());
     }
+    // Three that must start at 0 do not go into two arenas, which is no fault of the problem's text.
+    let mut problem = Problem::new();
+    problem.add_arena(Default::default());
+    for _ in 0..3 {
+        problem.add(Buffer { place: Place::Fixed(0), ..Buffer::new(8, 0, 9) }).unwrap();
+    }
+    assert_eq!(solved("of three", &problem, &SolveOptions::default()).status, LayoutStatus::OutOfTime);
     // What is bound has a claim on its arena before what can go elsewhere.
     let mut problem = Problem::new();
     problem.set_capacity(Some(100));
@@ -261,6 +268,23 @@ fn two_threads_and_fast_give_right_layouts() {
         if one.status == LayoutStatus::Optimal {
             assert!(two.size >= one.size && fast.size >= one.size, "seed {seed}: below what is called optimal");
         }
+    }
+}
+
+/// A layout for other sizes starts with the order of the last one, whatever the effort and however many buffers.
+#[test]
+fn planning_again_starts_from_the_last_layout() {
+    for (seed, count) in [(1, 200), (2, 5_000)] {
+        let mut problem = generate::guillotine(seed, count, count as u64 + 3, MIB).unwrap();
+        let fast = SolveOptions { effort: Effort::Fast, ..SolveOptions::default() };
+        let searched = solved(seed, &problem, &SolveOptions::default());
+        let again = solved(seed, &problem, &SolveOptions { previous: Some(&searched), ..fast });
+        assert!(again.size <= searched.size, "seed {seed}: {}", again.size);
+        let last = gpumem::plan::BufferId(count as u32 - 1);
+        problem.resize(last, problem.buffers()[last.index()].size + 1).unwrap();
+        let alone = solved(seed, &problem, &fast);
+        let again = solved(seed, &problem, &SolveOptions { previous: Some(&searched), ..fast });
+        assert!(again.size <= alone.size, "seed {seed}: {} from the last layout, {} without", again.size, alone.size);
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Where live ranges are not known, a plan derives them: it is told the values, and the operations that write and read
 //! them. The operations run one per step, in the order of adding unless gpumem_plan_set_order says otherwise. A value is
-//! live from the operation that writes it to the last that reads it; inputs, parameters and constants are live from the
-//! start, parameters, constants and outputs to the end. Values and buffers can be mixed in one plan.
+//! live from the operation that writes it to the last that reads it; inputs, parameters and constants are live
+//! throughout, outputs to the end. Values and buffers can be mixed in one plan.
 
 use super::error::gpumem_status;
 use super::guard::guard;

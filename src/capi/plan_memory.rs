@@ -111,9 +111,7 @@ pub unsafe extern "C" fn gpumem_plan_pointer(
 fn needs(plan: gpumem_plan, arena: u32) -> Result<Request> {
     let solved = with(plan, |state| state.laid_out().cloned())?;
     let size = solved.arena(arena)?.size;
-    let slots = solved.lowered.problem.buffers().iter().zip(&solved.layout.slots);
-    let inside = slots.filter(|(_, slot)| slot.is_some_and(|slot| slot.arena == arena));
-    let align = inside.map(|(buffer, _)| buffer.alignment).max().unwrap_or(0);
+    let align = solved.lowered.alignment_in(&solved.layout, arena);
     Ok(Request { size, align: if align > ALWAYS { align } else { 0 }, ..Request::default() })
 }
 

@@ -57,8 +57,8 @@ pub unsafe extern "C" fn gpumem_plan_svg(
     guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::svg(&s.lowered.problem, &s.layout)) })
 }
 
-/// The buffers and values whose slots are live at the critical step, the first at which most is live; in the order of
-/// ids. Making these smaller, or live for less long, is what can make the arena smaller.
+/// The buffers and values whose slots are live at the critical step, the first at which most bytes of buffers are live; in
+/// the order of ids. A slot is named by the value that owns it, not by views of it or values that took it over. Making these smaller, or live for less long, is what can make the arena smaller.
 ///
 /// ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
 /// receives how many there are. The step is in gpumem_plan_summary.

@@ -1,7 +1,7 @@
 //! Pins, extensions and ancestors.
 
 use crate::{range, says, Small};
-use gpumem::plan::{Kind, ValueId};
+use gpumem::plan::{Buffer, Interval, Kind, ValueId};
 
 /// A chain x → a → b → out with an unrelated value between, and two operations after it.
 fn chain() -> (Small, [ValueId; 5]) {
@@ -134,4 +134,22 @@ fn unknown_values_and_impossible_steps_are_refused() {
     }
     says(g.0.extend_to(values[1], u64::MAX), &["value 1 (a)", "step 18446744073709551615"]);
     assert_eq!(g.lower(), before);
+}
+
+#[test]
+fn what_is_kept_has_no_gap_until_then() {
+    let with_gap = || {
+        let mut g = Small::default();
+        let gaps = vec![Interval::new(5, 7)];
+        let v = g.0.add_buffer(Buffer { gaps, ..Buffer::new(8, 0, 10) }).unwrap();
+        (g, v)
+    };
+    let (mut g, v) = with_gap();
+    g.0.extend_to(v, 4).unwrap();
+    assert!(g.0.lower().is_ok(), "the gap comes later");
+    g.0.extend_to(v, 8).unwrap();
+    says(g.0.lower(), &["must keep what it holds up to step 9, and has gaps before"]);
+    let (mut g, v) = with_gap();
+    g.0.pin(v).unwrap();
+    says(g.0.lower(), &["must keep what it holds up to step 10, and has gaps before"]);
 }

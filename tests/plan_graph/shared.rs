@@ -50,6 +50,19 @@ fn a_shared_weight_of_a_kind_left_out_keeps_its_place_and_its_bytes() {
 }
 
 #[test]
+fn the_arena_is_aligned_for_weights_of_a_kind_left_out_too() {
+    let mut g = Small::default();
+    let w = g.0.add_value(Value { name: Some("w".into()), kind: Kind::Parameter, alignment: 4096, ..Value::new(32) });
+    g.0.add_value(Value { alignment: 64, ..Value::new(8) }).unwrap();
+    g.0.leave_out(Kinds::NONE.with(Kind::Parameter));
+    g.0.share("w", 0, 8192, 32).unwrap();
+    let l = g.lower();
+    assert_eq!(l.placements[w.unwrap().index()], Placement::At(Slot { arena: 0, offset: 8192 }));
+    let layout = pack(&l.problem, &mut Rng(1));
+    assert_eq!((l.alignment_in(&layout, 0), l.alignment_in(&layout, 1)), (4096, 1));
+}
+
+#[test]
 fn overlapping_weights_are_one_buffer() {
     let mut g = Small::default();
     let [tied, first, inner] = [("tied", 32), ("first", 32), ("inner", 8)].map(|(n, size)| weight(&mut g, n, size));

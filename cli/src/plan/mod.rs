@@ -12,7 +12,7 @@ use input::Input;
 use output::Target;
 use std::error::Error;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -111,11 +111,20 @@ fn one_on_stdout(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), Strin
         return Err(format!("{} both write to standard output; give one of them a file", users.join(" and ")));
     }
     match targets {
-        [Some(Target::File(out)), Some(Target::File(svg))] if out == svg => {
+        [Some(Target::File(out)), Some(Target::File(svg))] if same_file(out, svg) => {
             Err(format!("--out and --svg both name {}; give each a file of its own", out.display()))
         }
         _ => Ok(()),
     }
+}
+
+/// Whether both names lead to one place, which may not exist yet.
+fn same_file(a: &Path, b: &Path) -> bool {
+    let resolved = |path: &Path| {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        path.canonicalize().or_else(|_| folder.canonicalize().map(|f| f.join(path.file_name().unwrap_or_default())))
+    };
+    a == b || matches!((resolved(a), resolved(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Where most bytes are live.

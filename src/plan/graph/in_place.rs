@@ -124,6 +124,7 @@ impl Graph {
             && at.offset + output.buffer.extent() <= root.buffer.extent();
         let raised = slots.alignments[slot].max(slots.alignments[out]);
         let aligned = at.offset.is_multiple_of(slots.alignments[out])
+            && at.offset.is_multiple_of(self.problem.unit())
             && match root.buffer.place {
                 Place::Anywhere => true,
                 Place::Fixed(offset) | Place::Preferred(offset) => offset.is_multiple_of(raised),

@@ -93,7 +93,17 @@ impl Graph {
         taken.sort_by_key(|c| c.op);
         let mut taken_by_output: Vec<u32> = (0..taken.len() as u32).collect();
         taken_by_output.sort_by_key(|&i| taken[i as usize].output);
-        Ok(Lowered { problem, placements, end, taken, taken_by_output, owners, steps: schedule.steps, weights })
+        Ok(Lowered {
+            problem,
+            placements,
+            end,
+            taken,
+            taken_by_output,
+            owners,
+            steps: schedule.steps,
+            weights,
+            alignments: slots.alignments,
+        })
     }
 
     /// A buffer for every slot that is not shared.

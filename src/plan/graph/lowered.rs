@@ -54,6 +54,8 @@ pub struct Lowered {
     pub placements: Vec<Placement>,
     /// The first step after everything; outputs and pinned values live up to it.
     pub end: Step,
+    /// What the slot of each value that has one of its own asks for, views included.
+    pub(super) alignments: Vec<u64>,
     /// What was taken in place, by operation.
     pub(super) taken: Vec<Candidate>,
     /// Indices into `taken`, by output.
@@ -67,6 +69,14 @@ pub struct Lowered {
 }
 
 impl Lowered {
+    /// The largest alignment that anything in `arena` asks for, wherever it was placed: what the arena's own address
+    /// must be a multiple of.
+    pub fn alignment_in(&self, layout: &Layout, arena: u32) -> u64 {
+        let placed = self.placements.iter().zip(&self.alignments);
+        let inside = placed.filter(|(at, _)| at.slot(layout).is_some_and(|slot| slot.arena == arena));
+        inside.map(|(_, &alignment)| alignment).max().unwrap_or(1)
+    }
+
     /// Where `value` is in `layout`, a layout of [`Lowered::problem`]. `None` if it has no slot.
     pub fn slot(&self, layout: &Layout, value: ValueId) -> Option<Slot> {
         self.placements.get(value.index())?.slot(layout)

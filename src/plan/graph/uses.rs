@@ -201,6 +201,15 @@ impl Graph {
                         item.range_text()
                     )));
                 }
+                let until = if family.to_end { end } else { family.held };
+                if item.buffer.gaps.iter().any(|gap| gap.lower < until) {
+                    return Err(Error::invalid(format!(
+                        "{} must keep what it holds up to step {until}, and has gaps before: {}; state a range without \
+                         them",
+                        self.value_text(v as u32),
+                        item.range_text()
+                    )));
+                }
                 Some(Interval::new(item.buffer.lower, item.buffer.upper))
             } else if item.given() {
                 Some(Interval::new(0, end))

@@ -124,7 +124,7 @@ impl Arena {
     /// Lays the arena out.
     pub(super) fn lay_out(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
         let mut placed = self.lay_out_freely(task, budget);
-        if !self.preferred.is_empty() && task.effort != Effort::Fast {
+        if !self.preferred.is_empty() {
             self.prefer(task, &mut placed, budget);
             placed.size = self.size(&placed.offsets);
         }
@@ -170,9 +170,11 @@ impl Arena {
         if self.preferred.iter().all(|&(shape, offset)| placed.offsets[shape as usize] == offset) {
             return;
         }
-        if let Some(all) = self.with_all_preferred(task, placed.size, budget) {
-            placed.offsets = all;
-            return;
+        if task.effort != Effort::Fast {
+            if let Some(all) = self.with_all_preferred(task, placed.size, budget) {
+                placed.offsets = all;
+                return;
+            }
         }
         let mut all = FirstFit::new(&self.shapes);
         all.restart(&self.obstacles);

@@ -10,12 +10,12 @@ use crate::plan::problem::{Place, Problem};
 use std::cmp::Reverse;
 
 /// For each of `ids`, its arena. Buffers for which there is no room anywhere go to the last arena, whose size then says
-/// what is missing.
-pub(super) fn assign(problem: &Problem, ids: &[u32]) -> Vec<u32> {
+/// what is missing. `None` when a fixed buffer is in the way of others in every arena: another division may do.
+pub(super) fn assign(problem: &Problem, ids: &[u32]) -> Option<Vec<u32>> {
     let buffers = problem.buffers();
     let arenas = problem.arenas().len();
     if arenas == 1 {
-        return vec![0; ids.len()];
+        return Some(vec![0; ids.len()]);
     }
     // Arenas do not touch one another, but what is in the way where must be told in the same sections.
     let steps: Vec<Steps> = (0..arenas as u32).map(|a| Steps::new(problem, a)).collect();
@@ -69,9 +69,9 @@ pub(super) fn assign(problem: &Problem, ids: &[u32]) -> Vec<u32> {
             None => (0..arenas).find(|&a| place(&fits[a]).is_some_and(|at| room(a, at))),
         };
         let home = found.unwrap_or(arenas - 1);
-        let at = place(&fits[home]).unwrap_or(0);
+        let at = place(&fits[home])?;
         fits[home].put(k, at);
         homes[k as usize] = home as u32;
     }
-    homes
+    Some(homes)
 }

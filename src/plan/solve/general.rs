@@ -27,14 +27,14 @@ pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &m
     let mut fit = FirstFit::new(&arena.shapes);
     let mut best_order: Vec<u32> = Vec::new();
     let mut offsets = vec![0; arena.shapes.shapes.len()];
-    // Not limited by the budget: they are what every layout is measured by.
-    let mut unlimited = Budget::new(u64::MAX, None, None);
+    // Not counted, since they are what every layout is measured by; but clock and flag end them. There is a layout by now.
+    let mut uncounted = budget.without_count();
     for (order, how) in orders(arena) {
         if task.effort == Effort::Fast && !best_order.is_empty() {
             return;
         }
         if let Some(size) =
-            fit.place(order.iter().copied(), &arena.obstacles, how, u64::MAX, &mut offsets, &mut unlimited)
+            fit.place(order.iter().copied(), &arena.obstacles, how, u64::MAX, &mut offsets, &mut uncounted)
         {
             let size = size.max(arena.obstructed);
             if size < placed.size || best_order.is_empty() {
@@ -45,6 +45,10 @@ pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &m
                 placed.offsets.copy_from_slice(&offsets[..n]);
             }
         }
+    }
+    if uncounted.interrupted() {
+        budget.join(0, true);
+        return;
     }
     let goal = task.goal.max(arena.bound).max(arena.obstructed);
     if n <= MOST_REORDERED && task.effort != Effort::Fast {

@@ -96,11 +96,13 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
         interrupted: false,
         elapsed: Duration::ZERO,
     };
-    let homes = assign::assign(problem, &ids);
     // Said at once, whatever the effort: this needs no search.
     if beyond_capacity(problem, &ids, layout.lower_bound) {
         return Ok(without_slots(layout, LayoutStatus::Infeasible, start));
     }
+    let Some(homes) = assign::assign(problem, &ids) else {
+        return Ok(without_slots(layout, LayoutStatus::OutOfTime, start));
+    };
     let default = STEPS.min(STEPS_A_BUFFER * ids.len() as u64);
     let steps = options.time_limit.map_or(default, |limit| (limit.as_secs_f64() * STEPS_A_SECOND) as u64);
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));

@@ -46,25 +46,44 @@ impl Best {
     }
 }
 
-/// The best of the greedy orders. They are tried to the end whatever the goal, and again when the budget is spent, so
-/// that no layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more
-/// items than can be compared with one another.
-pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Effort, budget: &Budget<'_>) -> Best {
+/// The best of the greedy orders. They are tried to the end whatever the goal and however many steps are left, so that no
+/// layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more items than
+/// can be compared with one another. The first is made even when there is no time at all.
+pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Effort, budget: &mut Budget<'_>) -> Best {
     let n = instance.items.len();
     let bound = instance.bound();
     let mut best = Best { size: u64::MAX, offsets: vec![0; n], bound, scratch: vec![0; n] };
     let mut unlimited = Budget::new(u64::MAX, None, None);
+    let mut uncounted = budget.without_count();
     let pressure = instance.pressure();
     let mut ranks = Vec::new();
     const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
     let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
     let mut skyline = Skyline::new(instance);
+    if let Some(earlier) = &earlier {
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_by_key(|&i| earlier[i as usize]);
+        ranks.resize(n, 0);
+        for (at, &i) in order.iter().enumerate() {
+            ranks[i as usize] = at as u32;
+        }
+        let size = skyline.place(&ranks, u64::MAX, &mut best.scratch, &mut unlimited);
+        best.offer(size);
+        if best.size <= best.bound {
+            return best;
+        }
+    }
     for &by in orders {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let limit = best.size.saturating_sub(1);
-        let size = skyline.place(&ranks, limit, &mut best.scratch, &mut unlimited);
+        let clock = if best.size == u64::MAX { &mut unlimited } else { &mut uncounted };
+        let size = skyline.place(&ranks, limit, &mut best.scratch, clock);
         best.offer(size);
-        if best.size <= best.bound || (n > FIRST_FIT_ITEMS && budget.spent()) {
+        if best.size <= best.bound {
+            return best;
+        }
+        if uncounted.interrupted() {
+            budget.join(0, true);
             return best;
         }
     }
@@ -80,7 +99,7 @@ pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Eff
         let limit = best.size.saturating_sub(1);
         let order = order.iter().copied();
         let size = if instance.floors.iter().all(|&f| f == 0) {
-            first_fit.place(order, &[], fit, limit, &mut best.scratch, &mut unlimited)
+            first_fit.place(order, &[], fit, limit, &mut best.scratch, &mut uncounted)
         } else {
             None
         };

@@ -61,12 +61,18 @@ impl<'a> Portfolio<'a> {
         }
         let first = AtomicU64::new(u64::MAX);
         let lanes: Vec<(Option<Found>, Budget<'_>)> = std::thread::scope(|scope| {
-            let start = |thread| {
+            let lane = |thread| {
                 let (mut budget, first) = (budget.share(), &first);
-                scope.spawn(move || (self.every_so_many(thread, capacity, runs, first, &mut budget), budget))
+                move || (self.every_so_many(thread, capacity, runs, first, &mut budget), budget)
             };
-            let started: Vec<_> = (0..self.threads).map(start).collect();
-            started.into_iter().filter_map(|thread| thread.join().ok()).collect()
+            let started: Vec<_> = (0..self.threads)
+                .map(|thread| (thread, std::thread::Builder::new().spawn_scoped(scope, lane(thread)).ok()))
+                .collect();
+            // What could not be started, or did not end well, runs here: how many lanes there are decides the result.
+            started
+                .into_iter()
+                .map(|(thread, started)| started.and_then(|s| s.join().ok()).unwrap_or_else(|| lane(thread)()))
+                .collect()
         });
         let best = lanes.iter().filter_map(|(found, _)| found.as_ref()).min_by_key(|found| found.run);
         // Threads that were told to stop took a number of steps that depends on timing; those that found something, or

@@ -58,7 +58,7 @@ pub struct SolveOptions<'a> {
     /// How hard to try.
     pub effort: Effort,
     /// With a limit, the search takes as many steps as usually fit into it, 600,000 a second, and stops at the limit
-    /// if they take longer. `None`: 5,000 steps for each buffer, at most 1,000,000, and no limit. The greedy layouts are made in any case.
+    /// if they take longer. `None`: 5,000 steps for each buffer, at most 600,000, and no limit. The greedy layouts are made in any case.
     pub time_limit: Option<Duration>,
     /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number, not on their timing.
     pub threads: u32,
@@ -69,7 +69,7 @@ pub struct SolveOptions<'a> {
 }
 
 /// Most steps of the search without a time limit, and for each buffer.
-const STEPS: u64 = 1_000_000;
+const STEPS: u64 = 600_000;
 const STEPS_A_BUFFER: u64 = 5_000;
 /// Steps for each second of a time limit: fewer than a machine of today takes, so that the limit itself decides rarely.
 const STEPS_A_SECOND: f64 = 600_000.0;

@@ -684,18 +684,18 @@ gpumem_status gpumem_driver_calls(struct gpumem_driver_call *out, size_t cap, si
  * it finds an offset for each, so that buffers live at the same step share no bytes and the arena is as small as can
  * be. docs/spec/planner.md says precisely what is laid out, and how.
  *
- *     gpumem_plan plan;
- *     gpumem_plan_buffer_options b;
- *     uint32_t id;
- *     uint64_t offset;
- *     gpumem_plan_create(NULL, &plan);
- *     GPUMEM_INIT(&b);
- *     b.bytes = 1 << 20, b.lower = 0, b.upper = 3;       (live at steps 0, 1 and 2)
- *     gpumem_plan_add_buffer(plan, &b, &id);
- *     ...
- *     gpumem_plan_solve(plan, NULL);
- *     gpumem_plan_offset(plan, id, NULL, &offset);
- *     gpumem_plan_destroy(plan);
+ *   gpumem_plan plan;
+ *   gpumem_plan_buffer_options b;
+ *   uint32_t id;
+ *   uint64_t offset;
+ *   gpumem_plan_create(NULL, &plan);
+ *   GPUMEM_INIT(&b);
+ *   b.bytes = 1 << 20, b.lower = 0, b.upper = 3;       (live at steps 0, 1 and 2)
+ *   gpumem_plan_add_buffer(plan, &b, &id);
+ *   ...
+ *   gpumem_plan_solve(plan, NULL);
+ *   gpumem_plan_offset(plan, id, NULL, &offset);
+ *   gpumem_plan_destroy(plan);
  *
  * Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates the arena. It works
  * in a forked child too, unless another thread was in one of these calls when the process forked.

@@ -640,6 +640,8 @@ typedef struct gpumem_stats {
     uint64_t double_frees;
     // Pointers refused as unknown, a count.
     uint64_t unknown_pointers;
+    // Frees by id that came when the allocation was gone already (gpumem_free_id), a count.
+    uint64_t late_frees;
     // Requests refused for lack of memory, a count.
     uint64_t out_of_memory;
 } gpumem_stats;

@@ -117,7 +117,7 @@ fn structures_have_their_golden_layout() {
         gpumem_stats {
             size device reserved mapped peak_mapped requested live peak_live free waiting stock holes zombies
             largest_without_growth largest_free allocations mallocs frees extents moved stitches growths streams
-            double_frees unknown_pointers out_of_memory
+            double_frees unknown_pointers late_frees out_of_memory
         }
         gpumem_driver_call { name calls }
         gpumem_plan_options { size flags capacity unit alignment }

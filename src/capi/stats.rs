@@ -66,6 +66,8 @@ pub struct gpumem_stats {
     pub double_frees: u64,
     /// Pointers refused as unknown, a count.
     pub unknown_pointers: u64,
+    /// Frees by id that came when the allocation was gone already (gpumem_free_id), a count.
+    pub late_frees: u64,
     /// Requests refused for lack of memory, a count.
     pub out_of_memory: u64,
 }
@@ -73,9 +75,9 @@ pub struct gpumem_stats {
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
 unsafe impl Extensible for gpumem_stats {
     const NAME: &'static str = "gpumem_stats";
-    const FIRST_BYTES: usize = 200;
+    const FIRST_BYTES: usize = 208;
 }
-const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 24 * 8);
+const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 25 * 8);
 
 /// How often one driver call was made.
 #[allow(non_camel_case_types)]
@@ -194,6 +196,7 @@ fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
         streams,
         double_frees,
         unknown_pointers,
+        late_frees,
         out_of_memory,
     } = *stats;
     gpumem_stats {
@@ -222,6 +225,7 @@ fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
         streams,
         double_frees,
         unknown_pointers,
+        late_frees,
         out_of_memory,
     }
 }

@@ -255,7 +255,7 @@ impl Context {
             return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
         }
         let Request { size, align, flags, tag, .. } = *req;
-        self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag })
+        self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope: None })
     }
 
     /// Frees in the order of the stream it was allocated on. Null is allowed and does nothing.

@@ -11,14 +11,17 @@ use super::extent::Mapped;
 use super::heap::{Heap, HeapState};
 use super::heap_lock::Locked;
 use super::index::SLOT;
+use super::members::{Place, NO_MEMBER};
 use super::order::Tag;
 use super::region::{Block, GRANULE};
-use super::slab::{self, SMALL_MAX, SMALL_MIN};
+use super::scope::Scope;
+use super::slab::{self, Taken, SMALL_MAX, SMALL_MIN};
 use super::stitch::Source;
 use super::{too_large, AllocFlags, AllocRequest, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 /// Largest alignment on request, bytes.
 const MAX_ALIGN: u64 = 1 << 30;
@@ -76,10 +79,9 @@ impl Pool {
                 SMALL_MIN => slab::class_of(req.size),
                 _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
             };
-            if let Some(addr) = st.take_object(class, req.size, self.number) {
-                st.note_tag(addr, req.tag);
-                heap.publish(&st);
-                return Ok(addr);
+            if let Some(taken) = st.take_object(class, req.size, self.number) {
+                self.finish_object(heap, &mut st, taken, req);
+                return Ok(taken.addr);
             }
             return self.malloc_small_slow(heap, st, class, req);
         }
@@ -89,6 +91,7 @@ impl Pool {
         if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
             let addr = st.hand_out(r, block, &self.index);
+            st.join(req.scope, Place::Block { region: r }, self.number);
             heap.publish(&st);
             return Ok(addr);
         }
@@ -105,6 +108,7 @@ impl Pool {
             stream: req.stream,
             stream_id: self.order.identity(heap.lane),
             lane: heap.lane,
+            member: NO_MEMBER,
             align,
         }
     }
@@ -119,23 +123,28 @@ impl Pool {
     ) -> Result<u64> {
         st.regions.tidy();
         self.settle(&mut st)?;
-        if let Some(addr) = st.take_object(class, req.size, self.number) {
-            st.note_tag(addr, req.tag);
-            heap.publish(&st);
-            return Ok(addr);
+        if let Some(taken) = st.take_object(class, req.size, self.number) {
+            self.finish_object(heap, &mut st, taken, req);
+            return Ok(taken.addr);
         }
         let want = Want { size: slab::slab_size(class), align: SLOT, stream: req.stream };
-        let (mut st, region) = match self.find_region(heap, st, want, req.size, None)? {
+        let (mut st, region) = match self.find_region(heap, st, want, req, None)? {
             Found::Here(st, region) => (st, region),
             Found::Borrowed(_) => return Err(Error::internal("a slab was borrowed")),
         };
         st.add_slab(class, region, &self.index);
-        let addr = st.take_object(class, req.size, self.number);
-        if let Some(addr) = addr {
-            st.note_tag(addr, req.tag);
-        }
-        heap.publish(&st);
-        addr.ok_or_else(|| Error::internal("a fresh slab has no free object"))
+        let taken = st.take_object(class, req.size, self.number);
+        let taken = taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))?;
+        self.finish_object(heap, &mut st, taken, req);
+        Ok(taken.addr)
+    }
+
+    /// What follows once a request has its object.
+    #[inline]
+    fn finish_object(&self, heap: &Heap, st: &mut HeapState, taken: Taken, req: &AllocRequest) {
+        st.note_tag(taken.addr, req.tag);
+        st.join(req.scope, Place::Object { slab: taken.slab, number: taken.number }, self.number);
+        heap.publish(st);
     }
 
     #[cold]
@@ -148,11 +157,12 @@ impl Pool {
     ) -> Result<u64> {
         let block = self.block(heap, &mut st, req, want.align);
         self.settle(&mut st)?;
-        let (mut st, region) = match self.find_region(heap, st, want, req.size, Some(block))? {
+        let (mut st, region) = match self.find_region(heap, st, want, req, Some(block))? {
             Found::Here(st, region) => (st, region),
             Found::Borrowed(addr) => return Ok(addr),
         };
         let addr = st.hand_out(region, block, &self.index);
+        st.join(req.scope, Place::Block { region }, self.number);
         heap.publish(&st);
         Ok(addr)
     }
@@ -263,7 +273,14 @@ impl Pool {
     }
 
     /// A block out of another heap's free memory: settled, or freed there by this very stream.
-    fn borrow(&self, me: &Heap, mine: &mut HeapState, want: Want, block: Block) -> Result<Option<u64>> {
+    fn borrow(
+        &self,
+        me: &Heap,
+        mine: &mut HeapState,
+        want: Want,
+        block: Block,
+        scope: Option<&Arc<Scope>>,
+    ) -> Result<Option<u64>> {
         if self.heap_count.load(Relaxed) < 2 || !mine.borrowing.again() {
             return Ok(None);
         }
@@ -276,6 +293,7 @@ impl Pool {
                 });
             if let Some(r) = found {
                 let addr = st.hand_out(r, block, &self.index);
+                st.join(scope, Place::Block { region: r }, self.number);
                 other.publish(&st);
                 mine.borrowing.ended(true);
                 return Ok(Some(addr));
@@ -293,7 +311,7 @@ impl Pool {
         heap: &'a Heap,
         mut st: Locked<'a, HeapState>,
         want: Want,
-        requested: u64,
+        req: &AllocRequest,
         block: Option<Block>,
     ) -> Result<Found<'a>> {
         for attempt in 0.. {
@@ -312,7 +330,8 @@ impl Pool {
                         return Ok(Found::Here(st, r));
                     }
                 }
-                if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b)).transpose()?.flatten() {
+                if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b, req.scope)).transpose()?.flatten()
+                {
                     return Ok(Found::Borrowed(addr));
                 }
             }
@@ -333,7 +352,7 @@ impl Pool {
             st.settle(&self.order, &self.index);
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
-        Err(self.out_of_memory(requested))
+        Err(self.out_of_memory(req.size))
     }
 
     /// Memory that has a marker already is often ready within microseconds, sooner than anything could be mapped. Asks the

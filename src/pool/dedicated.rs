@@ -4,12 +4,14 @@
 
 use super::index::{Entry, SLOT};
 use super::order::Tag;
+use super::scope::Scope;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 /// One dedicated allocation, by the pointer handed out.
 ///
@@ -20,12 +22,13 @@ pub(super) struct Dedicated {
     pub(super) mapped: u64,
     pub(super) reserved: u64,
     handle: PhysHandle,
-    info: AllocInfo,
+    pub(super) info: AllocInfo,
     lane: u32,
     stream_id: u64,
     users: Vec<u32>,
     exportable: bool,
     align: u64,
+    pub(super) scope: Option<Arc<Scope>>,
 }
 
 impl Dedicated {
@@ -150,8 +153,14 @@ impl Pool {
             users: Vec::new(),
             exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
             align,
+            scope: None,
         };
-        lock(&*self.core).dedicated.insert(base, dedicated);
+        {
+            // Under the lock: whoever finds it by its scope finds it here.
+            let mut core = lock(&*self.core);
+            let scope = self.join_dedicated(req.scope, base, id, req.size);
+            core.dedicated.insert(base, Dedicated { scope, ..dedicated });
+        }
         self.index.set(base, Entry::Dedicated);
         self.counters.dedicated_live.fetch_add(mapped, Relaxed);
         self.counters.dedicated_requested.fetch_add(req.size, Relaxed);
@@ -160,11 +169,23 @@ impl Pool {
         Ok(base)
     }
 
-    pub(super) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+    /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that one.
+    pub(super) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
-        let Some(d) = lock(&*self.core).dedicated.remove(&ptr) else {
-            return Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already")));
+        let taken = {
+            let mut core = lock(&*self.core);
+            let same = core.dedicated.get(&ptr).is_some_and(|d| id.is_none_or(|id| d.info.id == id));
+            same.then(|| core.dedicated.remove(&ptr)).flatten()
         };
+        let Some(d) = taken else {
+            return match id {
+                Some(_) => Ok(false),
+                None => Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already"))),
+            };
+        };
+        if let Some(scope) = &d.scope {
+            scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
+        }
         let tag = match by {
             Some(heap) => self.order.tag(heap.lane),
             None => self.tag_of(d.lane, d.stream_id),
@@ -186,7 +207,24 @@ impl Pool {
             let _ = self.mark_user(user);
         }
         let _ = self.bury();
-        Ok(())
+        Ok(true)
+    }
+
+    /// Enters a dedicated allocation into a scope, or into the next one around it that is open.
+    pub(super) fn join_dedicated(
+        &self,
+        scope: Option<&Arc<Scope>>,
+        ptr: u64,
+        id: u64,
+        bytes: u64,
+    ) -> Option<Arc<Scope>> {
+        let mut around = std::iter::successors(scope, |s| s.parent());
+        around.find(|s| s.add_dedicated(self.number, ptr, id, bytes)).cloned()
+    }
+
+    /// The scope that a dedicated allocation is in.
+    pub(super) fn dedicated_scope(&self, ptr: u64) -> Option<Arc<Scope>> {
+        lock(&*self.core).dedicated.get(&ptr).and_then(|d| d.scope.clone())
     }
 
     /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.

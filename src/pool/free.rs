@@ -1,24 +1,53 @@
-//! Freeing, resizing, and questions about live allocations.
+//! Freeing, and questions about live allocations.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::alloc::Want;
 use super::heap::{Heap, HeapState};
 use super::heap_lock::Locked;
 use super::index::{Entry, SLOT};
+use super::members::Place;
 use super::order::{Tag, CONTEXT};
-use super::region::{State, GRANULE, MIN_SPLIT};
+use super::region::State;
 use super::slab;
-use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Pool};
-use crate::base::size::round_up;
+use super::{lock, AllocFlags, AllocInfo, Pool};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A live allocation, found and locked.
-enum Found<'a> {
-    Block { heap: &'a Heap, st: Locked<'a, HeapState>, region: u32 },
-    Object { heap: &'a Heap, st: Locked<'a, HeapState>, slab: u32, number: u32 },
+pub(super) enum Found<'a> {
+    Pooled { heap: &'a Heap, st: Locked<'a, HeapState>, place: Place },
     Dedicated,
+}
+
+/// What is to be known about a block or object that was just taken back.
+pub(super) struct GivenUp {
+    /// Bytes.
+    pub(super) size: u64,
+    /// Whether it is ready for its heap's own stream.
+    own: bool,
+    /// The lane in whose order it was freed.
+    lane: u32,
+    /// Other lanes that used it.
+    pub(super) users: Vec<u32>,
+}
+
+/// Why no live allocation starts at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    Unknown,
+    /// One did, the last time that the address was handed out.
+    Freed,
+    /// One does, but only so that it is not handed out again yet.
+    Reclaimed,
+}
+
+impl Found<'_> {
+    fn is_reclaimed(&self) -> bool {
+        match self {
+            Found::Pooled { st, place, .. } => st.members.is_reclaimed(st.member_at(*place)),
+            Found::Dedicated => false,
+        }
+    }
 }
 
 /// Notes that `lane` uses the block at `ptr`. Its own lane counts too: by the time of the free that may have gone to
@@ -46,16 +75,64 @@ impl Pool {
         // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
         // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
-        match self.find(ptr, "free")? {
-            Found::Dedicated => self.free_dedicated(ptr, stream)?,
-            Found::Block { heap, mut st, region } => {
-                self.bring_up_to_date(&mut st);
+        let found = self.find(ptr, "free")?;
+        self.free_found(ptr, found, lane, stream, None).map(|_| ())
+    }
+
+    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id; whether it was. A pointer
+    /// whose allocation is gone is no error, whatever has become of the address: that is what a finalizer needs to know
+    /// of what an arena may have freed before it.
+    pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
+        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        let freed = match self.look(ptr) {
+            Ok(found) if !found.is_reclaimed() => self.free_found(ptr, found, lane, stream, Some(id))?,
+            _ => false,
+        };
+        if !freed {
+            self.counters.late_frees.fetch_add(1, Relaxed);
+        }
+        Ok(freed)
+    }
+
+    /// Frees what was found, if its id is the one asked for; whether it was.
+    pub(super) fn free_found(
+        &self,
+        ptr: u64,
+        found: Found<'_>,
+        lane: Option<u32>,
+        stream: Option<StreamHandle>,
+        id: Option<u64>,
+    ) -> Result<bool> {
+        let (heap, mut st, place) = match found {
+            Found::Dedicated => return self.free_dedicated(ptr, stream, id),
+            Found::Pooled { heap, st, place } => (heap, st, place),
+        };
+        if id.is_some_and(|id| st.id_at(place) != id) {
+            return Ok(false);
+        }
+        self.bring_up_to_date(&mut st);
+        let freed = self.give_up(heap, &mut st, ptr, place, lane);
+        self.after_free(heap, st, freed, stream);
+        Ok(true)
+    }
+
+    /// Takes a live block or object back: in the order of `lane`, or of the stream it was allocated on.
+    pub(super) fn give_up(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        ptr: u64,
+        place: Place,
+        lane: Option<u32>,
+    ) -> GivenUp {
+        let users = st.take_users(ptr);
+        match place {
+            Place::Block { region } => {
                 let (block, size) = (st.regions.block(region), st.regions.get(region).size);
                 let tag = match lane {
                     Some(lane) => self.order.tag(lane),
                     None => self.tag_of(block.lane, block.stream_id),
                 };
-                let users = st.take_users(ptr);
                 let own = tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
                 if own || users.is_empty() {
                     st.take_back(region, &[tag], own, &self.index);
@@ -66,14 +143,12 @@ impl Pool {
                     // It may have kept more than its size needs when it shrank: not for the next request of that size.
                     st.regions.tidy();
                 }
-                self.after_free(heap, st, size, own, tag.lane(), stream, &users);
+                GivenUp { size, own, lane: tag.lane(), users }
             }
-            Found::Object { heap, mut st, slab, number } => {
-                self.bring_up_to_date(&mut st);
+            Place::Object { slab, number } => {
                 let (old, size) =
                     st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
                 let tag = self.order.tag(lane.unwrap_or(if old { CONTEXT } else { heap.lane }));
-                let users = st.take_users(ptr);
                 // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
                 let own = (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
                 if own || users.is_empty() {
@@ -82,14 +157,13 @@ impl Pool {
                     let tags = self.tags(tag, &users);
                     st.take_back_object(slab, number, &tags, false, &self.order, &self.index);
                 }
-                self.after_free(heap, st, size, own, tag.lane(), stream, &users);
+                GivenUp { size, own, lane: tag.lane(), users }
             }
         }
-        Ok(())
     }
 
     /// If the heap's handle is just going to another stream on another thread, that one has not come by here yet.
-    fn bring_up_to_date(&self, st: &mut HeapState) {
+    pub(super) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
             st.retire(&self.order, &self.index);
         }
@@ -110,18 +184,9 @@ impl Pool {
     }
 
     /// What follows a free that is done: it does not fail any more, and what is missed here is made up for later.
-    #[allow(clippy::too_many_arguments)]
     #[inline]
-    fn after_free(
-        &self,
-        heap: &Heap,
-        mut st: Locked<'_, HeapState>,
-        size: u64,
-        own: bool,
-        lane: u32,
-        stream: Option<StreamHandle>,
-        users: &[u32],
-    ) {
+    fn after_free(&self, heap: &Heap, mut st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
+        let GivenUp { size, own, lane, users } = freed;
         if own {
             self.freed(heap, st, size, stream);
         } else {
@@ -130,7 +195,7 @@ impl Pool {
             }
             heap.publish(&st);
             drop(st);
-            self.mark_free(size, lane, stream, users);
+            self.mark_free(size, lane, stream, &users);
         }
         if self.options.trim_threshold > 0 {
             self.trim_above_threshold(heap, size, stream);
@@ -169,7 +234,7 @@ impl Pool {
     /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free: only once a tenth of
     /// the threshold has been freed since the last try.
     #[cold]
-    fn trim_above_threshold(&self, heap: &Heap, size: u64, stream: Option<StreamHandle>) {
+    pub(super) fn trim_above_threshold(&self, heap: &Heap, size: u64, stream: Option<StreamHandle>) {
         let threshold = self.options.trim_threshold;
         let freed = self.counters.freed_since_trim.fetch_add(size, Relaxed) + size;
         if heap.free.load(Relaxed) <= threshold || freed < threshold / 10 {
@@ -184,38 +249,14 @@ impl Pool {
     }
 
     /// Finds a live allocation that starts at `ptr` and locks its heap.
-    fn find(&self, ptr: u64, verb: &str) -> Result<Found<'_>> {
-        // The index is read with no lock held: what it says is checked under the lock, and read again if it changed.
-        for _ in 0..64 {
-            let entry = self.index.get(ptr);
-            match entry {
-                Entry::Block { heap, region } => {
-                    let Some(heap) = self.heap(heap) else { break };
-                    let st = heap.lock_quick();
-                    if st.regions.try_get(region).is_some_and(|r| r.addr == ptr && r.state == State::Live) {
-                        return Ok(Found::Block { heap, st, region });
-                    }
-                }
-                Entry::Slab { heap, slab } => {
-                    let Some(heap) = self.heap(heap) else { break };
-                    let st = heap.lock_quick();
-                    let number = st.slabs.try_get(slab).filter(|s| s.base <= ptr).and_then(|s| s.object_at(ptr));
-                    if let (Some(number), Some(s)) = (number, st.slabs.try_get(slab)) {
-                        if s.is_live(number) {
-                            return Ok(Found::Object { heap, st, slab, number });
-                        }
-                        if self.index.get(ptr) == entry {
-                            return Err(self.double_free(ptr, verb));
-                        }
-                    }
-                }
-                Entry::Dedicated if lock(&*self.core).dedicated.contains_key(&ptr) => return Ok(Found::Dedicated),
-                Entry::Freed { offset } if offset == ptr % SLOT => return Err(self.double_free(ptr, verb)),
-                _ => break,
-            }
-            if self.index.get(ptr) == entry {
-                break;
-            }
+    pub(super) fn find(&self, ptr: u64, verb: &str) -> Result<Found<'_>> {
+        let lost = match self.look(ptr) {
+            Ok(found) if !found.is_reclaimed() => return Ok(found),
+            Ok(_) => Lost::Reclaimed,
+            Err(lost) => lost,
+        };
+        if lost != Lost::Unknown {
+            return Err(self.double_free(ptr, verb, lost));
         }
         self.counters.unknown_pointers.fetch_add(1, Relaxed);
         let text = match self.info_containing(ptr) {
@@ -229,9 +270,49 @@ impl Pool {
         Err(Error::new(Status::UnknownPointer, text))
     }
 
-    fn double_free(&self, ptr: u64, verb: &str) -> Error {
+    pub(super) fn look(&self, ptr: u64) -> std::result::Result<Found<'_>, Lost> {
+        // The index is read with no lock held: what it says is checked under the lock, and read again if it changed.
+        for _ in 0..64 {
+            let entry = self.index.get(ptr);
+            match entry {
+                Entry::Block { heap, region } => {
+                    let Some(heap) = self.heap(heap) else { break };
+                    let st = heap.lock_quick();
+                    if st.regions.try_get(region).is_some_and(|r| r.addr == ptr && r.state == State::Live) {
+                        return Ok(Found::Pooled { heap, st, place: Place::Block { region } });
+                    }
+                }
+                Entry::Slab { heap, slab } => {
+                    let Some(heap) = self.heap(heap) else { break };
+                    let st = heap.lock_quick();
+                    let number = st.slabs.try_get(slab).filter(|s| s.base <= ptr).and_then(|s| s.object_at(ptr));
+                    if let (Some(number), Some(s)) = (number, st.slabs.try_get(slab)) {
+                        if s.is_live(number) {
+                            return Ok(Found::Pooled { heap, st, place: Place::Object { slab, number } });
+                        }
+                        if self.index.get(ptr) == entry {
+                            return Err(Lost::Freed);
+                        }
+                    }
+                }
+                Entry::Dedicated if lock(&*self.core).dedicated.contains_key(&ptr) => return Ok(Found::Dedicated),
+                Entry::Freed { offset } if offset == ptr % SLOT => return Err(Lost::Freed),
+                _ => break,
+            }
+            if self.index.get(ptr) == entry {
+                break;
+            }
+        }
+        Err(Lost::Unknown)
+    }
+
+    fn double_free(&self, ptr: u64, verb: &str, lost: Lost) -> Error {
         self.counters.double_frees.fetch_add(1, Relaxed);
-        Error::new(Status::DoubleFree, format!("{verb}: {ptr:#x} was freed already and has not been handed out since"))
+        let how = match lost {
+            Lost::Reclaimed => "was freed by the exit of its arena",
+            _ => "was freed already",
+        };
+        Error::new(Status::DoubleFree, format!("{verb}: {ptr:#x} {how} and has not been handed out since"))
     }
 
     /// The allocation is also used on `stream`, which stays alive until the allocation is freed.
@@ -243,7 +324,7 @@ impl Pool {
                     d.add_user(lane);
                 }
             }
-            Found::Block { mut st, .. } | Found::Object { mut st, .. } => note_user(&mut st, ptr, lane),
+            Found::Pooled { mut st, .. } => note_user(&mut st, ptr, lane),
         }
         Ok(())
     }
@@ -251,8 +332,7 @@ impl Pool {
     /// Facts about the allocation that starts at `ptr`.
     pub fn info(&self, ptr: u64) -> Result<AllocInfo> {
         match self.find(ptr, "info")? {
-            Found::Block { st, region, .. } => Ok(self.block_info(&st, region)),
-            Found::Object { heap, st, slab, number } => Ok(self.object_info(heap, &st, slab, number)),
+            Found::Pooled { heap, st, place } => Ok(self.info_at(heap, &st, place)),
             Found::Dedicated => self.dedicated_info(ptr),
         }
     }
@@ -285,6 +365,13 @@ impl Pool {
         })
     }
 
+    pub(super) fn info_at(&self, heap: &Heap, st: &HeapState, place: Place) -> AllocInfo {
+        match place {
+            Place::Block { region } => self.block_info(st, region),
+            Place::Object { slab, number } => self.object_info(heap, st, slab, number),
+        }
+    }
+
     fn block_info(&self, st: &HeapState, region: u32) -> AllocInfo {
         let (r, b) = (st.regions.get(region), st.regions.block(region));
         AllocInfo {
@@ -312,92 +399,5 @@ impl Pool {
             tag: s.map_or(0, |s| st.tags.get(&s.addr_of(number)).copied().unwrap_or(0)),
             flags: AllocFlags::default(),
         }
-    }
-
-    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping more behind it or
-    /// giving its tail back; else by a copy in stream order. On failure the allocation is as it was.
-    pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
-        let me = self.heap_for(stream)?;
-        if size > self.props.total_bytes {
-            return Err(if size > i64::MAX as u64 { too_large(size) } else { self.out_of_memory(size) });
-        }
-        let (old, align, tag, flags) = match self.find(ptr, "realloc")? {
-            Found::Object { heap, mut st, slab, number } => {
-                let (requested, class, old) = st
-                    .slabs
-                    .try_get(slab)
-                    .map_or((0, 0, true), |s| (s.object(number).requested, s.class as usize, s.old));
-                let usable = slab::class_size(class);
-                let fits = size <= usable && slab::class_of(size) == class;
-                if fits && heap.lane == me.lane && !old && !st.users.contains_key(&ptr) {
-                    st.resize_object(slab, number, size);
-                    return Ok(ptr);
-                }
-                let tag = st.tags.get(&ptr).copied().unwrap_or(0);
-                // A new object has at least the alignment that the old one's class gave it.
-                (u64::from(requested), (usable & usable.wrapping_neg()).min(SLOT), tag, AllocFlags::default())
-            }
-            Found::Dedicated => {
-                let i = self.dedicated_info(ptr)?;
-                (i.requested, self.dedicated_align(ptr), i.tag, i.flags)
-            }
-            Found::Block { heap, mut st, region } => {
-                let block = st.regions.block(region);
-                let (requested, align, tag) = (block.requested, block.align, block.tag);
-                if heap.lane == me.lane && self.resize(heap, &mut st, region, size, stream)? {
-                    heap.publish(&st);
-                    return Ok(ptr);
-                }
-                (requested, align, tag, AllocFlags::default())
-            }
-        };
-        let new = self.malloc(&AllocRequest { size, align, stream, flags, tag })?;
-        let kept = old.min(size);
-        let copied = match kept {
-            0 => Ok(()),
-            n => self.driver.copy_async(self.dev, new, ptr, n, stream),
-        };
-        match copied.and_then(|()| self.free(ptr, Some(stream))) {
-            Ok(()) => Ok(new),
-            Err(e) => {
-                self.free(new, Some(stream))?;
-                Err(e)
-            }
-        }
-    }
-
-    /// Resizes a block where it is. `false` when it cannot be done there.
-    fn resize(
-        &self,
-        heap: &Heap,
-        st: &mut HeapState,
-        region: u32,
-        requested: u64,
-        stream: StreamHandle,
-    ) -> Result<bool> {
-        let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
-        st.regions.tidy();
-        let old = st.regions.get(region).size;
-        if size > old {
-            let want = Want { size, align: GRANULE, stream };
-            if !self.grow_block(heap, st, region, size, want)? {
-                return Ok(false);
-            }
-        } else if old - size >= MIN_SPLIT && !st.users.contains_key(&st.regions.get(region).addr) {
-            // A block that other streams use, too, keeps its tail: they may not be done with it.
-            let rest = st.regions.split(region, size);
-            st.regions.make_ready(rest, self.order.tag(heap.lane));
-        }
-        let new = st.regions.get(region).size;
-        let b = st.regions.block_mut(region);
-        let before = b.requested;
-        b.requested = requested;
-        // It belongs to the stream it was resized for now, whichever it was made on.
-        b.stream = stream;
-        b.stream_id = self.order.identity(heap.lane);
-        b.lane = heap.lane;
-        st.live_bytes = st.live_bytes + new - old;
-        st.requested_bytes = st.requested_bytes + requested - before;
-        Ok(true)
     }
 }

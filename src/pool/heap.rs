@@ -11,10 +11,11 @@ use super::extent::Extents;
 use super::grain::Grain;
 use super::heap_lock::{Lock, Locked};
 use super::index::{Entry, Index, SLOT};
+use super::members::{Members, Place, NO_MEMBER};
 use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
-use super::slab::{self, AfterFree, Slabs};
+use super::slab::{self, AfterFree, Slabs, Taken};
 use super::trial::Trial;
 use super::waiting::Waiting;
 use crate::base::size::{GIB, MIB};
@@ -118,6 +119,8 @@ pub(super) struct HeapState {
     pub(super) least_ready: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(super) users: HashMap<u64, Vec<u32>>,
+    /// Which live blocks and objects are in a scope.
+    pub(super) members: Members,
     /// Callers' tags of small objects that have one, by address.
     pub(super) tags: HashMap<u64, u64>,
     next_id: u64,
@@ -158,6 +161,7 @@ impl HeapState {
             unasked: 0,
             least_ready: 0,
             users: HashMap::new(),
+            members: Members::new(),
             tags: HashMap::new(),
             next_id: 0,
             live_bytes: 0,
@@ -185,13 +189,13 @@ impl HeapState {
 
     /// Takes a small object; `None` when the class has no free one.
     #[inline(always)]
-    pub(super) fn take_object(&mut self, class: usize, requested: u64, pool: u64) -> Option<u64> {
+    pub(super) fn take_object(&mut self, class: usize, requested: u64, pool: u64) -> Option<Taken> {
         let id = self.new_id(pool);
-        let addr = self.slabs.alloc(class, requested, id)?;
+        let taken = self.slabs.alloc(class, requested, id)?;
         self.live_bytes += slab::class_size(class);
         self.requested_bytes += requested;
         self.mallocs += 1;
-        Some(addr)
+        Some(taken)
     }
 
     /// The lanes that a block about to be freed was recorded on.
@@ -206,6 +210,7 @@ impl HeapState {
     /// Changes what was asked for in an object that is large enough.
     pub(super) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
         let before = self.slabs.resize(slab, number, requested);
+        self.members.resized(self.member_at(Place::Object { slab, number }), before, requested);
         self.requested_bytes = self.requested_bytes + requested - before;
     }
 
@@ -343,8 +348,12 @@ impl HeapState {
     #[inline]
     pub(super) fn take_back(&mut self, region: u32, tags: &[Tag], own: bool, index: &Index) {
         let r = self.regions.get(region);
-        let (addr, size, requested) = (r.addr, r.size, self.regions.block(region).requested);
+        let (addr, size) = (r.addr, r.size);
+        let Block { requested, member, .. } = *self.regions.block(region);
         self.note_freed(size, requested);
+        if member != NO_MEMBER {
+            self.members.leave(member, requested);
+        }
         index.set(addr, Entry::Freed { offset: addr % SLOT });
         if own {
             let tag = tags.first().copied().unwrap_or(Tag::SETTLED);
@@ -385,16 +394,20 @@ impl HeapState {
         order: &Order,
         index: &Index,
     ) {
-        let (class, requested) = match self.slabs.try_get(slab) {
+        let (class, object) = match self.slabs.try_get(slab) {
             Some(s) => {
                 if !self.tags.is_empty() {
                     self.tags.remove(&s.addr_of(number));
                 }
-                (s.class as usize, u64::from(s.object(number).requested))
+                (s.class as usize, s.object(number))
             }
             None => return,
         };
+        let requested = u64::from(object.requested);
         self.note_freed(slab::class_size(class), requested);
+        if object.member != NO_MEMBER {
+            self.members.leave(object.member, requested);
+        }
         if own {
             let after = self.slabs.free(slab, number);
             self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.lane }));
@@ -429,69 +442,6 @@ impl HeapState {
         }
         for slab in self.slabs.retire() {
             self.drop_slab(slab, order, index);
-        }
-    }
-
-    /// Checks the invariants written above.
-    pub(super) fn validate(&self, index: &Index) -> Result<(), String> {
-        self.regions.validate()?;
-        self.extents.validate()?;
-        self.slabs.validate()?;
-        let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
-        let mut extents = self.extents.iter();
-        let tickets = self.waiting.tickets();
-        for first in self.regions.spans() {
-            let mut at = self.regions.get(first).addr;
-            for r in self.regions.walk(first) {
-                let g = self.regions.get(r);
-                bytes += g.size;
-                match g.state {
-                    State::Live => {
-                        live += g.size;
-                        requested += self.regions.block(r).requested;
-                        if index.get(g.addr) != (Entry::Block { heap: self.number, region: r }) {
-                            return Err(format!("block {:#x} is not in the index", g.addr));
-                        }
-                    }
-                    State::Waiting => {
-                        waiting += g.size;
-                        if tickets.get(&g.ticket) != Some(&r) {
-                            return Err(format!("waiting region {:#x} has no entry in the waiting list", g.addr));
-                        }
-                    }
-                    State::Ready | State::Quick if g.order != Tag::SETTLED && g.order.lane() != self.lane => {
-                        return Err(format!("ready region {:#x} is of another stream's order", g.addr));
-                    }
-                    _ => {}
-                }
-                while at < g.end() {
-                    match extents.next() {
-                        Some((a, e)) if a == at => at += e.size,
-                        other => return Err(format!("extents do not tile the span at {at:#x}: {other:?}")),
-                    }
-                }
-                if self.regions.is_edge(g.next) && at != g.end() {
-                    return Err(format!("the extent at the end of the span {:#x} reaches beyond it", g.end()));
-                }
-            }
-        }
-        for (i, s) in self.slabs.iter() {
-            live += u64::from(s.used) * slab::class_size(s.class as usize);
-            requested +=
-                (0..s.capacity).filter(|&n| s.is_live(n)).map(|n| u64::from(s.object(n).requested)).sum::<u64>();
-            if index.get(s.base) != (Entry::Slab { heap: self.number, slab: i }) {
-                return Err(format!("slab {:#x} is not in the index", s.base));
-            }
-        }
-        let equal = [
-            ("regions and extents", bytes, self.extents.bytes()),
-            ("live_bytes", self.live_bytes, live),
-            ("requested_bytes", self.requested_bytes, requested),
-            ("waiting_bytes", self.waiting_bytes, waiting),
-        ];
-        match equal.iter().find(|(_, a, b)| a != b) {
-            Some((what, a, b)) => Err(format!("{what}: {a} recorded, {b} found")),
-            None => Ok(()),
         }
     }
 }

@@ -10,26 +10,46 @@
 use super::heap::{Heap, HeapState};
 use super::heap_lock::Locked;
 use super::index::{Entry, SLOT};
+use super::members::Place;
 use super::region::{State, GRANULE};
-use super::slab::{self, SMALL_MAX};
+use super::scope::Scope;
+use super::slab::{self, Taken, SMALL_MAX};
 use super::{AllocRequest, Pool};
 use crate::base::StreamHandle;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 impl Pool {
     /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is canonical.
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        self.malloc_hit_of(size, stream, None)
+    }
+
+    /// As [`Self::malloc_hit`], for an allocation that joins a scope.
+    #[inline]
+    pub fn malloc_hit_in(&self, size: u64, stream: StreamHandle, scope: &Arc<Scope>) -> Option<NonZeroU64> {
+        self.malloc_hit_of(size, stream, Some(scope))
+    }
+
+    #[inline(always)]
+    fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
         let mut st = heap.try_lock_quick()?;
         let addr = match size <= SMALL_MAX {
-            true => st.take_object(slab::class_of(size), size, self.number)?,
+            true => {
+                let Taken { slab, number, addr } = st.take_object(slab::class_of(size), size, self.number)?;
+                st.join(scope, Place::Object { slab, number }, self.number);
+                addr
+            }
             false => {
                 // As `malloc` rounds. Larger requests than any device has overflow here and find nothing.
                 let r = st.take_quick(size.wrapping_add(GRANULE - 1) & !(GRANULE - 1))?;
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
                 let block = self.block(heap, &mut st, &req, GRANULE);
-                st.hand_out(r, block, &self.index)
+                let addr = st.hand_out(r, block, &self.index);
+                st.join(scope, Place::Block { region: r }, self.number);
+                addr
             }
         };
         heap.publish(&st);
@@ -72,7 +92,7 @@ impl Pool {
     fn free_object(&self, st: &mut HeapState, slab: u32, ptr: u64) -> Option<u64> {
         let s = st.slabs.try_get(slab)?;
         let n = s.object_at(ptr)?;
-        if s.old || !s.is_live(n) {
+        if s.old || !s.is_live(n) || st.members.is_reclaimed(s.object(n).member) {
             return None;
         }
         let size = slab::class_size(s.class as usize);
@@ -89,7 +109,9 @@ impl Pool {
         }
         let tag = self.order.tag(st.lane);
         let block = st.regions.block(region);
-        if of_its_own && (block.lane != st.lane || self.order.identity(st.lane) != block.stream_id) {
+        if st.members.is_reclaimed(block.member)
+            || of_its_own && (block.lane != st.lane || self.order.identity(st.lane) != block.stream_id)
+        {
             return None;
         }
         let size = r.size;

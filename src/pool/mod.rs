@@ -12,11 +12,12 @@
 //! - *alias*: an address at which an extent is mapped; *dormant*, or *zombie*: not where it is now ([`aliases`]).
 //! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).
 //! - *stock*: physical memory without an address ([`stock`]).
+//! - *scope*: allocations that go together ([`scope`]); *member*: one of a heap's that is in one ([`members`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
 //!
 //! # Locks
 //!
-//! The stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's. Another heap's lock is only
+//! The stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's; a scope's last. Another heap's lock is only
 //! ever tried while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
 //! mapping and creating, may be made under the lock of the heap they are for.
 //!
@@ -41,17 +42,22 @@ mod free;
 mod grain;
 mod heap;
 mod heap_lock;
+mod heap_validate;
 mod hit;
 mod index;
 mod mapping;
+mod members;
 mod memo;
 #[cfg(all(test, loom))]
 mod models;
 mod order;
 mod pages;
 mod quick;
+mod realloc;
 mod region;
 mod reserve;
+mod scope;
+mod scope_walk;
 mod slab;
 mod spans;
 mod stats;
@@ -68,6 +74,8 @@ use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
+pub use scope::{Scope, ScopeCounts};
+pub use scope_walk::{Kept, Reclaimed};
 pub use stats::PoolStats;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -168,7 +176,7 @@ impl Default for PoolOptions {
 
 /// What to allocate from a pool.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AllocRequest {
+pub struct AllocRequest<'a> {
     /// Bytes; 0 gives a unique pointer that must be freed.
     pub size: u64,
     /// Alignment in bytes, a power of two; 0 means 256.
@@ -179,6 +187,8 @@ pub struct AllocRequest {
     pub flags: AllocFlags,
     /// A number of the caller's, shown in dumps.
     pub tag: u64,
+    /// What it belongs to, besides its user.
+    pub scope: Option<&'a Arc<Scope>>,
 }
 
 /// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is given back.
@@ -220,6 +230,8 @@ struct Counters {
     growths: AtomicU64,
     double_frees: AtomicU64,
     unknown_pointers: AtomicU64,
+    /// Frees by id that came after the allocation had gone.
+    late_frees: AtomicU64,
     out_of_memory: AtomicU64,
 }
 

@@ -48,12 +48,14 @@ pub(super) struct Block {
     /// Identity of `stream` and its lane when the block was made.
     pub(super) stream_id: u64,
     pub(super) lane: u32,
+    /// Its record in the heap's [`Members`](super::members::Members).
+    pub(super) member: u32,
     pub(super) align: u64,
 }
 
 impl Block {
     pub(super) const NONE: Block =
-        Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, align: 0 };
+        Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, member: 0, align: 0 };
 }
 
 /// One piece of a span. In a cache line; what is known about its block is elsewhere.

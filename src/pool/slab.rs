@@ -7,6 +7,7 @@
 
 use super::bins::NONE;
 use super::index::SLOT;
+use super::members::NO_MEMBER;
 use super::order::Tag;
 
 /// Largest request served from slabs, bytes.
@@ -90,6 +91,16 @@ pub(super) fn aligned_class(size: u64, align: u64) -> Option<usize> {
 pub(super) struct Object {
     pub(super) id: u64,
     pub(super) requested: u32,
+    /// Its record in the heap's [`Members`](super::members::Members).
+    pub(super) member: u32,
+}
+
+/// An object just taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) slab: u32,
+    pub(super) number: u32,
+    pub(super) addr: u64,
 }
 
 /// One slab.
@@ -202,9 +213,9 @@ impl Slabs {
         self.all.iter().enumerate().map(|(i, s)| (i as u32, s)).filter(|(_, s)| s.region != NONE)
     }
 
-    /// Takes an object of the class: its slab, number and address.
+    /// Takes an object of the class.
     #[inline(always)]
-    pub(super) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<u64> {
+    pub(super) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<Taken> {
         let s = self.heads[class];
         if s == NONE {
             return None;
@@ -213,7 +224,7 @@ impl Slabs {
         let word = slab.free.iter().position(|&w| w != 0)?;
         let n = word as u32 * 64 + slab.free[word].trailing_zeros();
         slab.free[word] &= slab.free[word] - 1;
-        slab.objects[n as usize] = Object { id, requested: requested as u32 };
+        slab.objects[n as usize] = Object { id, requested: requested as u32, member: NO_MEMBER };
         let addr = slab.addr_of(n);
         if slab.used == 0 && slab.pending == 0 {
             self.empty[class] -= 1;
@@ -222,7 +233,13 @@ impl Slabs {
         if !slab.has_free() {
             self.unlink(s);
         }
-        Some(addr)
+        Some(Taken { slab: s, number: n, addr })
+    }
+
+    /// Notes the record of a live object.
+    #[inline]
+    pub(super) fn set_member(&mut self, s: u32, n: u32, member: u32) {
+        self.all[s as usize].objects[n as usize].member = member;
     }
 
     /// Changes what was asked for in a live object; returns what it was.
@@ -477,11 +494,11 @@ mod tests {
         assert_eq!(s.alloc(class, 1000, 1), None);
         let a = s.add(class, 1 << 20, 0);
         let per = s.try_get(a).map_or(0, |s| s.capacity);
-        let all: Vec<u64> = (0..per).filter_map(|i| s.alloc(class, 1000, u64::from(i))).collect();
+        let all: Vec<u64> = (0..per).filter_map(|i| s.alloc(class, 1000, u64::from(i))).map(|t| t.addr).collect();
         assert_eq!(all.len() as u32, per);
         assert_eq!(s.alloc(class, 1000, 9), None, "full");
         let b = s.add(class, 2 << 20, 1);
-        assert!(s.alloc(class, 1000, 10).is_some_and(|p| p >= 2 << 20));
+        assert!(s.alloc(class, 1000, 10).is_some_and(|t| t.addr >= 2 << 20));
         assert_eq!(s.validate(), Ok(()));
         for n in 0..per - 1 {
             assert_eq!(s.free(a, n), AfterFree::Keep);

@@ -55,6 +55,8 @@ pub struct PoolStats {
     pub double_frees: u64,
     /// Pointers refused as unknown, a count.
     pub unknown_pointers: u64,
+    /// Frees by id that came after the allocation had gone, a count.
+    pub late_frees: u64,
     /// Requests refused for lack of memory, a count.
     pub out_of_memory: u64,
 }
@@ -75,6 +77,7 @@ impl Pool {
             streams: self.order.streams(),
             double_frees: c.double_frees.load(Relaxed),
             unknown_pointers: c.unknown_pointers.load(Relaxed),
+            late_frees: c.late_frees.load(Relaxed),
             out_of_memory: c.out_of_memory.load(Relaxed),
             live: self.live_now(),
             peak_live: c.peak_live.load(Relaxed),

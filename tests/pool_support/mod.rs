@@ -123,7 +123,7 @@ impl Rig {
     }
 }
 
-pub fn request(size: u64, stream: StreamHandle) -> AllocRequest {
+pub fn request(size: u64, stream: StreamHandle) -> AllocRequest<'static> {
     AllocRequest { size, stream, ..AllocRequest::default() }
 }
 

@@ -1,0 +1,324 @@
+//! Which live allocations of a heap belong to which scope.
+//!
+//! Each allocation in a scope has a *member* record, whose number is kept with what the pool knows about the allocation
+//! (a block's or an object's `member`). Records of one scope form a list. A record comes with the allocation and goes
+//! with it: nothing is left behind by what is freed early.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::bins::NONE;
+use super::heap::HeapState;
+use super::scope::{Scope, ScopeCounts};
+use std::sync::Arc;
+
+/// The number of no record: an allocation that is in no scope.
+pub(super) const NO_MEMBER: u32 = 0;
+
+/// Where a live allocation of a heap is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Block { region: u32 },
+    Object { slab: u32, number: u32 },
+}
+
+/// One record. A vacant one has only a `next`.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    /// Region or slab, and the object's number; [`NONE`] for a block.
+    holder: u32,
+    object: u32,
+    /// Position in `lists`; [`NONE`] in a vacant record.
+    list: u32,
+    prev: u32,
+    next: u32,
+}
+
+/// A heap's allocations of one scope.
+#[derive(Debug)]
+struct List {
+    scope: Arc<Scope>,
+    head: u32,
+    counts: ScopeCounts,
+}
+
+/// A heap's records.
+///
+/// Invariants: every record is vacant or in the list it names; a list's `joined - left` is its length; no two lists are of
+/// one scope.
+#[derive(Debug)]
+pub(super) struct Members {
+    /// The first is never used, so that 0 is no record.
+    all: Vec<Member>,
+    vacant: u32,
+    lists: Vec<Option<List>>,
+    /// The list that was joined last.
+    recent: u32,
+}
+
+impl Members {
+    pub(super) fn new() -> Members {
+        Members { all: Vec::new(), vacant: NO_MEMBER, lists: Vec::new(), recent: 0 }
+    }
+
+    /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next one around it that is
+    /// open. Returns the number of the record, [`NO_MEMBER`] when all are closed.
+    #[inline]
+    pub(super) fn join(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>, place: Place, bytes: u64) -> u32 {
+        match self.lists.get_mut(self.recent as usize) {
+            Some(Some(list)) if Arc::ptr_eq(&list.scope, scope) => {}
+            _ => {
+                if !self.find_list(pool, heap, scope) {
+                    return NO_MEMBER;
+                }
+            }
+        }
+        let at = self.recent;
+        let Some(Some(list)) = self.lists.get_mut(at as usize) else { return NO_MEMBER };
+        list.scope.grow(bytes);
+        list.counts.joined += 1;
+        let (holder, object) = match place {
+            Place::Block { region } => (region, NONE),
+            Place::Object { slab, number } => (slab, number),
+        };
+        let head = list.head;
+        let member = Member { holder, object, list: at, prev: NO_MEMBER, next: head };
+        let number = self.vacant;
+        let number = match self.all.get_mut(number as usize).filter(|_| number != NO_MEMBER) {
+            Some(vacant) => {
+                self.vacant = vacant.next;
+                *vacant = member;
+                number
+            }
+            None => self.push(member),
+        };
+        if let Some(old) = self.all.get_mut(head as usize).filter(|_| head != NO_MEMBER) {
+            old.prev = number;
+        }
+        if let Some(Some(list)) = self.lists.get_mut(at as usize) {
+            list.head = number;
+        }
+        number
+    }
+
+    #[cold]
+    fn push(&mut self, member: Member) -> u32 {
+        if self.all.is_empty() {
+            self.all.push(Member { list: NONE, ..member });
+        }
+        self.all.push(member);
+        (self.all.len() - 1) as u32
+    }
+
+    /// Makes the list of a scope, or of the next open one around it, the recent one. `false` when all are closed.
+    #[cold]
+    fn find_list(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>) -> bool {
+        let mut scope = scope;
+        loop {
+            if let Some(i) = self.list_of(scope) {
+                self.recent = i as u32;
+                return true;
+            }
+            if scope.add_heap(pool, heap) {
+                break;
+            }
+            match scope.parent() {
+                Some(parent) => scope = parent,
+                None => return false,
+            }
+        }
+        let list = Some(List { scope: scope.clone(), head: NO_MEMBER, counts: ScopeCounts::default() });
+        let at = match self.lists.iter().position(Option::is_none) {
+            Some(at) => {
+                self.lists[at] = list;
+                at
+            }
+            None => {
+                self.lists.push(list);
+                self.lists.len() - 1
+            }
+        };
+        self.recent = at as u32;
+        true
+    }
+
+    fn list_of(&self, scope: &Scope) -> Option<usize> {
+        self.lists.iter().position(|l| l.as_ref().is_some_and(|l| std::ptr::eq(&*l.scope, scope)))
+    }
+
+    /// The scope that a record is of.
+    #[inline]
+    pub(super) fn scope_of(&self, member: u32) -> Option<&Arc<Scope>> {
+        let list = self.all.get(member as usize)?.list;
+        self.lists.get(list as usize)?.as_ref().map(|l| &l.scope)
+    }
+
+    /// Whether a record is of a scope whose allocations count as freed.
+    pub(super) fn is_reclaimed(&self, member: u32) -> bool {
+        member != NO_MEMBER && self.scope_of(member).is_some_and(|s| s.is_of_reclaimed())
+    }
+
+    /// An allocation of `bytes` leaves its scope: its record goes.
+    #[inline]
+    pub(super) fn leave(&mut self, member: u32, bytes: u64) {
+        let vacant = self.vacant;
+        let Some(m) = self.all.get_mut(member as usize) else { return };
+        let (list, prev, next) = (m.list, m.prev, m.next);
+        *m = Member { holder: NONE, object: NONE, list: NONE, prev: NO_MEMBER, next: vacant };
+        self.vacant = member;
+        if let Some(n) = self.all.get_mut(next as usize).filter(|_| next != NO_MEMBER) {
+            n.prev = prev;
+        }
+        let Some(Some(list)) = self.lists.get_mut(list as usize) else { return };
+        list.scope.shrink(bytes);
+        list.counts.left += 1;
+        if prev == NO_MEMBER {
+            list.head = next;
+        } else if let Some(p) = self.all.get_mut(prev as usize) {
+            p.next = next;
+        }
+    }
+
+    /// An allocation in a scope now has `after` bytes.
+    pub(super) fn resized(&self, member: u32, before: u64, after: u64) {
+        if let Some(scope) = self.scope_of(member).filter(|_| member != NO_MEMBER) {
+            scope.shrink(before);
+            scope.grow(after);
+        }
+    }
+
+    /// The allocation of a scope that joined last, and its record.
+    pub(super) fn last_of(&self, scope: &Scope) -> Option<(u32, Place)> {
+        let head = self.lists.get(self.list_of(scope)?)?.as_ref()?.head;
+        let m = self.all.get(head as usize).filter(|_| head != NO_MEMBER)?;
+        Some((head, m.place()))
+    }
+
+    /// What a scope's list has counted here.
+    pub(super) fn counts(&self, scope: &Scope) -> ScopeCounts {
+        let list = self.list_of(scope).and_then(|i| self.lists.get(i)?.as_ref());
+        list.map_or_else(ScopeCounts::default, |l| l.counts)
+    }
+
+    /// Drops the empty list of a scope; what it had counted.
+    pub(super) fn drop_list(&mut self, scope: &Scope) -> Option<ScopeCounts> {
+        let at = self.list_of(scope)?;
+        let slot = self.lists.get_mut(at)?;
+        if slot.as_ref()?.head != NO_MEMBER {
+            return None;
+        }
+        slot.take().map(|l| l.counts)
+    }
+
+    /// Every record in use: its number and place.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Place)> + '_ {
+        let used = self.all.iter().enumerate().filter(|(_, m)| m.list != NONE);
+        used.map(|(i, m)| (i as u32, m.place()))
+    }
+
+    /// Checks the invariants written above.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let used = self.all.iter().filter(|m| m.list != NONE).count();
+        let mut listed = 0;
+        for (i, list) in self.lists.iter().enumerate() {
+            let Some(list) = list else { continue };
+            if self.list_of(&list.scope) != Some(i) {
+                return Err("two lists are of one scope".into());
+            }
+            let (mut at, mut prev, mut len) = (list.head, NO_MEMBER, 0);
+            while at != NO_MEMBER {
+                let m = &self.all[at as usize];
+                if m.list as usize != i || m.prev != prev || len > used {
+                    return Err(format!("record {at} is not linked as its scope's list says"));
+                }
+                (prev, at) = (at, m.next);
+                len += 1;
+            }
+            if list.counts.joined - list.counts.left != len as u64 {
+                return Err(format!("{:?} counted in a scope's list of {len}", list.counts));
+            }
+            listed += len;
+        }
+        match listed == used {
+            true => Ok(()),
+            false => Err(format!("{used} records of allocations in scopes, {listed} in lists")),
+        }
+    }
+}
+
+impl Member {
+    fn place(&self) -> Place {
+        match self.object {
+            NONE => Place::Block { region: self.holder },
+            number => Place::Object { slab: self.holder, number },
+        }
+    }
+}
+
+impl HeapState {
+    /// A block or object just handed out joins a scope.
+    #[inline]
+    pub(super) fn join(&mut self, scope: Option<&Arc<Scope>>, place: Place, pool: u64) {
+        if let Some(scope) = scope {
+            let bytes = self.requested_at(place);
+            let member = self.members.join(pool, self.number, scope, place, bytes);
+            self.set_member(place, member);
+        }
+    }
+
+    pub(super) fn requested_at(&self, place: Place) -> u64 {
+        match place {
+            Place::Block { region } => self.regions.block(region).requested,
+            Place::Object { slab, number } => {
+                self.slabs.try_get(slab).map_or(0, |s| u64::from(s.object(number).requested))
+            }
+        }
+    }
+
+    /// The id of a live block or object.
+    pub(super) fn id_at(&self, place: Place) -> u64 {
+        match place {
+            Place::Block { region } => self.regions.block(region).id,
+            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(0, |s| s.object(number).id),
+        }
+    }
+
+    /// The address of a live block or object.
+    pub(super) fn addr_at(&self, place: Place) -> u64 {
+        match place {
+            Place::Block { region } => self.regions.get(region).addr,
+            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(0, |s| s.addr_of(number)),
+        }
+    }
+
+    /// The record of a live block or object, [`NO_MEMBER`] when it is in no scope.
+    #[inline]
+    pub(super) fn member_at(&self, place: Place) -> u32 {
+        match place {
+            Place::Block { region } => self.regions.block(region).member,
+            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(NO_MEMBER, |s| s.object(number).member),
+        }
+    }
+
+    #[inline]
+    fn set_member(&mut self, place: Place, member: u32) {
+        match place {
+            Place::Block { region } => self.regions.block_mut(region).member = member,
+            Place::Object { slab, number } => self.slabs.set_member(slab, number, member),
+        }
+    }
+
+    /// The scope that a live block or object is in.
+    pub(super) fn scope_at(&self, place: Place) -> Option<Arc<Scope>> {
+        let member = self.member_at(place);
+        self.members.scope_of(member).filter(|_| member != NO_MEMBER).cloned()
+    }
+
+    /// A live block or object leaves its scope, if it is in one.
+    pub(super) fn leave(&mut self, place: Place) {
+        let member = self.member_at(place);
+        if member != NO_MEMBER {
+            self.members.leave(member, self.requested_at(place));
+            self.set_member(place, NO_MEMBER);
+        }
+    }
+}

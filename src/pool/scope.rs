@@ -1,0 +1,177 @@
+//! A scope: allocations that go together, as the arenas of [`crate::arena`] want them to.
+//!
+//! The pool knows of a scope only which allocations belong to it. Each heap lists its own of them ([`super::members`])
+//! under its own lock, so joining and leaving cost no lock of their own, and whether an allocation is freed by its owner,
+//! by a finalizer or with its scope is decided where every free is decided: under that same lock.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::lock;
+use crate::base::sync::{AtomicU64, Mutex};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// A set of allocations, of any heaps, pools and streams.
+#[derive(Debug)]
+pub struct Scope {
+    /// Where an allocation goes that would join this scope when it is closed.
+    parent: Option<Arc<Scope>>,
+    /// Its allocations are freed as far as users can tell, and only kept from being handed out again.
+    reclaimed: bool,
+    /// Bytes asked for of what is in it, and the most that was.
+    live_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// What a scope's lock guards: it is the last of all locks.
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    /// Pool and heap of each list that there is.
+    heaps: Vec<(u64, u32)>,
+    /// Pool, address and id of dedicated allocations.
+    dedicated: Vec<(u64, u64, u64)>,
+    past: ScopeCounts,
+    dedicated_joined: u64,
+    dedicated_left: u64,
+}
+
+/// What happened in a scope so far, counts of allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScopeCounts {
+    /// Allocations that joined.
+    pub joined: u64,
+    /// Allocations that left: freed one by one, or moved elsewhere.
+    pub left: u64,
+}
+
+impl ScopeCounts {
+    pub(super) fn add(&mut self, other: ScopeCounts) {
+        self.joined += other.joined;
+        self.left += other.left;
+    }
+}
+
+/// Where the parts of a scope are in one pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parts {
+    pub(super) heaps: Vec<u32>,
+    /// Address and id.
+    pub(super) dedicated: Vec<(u64, u64)>,
+}
+
+impl Scope {
+    /// An empty scope. What would join it after it is closed joins the parent, if there is one and it is open, and so on.
+    pub fn new(parent: Option<Arc<Scope>>) -> Arc<Scope> {
+        Scope::make(parent, false)
+    }
+
+    /// A scope for what is to look freed to everyone while it is kept from being handed out again.
+    pub fn of_reclaimed() -> Arc<Scope> {
+        Scope::make(None, true)
+    }
+
+    fn make(parent: Option<Arc<Scope>>, reclaimed: bool) -> Arc<Scope> {
+        Arc::new(Scope {
+            parent,
+            reclaimed,
+            live_bytes: AtomicU64::new(0),
+            peak_bytes: AtomicU64::new(0),
+            state: Mutex::new(State::default()),
+        })
+    }
+
+    /// Where allocations go that would join when this is closed.
+    pub fn parent(&self) -> Option<&Arc<Scope>> {
+        self.parent.as_ref()
+    }
+
+    pub(super) fn is_of_reclaimed(&self) -> bool {
+        self.reclaimed
+    }
+
+    /// Nothing joins any more. Whatever joined before is found by [`super::Pool::free_scope`].
+    pub fn close(&self) {
+        lock(&self.state).closed = true;
+    }
+
+    /// Bytes asked for of what is in it.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Relaxed)
+    }
+
+    /// The most that was.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Relaxed)
+    }
+
+    /// Counts of what is in no pool's lists (see [`super::Pool::scope_counts`]): dedicated allocations, and lists that are gone.
+    pub fn past(&self) -> ScopeCounts {
+        let st = lock(&self.state);
+        let mut counts = st.past;
+        counts.add(ScopeCounts { joined: st.dedicated_joined, left: st.dedicated_left });
+        counts
+    }
+
+    #[inline]
+    pub(super) fn grow(&self, bytes: u64) {
+        let live = self.live_bytes.fetch_add(bytes, Relaxed) + bytes;
+        // Mostly false: the peak is far behind.
+        if live > self.peak_bytes.load(Relaxed) {
+            self.peak_bytes.fetch_max(live, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn shrink(&self, bytes: u64) {
+        self.live_bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Notes that a heap begins a list of its allocations of this scope. `false` when the scope is closed.
+    pub(super) fn add_heap(&self, pool: u64, heap: u32) -> bool {
+        let mut st = lock(&self.state);
+        if !st.closed {
+            st.heaps.push((pool, heap));
+        }
+        !st.closed
+    }
+
+    /// A list that [`Self::add_heap`] noted is gone; what it had counted stays known.
+    pub(super) fn remove_heap(&self, pool: u64, heap: u32, counts: ScopeCounts) {
+        let mut st = lock(&self.state);
+        st.heaps.retain(|&h| h != (pool, heap));
+        st.past.add(counts);
+    }
+
+    /// A dedicated allocation joins. `false` when the scope is closed.
+    pub(super) fn add_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) -> bool {
+        let mut st = lock(&self.state);
+        if st.closed {
+            return false;
+        }
+        st.dedicated.push((pool, addr, id));
+        st.dedicated_joined += 1;
+        drop(st);
+        self.grow(bytes);
+        true
+    }
+
+    /// A dedicated allocation leaves.
+    pub(super) fn remove_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) {
+        let mut st = lock(&self.state);
+        st.dedicated.retain(|&d| d != (pool, addr, id));
+        st.dedicated_left += 1;
+        drop(st);
+        self.shrink(bytes);
+    }
+
+    /// What of it is in one pool.
+    pub(super) fn parts(&self, pool: u64) -> Parts {
+        let st = lock(&self.state);
+        Parts {
+            heaps: st.heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect(),
+            dedicated: st.dedicated.iter().filter(|d| d.0 == pool).map(|d| (d.1, d.2)).collect(),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is done to a scope as a whole: freeing it, keeping some of it, taking it out of use.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::free::Found;
+use super::heap::Heap;
+use super::scope::{Scope, ScopeCounts};
+use super::{lock, AllocInfo, Pool};
+use crate::base::{Error, Result, Status, StreamHandle};
+use std::sync::Arc;
+
+/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of microseconds.
+const AT_A_TIME: usize = 1024;
+
+/// What has been freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Allocations.
+    pub count: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+}
+
+/// What became of a pointer that was to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It was in the scope and is now in the other: id and bytes asked for.
+    Moved(u64, u64),
+    /// It is live and not in the scope: its id.
+    Foreign(u64),
+    /// It is in no live allocation of this pool.
+    Unknown,
+}
+
+impl Pool {
+    /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream it was allocated on.
+    /// Allocations that others free meanwhile are freed once, by whoever is first. It cannot fail half-way: what is left
+    /// undone is only what a later call makes up for.
+    pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
+        let mut all = Reclaimed::default();
+        let parts = scope.parts(self.number);
+        for heap in parts.heaps.iter().filter_map(|&n| self.heap(n)) {
+            while self.free_some(heap, scope, &mut all) {}
+        }
+        for (addr, id) in parts.dedicated {
+            let bytes = self.dedicated_info(addr).map_or(0, |i| i.requested);
+            if let Ok(true) = self.free_dedicated(addr, None, Some(id)) {
+                all.count += 1;
+                all.bytes += bytes;
+            }
+        }
+        all
+    }
+
+    /// Frees some of a scope's allocations in one heap. Returns whether there may be more.
+    fn free_some(&self, heap: &Heap, scope: &Scope, all: &mut Reclaimed) -> bool {
+        let mut st = heap.lock_quick();
+        self.bring_up_to_date(&mut st);
+        let mut users: Vec<u32> = Vec::new();
+        let (mut more, mut size) = (true, 0);
+        for _ in 0..AT_A_TIME {
+            let Some((_, place)) = st.members.last_of(scope) else {
+                if let Some(counts) = st.members.drop_list(scope) {
+                    scope.remove_heap(self.number, heap.number, counts);
+                }
+                more = false;
+                break;
+            };
+            all.count += 1;
+            all.bytes += st.requested_at(place);
+            let addr = st.addr_at(place);
+            let freed = self.give_up(heap, &mut st, addr, place, None);
+            size += freed.size;
+            freed.users.into_iter().for_each(|u| {
+                if !users.contains(&u) {
+                    users.push(u)
+                }
+            });
+        }
+        if st.live_bytes == 0 && st.moves > 0 {
+            self.emptied(heap, &mut st);
+        }
+        heap.publish(&st);
+        drop(st);
+        for user in users {
+            // Missed markers are made up for by the context's.
+            let _ = self.mark_user(user);
+        }
+        if self.options.trim_threshold > 0 {
+            self.trim_above_threshold(heap, size, None);
+        }
+        more
+    }
+
+    /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when that is `None`. With
+    /// `from`, only if it is in that one.
+    pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
+        // What contains the pointer may be freed and the address handed out anew until the lock is held.
+        for _ in 0..64 {
+            let Ok(info) = self.info_containing(ptr) else { return Kept::Unknown };
+            let id = info.id;
+            match self.look(info.base) {
+                Ok(Found::Pooled { heap, mut st, place }) if st.id_at(place) == id => {
+                    let now = st.scope_at(place);
+                    if now.as_ref().is_some_and(|s| s.is_of_reclaimed()) {
+                        return Kept::Unknown;
+                    }
+                    if from.is_some_and(|from| !now.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
+                        return Kept::Foreign(id);
+                    }
+                    let bytes = st.requested_at(place);
+                    st.leave(place);
+                    st.join(to, place, self.number);
+                    heap.publish(&st);
+                    return Kept::Moved(id, bytes);
+                }
+                Ok(Found::Dedicated) => {
+                    let mut core = lock(&*self.core);
+                    let Some(d) = core.dedicated.get_mut(&info.base).filter(|d| d.info.id == id) else { continue };
+                    if from.is_some_and(|from| !d.scope.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
+                        return Kept::Foreign(id);
+                    }
+                    if let Some(old) = d.scope.take() {
+                        old.remove_dedicated(self.number, info.base, id, info.requested);
+                    }
+                    d.scope = self.join_dedicated(to, info.base, id, info.requested);
+                    return Kept::Moved(id, info.requested);
+                }
+                _ => {}
+            }
+        }
+        Kept::Unknown
+    }
+
+    /// Moves everything of a closed scope that is in pooled memory into another one, and says what that was, newest
+    /// first. Dedicated allocations stay.
+    pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>) -> Vec<AllocInfo> {
+        let mut moved = Vec::new();
+        for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
+            let mut st = heap.lock_quick();
+            while let Some((_, place)) = st.members.last_of(scope) {
+                moved.push(self.info_at(heap, &st, place));
+                st.leave(place);
+                st.join(Some(to), place, self.number);
+            }
+            if let Some(counts) = st.members.drop_list(scope) {
+                scope.remove_heap(self.number, heap.number, counts);
+            }
+        }
+        moved
+    }
+
+    /// Frees what [`Self::move_scope`] took out of use, for good.
+    pub fn free_reclaimed(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<()> {
+        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        match self.look(ptr) {
+            Ok(found) => self.free_found(ptr, found, lane, stream, Some(id)).map(|_| ()),
+            Err(_) => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is not in use any more"))),
+        }
+    }
+
+    /// The scope of the live allocation that contains `ptr`.
+    pub fn scope_containing(&self, ptr: u64) -> Result<Option<Arc<Scope>>> {
+        let info = self.info_containing(ptr)?;
+        Ok(match self.look(info.base) {
+            Ok(Found::Pooled { st, place, .. }) => st.scope_at(place),
+            Ok(Found::Dedicated) => self.dedicated_scope(info.base),
+            Err(_) => None,
+        })
+    }
+
+    /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope itself knows.
+    pub fn scope_counts(&self, scope: &Scope) -> ScopeCounts {
+        let mut counts = ScopeCounts::default();
+        for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
+            counts.add(heap.lock_quick().members.counts(scope));
+        }
+        counts
+    }
+}

@@ -318,7 +318,7 @@ pub extern "C" fn gpumem_validate() -> gpumem_status {
     guard(|| Context::global()?.validate())
 }
 
-pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request> {
+pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request<'static>> {
     let unknown = o.flags & !(AllocFlags::ALL.0 | GPUMEM_MALLOC_ON_DEVICE);
     if unknown != 0 {
         return Err(Error::invalid(format!("gpumem_malloc_options.flags has unknown bits {unknown:#x}")));
@@ -337,6 +337,7 @@ pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Reques
         )));
     }
     Ok(Request {
+        arena: None,
         size: o.bytes as u64,
         align: o.alignment as u64,
         device: on_device.then(|| device_id(ctx, o.device)).transpose()?,

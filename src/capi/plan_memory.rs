@@ -108,7 +108,7 @@ pub unsafe extern "C" fn gpumem_plan_pointer(
 }
 
 /// What an arena asks of memory: its size, and the largest alignment of a buffer in it.
-fn needs(plan: gpumem_plan, arena: u32) -> Result<Request> {
+fn needs(plan: gpumem_plan, arena: u32) -> Result<Request<'static>> {
     let solved = with(plan, |state| state.laid_out().cloned())?;
     let size = solved.arena(arena)?.size;
     let align = solved.lowered.alignment_in(&solved.layout, arena);

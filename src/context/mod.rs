@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+mod arenas;
 pub mod backend;
 pub mod config;
 pub mod environment;
@@ -13,11 +14,12 @@ mod models;
 mod native;
 mod trimmer;
 
+use crate::arena::{Arena, Registry};
 use crate::base::sync::{lock, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
-use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats};
+use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats, Scope};
 pub use config::Config;
 use config::{Limit, Reuse, StreamCheck};
 use native::Native;
@@ -28,7 +30,7 @@ use trimmer::Trimmer;
 
 /// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy stream, no flags.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Request {
+pub struct Request<'a> {
     /// Bytes; 0 gives a unique pointer that must be freed.
     pub size: u64,
     /// Alignment in bytes, a power of two; 0 means 256.
@@ -41,6 +43,8 @@ pub struct Request {
     pub flags: AllocFlags,
     /// A number of the caller's, shown in dumps.
     pub tag: u64,
+    /// The arena it belongs to; `None` means the calling thread's current one, if it has one.
+    pub arena: Option<&'a Arc<Arena>>,
 }
 
 /// The library's state in one process (or one test).
@@ -51,6 +55,7 @@ pub struct Context {
     pools: Pools,
     /// Held while a pool is being made, so that none is made twice.
     making: Mutex<()>,
+    arenas: Registry,
     native: Native,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
@@ -71,6 +76,7 @@ impl Context {
             config,
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
+            arenas: Registry::default(),
             native: Native::default(),
             trimmer: OnceLock::new(),
         })
@@ -204,17 +210,29 @@ impl Context {
     /// that count nanoseconds and then turn to [`Self::malloc`].
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        match self.arenas.in_use() {
+            false => self.malloc_hit_of(size, stream, None),
+            true => self.malloc_hit_in_arena(size, stream),
+        }
+    }
+
+    #[inline(always)]
+    fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let stream = stream.canonical();
         if !self.config.pool {
             return None;
         }
+        let hit = |pool: &Pool| match scope {
+            None => pool.malloc_hit(size, stream),
+            Some(scope) => pool.malloc_hit_in(size, stream, scope),
+        };
         if let [only] = &*self.pools {
-            return only.get()?.malloc_hit(size, stream);
+            return hit(only.get()?);
         }
         // Default streams exist on every device; a created one is known to the pool of its own.
         match stream {
             StreamHandle::LEGACY | StreamHandle::PER_THREAD => None,
-            s => self.pools().find_map(|p| p.malloc_hit(size, s)),
+            _ => self.pools().find_map(hit),
         }
     }
 
@@ -230,11 +248,11 @@ impl Context {
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.
     #[inline]
     pub fn malloc(&self, req: &Request) -> Result<u64> {
-        if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 {
+        if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 && req.arena.is_none() {
             let hit = match req.device {
                 None => self.malloc_hit(req.size, req.stream),
                 // A created stream of another device is unknown to this one's pool, so it is no hit.
-                Some(dev) if self.config.pool => {
+                Some(dev) if self.config.pool && !self.arenas.in_use() => {
                     let pool = self.pools.get(dev.0 as usize).and_then(OnceLock::get);
                     pool.and_then(|p| p.malloc_hit(req.size, req.stream.canonical()))
                 }
@@ -249,13 +267,20 @@ impl Context {
 
     /// As [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &Request) -> Result<u64> {
+        match self.arenas.in_use() || req.arena.is_some() {
+            false => self.malloc_search_of(req, None),
+            true => self.malloc_search_in_arena(req),
+        }
+    }
+
+    fn malloc_search_of(&self, req: &Request, scope: Option<&Arc<Scope>>) -> Result<u64> {
         let stream = req.stream.canonical();
         let device = self.device_of(req.device, stream)?;
         if !self.config.pool {
             return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
         }
         let Request { size, align, flags, tag, .. } = *req;
-        self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope: None })
+        self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope })
     }
 
     /// Frees in the order of the stream it was allocated on. Null is allowed and does nothing.

@@ -96,6 +96,11 @@ impl Scope {
         lock(&self.state).closed = true;
     }
 
+    /// Whether [`Self::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        lock(&self.state).closed
+    }
+
     /// Bytes asked for of what is in it.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Relaxed)

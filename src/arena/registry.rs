@@ -1,0 +1,436 @@
+//! Entering, exiting, attaching, keeping: what arenas do, over the pools' scopes.
+//!
+//! One mutex guards the tree of open arenas and who is attached to what. Allocating and freeing never take it: a thread
+//! finds its current arena in its own list, and looks there only while any thread is attached to one. No allocation is
+//! touched under it either: an arena is closed under the mutex, and what is in it freed afterwards, by the one thread that
+//! closed it.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::thread;
+use crate::base::sync::{lock, Mutex};
+use crate::base::{Error, Result, Status};
+use crate::pool::{Kept, Pool, Scope};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One arena, open or not.
+#[derive(Debug)]
+pub struct Arena {
+    shared: Arc<Shared>,
+    /// Never that of another arena.
+    id: u64,
+    name: String,
+    /// How many arenas are around it: 0 for an outermost one.
+    depth: u32,
+    parent: Option<Arc<Arena>>,
+    scope: Arc<Scope>,
+    opened: Instant,
+}
+
+/// What an exit did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExitReport {
+    /// Allocations freed.
+    pub freed: u64,
+    /// Bytes that had been asked for of these.
+    pub freed_bytes: u64,
+    /// Allocations kept.
+    pub kept: u64,
+    /// Bytes asked for of these.
+    pub kept_bytes: u64,
+    /// Entries of the keep list that are in no live allocation.
+    pub unknown: u64,
+    /// Entries that name an allocation again.
+    pub duplicate: u64,
+    /// Entries that name an allocation of another arena or of none: it stays where it is.
+    pub foreign: u64,
+    /// The arena's depth.
+    pub depth: u32,
+}
+
+/// What has happened in an arena so far. Bytes are as asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaStats {
+    /// Allocations that are in it now.
+    pub live: u64,
+    /// Bytes of these.
+    pub live_bytes: u64,
+    /// The most `live_bytes` was.
+    pub peak_bytes: u64,
+    /// Allocations that came into it, made there or kept by an arena inside.
+    pub joined: u64,
+    /// Allocations that left it before its exit: freed, promoted or escaped.
+    pub left: u64,
+    /// How many of those were promoted or escaped.
+    pub promoted: u64,
+    /// How many arenas are around it.
+    pub depth: u32,
+    /// Threads attached to it.
+    pub threads: u32,
+    /// How long it has been open.
+    pub open_for: Duration,
+}
+
+/// Where arenas stand to each other. Under the registry's mutex.
+#[derive(Debug)]
+struct Links {
+    arena: Arc<Arena>,
+    /// Threads attached.
+    threads: u32,
+    /// Open arenas right inside.
+    inside: u32,
+    promoted: u64,
+}
+
+/// What the arenas of one registry share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// How often a thread is attached to an arena, over all of them.
+    attached: AtomicUsize,
+    /// Open arenas by id.
+    open: Mutex<BTreeMap<u64, Links>>,
+    last_id: std::sync::atomic::AtomicU64,
+}
+
+/// A process's arenas.
+#[derive(Debug, Default)]
+pub struct Registry {
+    shared: Arc<Shared>,
+}
+
+/// The pools whose memory arenas may hold.
+pub trait Pools {
+    /// Each of them.
+    fn each(&self, f: &mut dyn FnMut(&Pool));
+}
+
+impl Arena {
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    #[inline]
+    pub(super) fn is_of(&self, shared: &Shared) -> bool {
+        std::ptr::eq(&*self.shared, shared)
+    }
+
+    /// A number that no other arena of the process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The name it was entered with; may be empty.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many arenas are around it.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// What the pools know it by.
+    #[inline]
+    pub fn scope(&self) -> &Arc<Scope> {
+        &self.scope
+    }
+
+    /// How texts call it.
+    fn text(&self) -> String {
+        match self.name.as_str() {
+            "" => format!("arena {} (depth {})", self.id, self.depth),
+            name => format!("arena {} {name:?} (depth {})", self.id, self.depth),
+        }
+    }
+}
+
+impl Shared {
+    /// A thread that was attached to an arena has ended.
+    pub(super) fn thread_gone(&self, arena: &Arena) {
+        if let Some(links) = lock(&self.open).get_mut(&arena.id) {
+            links.threads -= 1;
+        }
+        self.attached.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Registry {
+    /// Whether any thread is attached to an arena. With no such thread, an allocation need not look for one.
+    #[inline]
+    pub fn in_use(&self) -> bool {
+        self.shared.attached.load(Relaxed) != 0
+    }
+
+    /// Calls `f` with the scope of the calling thread's current arena. `f` must neither enter nor leave arenas.
+    #[inline]
+    pub fn with_scope<R>(&self, f: impl Fn(Option<&Arc<Scope>>) -> R) -> R {
+        thread::with_current(&self.shared, |arena| f(arena.map(|a| &a.scope)))
+    }
+
+    /// The calling thread's current arena.
+    pub fn current(&self) -> Option<Arc<Arena>> {
+        thread::current(&self.shared)
+    }
+
+    /// How many arenas are open.
+    pub fn open_count(&self) -> usize {
+        lock(&self.shared.open).len()
+    }
+
+    /// Opens an arena inside the thread's current one and makes it the current one.
+    pub fn enter(&self, name: &str) -> Result<Arc<Arena>> {
+        let parent = self.current();
+        let arena = Arc::new(Arena {
+            shared: self.shared.clone(),
+            id: self.shared.last_id.fetch_add(1, Relaxed) + 1,
+            name: name.to_string(),
+            depth: parent.as_ref().map_or(0, |p| p.depth + 1),
+            scope: Scope::new(parent.as_ref().map(|p| p.scope.clone())),
+            parent,
+            opened: Instant::now(),
+        });
+        let mut open = lock(&self.shared.open);
+        if let Some(links) = arena.parent.as_ref().and_then(|p| open.get_mut(&p.id)) {
+            links.inside += 1;
+        }
+        open.insert(arena.id, Links { arena: arena.clone(), threads: 0, inside: 0, promoted: 0 });
+        drop(open);
+        if let Err(e) = self.attach(&arena) {
+            // Nobody else has heard of it.
+            self.close(&arena);
+            return Err(e);
+        }
+        Ok(arena)
+    }
+
+    /// Makes an open arena the thread's current one, inside whichever was.
+    pub fn attach(&self, arena: &Arc<Arena>) -> Result<()> {
+        if thread::has(arena) {
+            return Err(Error::invalid(format!(
+                "this thread is attached to {} already; detach it first",
+                arena.text()
+            )));
+        }
+        let mut open = lock(&self.shared.open);
+        let links = open.get_mut(&arena.id).ok_or_else(|| exited(arena))?;
+        if !thread::push(arena.clone()) {
+            return Err(Error::invalid("this thread is ending and can be attached to no arena"));
+        }
+        links.threads += 1;
+        self.shared.attached.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Takes the thread's current arena, which must be this one, back; the one before it is current again. The arena stays
+    /// open.
+    pub fn detach(&self, arena: &Arena) -> Result<()> {
+        self.must_be_current(arena, "detach")?;
+        self.let_go(arena);
+        Ok(())
+    }
+
+    fn let_go(&self, arena: &Arena) {
+        if thread::remove(arena) {
+            self.shared.thread_gone(arena);
+        }
+    }
+
+    fn must_be_current(&self, arena: &Arena, verb: &str) -> Result<()> {
+        match self.current() {
+            Some(now) if std::ptr::eq(&*now, arena) => return Ok(()),
+            _ if !lock(&self.shared.open).contains_key(&arena.id) => return Err(exited(arena)),
+            Some(now) if thread::has(arena) => Err(Error::invalid(format!(
+                "{verb}: {} is not this thread's innermost arena, {} is; leave that first",
+                arena.text(),
+                now.text()
+            ))),
+            _ => Err(Error::invalid(format!(
+                "{verb}: this thread is not attached to {}; do it on the thread that is, or attach this one",
+                arena.text()
+            ))),
+        }
+    }
+
+    /// Ends an arena: what the keep list names (any address in an allocation; 0 is passed over) moves to the arena around
+    /// it, or becomes ordinary; everything else in it is freed. The arena must be the thread's current one, with no other
+    /// thread attached to it and no open arena inside. After an error nothing has changed.
+    pub fn exit(&self, arena: &Arc<Arena>, keep: &[u64], pools: &dyn Pools) -> Result<ExitReport> {
+        self.must_be_current(arena, "arena_exit")?;
+        {
+            let mut open = lock(&self.shared.open);
+            let links = open.get(&arena.id).ok_or_else(|| exited(arena))?;
+            if links.threads > 1 {
+                return Err(Error::invalid(format!(
+                    "arena_exit: {} more threads are attached to {}; they must detach first",
+                    links.threads - 1,
+                    arena.text()
+                )));
+            }
+            if links.inside > 0 {
+                return Err(Error::invalid(format!(
+                    "arena_exit: {} arenas are open inside {}; exit or abort them first",
+                    links.inside,
+                    arena.text()
+                )));
+            }
+            open.remove(&arena.id);
+        }
+        self.let_go(arena);
+        let report = empty(arena, keep, pools);
+        self.leave_parent(arena);
+        Ok(report)
+    }
+
+    /// Ends an arena and every open one inside it, keeping nothing. No other thread may be attached to any of them; the
+    /// calling one need not be. After an error nothing has changed.
+    pub fn abort(&self, arena: &Arc<Arena>, pools: &dyn Pools) -> Result<ExitReport> {
+        let mut all;
+        {
+            let mut open = lock(&self.shared.open);
+            if !open.contains_key(&arena.id) {
+                return Err(exited(arena));
+            }
+            // Ids grow inwards, so those inside come first when they go in falling order.
+            all = open.range(arena.id..).map(|(_, l)| l.arena.clone()).filter(|a| a.is_in(arena)).collect::<Vec<_>>();
+            all.reverse();
+            for a in &all {
+                let others = open.get(&a.id).map_or(0, |l| l.threads) - u32::from(thread::has(a));
+                if others > 0 {
+                    return Err(Error::invalid(format!(
+                        "arena_abort: {others} other threads are attached to {}; they must detach first",
+                        a.text()
+                    )));
+                }
+            }
+            all.iter().for_each(|a| drop(open.remove(&a.id)));
+        }
+        let mut report = ExitReport { depth: arena.depth, ..ExitReport::default() };
+        for a in &all {
+            self.let_go(a);
+            let one = empty(a, &[], pools);
+            report.freed += one.freed;
+            report.freed_bytes += one.freed_bytes;
+        }
+        self.leave_parent(arena);
+        Ok(report)
+    }
+
+    /// Takes an arena that was just opened and never used off the list.
+    fn close(&self, arena: &Arena) {
+        lock(&self.shared.open).remove(&arena.id);
+        self.leave_parent(arena);
+    }
+
+    fn leave_parent(&self, arena: &Arena) {
+        let mut open = lock(&self.shared.open);
+        if let Some(links) = arena.parent.as_ref().and_then(|p| open.get_mut(&p.id)) {
+            links.inside -= 1;
+        }
+    }
+
+    /// Moves the allocation that contains `ptr` out of its arena into the one around that, or out of all arenas when
+    /// there is none, or with `escape`.
+    pub fn promote(&self, ptr: u64, escape: bool, pool: &Pool) -> Result<()> {
+        // The arena may change, or be gone, until the move.
+        for _ in 0..64 {
+            let Some(scope) = pool.scope_containing(ptr)? else {
+                return match escape {
+                    true => Ok(()),
+                    false => Err(Error::invalid(format!("promote: {ptr:#x} is in no arena"))),
+                };
+            };
+            let to = scope.parent().filter(|_| !escape);
+            match pool.keep(ptr, Some(&scope), to) {
+                Kept::Moved(..) => {
+                    let mut open = lock(&self.shared.open);
+                    if let Some(l) = open.values_mut().find(|l| Arc::ptr_eq(&l.arena.scope, &scope)) {
+                        l.promoted += 1;
+                    }
+                    return Ok(());
+                }
+                Kept::Foreign(_) => {}
+                Kept::Unknown => break,
+            }
+        }
+        Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation")))
+    }
+
+    /// The open arena that a scope is of.
+    pub fn arena_of(&self, scope: &Arc<Scope>) -> Option<Arc<Arena>> {
+        let open = lock(&self.shared.open);
+        let found = open.values().find(|l| Arc::ptr_eq(&l.arena.scope, scope));
+        found.map(|l| l.arena.clone())
+    }
+
+    /// What has happened in an open arena so far.
+    pub fn stats(&self, arena: &Arena, pools: &dyn Pools) -> Result<ArenaStats> {
+        let (threads, promoted) = {
+            let open = lock(&self.shared.open);
+            let links = open.get(&arena.id).ok_or_else(|| exited(arena))?;
+            (links.threads, links.promoted)
+        };
+        let mut counts = arena.scope.past();
+        pools.each(&mut |pool| {
+            let more = pool.scope_counts(&arena.scope);
+            counts.joined += more.joined;
+            counts.left += more.left;
+        });
+        Ok(ArenaStats {
+            // Counted heap by heap, so the two may be of different moments.
+            live: counts.joined.saturating_sub(counts.left),
+            live_bytes: arena.scope.live_bytes(),
+            peak_bytes: arena.scope.peak_bytes(),
+            joined: counts.joined,
+            left: counts.left,
+            promoted,
+            depth: arena.depth,
+            threads,
+            open_for: arena.opened.elapsed(),
+        })
+    }
+}
+
+impl Arena {
+    fn is_in(&self, other: &Arena) -> bool {
+        std::iter::successors(Some(self), |a| a.parent.as_deref()).any(|a| std::ptr::eq(a, other))
+    }
+}
+
+fn exited(arena: &Arena) -> Error {
+    Error::invalid(format!("{} has been exited already", arena.text()))
+}
+
+/// Frees what is in an arena that nobody can use any more, but for what is kept.
+fn empty(arena: &Arena, keep: &[u64], pools: &dyn Pools) -> ExitReport {
+    let mut report = ExitReport { depth: arena.depth, ..ExitReport::default() };
+    arena.scope.close();
+    let to = arena.parent.as_ref().map(|p| &p.scope);
+    let mut kept = HashSet::new();
+    for &ptr in keep.iter().filter(|&&p| p != 0) {
+        let mut found = Kept::Unknown;
+        pools.each(&mut |pool| {
+            if pool.owns(ptr) {
+                found = pool.keep(ptr, Some(&arena.scope), to);
+            }
+        });
+        match found {
+            Kept::Moved(id, bytes) => {
+                kept.insert(id);
+                report.kept += 1;
+                report.kept_bytes += bytes;
+            }
+            Kept::Foreign(id) if kept.contains(&id) => report.duplicate += 1,
+            Kept::Foreign(_) => report.foreign += 1,
+            Kept::Unknown => report.unknown += 1,
+        }
+    }
+    pools.each(&mut |pool| {
+        let freed = pool.free_scope(&arena.scope);
+        report.freed += freed.count;
+        report.freed_bytes += freed.bytes;
+    });
+    report
+}

@@ -1,0 +1,118 @@
+//! Arenas over the process's pools.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::{Context, Request};
+use crate::arena::registry::Pools;
+use crate::arena::{Arena, ArenaStats, ExitReport};
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::{Pool, Scope};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+impl Pools for Context {
+    fn each(&self, f: &mut dyn FnMut(&Pool)) {
+        self.pools().for_each(f);
+    }
+}
+
+impl Context {
+    /// Opens an arena inside the calling thread's current one, and makes it the current one.
+    pub fn arena_enter(&self, name: &str) -> Result<Arc<Arena>> {
+        if !self.config.pool {
+            return Err(Error::new(Status::Unsupported, "arenas need the pool; GPUMEM_POOL is off"));
+        }
+        self.arenas.enter(name)
+    }
+
+    /// Frees all that was allocated in an arena but what `keep` names; see [`crate::arena::Registry::exit`].
+    pub fn arena_exit(&self, arena: &Arc<Arena>, keep: &[u64]) -> Result<ExitReport> {
+        self.arenas.exit(arena, keep, self)
+    }
+
+    /// Frees all that was allocated in an arena and in those open inside it.
+    pub fn arena_abort(&self, arena: &Arc<Arena>) -> Result<ExitReport> {
+        self.arenas.abort(arena, self)
+    }
+
+    /// Makes an open arena the calling thread's current one.
+    pub fn arena_attach(&self, arena: &Arc<Arena>) -> Result<()> {
+        self.arenas.attach(arena)
+    }
+
+    /// Gives the calling thread the arena back that was current before this one.
+    pub fn arena_detach(&self, arena: &Arena) -> Result<()> {
+        self.arenas.detach(arena)
+    }
+
+    /// The calling thread's current arena.
+    pub fn arena_current(&self) -> Option<Arc<Arena>> {
+        self.arenas.current()
+    }
+
+    /// The open arena that the live allocation containing `ptr` is in.
+    pub fn arena_of(&self, ptr: u64) -> Result<Option<Arc<Arena>>> {
+        let scope = self.owner(ptr, "arena_of")?.scope_containing(ptr)?;
+        Ok(scope.and_then(|s| self.arenas.arena_of(&s)))
+    }
+
+    /// Moves the allocation that contains `ptr` one arena further out.
+    pub fn arena_promote(&self, ptr: u64) -> Result<()> {
+        self.arenas.promote(ptr, false, self.owner(ptr, "promote")?)
+    }
+
+    /// Moves the allocation that contains `ptr` out of all arenas.
+    pub fn arena_escape(&self, ptr: u64) -> Result<()> {
+        self.arenas.promote(ptr, true, self.owner(ptr, "escape")?)
+    }
+
+    /// What has happened in an open arena so far.
+    pub fn arena_stats(&self, arena: &Arena) -> Result<ArenaStats> {
+        self.arenas.stats(arena, self)
+    }
+
+    /// How many arenas are open in the process.
+    pub fn arena_count(&self) -> usize {
+        self.arenas.open_count()
+    }
+
+    /// Frees `ptr` if the allocation with this id lives there; whether it did. See [`Pool::free_id`].
+    pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
+        if !self.config.pool {
+            return match self.native.info_containing(ptr) {
+                Ok(i) if i.base == ptr && i.id == id => self.free_anyhow(ptr, stream).map(|()| true),
+                _ => Ok(false),
+            };
+        }
+        let pool = self.owner(ptr, "free_id")?;
+        let stream = stream.map(|s| self.stream_for(pool, s)).transpose()?;
+        match pool.free_id(ptr, id, stream) {
+            // The process is ending and the driver is gone; so is the memory.
+            Err(e) if e.status == Status::ShuttingDown => Ok(true),
+            other => other,
+        }
+    }
+
+    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one.
+    #[inline(never)]
+    pub(super) fn malloc_hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        self.arenas.with_scope(|scope| self.malloc_hit_of(size, stream, scope))
+    }
+
+    /// [`Context::malloc_search`] while a thread is attached to an arena, or for a request that names one.
+    pub(super) fn malloc_search_in_arena(&self, req: &Request) -> Result<u64> {
+        let arena = match req.arena {
+            Some(arena) => Some(arena.clone()),
+            None => self.arenas.current(),
+        };
+        let scope: Option<&Arc<Scope>> = arena.as_ref().map(|a| a.scope());
+        let ptr = self.malloc_search_of(req, scope)?;
+        // A thread's own arena cannot be exited meanwhile; one that is named can, and then owns nothing any more.
+        if let Some(arena) = req.arena.filter(|a| a.scope().is_closed()) {
+            let freed = self.info(ptr).map(|i| self.free_id(ptr, i.id, Some(req.stream)));
+            drop(freed);
+            return Err(Error::invalid(format!("arena {} has been exited already", arena.id())));
+        }
+        Ok(ptr)
+    }
+}

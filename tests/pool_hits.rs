@@ -25,7 +25,7 @@ fn context(devices: u32, stream_check: StreamCheck) -> (Arc<HostDriver>, Context
     (host, ctx)
 }
 
-fn request(size: u64, stream: StreamHandle) -> Request {
+fn request(size: u64, stream: StreamHandle) -> Request<'static> {
     Request { size, stream, ..Request::default() }
 }
 

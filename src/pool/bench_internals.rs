@@ -125,7 +125,7 @@ fn slab(bytes: u64) -> Part {
     let slab = slabs.add(class, slab_size(class).next_multiple_of(SLOT) * 16, 1);
     slabs.alloc(class, bytes, 1);
     part(format!("slab/alloc+free, {bytes} B"), move || {
-        let at = slabs.alloc(class, black_box(bytes), 2).unwrap_or(0);
+        let at = slabs.alloc(class, black_box(bytes), 2).map_or(0, |t| t.addr);
         if let Some(n) = slabs.try_get(slab).and_then(|s| s.object_at(at)) {
             slabs.free(slab, n);
         }

@@ -80,7 +80,7 @@ pub fn run_live(b: &mut Bench) -> Result<()> {
 }
 
 /// Pairs of one size: a loop for the mean, then single calls for the rest.
-fn pairs(b: &Bench, workload: &str, case: String, bytes: u64) -> Result<Measurement> {
+pub(super) fn pairs(b: &Bench, workload: &str, case: String, bytes: u64) -> Result<Measurement> {
     let stream = b.target.stream();
     (0..WARM_UP).try_for_each(|_| pair(bytes, stream))?;
     let wanted = b.ops_or(LOOP_PAIRS);

@@ -3,6 +3,7 @@
 //! Each workload runs in a process of its own, on a fresh pool, so that none profits or suffers from what another left.
 //! The workloads are those of `bench/peers`, drawn from the same random numbers, so figures of both can be compared.
 
+mod arena;
 mod checkerboard;
 mod cold;
 mod cross_stream;
@@ -44,7 +45,7 @@ pub struct Args {
     /// Passes over each trace of `replay`.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, cold; or replay followed by
+    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, arena, cold; or replay followed by
     /// the files to replay, as the last. Without any: all but replay.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
@@ -63,6 +64,7 @@ enum Workload {
     CrossStream,
     Growing,
     Checkerboard,
+    Arena,
     Replay,
 }
 
@@ -78,6 +80,7 @@ impl Workload {
             Workload::CrossStream => "cross_stream",
             Workload::Growing => "growing",
             Workload::Checkerboard => "checkerboard",
+            Workload::Arena => "arena",
             Workload::Replay => "replay",
         }
     }
@@ -193,6 +196,7 @@ fn here(
         Workload::CrossStream => cross_stream::run(&mut bench),
         Workload::Growing => growing::run(&mut bench),
         Workload::Checkerboard => checkerboard::run(&mut bench),
+        Workload::Arena => arena::run(&mut bench),
         Workload::Replay => traces::run(&mut bench)?,
     };
     bench.bar.finish_and_clear();

@@ -163,7 +163,7 @@ impl Members {
         let vacant = self.vacant;
         let Some(m) = self.all.get_mut(member as usize) else { return };
         let (list, prev, next) = (m.list, m.prev, m.next);
-        *m = Member { holder: NONE, object: NONE, list: NONE, prev: NO_MEMBER, next: vacant };
+        *m = Member { next: vacant, ..Member::VACANT };
         self.vacant = member;
         if let Some(n) = self.all.get_mut(next as usize).filter(|_| next != NO_MEMBER) {
             n.prev = prev;
@@ -191,6 +191,28 @@ impl Members {
         let head = self.lists.get(self.list_of(scope)?)?.as_ref()?.head;
         let m = self.all.get(head as usize).filter(|_| head != NO_MEMBER)?;
         Some((head, m.place()))
+    }
+
+    /// Takes the allocations of a scope that joined last off its list, up to as many as there is room for. Returns how
+    /// many. They still hold the numbers of their records, which are gone, and the scope still counts their bytes.
+    fn pop(&mut self, scope: &Scope, places: &mut [Place]) -> usize {
+        let Some(i) = self.list_of(scope) else { return 0 };
+        let Some(Some(list)) = self.lists.get_mut(i) else { return 0 };
+        let (mut at, mut n) = (list.head, 0);
+        for place in places {
+            let Some(m) = self.all.get_mut(at as usize).filter(|_| at != NO_MEMBER) else { break };
+            *place = m.place();
+            let next = m.next;
+            *m = Member { next: self.vacant, ..Member::VACANT };
+            self.vacant = std::mem::replace(&mut at, next);
+            n += 1;
+        }
+        list.head = at;
+        list.counts.left += n as u64;
+        if let Some(m) = self.all.get_mut(at as usize).filter(|_| at != NO_MEMBER) {
+            m.prev = NO_MEMBER;
+        }
+        n
     }
 
     /// What a scope's list has counted here.
@@ -246,6 +268,8 @@ impl Members {
 }
 
 impl Member {
+    const VACANT: Member = Member { holder: NONE, object: NONE, list: NONE, prev: NO_MEMBER, next: NO_MEMBER };
+
     fn place(&self) -> Place {
         match self.object {
             NONE => Place::Block { region: self.holder },
@@ -255,6 +279,19 @@ impl Member {
 }
 
 impl HeapState {
+    /// Takes up to as many allocations out of a scope as there is room for, those that joined last; the caller frees them
+    /// under the same hold of the lock. Returns how many, and the bytes asked for.
+    pub(super) fn pop_members(&mut self, scope: &Scope, places: &mut [Place]) -> (usize, u64) {
+        let n = self.members.pop(scope, places);
+        let mut bytes = 0;
+        for &mut place in places.iter_mut().take(n) {
+            bytes += self.requested_at(place);
+            self.set_member(place, NO_MEMBER);
+        }
+        scope.shrink(bytes);
+        (n, bytes)
+    }
+
     /// A block or object just handed out joins a scope.
     #[inline]
     pub(super) fn join(&mut self, scope: Option<&Arc<Scope>>, place: Place, pool: u64) {

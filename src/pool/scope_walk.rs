@@ -3,14 +3,17 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::free::Found;
-use super::heap::Heap;
+use super::heap::{Heap, HeapState};
+use super::members::Place;
 use super::scope::{Scope, ScopeCounts};
-use super::{lock, AllocInfo, Pool};
+use super::{lock, slab, AllocInfo, Pool};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::Arc;
 
 /// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of microseconds.
 const AT_A_TIME: usize = 1024;
+/// And so many are looked at before the first of them is freed.
+const TOGETHER: usize = 16;
 
 /// What has been freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,24 +61,33 @@ impl Pool {
         self.bring_up_to_date(&mut st);
         let mut users: Vec<u32> = Vec::new();
         let (mut more, mut size) = (true, 0);
-        for _ in 0..AT_A_TIME {
-            let Some((_, place)) = st.members.last_of(scope) else {
+        let mut places = [Place::Block { region: 0 }; TOGETHER];
+        for _ in 0..AT_A_TIME / TOGETHER {
+            // A pass of its own: what the frees need is fetched from memory all at once, not one after the other.
+            let (n, bytes) = st.pop_members(scope, &mut places);
+            all.count += n as u64;
+            all.bytes += bytes;
+            for &place in places.iter().take(n) {
+                if let Some(bytes) = self.give_up_quickly(&mut st, place) {
+                    size += bytes;
+                    continue;
+                }
+                let addr = st.addr_at(place);
+                let freed = self.give_up(heap, &mut st, addr, place, None);
+                size += freed.size;
+                for user in freed.users {
+                    if !users.contains(&user) {
+                        users.push(user);
+                    }
+                }
+            }
+            if n < TOGETHER {
                 if let Some(counts) = st.members.drop_list(scope) {
                     scope.remove_heap(self.number, heap.number, counts);
                 }
                 more = false;
                 break;
-            };
-            all.count += 1;
-            all.bytes += st.requested_at(place);
-            let addr = st.addr_at(place);
-            let freed = self.give_up(heap, &mut st, addr, place, None);
-            size += freed.size;
-            freed.users.into_iter().for_each(|u| {
-                if !users.contains(&u) {
-                    users.push(u)
-                }
-            });
+            }
         }
         if st.live_bytes == 0 && st.moves > 0 {
             self.emptied(heap, &mut st);
@@ -90,6 +102,32 @@ impl Pool {
             self.trim_above_threshold(heap, size, None);
         }
         more
+    }
+
+    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are: not recorded on other
+    /// streams, and in the heap of a stream that is still the one they were allocated on. Returns the bytes freed.
+    #[inline]
+    fn give_up_quickly(&self, st: &mut HeapState, place: Place) -> Option<u64> {
+        if !st.users.is_empty() {
+            return None;
+        }
+        match place {
+            Place::Object { slab, number } => {
+                let s = st.slabs.try_get(slab).filter(|s| !s.old)?;
+                let size = slab::class_size(s.class as usize);
+                st.take_back_object(slab, number, &[], true, &self.order, &self.index);
+                Some(size)
+            }
+            Place::Block { region } => {
+                let block = st.regions.block(region);
+                if block.lane != st.lane || self.order.identity(st.lane) != block.stream_id {
+                    return None;
+                }
+                let size = st.regions.get(region).size;
+                st.take_back(region, &[self.order.tag(st.lane)], true, &self.index);
+                Some(size)
+            }
+        }
     }
 
     /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when that is `None`. With

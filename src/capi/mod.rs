@@ -11,6 +11,7 @@ pub mod alloc;
 pub mod context;
 pub mod device;
 pub mod error;
+pub mod graph;
 mod guard;
 mod handles;
 pub mod ipc;

@@ -9,13 +9,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 14] = [
+const SECTIONS: [&str; 15] = [
     "error",
     "version",
     "context",
     "device",
     "stream",
     "alloc",
+    "arena",
     "memory",
     "ipc",
     "stats",

@@ -207,6 +207,20 @@ mod tests {
     }
 
     #[test]
+    fn swept_objects_are_gone_and_the_others_stay() {
+        let table = Handles::ended_by(7, "thing", "exited");
+        let handles = [1, 2, 3, 4].map(|n| table.insert(n).unwrap());
+        table.sweep(|n| n % 2 == 0);
+        refused(table.get(handles[1]), "has been exited");
+        refused(table.remove(handles[3]), "has been exited");
+        assert_eq!((*table.get(handles[0]).unwrap(), *table.get(handles[2]).unwrap()), (1, 3));
+        // Their slots are used again, with other handles.
+        let again = [5, 6].map(|n| table.insert(n).unwrap());
+        assert!(again.iter().all(|h| !handles.contains(h)));
+        assert_eq!(table.table.lock().unwrap().slots.len(), 4);
+    }
+
+    #[test]
     fn no_handle_is_given_out_twice() {
         let table = Handles::new(7, "thing");
         let mut seen = BTreeSet::new();

@@ -51,7 +51,10 @@
  * stitch           To meet a request by moving free extents to one range of addresses; nothing is copied.
  * trim             To give free physical memory back to the device.
  * plan             Buffers, or a graph of values and operations, laid out ahead of a run.
- * arena            Of a plan: a run of bytes that its buffers are laid out in, and that becomes one allocation.
+ * arena            Allocations that end together: entered and exited like a block of a program. Of a plan: a run of
+ *                  bytes that its buffers are laid out in, and that becomes one allocation.
+ * keep, promote    To move an allocation out of its arena to the one around it, or out of all when there is none.
+ * escape           To take an allocation out of all arenas.
  * step             Of a plan: a position in the execution order.
  * live             Of a buffer in a plan: at the steps at which it holds something.
  *
@@ -78,6 +81,9 @@ extern "C" {
 
 /* A cudaStream_t or CUstream: the same type, declared without CUDA's headers. */
 typedef struct CUstream_st *gpumem_stream;
+
+/* A handle to an arena: see the section on arenas. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_arena_st *gpumem_arena;
 
 /* The legacy default stream of the current device; CUDA's cudaStreamLegacy means the same. */
 #define GPUMEM_STREAM_LEGACY ((gpumem_stream)0)
@@ -405,6 +411,9 @@ typedef struct gpumem_malloc_options {
     gpumem_stream stream;
     // A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
     uint64_t tag;
+    // The arena it belongs to, which the calling thread need not be attached to; NULL means the thread's current one,
+    // if it has one.
+    gpumem_arena arena;
     // The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
     int32_t device;
     // Must be 0.
@@ -474,7 +483,8 @@ gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 //
 // opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
 // Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
-// flags, a device that does not exist or is not the stream's, or options that are not well formed;
+// flags, a device that does not exist or is not the stream's, an arena that has been exited, or options that are not
+// well formed;
 // GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks.
 gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void **out);
 
@@ -529,6 +539,186 @@ gpumem_status gpumem_pointer_info_get(const void *ptr, struct gpumem_pointer_inf
 //
 // Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold, and what starting can give.
 gpumem_status gpumem_validate(void);
+
+/* ---- Arenas --------------------------------------------------------------------------------------------------------
+ *
+ * An arena holds what is allocated while it is entered, and its exit frees all of that, whoever may still hold a
+ * pointer to it, but for what is to be kept. It is for programs that cannot say when each buffer ends but know when all
+ * of them do: a step of a training loop, a request, a call into a runtime whose garbage collector frees too late.
+ *
+ *   gpumem_arena step;
+ *   gpumem_arena_enter(&step);
+ *   ...                                                (allocate at will, free or not)
+ *   void *keep[] = {weights, loss};
+ *   gpumem_arena_exit(step, keep, 2, NULL);            (all else that was allocated since is free)
+ *
+ * Whose      Each thread has arenas it is attached to; the last one is its current arena, and what the thread allocates
+ *            belongs to that, whichever function does it: gpumem_malloc and its like, gpumem_plan_materialise, the
+ *            adapters for PyTorch. Other threads are not affected. gpumem_malloc_options can name another arena. A
+ *            resized allocation stays where it belongs. What was allocated before an arena was entered is not in it.
+ * Nesting    An arena entered while another is current is inside that one, and must be exited first. What an exit keeps
+ *            moves to the arena around it, and goes with that one unless kept again; out of the outermost arena it
+ *            becomes an ordinary allocation.
+ * Frees      What is in an arena may be freed early, by any thread. Exactly one of all frees and the exit frees an
+ *            allocation; the others find out that it is gone. gpumem_free of what an exit has freed is a double free,
+ *            or worse, takes what lives at the address by then; so finalizers, which may run at any time, call
+ *            gpumem_free_id with the number that gpumem_allocation_id gave while the allocation lived.
+ * Streams    An exit frees each allocation in the order of the stream it was allocated on, as gpumem_free does, and
+ *            waits for nothing. Use on other streams must be ordered before, or announced by gpumem_record_stream.
+ * Threads    gpumem_arena_attach makes an arena current on a second thread, gpumem_arena_detach undoes it; a thread that
+ *            ends is detached. An arena is exited by its one last thread.
+ * Handles    A gpumem_arena is a handle. Exit and abort make it stale, and those of the arenas inside; a stale one is
+ *            GPUMEM_ERROR_INVALID, which each of these functions can give.
+ *
+ * Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED). docs/spec/arenas.md has every
+ * rule.
+ */
+
+// What an exit did. Bytes are as asked for.
+typedef struct gpumem_arena_report {
+    // sizeof(gpumem_arena_report), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // How many arenas were around it.
+    uint32_t depth;
+    // Allocations freed, a count.
+    uint64_t freed;
+    // Bytes of these.
+    uint64_t freed_bytes;
+    // Allocations kept, a count.
+    uint64_t kept;
+    // Bytes of these.
+    uint64_t kept_bytes;
+    // Entries of the keep list that are in no live allocation, a count.
+    uint64_t unknown;
+    // Entries that name an allocation again, a count.
+    uint64_t duplicate;
+    // Entries that name an allocation of another arena or of none, a count. It stays where it is.
+    uint64_t foreign;
+    // How long the arena was open.
+    uint64_t nanoseconds;
+} gpumem_arena_report;
+
+// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it is counted.
+typedef struct gpumem_arena_stats {
+    // sizeof(gpumem_arena_stats), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // How many arenas are around it.
+    uint32_t depth;
+    // Allocations in it now, a count.
+    uint64_t live;
+    // Bytes of these.
+    uint64_t live_bytes;
+    // The most that live_bytes was.
+    uint64_t peak_bytes;
+    // Allocations that came into it, made there or kept from an arena inside, a count.
+    uint64_t joined;
+    // Allocations that left it, freed, promoted or escaped, a count.
+    uint64_t left;
+    // Those of them that were promoted or escaped, a count.
+    uint64_t promoted;
+    // Those of them that were freed, a count: what somebody did without waiting for the exit.
+    uint64_t freed_early;
+    // Threads attached to it, a count.
+    uint64_t threads;
+    // How long it has been open.
+    uint64_t nanoseconds;
+    // A number that no other arena of this process has had or will have; texts of errors have it too.
+    uint64_t id;
+    // Its name, terminated; empty when it has none.
+    char name[64];
+} gpumem_arena_stats;
+
+// Opens an arena inside the calling thread's current one, if it has one, and makes it the current one.
+//
+// out receives the handle; end it with gpumem_arena_exit or gpumem_arena_abort.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, and what starting can
+// give.
+gpumem_status gpumem_arena_enter(gpumem_arena *out);
+
+// As gpumem_arena_enter, with a name for statistics and the texts of errors.
+//
+// name is UTF-8 or NULL, which is no name; it is copied, and cut at 63 bytes.
+// Errors: those of gpumem_arena_enter; GPUMEM_ERROR_INVALID also for a name that is not UTF-8.
+gpumem_status gpumem_arena_enter_named(const char *name, gpumem_arena *out);
+
+// Ends an arena: frees what is in it, but for what is to be kept, which moves to the arena around it, or becomes
+// ordinary where there is none.
+//
+// The arena must be the calling thread's current one, with no other thread attached to it and no open arena inside.
+// keep has keep_len pointers, each to any byte of an allocation, and may be NULL when there are none. NULL in the list
+// is passed over. Pointers to nothing live, to the same allocation again, and to what is not in this arena are no
+// errors: they are counted in the report, and change nothing. What other threads free at the same time is freed once.
+// out_or_null receives the report; its size must be set (GPUMEM_INIT).
+// Errors: GPUMEM_ERROR_INVALID for an arena that is not to be exited now or here, when keep is NULL and keep_len is
+// not 0, or for an impossible size of the report; the arena is then open as before.
+gpumem_status gpumem_arena_exit(gpumem_arena arena,
+                                void *const *keep,
+                                size_t keep_len,
+                                struct gpumem_arena_report *out_or_null);
+
+// Ends an arena and every open one inside it, keeping nothing.
+//
+// No other thread may be attached to any of them; the calling one need not be. out_or_null receives a report on all of
+// them together; its size must be set (GPUMEM_INIT).
+// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the report; all is then
+// open as before.
+gpumem_status gpumem_arena_abort(gpumem_arena arena, struct gpumem_arena_report *out_or_null);
+
+// Makes an open arena the calling thread's current one, over the one that is.
+//
+// Until the thread detaches or ends, other threads can neither exit nor abort the arena.
+// Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already.
+gpumem_status gpumem_arena_attach(gpumem_arena arena);
+
+// Takes the calling thread's current arena back; the one before it is current again. The arena stays open.
+//
+// Also for the thread that entered it, which thereby hands it over to whoever attaches.
+// Errors: GPUMEM_ERROR_INVALID when it is not the thread's current arena.
+gpumem_status gpumem_arena_detach(gpumem_arena arena);
+
+// The calling thread's current arena: what it allocates belongs to that.
+//
+// out receives the handle, NULL when there is none.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, and what starting can give.
+gpumem_status gpumem_arena_current(gpumem_arena *out);
+
+// The arena that a live allocation is in.
+//
+// ptr is any byte of it. out receives the handle, NULL when it is in none.
+// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
+gpumem_status gpumem_arena_of(const void *ptr, gpumem_arena *out);
+
+// Moves a live allocation out of its arena into the one around that, or out of all when there is none; what an exit
+// does to what it keeps, at once.
+//
+// ptr is any byte of it. Any thread may do this.
+// Errors: GPUMEM_ERROR_INVALID when ptr is NULL or in no arena, GPUMEM_ERROR_UNKNOWN_POINTER.
+gpumem_status gpumem_arena_promote(void *ptr);
+
+// Takes a live allocation out of all arenas: a constant that is made in a step and cached for those to come.
+//
+// ptr is any byte of it. Nothing happens when it is in no arena. Any thread may do this.
+// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
+gpumem_status gpumem_arena_escape(void *ptr);
+
+// What has happened in an open arena so far.
+//
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+gpumem_status gpumem_arena_stats_get(gpumem_arena arena, struct gpumem_arena_stats *out);
+
+// Frees the allocation with this id, if it still lives: for finalizers, which may come after the exit of its arena.
+//
+// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing; id is what
+// gpumem_allocation_id gave for it. GPUMEM_OK also when that allocation is gone, even if its address has been handed
+// out again; that is counted in gpumem_stats.late_frees and changes nothing. In the order of the stream it was
+// allocated on, as gpumem_free. Memory without an arena can be freed so as well.
+// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that gpumem never gave.
+gpumem_status gpumem_free_id(void *ptr, uint64_t id);
+
+// As gpumem_free_id, in the order of s, as gpumem_free_async.
+//
+// Errors: those of gpumem_free_id, and GPUMEM_ERROR_INVALID_STREAM; nothing is freed then.
+gpumem_status gpumem_free_id_async(void *ptr, uint64_t id, gpumem_stream s);
 
 /* ---- Copying and filling -------------------------------------------------------------------------------------------
  *

@@ -35,6 +35,9 @@ macro_rules! programs {
 
 programs! {
     everyday: C99 Cxx17;
+    arena: C99 Cxx17;
+    arena_threads: C99 Cxx17;
+    arena_raii: Cxx17;
     streams: C99 Cxx17;
     realloc: C99 Cxx17;
     inside: C99 Cxx17;

@@ -9,10 +9,11 @@ use std::process::Command;
 use std::time::Duration;
 
 /// An example, and what it prints when all is well.
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 6] = [
     ("c/quickstart.c", "20 allocations, 20 frees, 0 live"),
     ("c/export.c", "reads: written by process"),
     ("c/plan.c", "11 values in 9 slots: 2402816 bytes, 65536 saved, all as written"),
+    ("c/training_loop.c", "learnt from 400 of 400 steps; 20401 finalizers ran, 20400 of them too late"),
     ("cpp/buffers.cpp", "round trip: the same"),
     ("cpp/memory_resource.cpp", "29524000 bytes through gpumem::memory_resource"),
 ];
@@ -20,18 +21,50 @@ const EXAMPLES: [(&str, &str); 5] = [
 #[test]
 fn every_example_runs() {
     for (path, says) in EXAMPLES {
-        let language = if path.starts_with("c/") { Language::C99 } else { Language::Cxx17 };
-        if !cc::have(language.compiler()) {
-            println!("skipped: {} is not installed", language.compiler());
-            continue;
+        if let Some(said) = run(path) {
+            assert!(said.contains(says), "{path} does not say {says:?}");
+            if path == "c/training_loop.c" {
+                is_flat_with_arenas_and_grows_without(&said);
+            }
         }
-        let program = cc::scratch("examples").join(path.replace(['/', '.'], "-"));
-        cc::compile(&cc::root().join("examples").join(path), language, &program, &[])
-            .unwrap_or_else(|words| panic!("{path}:\n{words}"));
-        let out = cc::run(Command::new(&program).env("GPUMEM_BACKEND", "host"), Duration::from_secs(120));
-        cc::must_succeed(path, &out);
-        assert!(String::from_utf8_lossy(&out.stdout).contains(says), "{path} does not say {says:?}");
     }
+}
+
+/// What an example prints, on the host device; `None` when there is no compiler for it.
+fn run(path: &str) -> Option<String> {
+    let language = if path.starts_with("c/") { Language::C99 } else { Language::Cxx17 };
+    if !cc::have(language.compiler()) {
+        println!("skipped: {} is not installed", language.compiler());
+        return None;
+    }
+    let program = cc::scratch("examples").join(path.replace(['/', '.'], "-"));
+    cc::compile(&cc::root().join("examples").join(path), language, &program, &[])
+        .unwrap_or_else(|words| panic!("{path}:\n{words}"));
+    let out = cc::run(Command::new(&program).env("GPUMEM_BACKEND", "host"), Duration::from_secs(120));
+    cc::must_succeed(path, &out);
+    Some(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// The figures of the training loop: MiB mapped and live buffers, a pair for each line that begins with `how`.
+fn figures(said: &str, how: &str) -> Vec<(u64, u64)> {
+    let of = |line: &str, unit: &str| {
+        let before = line.split(unit).next().unwrap();
+        before.rsplit([' ', ',']).find(|word| !word.is_empty()).unwrap().parse().unwrap()
+    };
+    let lines = said.lines().filter(|l| l.starts_with(how) && l.contains(" MiB mapped, "));
+    lines.map(|l| (of(l, " MiB mapped"), of(l, " live buffers"))).collect()
+}
+
+fn is_flat_with_arenas_and_grows_without(said: &str) {
+    let flat = figures(said, "with arenas, step");
+    assert_eq!(flat.len(), 8);
+    assert!(flat.iter().all(|f| *f == flat[0]), "{flat:?}");
+    assert_eq!(flat[0].1, 1, "live: the parameters");
+    let grows = figures(said, "without arenas, step");
+    assert!(grows.len() >= 3, "{grows:?}");
+    assert!(grows.windows(2).all(|w| w[1].0 > w[0].0 + 50 && w[1].1 == w[0].1 + 510), "{grows:?}");
+    assert!(grows.last().unwrap().0 > 5 * flat[0].0, "{grows:?} beside {flat:?}");
+    assert!(said.contains("ended with GPUMEM_ERROR_OUT_OF_MEMORY: "), "{said}");
 }
 
 #[test]

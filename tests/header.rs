@@ -16,6 +16,7 @@ const SECTIONS: [&str; 15] = [
     "device",
     "stream",
     "alloc",
+    "arena",
     "memory",
     "graph",
     "ipc",

@@ -9,6 +9,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+#[cfg(all(test, loom))]
+mod models;
 pub mod registry;
 mod thread;
 

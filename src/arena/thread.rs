@@ -6,6 +6,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::registry::{Arena, Shared};
+use crate::driver::process;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -14,7 +15,9 @@ struct Stack(RefCell<Vec<Arc<Arena>>>);
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        for arena in self.0.get_mut().drain(..) {
+        // In a forked child the registry's lock may be held for ever, by a thread that is not there.
+        let forked = process::forked();
+        for arena in self.0.get_mut().drain(..).filter(|_| !forked) {
             arena.shared().thread_gone(&arena);
         }
     }

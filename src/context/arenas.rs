@@ -6,7 +6,7 @@ use super::{Context, Request};
 use crate::arena::registry::Pools;
 use crate::arena::{Arena, ArenaStats, ExitReport};
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::{Pool, Scope};
+use crate::pool::{Kept, Pool};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -101,18 +101,29 @@ impl Context {
 
     /// [`Context::malloc_search`] while a thread is attached to an arena, or for a request that names one.
     pub(super) fn malloc_search_in_arena(&self, req: &Request) -> Result<u64> {
-        let arena = match req.arena {
-            Some(arena) => Some(arena.clone()),
-            None => self.arenas.current(),
-        };
-        let scope: Option<&Arc<Scope>> = arena.as_ref().map(|a| a.scope());
-        let ptr = self.malloc_search_of(req, scope)?;
-        // A thread's own arena cannot be exited meanwhile; one that is named can, and then owns nothing any more.
-        if let Some(arena) = req.arena.filter(|a| a.scope().is_closed()) {
-            let freed = self.info(ptr).map(|i| self.free_id(ptr, i.id, Some(req.stream)));
-            drop(freed);
-            return Err(Error::invalid(format!("arena {} has been exited already", arena.id())));
+        match req.arena {
+            Some(arena) => self.malloc_in_named(req, arena),
+            None => self.malloc_search_of(req, self.arenas.current().as_ref().map(|a| a.scope())),
         }
-        Ok(ptr)
+    }
+
+    /// Allocates in an arena that is not, or need not be, the thread's own: it may be exited meanwhile.
+    fn malloc_in_named(&self, req: &Request, arena: &Arc<Arena>) -> Result<u64> {
+        let gone = || Error::invalid(format!("arena {} has been exited already", arena.id()));
+        if arena.scope().is_closed() {
+            return Err(gone());
+        }
+        // Made outside of the arena, where nobody else frees it, and moved into it: so its id is known before an exit can
+        // free it and its address be somebody else's.
+        let ptr = self.malloc_search_of(req, None)?;
+        let kept = self.owner(ptr, "malloc")?.keep(ptr, None, Some(arena.scope()));
+        if !arena.scope().is_closed() {
+            return Ok(ptr);
+        }
+        match kept {
+            Kept::Moved(id, _) => self.free_id(ptr, id, Some(req.stream)).and(Err(gone())),
+            // Nobody but a stray free can have had it.
+            Kept::Foreign(_) | Kept::Unknown => Err(gone()),
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::base::size::{GIB, MIB};
 use crate::base::{DeviceId, Status, StreamHandle};
 use crate::driver::host::{HostDriver, HostOptions};
 use crate::driver::Driver;
-use crate::pool::{AllocRequest, Pool, PoolOptions};
+use crate::pool::{AllocRequest, Pool, PoolOptions, Scope};
 use loom::thread;
 use std::sync::Arc;
 
@@ -96,5 +96,70 @@ fn two_first_uses_of_a_stream_make_one_heap() {
         let mine = pool.heap_for(stream).unwrap().number;
         assert_eq!(mine, other.join().unwrap());
         assert_eq!(pool.stats().streams, 1);
+    });
+}
+
+/// An exit frees a scope of two while another thread frees both: one by its pointer, one by its id. Each is freed once,
+/// and the books balance. Fails when `Pool::free_some` gives the heap's lock up between finding an allocation of the
+/// scope and taking it back, and when `Pool::free_found` compares the id before it holds the lock.
+#[test]
+fn an_exit_meets_the_frees_of_what_it_frees() {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let (host, pool) = pool(0);
+        let stream = host.stream_create(D).unwrap();
+        let scope = Scope::new(None);
+        let request = |size| AllocRequest { size, stream, scope: Some(&scope), ..AllocRequest::default() };
+        let blocks = [MIB, 256].map(|size| pool.malloc(&request(size)).unwrap());
+        let id = pool.info(blocks[1]).unwrap().id;
+        let other = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                let by_pointer = pool.free(blocks[0], Some(stream)).map_err(|e| e.status);
+                (by_pointer, pool.free_id(blocks[1], id, Some(stream)).unwrap())
+            }
+        });
+        scope.close();
+        let by_exit = pool.free_scope(&scope).count;
+        let (by_pointer, by_id) = other.join().unwrap();
+        assert!(by_pointer.is_ok() || by_pointer == Err(Status::DoubleFree), "{by_pointer:?}");
+        assert_eq!(by_exit + u64::from(by_pointer.is_ok()) + u64::from(by_id), 2, "each is freed once");
+        pool.validate().unwrap();
+        let stats = pool.stats();
+        assert_eq!((stats.allocations, stats.requested, scope.live_bytes()), (0, 0, 0));
+        assert_eq!((stats.mallocs, stats.frees, stats.late_frees), (2, 2, u64::from(!by_id)));
+        let (past, here) = (scope.past(), pool.scope_counts(&scope));
+        assert_eq!((past.joined + here.joined, past.left + here.left), (2, 2));
+    });
+}
+
+/// A finalizer that comes when the address may live again frees nothing of the new owner's. Fails when `Pool::free_found`
+/// frees what it finds at the address, whatever its id.
+#[test]
+fn a_late_free_by_id_leaves_the_next_owner_alone() {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let (host, pool) = pool(0);
+        let stream = host.stream_create(D).unwrap();
+        let scope = Scope::new(None);
+        let request = AllocRequest { size: 256, stream, scope: Some(&scope), ..AllocRequest::default() };
+        let old = pool.malloc(&request).unwrap();
+        let id = pool.info(old).unwrap().id;
+        let finalizer = thread::spawn({
+            let pool = pool.clone();
+            move || pool.free_id(old, id, Some(stream)).unwrap()
+        });
+        scope.close();
+        let by_exit = pool.free_scope(&scope).count;
+        let new = malloc(&pool, 256, stream);
+        let by_id = finalizer.join().unwrap();
+        assert_eq!(by_exit + u64::from(by_id), 1);
+        pool.free(new, Some(stream)).unwrap();
+        pool.validate().unwrap();
+        assert_eq!((pool.stats().allocations, pool.stats().frees), (0, 2));
     });
 }

@@ -1,0 +1,150 @@
+// gpumem.hpp's arenas: scopes that end with their allocations, by exit, by exception, by being forgotten.
+#include "harness.h"
+#include <gpumem.hpp>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+template <class E, class F> static bool throws(F call, const char *says) {
+    try {
+        call();
+    } catch (const E &e) {
+        return std::string(e.what()).find(says) != std::string::npos;
+    }
+    return false;
+}
+
+static gpumem_arena current() {
+    gpumem_arena a = nullptr;
+    gpumem::check(gpumem_arena_current(&a));
+    return a;
+}
+
+static gpumem_arena arena_of(const void *p) {
+    gpumem_arena a = nullptr;
+    gpumem::check(gpumem_arena_of(p, &a));
+    return a;
+}
+
+static void exits_keep_what_they_are_told() {
+    gpumem::stream s;
+    gpumem::arena outer, inner("inner"), innermost(std::string("innermost"));
+    CHECK(current() == innermost.get() && innermost && std::string(innermost.stats().name) == "innermost");
+    void *a = must_malloc_async(100, s.get()), *b = must_malloc_async(200, s.get()), *c = must_malloc_async(300, s.get());
+    fill(a, 100, 1, s.get());
+    gpumem_arena_report report = innermost.exit({a, b});
+    CHECK(report.kept == 2 && report.freed_bytes == 300 && report.depth == 2);
+    CHECK(!innermost && arena_of(a) == inner.get());
+    report = inner.exit(std::vector<void *>{a, c}); // c is gone
+    CHECK(report.kept == 1 && report.freed_bytes == 200 && report.unknown == 1);
+    void *const keep[] = {a};
+    report = outer.exit(keep, 1);
+    CHECK(report.kept == 1 && report.freed == 0 && arena_of(a) == nullptr);
+    CHECK(holds(a, 100, 1, s.get()));
+    gpumem_free(a);
+    gpumem::arena nothing;
+    CHECK(nothing.exit().freed == 0);
+    nothing_left();
+}
+
+// What an exception passes through is freed: the arena's own, and that of arenas still open inside.
+static void exceptions_free_everything() {
+    gpumem::arena outer("outer");
+    gpumem_malloc(10);
+    for (int i = 0; i < 3; i++) {
+        try {
+            gpumem::arena step("step");
+            gpumem_malloc(1000);
+            gpumem_arena raw = nullptr;
+            gpumem::check(gpumem_arena_enter(&raw)); // and never exited
+            gpumem_malloc(2000);
+            CHECK(outer.stats().live == 1 && step.stats().live == 1 && stats_now().allocations == 3);
+            if (i < 3) throw std::runtime_error("in the middle of a step");
+            step.exit();
+        } catch (const std::runtime_error &e) {
+            CHECK(std::string(e.what()) == "in the middle of a step");
+        }
+        CHECK(stats_now().allocations == 1 && current() == outer.get());
+    }
+    CHECK(outer.exit().freed == 1);
+    { gpumem::arena forgotten; gpumem_malloc(5); }
+    nothing_left();
+}
+
+static void failed_exits_throw_and_leave_the_arena_open() {
+    gpumem::arena outer("outer");
+    {
+        gpumem::arena inner("inner");
+        void *p = gpumem_malloc(10);
+        CHECK(throws<gpumem::error>([&] { outer.exit({p}); }, "innermost"));
+        std::thread([&] { CHECK(throws<gpumem::error>([&] { inner.exit(); }, "not attached")); }).join();
+        CHECK(outer && inner && arena_of(p) == inner.get());
+        gpumem_arena raw = inner.get();
+        inner.exit();
+        CHECK(throws<gpumem::error>([&] { inner.exit(); }, "NULL"));
+        CHECK(throws<gpumem::error>([&] { inner.stats(); }, "NULL"));
+        CHECK(throws<gpumem::error>([&] { gpumem::arena_attachment again(raw); }, "exited"));
+    }
+    CHECK(throws<gpumem::error>([] { gpumem::arena bad("\xff"); }, "UTF-8"));
+    CHECK(outer.abort().freed == 0);
+    nothing_left();
+}
+
+static void moved_arenas_end_once() {
+    static_assert(!std::is_copy_constructible<gpumem::arena>::value, "move-only");
+    static_assert(!std::is_copy_constructible<gpumem::arena_attachment>::value, "move-only");
+    static_assert(std::is_nothrow_move_constructible<gpumem::arena>::value, "noexcept");
+    static_assert(std::is_nothrow_destructible<gpumem::arena>::value, "noexcept");
+    {
+        gpumem::arena a("a"), moved(std::move(a));
+        CHECK(!a && moved && current() == moved.get());
+        gpumem_malloc(10);
+        gpumem::arena inside("inside");
+        gpumem_malloc(20);
+        inside = std::move(moved); // aborts the one inside
+        CHECK(!moved && current() == inside.get() && stats_now().allocations == 1);
+        gpumem_arena raw = inside.release();
+        CHECK(!inside);
+        gpumem::check(gpumem_arena_exit(raw, nullptr, 0, nullptr));
+    }
+    nothing_left();
+}
+
+static void attachments_are_scopes() {
+    gpumem::arena a("shared");
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; i++) {
+        threads.emplace_back([&] {
+            {
+                gpumem::arena_attachment here(a), moved(std::move(here));
+                CHECK(here.get() == nullptr && current() == a.get());
+                gpumem_malloc(100);
+                CHECK(throws<gpumem::error>([&] { gpumem::arena_attachment twice(a); }, "already"));
+            }
+            CHECK(current() == nullptr);
+        });
+    }
+    for (std::thread &t : threads) t.join();
+    CHECK(a.stats().threads == 1 && a.exit().freed == 4);
+    // A buffer that escapes outlives the arena and is freed by its owner.
+    gpumem::unique_buffer<float> cached;
+    {
+        gpumem::arena step;
+        cached = gpumem::unique_buffer<float>(1000);
+        gpumem::check(gpumem_arena_escape(cached.data()));
+    }
+    CHECK(stats_now().allocations == 1);
+    cached.reset();
+    nothing_left();
+}
+
+int main() {
+    gpumem::check(gpumem_init(nullptr));
+    RUN(exits_keep_what_they_are_told);
+    RUN(exceptions_free_everything);
+    RUN(failed_exits_throw_and_leave_the_arena_open);
+    RUN(moved_arenas_end_once);
+    RUN(attachments_are_scopes);
+    return 0;
+}

@@ -1,0 +1,154 @@
+//! Arenas under threads: finalizers against exits, and allocations in arenas that others end, counted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use gpumem::arena::Arena;
+use gpumem::base::size::{GIB, KIB};
+use gpumem::base::{DeviceId, Status, StreamHandle};
+use gpumem::context::{Config, Context, Request};
+use gpumem::driver::host::{HostDriver, HostOptions};
+use gpumem::driver::Driver;
+use gpumem::pool::AllocFlags;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Barrier, Mutex, RwLock};
+
+const D: DeviceId = DeviceId(0);
+
+fn context() -> (Arc<HostDriver>, Context) {
+    let host = HostDriver::new(HostOptions { bytes_per_device: 16 * GIB, ..HostOptions::simulation(11) }).unwrap();
+    (host.clone(), Context::new(host, Config::default()).unwrap())
+}
+
+fn nothing_left(host: &HostDriver, ctx: &Context) {
+    let stats = ctx.stats(D).unwrap();
+    assert_eq!((stats.allocations, stats.requested, stats.mallocs), (0, 0, stats.frees));
+    ctx.validate().unwrap();
+    assert!(host.reports().is_empty(), "{:?}", host.reports());
+}
+
+/// Small and large, and now and then with an extent of its own.
+fn request(i: u64, stream: StreamHandle) -> Request<'static> {
+    let flags = if i.is_multiple_of(500) { AllocFlags::SINGLE_HANDLE } else { AllocFlags::default() };
+    let size = if i.is_multiple_of(64) { 300 * KIB } else { 300 + i % 7 * 1000 };
+    Request { size, stream, flags, ..Request::default() }
+}
+
+/// Two threads free by id all that is allocated in an arena, one more by pointer some of it, while the arena is exited.
+#[test]
+fn finalizers_race_the_exit_and_the_books_balance() {
+    const BATCHES: u64 = 10;
+    const BATCH: u64 = 4000;
+    let (host, ctx) = context();
+    let stream = host.stream_create(D).unwrap();
+    let published = RwLock::new(Vec::new());
+    // The exit and three threads; the first turn of a batch lets them loose, the second waits for them.
+    let turn = Barrier::new(4);
+    let (progress, exited) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (by_id, by_pointer) = (AtomicU64::new(0), AtomicU64::new(0));
+    let mut by_exit = 0;
+    std::thread::scope(|scope| {
+        let finalizer = |swapped: bool| {
+            for _ in 0..BATCHES {
+                turn.wait();
+                let published = published.read().unwrap();
+                for i in 0..published.len() {
+                    // The last quarter is the exit's, so that both have something to free, whatever the scheduler.
+                    while i >= published.len() / 4 * 3 && !exited.load(Acquire) {
+                        std::thread::yield_now();
+                    }
+                    let at = if swapped { i ^ 3 } else { i };
+                    let (ptr, id): (u64, u64) = published[at];
+                    by_id.fetch_add(u64::from(ctx.free_id(ptr, id, (i % 2 == 0).then_some(stream)).unwrap()), Relaxed);
+                    progress.fetch_add(1, Relaxed);
+                }
+                drop(published);
+                turn.wait();
+            }
+        };
+        scope.spawn(move || finalizer(false));
+        scope.spawn(move || finalizer(true));
+        scope.spawn(|| {
+            for _ in 0..BATCHES {
+                turn.wait();
+                for (ptr, _) in published.read().unwrap().iter().step_by(3) {
+                    // Nobody allocates meanwhile, so a bare pointer is still what it was, or free.
+                    match ctx.free(*ptr) {
+                        Ok(()) => drop(by_pointer.fetch_add(1, Relaxed)),
+                        Err(e) => {
+                            assert!(matches!(e.status, Status::DoubleFree | Status::UnknownPointer), "{e}")
+                        }
+                    }
+                }
+                turn.wait();
+            }
+        });
+        for batch in 0..BATCHES {
+            let arena = ctx.arena_enter("raced").unwrap();
+            let made = (0..BATCH).map(|i| ctx.malloc(&request(i, stream)).unwrap());
+            *published.write().unwrap() = made.map(|p| (p, ctx.info(p).unwrap().id)).collect();
+            progress.store(0, Relaxed);
+            exited.store(false, Relaxed);
+            turn.wait();
+            while progress.load(Relaxed) < (batch * 997 % BATCH) as usize {
+                std::thread::yield_now();
+            }
+            by_exit += ctx.arena_exit(&arena, &[]).unwrap().freed;
+            exited.store(true, Release);
+            turn.wait();
+        }
+    });
+    let (by_id, by_pointer) = (by_id.into_inner(), by_pointer.into_inner());
+    println!("{by_exit} freed by exits, {by_id} by id, {by_pointer} by pointer");
+    assert_eq!(by_exit + by_id + by_pointer, BATCHES * BATCH, "each is freed once");
+    assert!(by_exit > 0 && by_id > 0);
+    assert_eq!(ctx.stats(D).unwrap().late_frees, 2 * BATCHES * BATCH - by_id);
+    nothing_left(&host, &ctx);
+}
+
+/// Threads allocate in an arena that they name while its owner ends it and enters the next. What they were given is in the
+/// arena or was freed with it; what they were refused is freed; and nobody else's memory is touched.
+#[test]
+fn allocations_in_arenas_that_end_are_in_them_or_refused() {
+    let (host, ctx) = context();
+    let stream = host.stream_create(D).unwrap();
+    let now: Mutex<Option<Arc<Arena>>> = Mutex::new(None);
+    let done = AtomicBool::new(false);
+    let (given, refused, mut freed) = (AtomicU64::new(0), AtomicU64::new(0), 0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Acquire) {
+                    let Some(arena) = now.lock().unwrap().clone() else { continue };
+                    match ctx.malloc(&Request { arena: Some(&arena), ..request(3, stream) }) {
+                        Ok(_) => drop(given.fetch_add(1, Relaxed)),
+                        Err(e) => {
+                            assert!(e.message.contains("exited already"), "{e}");
+                            refused.fetch_add(1, Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+        // What this one allocates is of the same size, so it takes up what is freed, and is never freed under it.
+        scope.spawn(|| {
+            while !done.load(Acquire) {
+                let mine = [(); 8].map(|()| ctx.malloc(&request(3, stream)).unwrap());
+                mine.into_iter().for_each(|p| ctx.free(p).unwrap());
+            }
+        });
+        for _ in 0..300 {
+            let arena = ctx.arena_enter("short").unwrap();
+            *now.lock().unwrap() = Some(arena.clone());
+            // Until somebody has used it.
+            let before = given.load(Relaxed);
+            while given.load(Relaxed) == before {
+                std::thread::yield_now();
+            }
+            freed += ctx.arena_exit(&arena, &[]).unwrap().freed;
+        }
+        done.store(true, Release);
+    });
+    let (given, refused) = (given.into_inner(), refused.into_inner());
+    println!("{given} given, {freed} freed by exits, {refused} refused");
+    assert!(given >= 300 && freed >= given && freed <= given + refused);
+    nothing_left(&host, &ctx);
+}

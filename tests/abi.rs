@@ -6,6 +6,7 @@
 mod cc;
 
 use gpumem::capi::alloc::{gpumem_malloc_options, gpumem_pointer_info};
+use gpumem::capi::check::gpumem_arena_debug_stats;
 use gpumem::capi::context::gpumem_context_options;
 use gpumem::capi::device::gpumem_device_props;
 use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
@@ -107,9 +108,10 @@ macro_rules! layout {
 fn structures_have_their_golden_layout() {
     let mut now = String::new();
     layout! { now,
+        gpumem_arena_debug_stats { size mode remembered stale_uses stale_writes kept kept_bytes unchecked }
         gpumem_context_options {
             size backend reuse log pool prealloc_percent prealloc_bytes va_size page_size limit_bytes trim_threshold
-            host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check reserved
+            host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
         gpumem_malloc_options { size flags bytes alignment stream tag device reserved }

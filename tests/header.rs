@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 14] = [
+const SECTIONS: [&str; 15] = [
     "error",
     "version",
     "context",
@@ -18,6 +18,7 @@ const SECTIONS: [&str; 14] = [
     "alloc",
     "memory",
     "ipc",
+    "check",
     "stats",
     "plan",
     "plan_graph",

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <new>
 #include <stdexcept>
@@ -213,6 +214,102 @@ template <class T> class scoped_async_buffer {
     T *data_ = nullptr;
     std::size_t size_ = 0;
     gpumem_stream stream_ = nullptr;
+};
+
+// ---- arenas ---------------------------------------------------------------------------------------------------------
+
+// An arena for the length of a scope: gpumem_arena_*. Everything that this thread allocates in the scope is freed at its
+// end, but for what exit() is told to keep. A scope that is left without exit(), by an exception for instance, keeps
+// nothing, and ends the arenas that are still open inside with it.
+//
+//     gpumem::arena step("step");
+//     ...
+//     step.exit({weights, loss});
+//
+// Objects that own memory (unique_buffer and the like) and live longer than the arena they were filled in would free
+// what is free already: keep or escape() what they own, or release() them. Move-only.
+class arena {
+  public:
+    arena() { check(gpumem_arena_enter(&handle_)); }
+    explicit arena(const char *name) { check(gpumem_arena_enter_named(name, &handle_)); }
+    explicit arena(const std::string &name) : arena(name.c_str()) {}
+    arena(arena &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    // Aborts the arena there was.
+    arena &operator=(arena &&other) noexcept {
+        arena(std::move(other)).swap(*this);
+        return *this;
+    }
+    arena(const arena &) = delete;
+    arena &operator=(const arena &) = delete;
+    // Aborts unless exited. While other threads are attached that fails, and the arena stays open.
+    ~arena() {
+        if (handle_ != nullptr) {
+            gpumem_arena_abort(handle_, nullptr);
+        }
+    }
+
+    // NULL once it has been exited, aborted, released or moved from.
+    gpumem_arena get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    void swap(arena &other) noexcept { std::swap(handle_, other.handle_); }
+    // Gives the arena up; the caller ends it.
+    gpumem_arena release() noexcept { return std::exchange(handle_, nullptr); }
+
+    // Ends the arena, as gpumem_arena_exit. If that throws, it is open as before.
+    gpumem_arena_report exit(void *const *keep, std::size_t count) {
+        gpumem_arena_report report;
+        GPUMEM_INIT(&report);
+        check(gpumem_arena_exit(handle_, keep, count, &report));
+        handle_ = nullptr;
+        return report;
+    }
+    gpumem_arena_report exit(std::initializer_list<void *> keep = {}) { return exit(keep.begin(), keep.size()); }
+    gpumem_arena_report exit(const std::vector<void *> &keep) { return exit(keep.data(), keep.size()); }
+    // Ends the arena and those inside it, keeping nothing, as gpumem_arena_abort. If that throws, all is as before.
+    gpumem_arena_report abort() {
+        gpumem_arena_report report;
+        GPUMEM_INIT(&report);
+        check(gpumem_arena_abort(handle_, &report));
+        handle_ = nullptr;
+        return report;
+    }
+    gpumem_arena_stats stats() const {
+        gpumem_arena_stats out;
+        GPUMEM_INIT(&out);
+        check(gpumem_arena_stats_get(handle_, &out));
+        return out;
+    }
+
+  private:
+    gpumem_arena handle_ = nullptr;
+};
+
+// Attaches the thread to an arena for the length of a scope, which must end on the same thread.
+class arena_attachment {
+  public:
+    explicit arena_attachment(gpumem_arena a) {
+        check(gpumem_arena_attach(a));
+        handle_ = a;
+    }
+    explicit arena_attachment(const arena &a) : arena_attachment(a.get()) {}
+    arena_attachment(arena_attachment &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    arena_attachment &operator=(arena_attachment &&other) noexcept {
+        arena_attachment(std::move(other)).swap(*this);
+        return *this;
+    }
+    arena_attachment(const arena_attachment &) = delete;
+    arena_attachment &operator=(const arena_attachment &) = delete;
+    ~arena_attachment() {
+        if (handle_ != nullptr) {
+            gpumem_arena_detach(handle_);
+        }
+    }
+
+    gpumem_arena get() const noexcept { return handle_; }
+    void swap(arena_attachment &other) noexcept { std::swap(handle_, other.handle_); }
+
+  private:
+    gpumem_arena handle_ = nullptr;
 };
 
 // ---- memory resource ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 mod cc;
 
 use gpumem::capi::alloc::{gpumem_malloc_options, gpumem_pointer_info};
+use gpumem::capi::arena::{gpumem_arena_report, gpumem_arena_stats};
 use gpumem::capi::check::gpumem_arena_debug_stats;
 use gpumem::capi::context::gpumem_context_options;
 use gpumem::capi::device::gpumem_device_props;
@@ -114,7 +115,7 @@ fn structures_have_their_golden_layout() {
             host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
-        gpumem_malloc_options { size flags bytes alignment stream tag device reserved }
+        gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved }
         gpumem_pointer_info { size flags base requested usable stream id tag device reserved }
         gpumem_stats {
             size device reserved mapped peak_mapped requested live peak_live free waiting stock holes zombies
@@ -122,6 +123,12 @@ fn structures_have_their_golden_layout() {
             double_frees unknown_pointers late_frees out_of_memory
         }
         gpumem_driver_call { name calls }
+        gpumem_arena_report {
+            size depth freed freed_bytes kept kept_bytes unknown duplicate foreign nanoseconds
+        }
+        gpumem_arena_stats {
+            size depth live live_bytes peak_bytes joined left promoted freed_early threads nanoseconds id name
+        }
         gpumem_plan_options { size flags capacity unit alignment }
         gpumem_plan_interval { lower upper }
         gpumem_plan_buffer_options {

@@ -3,9 +3,10 @@
 
 use gpumem::arena::DebugMode;
 use gpumem::base::size::{GIB, KIB, MIB};
-use gpumem::base::{DeviceId, Status, StreamHandle};
+use gpumem::base::{DeviceId, Error, Status, StreamHandle};
+use gpumem::context::config::Limit;
 use gpumem::context::{Config, Context, Request};
-use gpumem::driver::host::{HostDriver, HostOptions};
+use gpumem::driver::host::{HostDriver, HostOptions, Kernel, ReportKind};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -212,4 +213,221 @@ fn no_live_allocation_is_ever_reported() {
     assert!(rounds >= 1600);
     assert_eq!((live(&ctx), ctx.detector().unwrap().stats().stale_uses), ((0, 0), 0));
     ctx.validate().unwrap();
+}
+
+// ---- poison ---------------------------------------------------------------------------------------------------------
+
+const POISON: DebugMode = DebugMode { poison: true, ..CHECK };
+const UNMAP: DebugMode = DebugMode { unmap: true, ..CHECK };
+
+fn read(host: &HostDriver, ptr: u64, bytes: u64, s: StreamHandle) -> Vec<u8> {
+    let mut all = vec![0u8; bytes as usize];
+    host.copy_async(D, all.as_mut_ptr() as u64, ptr, bytes, s).unwrap();
+    host.stream_sync(D, s).unwrap();
+    all
+}
+
+#[test]
+fn poisoned_memory_is_filled_kept_and_looked_at() {
+    let (host, ctx) = with(POISON);
+    let (s, t) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
+    let arena = ctx.arena_enter("step").unwrap();
+    let all: Vec<(u64, u64)> = SIZES.iter().chain(&SIZES).map(|&n| (malloc(&ctx, n, s), n)).collect();
+    let ids: Vec<u64> = all.iter().map(|&(p, _)| id(&ctx, p)).collect();
+    for &(p, n) in &all {
+        // Other streams may use it, too; the fill waits for them.
+        host.set_async(D, p, 1, n, s).unwrap();
+        ctx.record_stream(p, t).unwrap();
+    }
+    host.stream_destroy(D, s).unwrap();
+    let report = ctx.arena_exit(&arena, &[]).unwrap();
+    assert_eq!((report.freed, report.freed_bytes), (8, 2 * SIZES.iter().sum::<u64>()));
+    let found = || ctx.detector().unwrap().stats();
+    assert_eq!((found().kept, found().unchecked), (8, 0));
+    for &(p, n) in &all {
+        assert!(read(&host, p, n, t).iter().all(|&b| b == 0xff));
+        assert_eq!(ctx.free(p).unwrap_err().status, Status::DoubleFree);
+        assert!(ctx.info_containing(p).is_err() && ctx.realloc(p, 10, t).is_err() && ctx.record_stream(p, t).is_err());
+        // None of it is handed out.
+        assert!(!all.iter().any(|a| a.0 == malloc(&ctx, n, t)));
+    }
+    assert!(!ctx.free_id(all[0].0, ids[0], None).unwrap());
+    ctx.arena_verify().unwrap();
+    ctx.validate().unwrap();
+
+    // Written to in three places: found once each.
+    host.set_async(D, all[0].0, 0, 4, t).unwrap();
+    host.set_async(D, all[3].0 + 4 * MIB - 2, 0, 1, t).unwrap();
+    host.set_async(D, all[3].0 + 4 * MIB + 7, 0, 1, t).unwrap();
+    host.set_async(D, all[7].0 + 5 * MIB - 1, 0, 1, t).unwrap();
+    let text = stale(ctx.arena_verify());
+    let want = format!(
+        "stale write after arena_exit: 4 bytes from offset 0 of allocation {} (300 bytes) of arena 1 \"step\", reclaimed \
+         by arena_exit at depth 0; 2 more, each on stderr",
+        ids[0]
+    );
+    assert_eq!((text, found().stale_writes), (want, 3));
+    ctx.arena_verify().unwrap();
+    host.set_async(D, all[3].0 + 4 * MIB - 2, 0, 1, t).unwrap();
+    host.set_async(D, all[3].0 + 4 * MIB + 7, 0, 1, t).unwrap();
+    let text = stale(ctx.arena_verify());
+    assert!(text.contains(&format!("10 bytes from offset {} of allocation {}", 4 * MIB - 2, ids[3])), "{text}");
+
+    // Given up: found at the end, too, and the memory is like any other.
+    host.set_async(D, all[5].0, 0, 1, t).unwrap();
+    ctx.trim(0).unwrap();
+    assert_eq!((found().stale_writes, found().kept, found().kept_bytes), (5, 0, 0));
+    assert!(all.iter().any(|&(p, _)| ctx.free(p).is_err()));
+    assert_eq!(live(&ctx).0, 8, "the ones that were made in between");
+    ctx.validate().unwrap();
+    assert!(host.reports().is_empty(), "{:?}", host.reports());
+}
+
+#[test]
+fn the_quarantine_is_first_in_first_out_and_bounded() {
+    let (host, ctx) =
+        context(Config { arena_debug: POISON, arena_quarantine: Some(8 * MIB), log: 0, ..Config::default() });
+    let s = host.stream_create(D).unwrap();
+    let step = |n: u64| {
+        let arena = ctx.arena_enter("").unwrap();
+        let p = malloc(&ctx, n, s);
+        ctx.arena_exit(&arena, &[]).unwrap();
+        p
+    };
+    let mut last = Vec::new();
+    for _ in 0..20 {
+        last.push(step(2 * MIB));
+        assert!(ctx.detector().unwrap().stats().kept_bytes <= 8 * MIB);
+        // Of the last four none comes again.
+        let recent = &last[last.len().saturating_sub(4)..];
+        assert_eq!(recent.iter().collect::<std::collections::HashSet<_>>().len(), recent.len());
+    }
+    assert_eq!(ctx.detector().unwrap().stats().kept, 4);
+    let mapped = ctx.stats(D).unwrap().mapped;
+    assert!(mapped <= 16 * MIB, "{mapped} bytes are mapped for a quarantine of 8 MiB");
+    // Larger than all of it: filled, looked at, and gone.
+    step(20 * MIB);
+    assert_eq!(ctx.detector().unwrap().stats().kept, 0);
+    ctx.validate().unwrap();
+}
+
+#[test]
+fn what_is_in_quarantine_is_given_up_before_a_request_fails() {
+    for mode in [POISON, UNMAP] {
+        let (host, ctx) =
+            context(Config { arena_debug: mode, limit: Limit::Bytes(64 * MIB), log: 0, ..Config::default() });
+        let s = host.stream_create(D).unwrap();
+        for _ in 0..5 {
+            let arena = ctx.arena_enter("").unwrap();
+            let p = malloc(&ctx, 40 * MIB, s);
+            assert_eq!(ctx.realloc(p, 41 * MIB, s).map(|_| ()).is_ok(), mode == POISON, "a move needs both");
+            ctx.arena_exit(&arena, &[]).unwrap();
+        }
+        let p = malloc(&ctx, 50 * MIB, s);
+        let request = Request { size: 50 * MIB, stream: s, ..Request::default() };
+        assert_eq!(ctx.malloc(&request).unwrap_err().status, Status::OutOfMemory);
+        ctx.free(p).unwrap();
+        ctx.validate().unwrap();
+    }
+}
+
+#[test]
+fn while_a_stream_is_captured_nothing_is_waited_for() {
+    for mode in [POISON, UNMAP] {
+        let (host, ctx) = with(mode);
+        let (s, t) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
+        let outside = malloc(&ctx, 1000, t);
+        let arena = ctx.arena_enter("").unwrap();
+        let p = malloc(&ctx, 1000, t);
+        host.begin_capture(s).unwrap();
+        let captured = malloc(&ctx, 1000, s);
+        ctx.arena_exit(&arena, &[]).unwrap();
+        let found = || ctx.detector().unwrap().stats();
+        assert_eq!(found().unchecked, if mode == POISON { 2 } else { 1 });
+        stale(ctx.check(p, "op", "x"));
+        stale(ctx.check(captured, "op", "x"));
+        if mode == POISON {
+            assert_eq!(ctx.arena_verify().unwrap_err().status, Status::Capturing);
+        }
+        assert!(host.end_capture(s).unwrap(), "the capture has survived it");
+        // The next use of the stream shows that the capture is over.
+        ctx.free_async(outside, s).unwrap();
+        ctx.free(malloc(&ctx, 1000, s)).unwrap();
+        ctx.arena_verify().unwrap();
+        ctx.trim(0).unwrap();
+        assert_eq!((found().kept, found().stale_writes, live(&ctx)), (0, 0, (0, 0)));
+        ctx.validate().unwrap();
+    }
+}
+
+// ---- unmap ----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_late_use_of_unmapped_memory_faults() {
+    let (host, ctx) = with(UNMAP);
+    let s = host.stream_create(D).unwrap();
+    let ordinary = malloc(&ctx, 1000, s);
+    let before = ctx.stats(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let all: Vec<(u64, u64)> = SIZES.iter().chain(&SIZES).map(|&n| (malloc(&ctx, n, s), n)).collect();
+    for &(p, n) in &all {
+        host.set_async(D, p, 1, n, s).unwrap();
+        let info = ctx.info(p).unwrap();
+        assert_eq!((info.flags, info.requested), (AllocFlags::default(), n));
+    }
+    let kept = malloc(&ctx, 1000, s);
+    let report = ctx.arena_exit(&arena, &[kept]).unwrap();
+    assert_eq!((report.freed, report.freed_bytes, report.kept), (8, 2 * SIZES.iter().sum::<u64>(), 1));
+    let stats = ctx.stats(D).unwrap();
+    assert_eq!((stats.mapped, stats.allocations), (before.mapped + 2 * MIB, 2), "all but the kept one is unmapped");
+    assert!(host.reports().is_empty(), "{:?}", host.reports());
+    // A simulated kernel finds nothing there.
+    let (p, n) = all[2];
+    host.launch(D, s, Kernel::new("late").writes(p..p + n)).unwrap();
+    host.stream_sync(D, s).unwrap();
+    let reports = host.take_reports();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!((reports[0].kind, reports[0].range.start), (ReportKind::Fault, p));
+    // Nor does anybody get the addresses.
+    for &(p, n) in &all {
+        assert!(host.set_async(D, p, 1, 1, s).is_err());
+        assert!(!all.iter().any(|a| a.0 == malloc(&ctx, n, s)));
+        assert_eq!(ctx.free(p).unwrap_err().status, Status::DoubleFree);
+    }
+    ctx.validate().unwrap();
+    assert!(ctx.dump(D).unwrap().contains("addresses kept"));
+    let e = ctx.explain(Error::invalid("fill"), &[(p + 5, 10)]);
+    assert!(e.message.contains("is in memory reclaimed by arena_exit at depth 0"), "{e}");
+    ctx.trim(0).unwrap();
+    ctx.validate().unwrap();
+    assert!(!ctx.dump(D).unwrap().contains("addresses kept"));
+    ctx.free(ordinary).unwrap();
+    ctx.free(kept).unwrap();
+    assert_eq!(live(&ctx).0, 8);
+}
+
+#[test]
+fn a_fault_that_the_driver_reports_names_what_went_last_and_only_once() {
+    let (host, ctx) = context(Config { arena_debug: UNMAP, ..Config::default() });
+    let s = host.stream_create(D).unwrap();
+    let fault =
+        Error::new(Status::Driver, "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access)");
+    assert_eq!(ctx.fault_hint(&fault), None, "nothing was reclaimed");
+    let mut ids = Vec::new();
+    for step in 0..20 {
+        let arena = ctx.arena_enter(&format!("step {step}")).unwrap();
+        ids.push(id(&ctx, malloc(&ctx, 4096, s)));
+        ctx.arena_exit(&arena, &[]).unwrap();
+    }
+    assert_eq!(ctx.fault_hint(&Error::new(Status::Driver, "cuMemMap: CUDA_ERROR_INVALID_VALUE")), None);
+    assert_eq!(ctx.fault_hint(&Error::new(Status::Invalid, fault.message.clone())), None);
+    let text = ctx.fault_hint(&fault).unwrap();
+    let first = format!(
+        "a kernel used memory that is not mapped; reclaimed most recently: allocation {} (4096 bytes) of arena 20 \"step \
+         19\", by arena_exit at depth 0; allocation {} ",
+        ids[19], ids[18]
+    );
+    assert!(text.starts_with(&first), "{text}");
+    assert_eq!(text.matches("allocation").count(), 16);
+    assert_eq!(ctx.fault_hint(&fault), None);
 }

@@ -9,16 +9,17 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 15] = [
+const SECTIONS: [&str; 16] = [
     "error",
     "version",
     "context",
     "device",
     "stream",
     "alloc",
+    "arena",
+    "check",
     "memory",
     "ipc",
-    "check",
     "stats",
     "plan",
     "plan_graph",

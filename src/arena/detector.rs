@@ -14,6 +14,7 @@ use super::registry::{Arena, Pools};
 use crate::base::sync::{lock, Mutex};
 use crate::base::{Error, Result, Status};
 use crate::pool::{AllocInfo, Pool, Reclaimed, Scope};
+use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -38,6 +39,19 @@ impl DebugMode {
     /// Whether there is anything to do.
     pub fn is_on(self) -> bool {
         self.check || self.abort || self.poison || self.unmap
+    }
+}
+
+/// As `GPUMEM_ARENA_DEBUG` spells it.
+impl fmt::Display for DebugMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_on() { "check" } else { "off" })?;
+        for (_, word) in
+            [(self.abort, ",abort"), (self.poison, ",poison"), (self.unmap, ",unmap")].iter().filter(|w| w.0)
+        {
+            f.write_str(word)?;
+        }
+        Ok(())
     }
 }
 

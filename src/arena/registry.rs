@@ -30,6 +30,7 @@ pub struct Arena {
     parent: Option<Arc<Arena>>,
     scope: Arc<Scope>,
     opened: Instant,
+    key: AtomicUsize,
 }
 
 /// What an exit did.
@@ -141,6 +142,21 @@ impl Arena {
         &self.scope
     }
 
+    /// How long it has been open, or how long ago it was opened.
+    pub fn age(&self) -> Duration {
+        self.opened.elapsed()
+    }
+
+    /// What was given to [`Self::set_key`]; 0 before.
+    pub fn key(&self) -> usize {
+        self.key.load(Relaxed)
+    }
+
+    /// Notes what whoever opened it knows it by.
+    pub fn set_key(&self, key: usize) {
+        self.key.store(key, Relaxed);
+    }
+
     /// How texts call it.
     fn text(&self) -> String {
         match self.name.as_str() {
@@ -207,6 +223,7 @@ impl Registry {
             scope: Scope::new(parent.as_ref().map(|p| p.scope.clone())),
             parent,
             opened: Instant::now(),
+            key: AtomicUsize::new(0),
         });
         let mut open = lock(&self.shared.open);
         if let Some(links) = arena.parent.as_ref().and_then(|p| open.get_mut(&p.id)) {
@@ -439,7 +456,7 @@ impl Registry {
             promoted,
             depth: arena.depth,
             threads,
-            open_for: arena.opened.elapsed(),
+            open_for: arena.age(),
         })
     }
 }

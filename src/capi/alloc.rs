@@ -4,10 +4,11 @@
 //! streams once they wait for that point. A free is ordered too: it takes effect after the work submitted before it,
 //! so nobody waits on the host. Addresses are device addresses: do not dereference them on the host.
 
+use super::arena;
 use super::error::gpumem_status;
 use super::guard::{self, guard, guard_hit, guard_value};
 use super::options::{self, Extensible};
-use super::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
+use super::types::{address, device_id, gpumem_arena, gpumem_stream, not_null, pointer, stream};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::context::{Context, Request};
 use crate::pool::AllocFlags;
@@ -49,18 +50,21 @@ pub struct gpumem_malloc_options {
     pub stream: gpumem_stream,
     /// A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
     pub tag: u64,
+    /// The arena it belongs to, which the calling thread need not be attached to; NULL means the thread's current one,
+    /// if it has one.
+    pub arena: gpumem_arena,
     /// The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
     pub device: i32,
     /// Must be 0.
     pub reserved: u32,
 }
 
-// SAFETY: repr(C), a u32 first, integers and a raw pointer only, and the assertion below shows no padding.
+// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no padding.
 unsafe impl Extensible for gpumem_malloc_options {
     const NAME: &'static str = "gpumem_malloc_options";
-    const FIRST_BYTES: usize = 48;
+    const FIRST_BYTES: usize = 56;
 }
-const _: () = assert!(size_of::<gpumem_malloc_options>() == 4 * 4 + 4 * 8);
+const _: () = assert!(size_of::<gpumem_malloc_options>() == 4 * 4 + 5 * 8);
 
 /// Facts about a live allocation.
 #[allow(non_camel_case_types)]
@@ -173,7 +177,8 @@ pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpume
 ///
 /// opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
 /// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
-/// flags, a device that does not exist or is not the stream's, or options that are not well formed;
+/// flags, a device that does not exist or is not the stream's, an arena that has been exited, or options that are not
+/// well formed;
 /// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_with(
@@ -185,7 +190,8 @@ pub unsafe extern "C" fn gpumem_malloc_with(
         let opts = unsafe { options::read(opts) }?;
         not_null(out, "out")?;
         let ctx = Context::global()?;
-        let ptr = ctx.malloc(&request(ctx, &opts)?)?;
+        let arena = arena::named(opts.arena)?;
+        let ptr = ctx.malloc(&Request { arena: arena.as_ref(), ..request(ctx, &opts)? })?;
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(ptr)) };
         Ok(())
@@ -318,6 +324,7 @@ pub extern "C" fn gpumem_validate() -> gpumem_status {
     guard(|| Context::global()?.validate())
 }
 
+/// What options ask for, but for the arena, whose reference the caller keeps.
 pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request<'static>> {
     let unknown = o.flags & !(AllocFlags::ALL.0 | GPUMEM_MALLOC_ON_DEVICE);
     if unknown != 0 {

@@ -23,6 +23,8 @@ pub(super) struct Handles<T> {
     kind: u8,
     /// The C name of the type, for texts.
     name: &'static str,
+    /// What has been done to one that is gone, for texts.
+    ended: &'static str,
     table: Mutex<Table<T>>,
 }
 
@@ -41,8 +43,13 @@ struct Slot<T> {
 impl<T> Handles<T> {
     /// An empty table.
     pub(super) const fn new(kind: u8, name: &'static str) -> Handles<T> {
+        Handles::ended_by(kind, name, "destroyed")
+    }
+
+    /// An empty table of what is not destroyed at its end, but for instance "exited".
+    pub(super) const fn ended_by(kind: u8, name: &'static str, ended: &'static str) -> Handles<T> {
         assert!(kind != 0);
-        Handles { kind, name, table: Mutex::new(Table { slots: Vec::new(), free: Vec::new() }) }
+        Handles { kind, name, ended, table: Mutex::new(Table { slots: Vec::new(), free: Vec::new() }) }
     }
 
     /// Keeps an object, and gives the handle to it.
@@ -58,7 +65,7 @@ impl<T> Handles<T> {
             }
             None => {
                 return Err(Error::invalid(format!(
-                    "there are {MAX_SLOTS} of {} already; destroy what is not needed",
+                    "there are {MAX_SLOTS} of {} already; end what is not needed",
                     self.name
                 )));
             }
@@ -104,6 +111,25 @@ impl<T> Handles<T> {
         }
     }
 
+    /// Takes out every object that `gone` is said of.
+    pub(super) fn sweep(&self, gone: impl Fn(&T) -> bool) {
+        let mut swept = Vec::new();
+        let mut table = lock(&self.table);
+        let Table { slots, free } = &mut *table;
+        for (index, slot) in slots.iter_mut().enumerate() {
+            if slot.object.as_deref().is_some_and(&gone) {
+                swept.extend(slot.object.take());
+                slot.generation = slot.generation.saturating_add(1);
+                if slot.generation < u32::MAX {
+                    free.push(index as u32);
+                }
+            }
+        }
+        drop(table);
+        // What was swept is dropped here, outside of the lock.
+        drop(swept);
+    }
+
     fn pack(&self, slot: u32, generation: u32) -> usize {
         usize::from(self.kind) << (GENERATION_BITS + SLOT_BITS)
             | (slot as usize) << GENERATION_BITS
@@ -123,7 +149,7 @@ impl<T> Handles<T> {
     fn stale(&self, handle: usize, generation: u32, now: Option<u32>) -> Error {
         Error::invalid(match now {
             Some(now) if (1..now).contains(&generation) => {
-                format!("{} {handle:#x} has been destroyed", self.name)
+                format!("{} {handle:#x} has been {}", self.name, self.ended)
             }
             _ => format!("{} {handle:#x} was never given out", self.name),
         })

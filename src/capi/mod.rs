@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 pub mod alloc;
+pub mod arena;
 pub mod check;
 pub mod context;
 pub mod device;
@@ -30,4 +31,4 @@ pub mod torch;
 mod types;
 pub mod version;
 
-pub use types::{gpumem_stream, CUstream_st};
+pub use types::{gpumem_arena, gpumem_arena_st, gpumem_stream, CUstream_st};

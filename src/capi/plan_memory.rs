@@ -4,6 +4,7 @@
 //! memory any number of times, and does not know of it: the memory is the caller's, like any other.
 
 use super::alloc::{self, gpumem_malloc_options};
+use super::arena as arenas;
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options;
@@ -66,7 +67,9 @@ pub unsafe extern "C" fn gpumem_plan_materialise_with(
         let needs = needs(plan, arena)?;
         let ctx = Context::global()?;
         let request = alloc::request(ctx, &opts)?;
-        let request = Request { size: needs.size, align: request.align.max(needs.align), ..request };
+        let named = arenas::named(opts.arena)?;
+        let request =
+            Request { arena: named.as_ref(), size: needs.size, align: request.align.max(needs.align), ..request };
         let base = allocate(ctx, &request)?;
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(base)) };

@@ -1,4 +1,5 @@
-//! Types every entry point uses, and their conversions. The header's prologue declares the stream by hand.
+//! Types every entry point uses, and their conversions. The header's prologue declares the stream and the arena by
+//! hand.
 
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::context::Context;
@@ -13,6 +14,14 @@ pub struct CUstream_st {
 /// A `cudaStream_t` / `CUstream`; null is the legacy default stream.
 #[allow(non_camel_case_types)]
 pub type gpumem_stream = *mut CUstream_st;
+
+/// What a `gpumem_arena` seems to point to. There is nothing there.
+#[allow(non_camel_case_types)]
+pub struct gpumem_arena_st(());
+
+/// A handle to an arena; see [`super::arena`].
+#[allow(non_camel_case_types)]
+pub type gpumem_arena = *mut gpumem_arena_st;
 
 /// The core's name for a stream.
 pub(super) fn stream(s: gpumem_stream) -> StreamHandle {

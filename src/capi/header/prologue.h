@@ -51,7 +51,10 @@
  * stitch           To meet a request by moving free extents to one range of addresses; nothing is copied.
  * trim             To give free physical memory back to the device.
  * plan             Buffers, or a graph of values and operations, laid out ahead of a run.
- * arena            Of a plan: a run of bytes that its buffers are laid out in, and that becomes one allocation.
+ * arena            Allocations that end together: entered and exited like a block of a program. Of a plan: a run of
+ *                  bytes that its buffers are laid out in, and that becomes one allocation.
+ * keep, promote    To move an allocation out of its arena to the one around it, or out of all when there is none.
+ * escape           To take an allocation out of all arenas.
  * step             Of a plan: a position in the execution order.
  * live             Of a buffer in a plan: at the steps at which it holds something.
  *
@@ -78,6 +81,9 @@ extern "C" {
 
 /* A cudaStream_t or CUstream: the same type, declared without CUDA's headers. */
 typedef struct CUstream_st *gpumem_stream;
+
+/* A handle to an arena: see the section on arenas. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_arena_st *gpumem_arena;
 
 /* The legacy default stream of the current device; CUDA's cudaStreamLegacy means the same. */
 #define GPUMEM_STREAM_LEGACY ((gpumem_stream)0)

@@ -7,7 +7,7 @@ use gpumem::base::{DeviceId, Error, Status, StreamHandle};
 use gpumem::context::config::Limit;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel, ReportKind};
-use gpumem::driver::Driver;
+use gpumem::driver::{Driver, Fault, FaultRule};
 use gpumem::pool::AllocFlags;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
@@ -244,13 +244,15 @@ fn poisoned_memory_is_filled_kept_and_looked_at() {
     assert_eq!((report.freed, report.freed_bytes), (8, 2 * SIZES.iter().sum::<u64>()));
     let found = || ctx.detector().unwrap().stats();
     assert_eq!((found().kept, found().unchecked), (8, 0));
+    let mut between = Vec::new();
     for &(p, n) in &all {
         assert!(read(&host, p, n, t).iter().all(|&b| b == 0xff));
         assert_eq!(ctx.free(p).unwrap_err().status, Status::DoubleFree);
         assert!(ctx.info_containing(p).is_err() && ctx.realloc(p, 10, t).is_err() && ctx.record_stream(p, t).is_err());
         // None of it is handed out.
-        assert!(!all.iter().any(|a| a.0 == malloc(&ctx, n, t)));
+        between.push(malloc(&ctx, n, t));
     }
+    assert!(all.iter().all(|a| !between.contains(&a.0)));
     assert!(!ctx.free_id(all[0].0, ids[0], None).unwrap());
     ctx.arena_verify().unwrap();
     ctx.validate().unwrap();
@@ -277,8 +279,9 @@ fn poisoned_memory_is_filled_kept_and_looked_at() {
     host.set_async(D, all[5].0, 0, 1, t).unwrap();
     ctx.trim(0).unwrap();
     assert_eq!((found().stale_writes, found().kept, found().kept_bytes), (5, 0, 0));
-    assert!(all.iter().any(|&(p, _)| ctx.free(p).is_err()));
     assert_eq!(live(&ctx).0, 8, "the ones that were made in between");
+    between.into_iter().for_each(|p| ctx.free(p).unwrap());
+    assert_eq!(live(&ctx), (0, 0));
     ctx.validate().unwrap();
     assert!(host.reports().is_empty(), "{:?}", host.reports());
 }
@@ -389,11 +392,13 @@ fn a_late_use_of_unmapped_memory_faults() {
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert_eq!((reports[0].kind, reports[0].range.start), (ReportKind::Fault, p));
     // Nor does anybody get the addresses.
+    let mut between = Vec::new();
     for &(p, n) in &all {
         assert!(host.set_async(D, p, 1, 1, s).is_err());
-        assert!(!all.iter().any(|a| a.0 == malloc(&ctx, n, s)));
+        between.push(malloc(&ctx, n, s));
         assert_eq!(ctx.free(p).unwrap_err().status, Status::DoubleFree);
     }
+    assert!(all.iter().all(|a| !between.contains(&a.0)));
     ctx.validate().unwrap();
     assert!(ctx.dump(D).unwrap().contains("addresses kept"));
     let e = ctx.explain(Error::invalid("fill"), &[(p + 5, 10)]);
@@ -403,7 +408,8 @@ fn a_late_use_of_unmapped_memory_faults() {
     assert!(!ctx.dump(D).unwrap().contains("addresses kept"));
     ctx.free(ordinary).unwrap();
     ctx.free(kept).unwrap();
-    assert_eq!(live(&ctx).0, 8);
+    between.into_iter().for_each(|p| ctx.free(p).unwrap());
+    assert_eq!(live(&ctx), (0, 0));
 }
 
 #[test]
@@ -430,4 +436,58 @@ fn a_fault_that_the_driver_reports_names_what_went_last_and_only_once() {
     assert!(text.starts_with(&first), "{text}");
     assert_eq!(text.matches("allocation").count(), 16);
     assert_eq!(ctx.fault_hint(&fault), None);
+}
+
+// ---- failures -------------------------------------------------------------------------------------------------------
+
+/// Whichever driver call of an exit fails: everything is freed all the same, nothing is found that was not there, and
+/// nothing is left behind in the end.
+#[test]
+fn a_driver_call_that_fails_at_an_exit_loses_nothing() {
+    for mode in [POISON, UNMAP] {
+        let mut tried = 0;
+        for (n, lasting) in (0..200).flat_map(|n| [(n, false), (n, true)]) {
+            let host =
+                HostDriver::new(HostOptions { bytes_per_device: 4 * GIB, ..HostOptions::simulation(n) }).unwrap();
+            let fault = Arc::new(Fault::new(host.clone()));
+            let config = Config { arena_debug: mode, arena_quarantine: Some(6 * MIB), log: 0, ..Config::default() };
+            let ctx = Context::new(fault.clone(), config).unwrap();
+            let s = host.stream_create(D).unwrap();
+            let step = |fails: bool| {
+                let arena = ctx.arena_enter("").unwrap();
+                let all = [300, 300 * KIB, 3 * MIB].map(|bytes| {
+                    let p = malloc(&ctx, bytes, s);
+                    host.set_async(D, p, 1, bytes, s).unwrap();
+                    p
+                });
+                let rule = FaultRule::nth(n);
+                fault.set_rule(fails.then_some(if lasting { rule.lasting() } else { rule }));
+                let report = ctx.arena_exit(&arena, &[]).unwrap();
+                let fired = fault.fired();
+                fault.set_rule(None);
+                assert_eq!(report.freed, 3);
+                assert!(all.iter().all(|&p| ctx.check(p, "op", "x").is_err() && ctx.free(p).is_err()));
+                fired
+            };
+            // The second exit makes room for what it keeps.
+            let fired = [false, true, false].map(step);
+            assert_eq!(
+                (live(&ctx).0, ctx.detector().unwrap().stats().stale_writes),
+                (if mode == POISON { ctx.detector().unwrap().stats().kept } else { 0 }, 0,)
+            );
+            ctx.validate().unwrap();
+            ctx.trim(0).unwrap();
+            host.device_sync(D).unwrap();
+            ctx.trim(0).unwrap();
+            assert_eq!((live(&ctx), ctx.detector().unwrap().stats().kept), ((0, 0), 0));
+            assert_eq!(ctx.stats(D).unwrap().mapped, 0);
+            ctx.validate().unwrap();
+            assert!(host.reports().is_empty(), "{:?}", host.reports());
+            tried += usize::from(fired[1] > 0);
+            if fired[1] == 0 {
+                break;
+            }
+        }
+        assert!(tried >= 10, "only {tried} calls failed");
+    }
 }

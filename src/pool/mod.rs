@@ -311,7 +311,7 @@ impl Pool {
             streams: Apart(Mutex::new(HashMap::new())),
             core: Apart(Mutex::new(Core::default())),
             counters: Apart(Counters::default()),
-            own: quarantine::OwnStream::default(),
+            own: quarantine::OwnStream::new(),
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;

@@ -16,8 +16,13 @@ use crate::driver::EventHandle;
 const CHUNK: u64 = 4 << 20;
 
 /// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now. Made when first needed.
-#[derive(Default)]
 pub(super) struct OwnStream(OnceLock<(StreamHandle, EventHandle)>);
+
+impl OwnStream {
+    pub(super) fn new() -> OwnStream {
+        OwnStream(OnceLock::new())
+    }
+}
 
 /// Addresses of a freed dedicated allocation, kept until [`Pool::let_go`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ static const struct {
     {"GPUMEM_PAGE_SIZE", "3M"},        {"GPUMEM_PREALLOC", "120%"},  {"GPUMEM_LIMIT", "1.5.2G"},
     {"GPUMEM_REUSE", "often"},         {"GPUMEM_LOG", "loud"},       {"GPUMEM_POOL", "maybe"},
     {"GPUMEM_TRIM_THRESHOLD", "99999999999T"}, {"GPUMEM_LIMIT", ""}, {"GPUMEM_HOST_DEVICES", "0"},
+    {"GPUMEM_ARENA_DEBUG", "poison,unmap"}, {"GPUMEM_ARENA_QUARANTINE", "much"},
 };
 
 static void bad_values_are_named(void) {

@@ -36,6 +36,10 @@ static void bad_options_then_good_ones(void) {
     options.prealloc_percent = 101;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_init(&options));
     options.prealloc_percent = 0;
+    options.arena_debug = GPUMEM_ARENA_DEBUG_POISON | GPUMEM_ARENA_DEBUG_UNMAP;
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_init(&options));
+    CHECK(error_says("arena_debug"));
+    options.arena_debug = GPUMEM_ARENA_DEBUG_OFF;
     options.size = 1;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_init(&options));
     options.size = sizeof options;

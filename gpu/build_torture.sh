@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds gpu/torture.cu against .gpu/: gpu/build_torture.sh OUTPUT
+# Builds gpu/torture.cu, or another program with kernels, against .gpu/: gpu/build_torture.sh OUTPUT [SOURCE]
 # With a GPU in the machine for that GPU, otherwise (or with ARCH set, e.g. ARCH=sm_90) for what nvcc can target.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-output="${1:?usage: gpu/build_torture.sh OUTPUT}"
+output="${1:?usage: gpu/build_torture.sh OUTPUT [SOURCE]}"
+source="${2:-gpu/torture.cu}"
 nvcc="${NVCC:-nvcc}"
 if ! command -v "$nvcc" > /dev/null 2>&1; then
     for dir in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
@@ -20,5 +21,5 @@ else
 fi
 # Extra flags, e.g. -I and -L of a toolkit in an unusual place, come from NVCC_FLAGS.
 # shellcheck disable=SC2086
-"$nvcc" -std=c++17 -O2 "${arch[@]}" ${NVCC_FLAGS:-} -I.gpu/include gpu/torture.cu -o "$output" \
+"$nvcc" -std=c++17 -O2 "${arch[@]}" ${NVCC_FLAGS:-} -I.gpu/include "$source" -o "$output" \
     -L.gpu/lib -l:libgpumem.so.0 -Xcompiler -rdynamic -Xlinker -rpath -Xlinker '$ORIGIN/../lib'

@@ -106,6 +106,7 @@ cp gpu/torture.cu "$out/torture.cu"
 if have nvcc; then
     say "torture"
     gpu/build_torture.sh "$out/bin/torture" || say "torture not prebuilt; gpu/test.sh builds it where there is nvcc"
+    gpu/build_torture.sh "$out/bin/stale_kernel" gpu/stale_kernel.cu || say "stale_kernel not prebuilt either"
 else
     say "no nvcc here: gpu/test.sh builds the torture on the GPU machine"
 fi

@@ -147,6 +147,9 @@ typedef int32_t gpumem_status;
 // The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 #define GPUMEM_ERROR_INVALID_STREAM 13
 
+// Memory is used, or was written to, that had been freed. Only gpumem_check and its like say so.
+#define GPUMEM_ERROR_USE_AFTER_FREE 14
+
 // The name of a status, such as "GPUMEM_ERROR_INVALID".
 //
 // Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no device, cannot fail.
@@ -188,8 +191,8 @@ const char *gpumem_version_string(void);
  *
  * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
  * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
- * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
- * GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+ * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
+ * GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
  * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
  */
@@ -230,6 +233,21 @@ const char *gpumem_version_string(void);
 // By asking the driver on every allocation, two calls.
 #define GPUMEM_STREAM_CHECK_DRIVER 2
 
+// Nothing is done to find uses of memory after the arena that it belonged to has ended: the default.
+#define GPUMEM_ARENA_DEBUG_OFF 1
+
+// What arenas free is remembered, for gpumem_check. The following imply it.
+#define GPUMEM_ARENA_DEBUG_CHECK 2
+
+// The process is aborted at the first such use found.
+#define GPUMEM_ARENA_DEBUG_ABORT 4
+
+// What arenas free is filled, kept for a while, and checked for writes. Not with GPUMEM_ARENA_DEBUG_UNMAP.
+#define GPUMEM_ARENA_DEBUG_POISON 8
+
+// What arenas free is unmapped, and its addresses are kept for a while, so that any use faults.
+#define GPUMEM_ARENA_DEBUG_UNMAP 16
+
 // Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
 typedef struct gpumem_context_options {
     // sizeof(gpumem_context_options).
@@ -269,8 +287,11 @@ typedef struct gpumem_context_options {
     uint64_t trim_interval_ms;
     // GPUMEM_STREAM_CHECK_*: how to find out which stream a handle is, and whether it is being captured.
     int32_t stream_check;
-    // Must be 0.
-    uint32_t reserved;
+    // GPUMEM_ARENA_DEBUG_*, or-ed together: how to find uses of memory after the arena that it belonged to has ended.
+    uint32_t arena_debug;
+    // How much of what arenas have freed is kept for that: bytes of memory with GPUMEM_ARENA_DEBUG_POISON, of addresses
+    // with GPUMEM_ARENA_DEBUG_UNMAP.
+    uint64_t arena_quarantine;
 } gpumem_context_options;
 
 // Starts gpumem now, with explicit settings.
@@ -719,6 +740,90 @@ gpumem_status gpumem_free_id(void *ptr, uint64_t id);
 //
 // Errors: those of gpumem_free_id, and GPUMEM_ERROR_INVALID_STREAM; nothing is freed then.
 gpumem_status gpumem_free_id_async(void *ptr, uint64_t id, gpumem_stream s);
+
+/* ---- Finding late uses ---------------------------------------------------------------------------------------------
+ *
+ * An arena frees what was allocated in it, whoever still holds a pointer there. GPUMEM_ARENA_DEBUG, or the field
+ * arena_debug of gpumem_context_options, turns on what finds late uses:
+ *
+ *    check     arenas remember what they free, and gpumem_check says whether a pointer is into that. A runtime calls it
+ *              where its operations take their operands.
+ *    abort     the first late use that is found ends the process by SIGABRT, behind a line on stderr.
+ *    poison    what arenas free is filled with 0xff, NaN in every floating-point format, and kept for a while
+ *              (GPUMEM_ARENA_QUARANTINE). Late writes are found when it is handed on, and by gpumem_arena_verify.
+ *    unmap     what is allocated in an arena gets physical memory of its own, which is unmapped when the arena ends; its
+ *              addresses are kept for a while. Any late use faults, that by a kernel too.
+ *
+ * Several go together, with commas between, but not poison and unmap. Each includes check. With poison and unmap the
+ * end of an arena waits for the device, unless a stream is being captured on which gpumem was called; a capture on
+ * streams that gpumem has not met would be lost to it. Off, the functions below return GPUMEM_OK at the cost of a
+ * branch.
+ */
+
+// What has been found so far in this process, on all devices. Counts unless a field says bytes.
+typedef struct gpumem_arena_debug_stats {
+    // sizeof(gpumem_arena_debug_stats), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // GPUMEM_ARENA_DEBUG_* in force.
+    uint32_t mode;
+    // Allocations freed by arenas that are remembered. Of very many, the oldest are forgotten.
+    uint64_t remembered;
+    // Late uses that gpumem_check and gpumem_check_id have found.
+    uint64_t stale_uses;
+    // Poisoned allocations that were found to have been written to.
+    uint64_t stale_writes;
+    // Allocations of which something is kept at present: memory with "poison", addresses with "unmap".
+    uint64_t kept;
+    // How much that is, bytes.
+    uint64_t kept_bytes;
+    // Allocations that could not be filled, unmapped or looked at when they should have been, because a stream was being
+    // captured or a driver call failed.
+    uint64_t unchecked;
+} gpumem_arena_debug_stats;
+
+// Says whether ptr may be used, as far as arenas are concerned.
+//
+// ptr is any address, also inside an allocation, or NULL, which is GPUMEM_OK. op and operand are for the text: which
+// operation, and which of its operands ptr is; NULL is shown as "?". They are not kept.
+// Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and that has not been
+// handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", allocation
+// 123 of 4096 bytes)", where the outermost arena has depth 0. It is also said on stderr (not every one of a flood;
+// GPUMEM_LOG=0 turns it off), and with "abort" the process ends there. Always GPUMEM_OK without "check". Memory that
+// was freed otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
+gpumem_status gpumem_check(const void *ptr, const char *op, const char *operand);
+
+// Says whether ptr is still in the allocation that it was made for.
+//
+// As gpumem_check, and exact: id is the allocation's number, from gpumem_allocation_id, so a use is found also when
+// memory of another allocation is at the address now, or when it was freed with no arena. Without "check" always
+// GPUMEM_OK.
+// Errors: GPUMEM_ERROR_USE_AFTER_FREE when the live allocation that contains ptr has another number, or there is none.
+gpumem_status gpumem_check_id(const void *ptr, uint64_t id, const char *op, const char *operand);
+
+// Says what was at an address that an arena has freed, such as one that a tool reports for a fault.
+//
+// buf may be NULL when cap is 0; cap is in bytes. Copies what fits of a sentence like "0x7f0000001200 is 512 bytes into
+// allocation 123 (4096 bytes, tag 5) of arena 7 "step", reclaimed by arena_exit at depth 0", always terminated. needed
+// may be NULL; it receives the bytes that the whole text takes, its NUL included.
+// Errors: GPUMEM_ERROR_UNKNOWN_POINTER when no arena is known to have freed what was there, or the address has been
+// handed out since; GPUMEM_ERROR_UNSUPPORTED without "check"; GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0;
+// and what starting can give.
+gpumem_status gpumem_arena_describe(const void *addr, char *buf, size_t cap, size_t *needed);
+
+// Looks at all memory that "poison" keeps, now.
+//
+// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. What was written to is said on
+// stderr ("stale write after arena_exit: 16 bytes from offset 0 of allocation 123 (4096 bytes) of arena 7 "step", ..."),
+// where the bytes are those from the first that has changed to the last, and is filled again. GPUMEM_OK without "poison".
+// Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a stream is being
+// captured on which gpumem was called; GPUMEM_ERROR_DRIVER; and what starting can give.
+gpumem_status gpumem_arena_verify(void);
+
+// What has been found so far.
+//
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible, and what
+// starting can give.
+gpumem_status gpumem_arena_debug_stats_get(struct gpumem_arena_debug_stats *out);
 
 /* ---- Copying and filling -------------------------------------------------------------------------------------------
  *

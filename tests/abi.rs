@@ -7,6 +7,7 @@ mod cc;
 
 use gpumem::capi::alloc::{gpumem_malloc_options, gpumem_pointer_info};
 use gpumem::capi::arena::{gpumem_arena_report, gpumem_arena_stats};
+use gpumem::capi::check::gpumem_arena_debug_stats;
 use gpumem::capi::context::gpumem_context_options;
 use gpumem::capi::device::gpumem_device_props;
 use gpumem::capi::graph::gpumem_graph_info;
@@ -109,9 +110,10 @@ macro_rules! layout {
 fn structures_have_their_golden_layout() {
     let mut now = String::new();
     layout! { now,
+        gpumem_arena_debug_stats { size mode remembered stale_uses stale_writes kept kept_bytes unchecked }
         gpumem_context_options {
             size backend reuse log pool prealloc_percent prealloc_bytes va_size page_size limit_bytes trim_threshold
-            host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check reserved
+            host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
         gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved }

@@ -44,6 +44,7 @@ programs! {
     bad_input: C99 Cxx17;
     frees: C99 Cxx17;
     share: C99 Cxx17;
+    check: C99 Cxx17;
     fork: C99 Cxx17;
     exit: C99 Cxx17;
     environment: C99 Cxx17;

@@ -60,6 +60,8 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         setting("GPUMEM_TRIM_THRESHOLD", None, or_zero(config.trim_threshold, "never")),
         setting("GPUMEM_TRIM_INTERVAL", None, interval),
         setting("GPUMEM_STREAM_CHECK", None, check),
+        setting("GPUMEM_ARENA_DEBUG", None, config.arena_debug.to_string()),
+        setting("GPUMEM_ARENA_QUARANTINE", None, size::human(config.quarantine())),
         setting("GPUMEM_LOG", None, config.log.to_string()),
         setting("GPUMEM_HOST_DEVICES", None, config.host_devices.to_string()),
         setting("GPUMEM_HOST_BYTES", None, size::human(config.host_bytes)),

@@ -4,14 +4,19 @@
 //!   belongs to it, and its exit frees all of that, reachable or not, but for what is to be kept.
 //! - Which allocation is in which arena the pool knows (its scopes); here is what entering, leaving, nesting and sharing
 //!   among threads mean, and what each thread's current arena is ([`thread`]).
+//! - The *detector* ([`detector`]) remembers what arenas have freed, to find late uses of it. It is off by default.
 //!
-//! The semantics are in `docs/spec/arenas.md`.
+//! The semantics are in `docs/spec/arenas.md`, the detector's in `docs/spec/arena-detector.md`.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+pub mod detector;
 #[cfg(all(test, loom))]
 mod models;
+mod quarantine;
+mod records;
 pub mod registry;
 mod thread;
 
+pub use detector::{DebugMode, Detector, DetectorOptions, DetectorStats};
 pub use registry::{Arena, ArenaStats, ExitReport, Registry};

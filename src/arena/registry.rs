@@ -7,10 +7,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::detector::Detector;
+use super::records::How;
 use super::thread;
 use crate::base::sync::{lock, Mutex};
 use crate::base::{Error, Result, Status};
-use crate::pool::{Kept, Pool, Scope};
+use crate::pool::{Kept, Pool, Reclaimed, Scope};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
@@ -89,7 +91,7 @@ struct Links {
 /// What the arenas of one registry share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// How often a thread is attached to an arena, over all of them.
+    /// How often a thread is attached to an arena, over all of them; one more while there is a detector.
     attached: AtomicUsize,
     /// Open arenas by id.
     open: Mutex<BTreeMap<u64, Links>>,
@@ -100,6 +102,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub struct Registry {
     shared: Arc<Shared>,
+    detector: Option<Detector>,
 }
 
 /// The pools whose memory arenas may hold.
@@ -174,7 +177,20 @@ impl Shared {
 }
 
 impl Registry {
-    /// Whether any thread is attached to an arena. With no such thread, an allocation need not look for one.
+    /// A registry of no arenas yet. A detector sees all that its arenas free.
+    pub fn new(detector: Option<Detector>) -> Registry {
+        let attached = AtomicUsize::new(usize::from(detector.is_some()));
+        Registry { shared: Arc::new(Shared { attached, ..Shared::default() }), detector }
+    }
+
+    /// What finds late uses of what arenas have freed, if that is wanted.
+    #[inline]
+    pub fn detector(&self) -> Option<&Detector> {
+        self.detector.as_ref()
+    }
+
+    /// Whether any thread is attached to an arena, or there is a detector. If neither, an allocation need not look for an
+    /// arena, and concerns nobody else.
     #[inline]
     pub fn in_use(&self) -> bool {
         self.shared.attached.load(Relaxed) != 0
@@ -296,7 +312,7 @@ impl Registry {
             open.remove(&arena.id);
         }
         self.let_go(arena);
-        let report = empty(arena, keep, pools);
+        let report = self.empty(arena, How::Exit, keep, pools);
         self.leave_parent(arena);
         Ok(report)
     }
@@ -327,7 +343,7 @@ impl Registry {
         let mut report = ExitReport { depth: arena.depth, ..ExitReport::default() };
         for a in &all {
             self.let_go(a);
-            let one = empty(a, &[], pools);
+            let one = self.empty(a, How::Abort, &[], pools);
             report.freed += one.freed;
             report.freed_bytes += one.freed_bytes;
         }
@@ -339,6 +355,41 @@ impl Registry {
     fn close(&self, arena: &Arena) {
         lock(&self.shared.open).remove(&arena.id);
         self.leave_parent(arena);
+    }
+
+    /// Frees what is in an arena that nobody can use any more, but for what is kept.
+    fn empty(&self, arena: &Arena, how: How, keep: &[u64], pools: &dyn Pools) -> ExitReport {
+        let mut report = ExitReport { depth: arena.depth, ..ExitReport::default() };
+        arena.scope.close();
+        let to = arena.parent.as_ref().map(|p| &p.scope);
+        let mut kept = HashSet::new();
+        for &ptr in keep.iter().filter(|&&p| p != 0) {
+            let mut found = Kept::Unknown;
+            pools.each(&mut |pool| {
+                if pool.owns(ptr) {
+                    found = pool.keep(ptr, Some(&arena.scope), to);
+                }
+            });
+            match found {
+                Kept::Moved(id, bytes) => {
+                    kept.insert(id);
+                    report.kept += 1;
+                    report.kept_bytes += bytes;
+                }
+                Kept::Foreign(id) if kept.contains(&id) => report.duplicate += 1,
+                Kept::Foreign(_) => report.foreign += 1,
+                Kept::Unknown => report.unknown += 1,
+            }
+        }
+        let mut freed = |r: Reclaimed| {
+            report.freed += r.count;
+            report.freed_bytes += r.bytes;
+        };
+        match &self.detector {
+            None => pools.each(&mut |pool| freed(pool.free_scope(&arena.scope))),
+            Some(detector) => freed(detector.reclaim(arena, how, pools)),
+        }
+        report
     }
 
     fn leave_parent(&self, arena: &Arena) {
@@ -418,36 +469,4 @@ impl Arena {
 
 fn exited(arena: &Arena) -> Error {
     Error::invalid(format!("{} has been exited already", arena.text()))
-}
-
-/// Frees what is in an arena that nobody can use any more, but for what is kept.
-fn empty(arena: &Arena, keep: &[u64], pools: &dyn Pools) -> ExitReport {
-    let mut report = ExitReport { depth: arena.depth, ..ExitReport::default() };
-    arena.scope.close();
-    let to = arena.parent.as_ref().map(|p| &p.scope);
-    let mut kept = HashSet::new();
-    for &ptr in keep.iter().filter(|&&p| p != 0) {
-        let mut found = Kept::Unknown;
-        pools.each(&mut |pool| {
-            if pool.owns(ptr) {
-                found = pool.keep(ptr, Some(&arena.scope), to);
-            }
-        });
-        match found {
-            Kept::Moved(id, bytes) => {
-                kept.insert(id);
-                report.kept += 1;
-                report.kept_bytes += bytes;
-            }
-            Kept::Foreign(id) if kept.contains(&id) => report.duplicate += 1,
-            Kept::Foreign(_) => report.foreign += 1,
-            Kept::Unknown => report.unknown += 1,
-        }
-    }
-    pools.each(&mut |pool| {
-        let freed = pool.free_scope(&arena.scope);
-        report.freed += freed.count;
-        report.freed_bytes += freed.bytes;
-    });
-    report
 }

@@ -34,11 +34,13 @@ pub enum Status {
     Capturing = 12,
     /// The stream handle is not, or no longer, a stream (host device; CUDA itself cannot tell).
     InvalidStream = 13,
+    /// Memory was used that its owner, or its arena, had freed.
+    UseAfterFree = 14,
 }
 
 impl Status {
     /// Every status, in numeric order.
-    pub const ALL: [Status; 14] = [
+    pub const ALL: [Status; 15] = [
         Status::Ok,
         Status::Invalid,
         Status::OutOfMemory,
@@ -53,6 +55,7 @@ impl Status {
         Status::ShuttingDown,
         Status::Capturing,
         Status::InvalidStream,
+        Status::UseAfterFree,
     ];
 
     /// The C constant's name, e.g. `GPUMEM_ERROR_OUT_OF_MEMORY`.
@@ -72,6 +75,7 @@ impl Status {
             Status::ShuttingDown => "GPUMEM_ERROR_SHUTTING_DOWN",
             Status::Capturing => "GPUMEM_ERROR_CAPTURING",
             Status::InvalidStream => "GPUMEM_ERROR_INVALID_STREAM",
+            Status::UseAfterFree => "GPUMEM_ERROR_USE_AFTER_FREE",
         }
     }
 

@@ -2,14 +2,15 @@
 //!
 //! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
 //! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
-//! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
-//! GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+//! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
+//! GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
 
 use super::error::gpumem_status;
 use super::guard::{guard, guard_value};
 use super::options::{self, Extensible};
+use crate::arena::DebugMode;
 use crate::base::size::{GIB, MIB, TIB};
 use crate::base::{Error, Result};
 use crate::context::config::{Backend, Limit, Prealloc, Reuse, StreamCheck};
@@ -45,6 +46,17 @@ pub const GPUMEM_POOL_OFF: i32 = 2;
 pub const GPUMEM_STREAM_CHECK_AUTO: i32 = 1;
 /// By asking the driver on every allocation, two calls.
 pub const GPUMEM_STREAM_CHECK_DRIVER: i32 = 2;
+
+/// Nothing is done to find uses of memory after the arena that it belonged to has ended: the default.
+pub const GPUMEM_ARENA_DEBUG_OFF: u32 = 1;
+/// What arenas free is remembered, for gpumem_check. The following imply it.
+pub const GPUMEM_ARENA_DEBUG_CHECK: u32 = 2;
+/// The process is aborted at the first such use found.
+pub const GPUMEM_ARENA_DEBUG_ABORT: u32 = 4;
+/// What arenas free is filled, kept for a while, and checked for writes. Not with GPUMEM_ARENA_DEBUG_UNMAP.
+pub const GPUMEM_ARENA_DEBUG_POISON: u32 = 8;
+/// What arenas free is unmapped, and its addresses are kept for a while, so that any use faults.
+pub const GPUMEM_ARENA_DEBUG_UNMAP: u32 = 16;
 
 /// Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
 #[allow(non_camel_case_types)]
@@ -88,8 +100,11 @@ pub struct gpumem_context_options {
     pub trim_interval_ms: u64,
     /// GPUMEM_STREAM_CHECK_*: how to find out which stream a handle is, and whether it is being captured.
     pub stream_check: i32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// GPUMEM_ARENA_DEBUG_*, or-ed together: how to find uses of memory after the arena that it belonged to has ended.
+    pub arena_debug: u32,
+    /// How much of what arenas have freed is kept for that: bytes of memory with GPUMEM_ARENA_DEBUG_POISON, of addresses
+    /// with GPUMEM_ARENA_DEBUG_UNMAP.
+    pub arena_quarantine: u64,
 }
 
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
@@ -97,7 +112,7 @@ unsafe impl Extensible for gpumem_context_options {
     const NAME: &'static str = "gpumem_context_options";
     const FIRST_BYTES: usize = 88;
 }
-const _: () = assert!(size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4);
+const _: () = assert!(size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8);
 
 /// Starts gpumem now, with explicit settings.
 ///
@@ -158,8 +173,11 @@ fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
         GPUMEM_STREAM_CHECK_DRIVER => config.stream_check = StreamCheck::Driver,
         other => return unknown("stream_check", other, "GPUMEM_STREAM_CHECK"),
     }
-    if o.reserved != 0 {
-        return Err(Error::invalid(format!("gpumem_context_options.reserved is {}; it must be 0", o.reserved)));
+    if o.arena_debug != 0 {
+        config.arena_debug = arena_debug(o.arena_debug)?;
+    }
+    if o.arena_quarantine != 0 {
+        config.arena_quarantine = Some(o.arena_quarantine);
     }
     match o.log {
         0 => {}
@@ -216,6 +234,27 @@ fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
+fn arena_debug(flags: u32) -> Result<DebugMode> {
+    const ALL: u32 =
+        GPUMEM_ARENA_DEBUG_CHECK | GPUMEM_ARENA_DEBUG_ABORT | GPUMEM_ARENA_DEBUG_POISON | GPUMEM_ARENA_DEBUG_UNMAP;
+    let has = |flag| flags & flag != 0;
+    if flags == GPUMEM_ARENA_DEBUG_OFF {
+        return Ok(DebugMode::default());
+    }
+    if flags & !ALL != 0 || has(GPUMEM_ARENA_DEBUG_POISON) && has(GPUMEM_ARENA_DEBUG_UNMAP) {
+        return Err(Error::invalid(format!(
+            "gpumem_context_options.arena_debug is {flags:#x}; use GPUMEM_ARENA_DEBUG_OFF alone, or or-ed together some \
+             other GPUMEM_ARENA_DEBUG_*, but not both _POISON and _UNMAP"
+        )));
+    }
+    Ok(DebugMode {
+        check: true,
+        abort: has(GPUMEM_ARENA_DEBUG_ABORT),
+        poison: has(GPUMEM_ARENA_DEBUG_POISON),
+        unmap: has(GPUMEM_ARENA_DEBUG_UNMAP),
+    })
+}
+
 /// An amount that can be given in either of two ways.
 enum Share {
     Bytes(u64),
@@ -255,7 +294,7 @@ mod tests {
         assert_eq!(config, start);
 
         let all = gpumem_context_options {
-            size: 104,
+            size: 112,
             backend: GPUMEM_BACKEND_HOST,
             reuse: GPUMEM_REUSE_SETTLED,
             log: GPUMEM_LOG_NOTHING,
@@ -272,7 +311,8 @@ mod tests {
             limit_percent: 0,
             trim_interval_ms: 8,
             stream_check: GPUMEM_STREAM_CHECK_DRIVER,
-            reserved: 0,
+            arena_debug: GPUMEM_ARENA_DEBUG_ABORT | GPUMEM_ARENA_DEBUG_POISON,
+            arena_quarantine: 9,
         };
         apply(&all, &mut config).unwrap();
         let want = Config {
@@ -285,6 +325,8 @@ mod tests {
             trim_threshold: 4,
             trim_interval: Duration::from_millis(8),
             stream_check: StreamCheck::Driver,
+            arena_debug: DebugMode { check: true, abort: true, poison: true, unmap: false },
+            arena_quarantine: Some(9),
             log: 0,
             pool: false,
             host_devices: 6,
@@ -292,17 +334,21 @@ mod tests {
             host_seed: 7,
         };
         assert_eq!(config, want);
+        apply(&gpumem_context_options { arena_debug: GPUMEM_ARENA_DEBUG_OFF, ..zero() }, &mut config).unwrap();
+        assert_eq!(config.arena_debug, DebugMode::default());
     }
 
     #[test]
     fn values_out_of_range_name_their_field() {
         type Bad = (&'static str, fn(&mut gpumem_context_options));
-        let bad: [Bad; 16] = [
+        let bad: [Bad; 18] = [
             ("backend", |o| o.backend = 4),
             ("reuse", |o| o.reuse = -1),
             ("log", |o| o.log = 9),
             ("stream_check", |o| o.stream_check = 3),
-            ("reserved", |o| o.reserved = 1),
+            ("arena_debug", |o| o.arena_debug = 32),
+            ("arena_debug", |o| o.arena_debug = GPUMEM_ARENA_DEBUG_OFF | GPUMEM_ARENA_DEBUG_CHECK),
+            ("arena_debug", |o| o.arena_debug = GPUMEM_ARENA_DEBUG_POISON | GPUMEM_ARENA_DEBUG_UNMAP),
             ("pool", |o| o.pool = 3),
             ("prealloc_percent", |o| o.prealloc_percent = 101),
             ("prealloc_bytes", |o| (o.prealloc_percent, o.prealloc_bytes) = (1, 1)),

@@ -41,6 +41,8 @@ pub const GPUMEM_ERROR_SHUTTING_DOWN: gpumem_status = 11;
 pub const GPUMEM_ERROR_CAPTURING: gpumem_status = 12;
 /// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 pub const GPUMEM_ERROR_INVALID_STREAM: gpumem_status = 13;
+/// Memory is used, or was written to, that had been freed. Only gpumem_check and its like say so.
+pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
 
 /// The name of a status, such as "GPUMEM_ERROR_INVALID".
 ///
@@ -85,6 +87,7 @@ fn name(status: gpumem_status) -> &'static CStr {
         Some(Status::ShuttingDown) => c"GPUMEM_ERROR_SHUTTING_DOWN",
         Some(Status::Capturing) => c"GPUMEM_ERROR_CAPTURING",
         Some(Status::InvalidStream) => c"GPUMEM_ERROR_INVALID_STREAM",
+        Some(Status::UseAfterFree) => c"GPUMEM_ERROR_USE_AFTER_FREE",
         None => c"GPUMEM_ERROR_?",
     }
 }
@@ -105,7 +108,8 @@ const _: () = {
     assert!(GPUMEM_ERROR_SHUTTING_DOWN == Status::ShuttingDown as i32);
     assert!(GPUMEM_ERROR_CAPTURING == Status::Capturing as i32);
     assert!(GPUMEM_ERROR_INVALID_STREAM == Status::InvalidStream as i32);
-    assert!(Status::ALL.len() == 14);
+    assert!(GPUMEM_ERROR_USE_AFTER_FREE == Status::UseAfterFree as i32);
+    assert!(Status::ALL.len() == 15);
 };
 
 #[cfg(test)]
@@ -117,7 +121,7 @@ mod tests {
         for s in Status::ALL {
             assert_eq!(name(s as i32).to_str(), Ok(s.name()));
         }
-        for n in [-1, 14, i32::MIN, i32::MAX] {
+        for n in [-1, 15, i32::MIN, i32::MAX] {
             assert_eq!(name(n), c"GPUMEM_ERROR_?");
         }
     }

@@ -3,9 +3,11 @@
 use super::error::gpumem_status;
 use super::text;
 use crate::base::{Error, Result, Status};
+use crate::context::Context;
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::c_char;
+use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Longest text kept, bytes; longer ones are cut at a character boundary.
@@ -63,6 +65,9 @@ pub(super) fn run<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = catch_unwind(AssertUnwindSafe(entry)).unwrap_or_else(|panic| Err(from_panic(panic)));
     if let Err(e) = &result {
         remember(e);
+        if e.status == Status::Driver {
+            hint(e);
+        }
     }
     result
 }
@@ -91,6 +96,17 @@ fn remember(e: &Error) {
             }
         }
     });
+}
+
+/// Says on stderr what is known about a failure of the device that its driver reports with no particulars.
+#[cold]
+fn hint(e: &Error) {
+    // A panic in here would lose a hint.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(text) = Context::started().and_then(|ctx| ctx.fault_hint(e)) {
+            let _ = std::io::stderr().write_all(format!("gpumem: {text}\n").as_bytes());
+        }
+    }));
 }
 
 /// The status of this thread's last failure, `Ok` when there was none.

@@ -9,7 +9,6 @@ use super::guard::guard;
 use super::types::{address, gpumem_stream, not_null, stream};
 use crate::base::{Error, Result, StreamHandle};
 use crate::context::Context;
-use crate::driver::Driver;
 use std::ffi::{c_int, c_void};
 
 /// Copies bytes from src to dst in the order of a stream.
@@ -26,7 +25,7 @@ pub unsafe extern "C" fn gpumem_memcpy_async(
 ) -> gpumem_status {
     guard(|| {
         check_copy(dst, src, bytes)?;
-        copy(Context::global()?.driver(), dst, src, bytes, stream(s))
+        copy(Context::global()?, dst, src, bytes, stream(s))
     })
 }
 
@@ -37,8 +36,9 @@ pub unsafe extern "C" fn gpumem_memcpy_async(
 pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, bytes: usize) -> gpumem_status {
     guard(|| {
         check_copy(dst, src, bytes)?;
-        let driver = Context::global()?.driver();
-        copy(driver, dst, src, bytes, StreamHandle::LEGACY)?;
+        let ctx = Context::global()?;
+        copy(ctx, dst, src, bytes, StreamHandle::LEGACY)?;
+        let driver = ctx.driver();
         driver.stream_sync(driver.current_device()?, StreamHandle::LEGACY)
     })
 }
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn gpumem_memset_async(
 ) -> gpumem_status {
     guard(|| {
         check_range(dst, bytes, "dst")?;
-        set(Context::global()?.driver(), dst, value, bytes, stream(s))
+        set(Context::global()?, dst, value, bytes, stream(s))
     })
 }
 
@@ -68,26 +68,29 @@ pub unsafe extern "C" fn gpumem_memset_async(
 pub unsafe extern "C" fn gpumem_memset(dst: *mut c_void, value: c_int, bytes: usize) -> gpumem_status {
     guard(|| {
         check_range(dst, bytes, "dst")?;
-        let driver = Context::global()?.driver();
-        set(driver, dst, value, bytes, StreamHandle::LEGACY)?;
+        let ctx = Context::global()?;
+        set(ctx, dst, value, bytes, StreamHandle::LEGACY)?;
+        let driver = ctx.driver();
         driver.stream_sync(driver.current_device()?, StreamHandle::LEGACY)
     })
 }
 
-fn copy(driver: &dyn Driver, dst: *mut c_void, src: *const c_void, bytes: usize, s: StreamHandle) -> Result<()> {
+fn copy(ctx: &Context, dst: *mut c_void, src: *const c_void, bytes: usize, s: StreamHandle) -> Result<()> {
+    let (driver, dst, src, bytes) = (ctx.driver(), address(dst), address(src), bytes as u64);
     let dev = driver.stream_device(s)?;
     if bytes == 0 {
         return Ok(());
     }
-    driver.copy_async(dev, address(dst), address(src), bytes as u64, s)
+    driver.copy_async(dev, dst, src, bytes, s).map_err(|e| ctx.explain(e, &[(dst, bytes), (src, bytes)]))
 }
 
-fn set(driver: &dyn Driver, dst: *mut c_void, value: c_int, bytes: usize, s: StreamHandle) -> Result<()> {
+fn set(ctx: &Context, dst: *mut c_void, value: c_int, bytes: usize, s: StreamHandle) -> Result<()> {
+    let (driver, dst, bytes) = (ctx.driver(), address(dst), bytes as u64);
     let dev = driver.stream_device(s)?;
     if bytes == 0 {
         return Ok(());
     }
-    driver.set_async(dev, address(dst), value as u8, bytes as u64, s)
+    driver.set_async(dev, dst, value as u8, bytes, s).map_err(|e| ctx.explain(e, &[(dst, bytes)]))
 }
 
 fn check_copy(dst: *const c_void, src: *const c_void, bytes: usize) -> Result<()> {

@@ -4,7 +4,7 @@
 
 use super::{Context, Request};
 use crate::arena::registry::Pools;
-use crate::arena::{Arena, ArenaStats, ExitReport};
+use crate::arena::{Arena, ArenaStats, Detector, ExitReport};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::{Kept, Pool};
 use std::num::NonZeroU64;
@@ -93,18 +93,32 @@ impl Context {
         }
     }
 
-    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one.
+    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one, or there is a detector.
     #[inline(never)]
     pub(super) fn malloc_hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
-        self.arenas.with_scope(|scope| self.malloc_hit_of(size, stream, scope))
+        let separate = self.detector().is_some_and(Detector::wants_separate);
+        let hit = self.arenas.with_scope(|scope| match scope {
+            Some(_) if separate => None,
+            scope => self.malloc_hit_of(size, stream, scope),
+        })?;
+        self.handed_out(hit.get());
+        Some(hit)
     }
 
-    /// [`Context::malloc_search`] while a thread is attached to an arena, or for a request that names one.
+    /// [`Context::malloc_search`] while a thread is attached to an arena or there is a detector, or for a request that
+    /// names an arena.
     pub(super) fn malloc_search_in_arena(&self, req: &Request) -> Result<u64> {
-        match req.arena {
+        let arena = match req.arena {
+            Some(arena) => Some(arena.clone()),
+            None => self.arenas.current(),
+        };
+        let req = &Request { flags: self.flags_in(req, arena.is_some()), ..*req };
+        let ptr = self.or_from_quarantine(|| match req.arena {
             Some(arena) => self.malloc_in_named(req, arena),
-            None => self.malloc_search_of(req, self.arenas.current().as_ref().map(|a| a.scope())),
-        }
+            None => self.malloc_search_of(req, arena.as_ref().map(|a| a.scope())),
+        })?;
+        self.handed_out(ptr);
+        Ok(ptr)
     }
 
     /// Allocates in an arena that is not, or need not be, the thread's own: it may be exited meanwhile.

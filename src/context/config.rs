@@ -1,6 +1,7 @@
 //! Settings, from the environment ([`environment`](super::environment)) or from explicit options.
 
-use crate::base::size::{GIB, TIB};
+use crate::arena::DebugMode;
+use crate::base::size::{GIB, MIB, TIB};
 use std::time::Duration;
 
 /// Everything that can be set. `Default` is what an empty environment gives.
@@ -25,6 +26,11 @@ pub struct Config {
     pub trim_interval: Duration,
     /// How to find out which stream a handle is.
     pub stream_check: StreamCheck,
+    /// How to find uses of memory after the arena that it belonged to has ended.
+    pub arena_debug: DebugMode,
+    /// How much of what arenas have freed to keep from being handed out again, for that; `None`: see
+    /// [`Config::quarantine`].
+    pub arena_quarantine: Option<u64>,
     /// How much to say on stderr: 0 nothing, 1 warnings, 2 slow-path decisions.
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
@@ -49,12 +55,22 @@ impl Default for Config {
             trim_threshold: 0,
             trim_interval: Duration::ZERO,
             stream_check: StreamCheck::Auto,
+            arena_debug: DebugMode::default(),
+            arena_quarantine: None,
             log: 1,
             pool: true,
             host_devices: 1,
             host_bytes: 64 * GIB,
             host_seed: 0,
         }
+    }
+}
+
+impl Config {
+    /// How much of what arenas have freed is kept: bytes of memory, or with `unmap` of addresses.
+    pub fn quarantine(&self) -> u64 {
+        let default = if self.arena_debug.unmap { 64 * GIB } else { 256 * MIB };
+        self.arena_quarantine.unwrap_or(default)
     }
 }
 

@@ -12,6 +12,8 @@
 //! | `GPUMEM_TRIM_THRESHOLD` | size; 0 for never | `0` |
 //! | `GPUMEM_TRIM_INTERVAL` | seconds, or a number with `ms`; 0 for no background trim | `0` |
 //! | `GPUMEM_STREAM_CHECK` | `auto` or `driver` | `auto` |
+//! | `GPUMEM_ARENA_DEBUG` | `off`, or of `check` (or `1`), `abort`, `poison`, `unmap` some with commas between | `off` |
+//! | `GPUMEM_ARENA_QUARANTINE` | size: of memory with `poison`, of addresses with `unmap` | `256M`, `64G` |
 //! | `GPUMEM_LOG` | 0, 1 or 2 | `1` |
 //! | `GPUMEM_POOL` | `on` or `off` | `on` |
 //! | `GPUMEM_HOST_DEVICES` | 1 to 64 | `1` |
@@ -29,13 +31,14 @@
 //! - `VPMM_PAGES` times the page size (2 MiB where none is set) as `GPUMEM_PREALLOC`.
 
 use super::config::{Backend, Config, Limit, Prealloc, Reuse, StreamCheck};
+use crate::arena::DebugMode;
 use crate::base::size::{self, GIB, MIB, TIB};
 use crate::base::{Error, Result, Status};
 use std::ffi::OsString;
 use std::time::Duration;
 
 /// Every variable of gpumem's own.
-pub const KNOWN: [&str; 14] = [
+pub const KNOWN: [&str; 16] = [
     "GPUMEM_BACKEND",
     "GPUMEM_VA_SIZE",
     "GPUMEM_PAGE_SIZE",
@@ -45,6 +48,8 @@ pub const KNOWN: [&str; 14] = [
     "GPUMEM_TRIM_THRESHOLD",
     "GPUMEM_TRIM_INTERVAL",
     "GPUMEM_STREAM_CHECK",
+    "GPUMEM_ARENA_DEBUG",
+    "GPUMEM_ARENA_QUARANTINE",
     "GPUMEM_LOG",
     "GPUMEM_POOL",
     "GPUMEM_HOST_DEVICES",
@@ -85,6 +90,8 @@ impl Config {
             trim_threshold: env.read("GPUMEM_TRIM_THRESHOLD", SIZE, any_size)?.unwrap_or(default.trim_threshold),
             trim_interval: env.read("GPUMEM_TRIM_INTERVAL", INTERVALS, interval)?.unwrap_or(default.trim_interval),
             stream_check: env.word("GPUMEM_STREAM_CHECK", &CHECKS)?.unwrap_or(default.stream_check),
+            arena_debug: env.read("GPUMEM_ARENA_DEBUG", ARENA_DEBUGS, arena_debug)?.unwrap_or(default.arena_debug),
+            arena_quarantine: env.read("GPUMEM_ARENA_QUARANTINE", SIZE, any_size)?.or(default.arena_quarantine),
             log: env.read("GPUMEM_LOG", "0, 1 or 2", |t| number(t, 0, 2))?.unwrap_or(default.log),
             limit: env.read("GPUMEM_LIMIT", LIMITS, limit)?.unwrap_or(default.limit),
             host_devices: env
@@ -145,6 +152,9 @@ pub fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
 
 const SIZE: &str = "a size: bytes, or a number with K, M, G or T, such as 512M";
 const INTERVALS: &str = "seconds such as 10, milliseconds such as 500ms, or 0 for no background trim";
+const ARENA_DEBUGS: &str =
+    "off, or some of check (or 1), abort, poison and unmap with commas between, but not both poison \
+                            and unmap";
 const LIMITS: &str = "a size such as 16G, a share of the device from 1% to 100%, or 0 for all of it";
 const PREALLOCS: &str = "a size such as 16G, or a share of the free memory from 0% to 100%";
 const VA_SIZES: &str = "a size, a multiple of 2 MiB from 2M to 64T";
@@ -178,6 +188,26 @@ fn interval(text: &str) -> Option<Duration> {
         (None, Some(seconds)) => number(seconds).map(Duration::from_secs),
         (None, None) => number(&text).map(Duration::from_secs),
     }
+}
+
+fn arena_debug(text: &str) -> Option<DebugMode> {
+    let mut mode = DebugMode::default();
+    let text = text.trim().to_ascii_lowercase();
+    if matches!(text.as_str(), "off" | "0") {
+        return Some(mode);
+    }
+    for word in text.split(',') {
+        match word.trim() {
+            "1" | "check" => mode.check = true,
+            "abort" => mode.abort = true,
+            "poison" => mode.poison = true,
+            "unmap" => mode.unmap = true,
+            _ => return None,
+        }
+    }
+    // All of them need the table that checks look into.
+    mode.check = true;
+    (!(mode.poison && mode.unmap)).then_some(mode)
 }
 
 fn va_size(text: &str) -> Option<u64> {

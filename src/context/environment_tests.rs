@@ -5,6 +5,8 @@ use super::*;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
+const CHECK: DebugMode = DebugMode { check: true, abort: false, poison: false, unmap: false };
+
 fn read(vars: &[(&str, &str)]) -> Result<Config> {
     Config::from_lookup(&|name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v)))
 }
@@ -47,6 +49,17 @@ fn every_variable_sets_its_field() {
         ("GPUMEM_TRIM_INTERVAL", "500ms", Config { trim_interval: Duration::from_millis(500), ..base() }),
         ("GPUMEM_TRIM_INTERVAL", "0", base()),
         ("GPUMEM_STREAM_CHECK", "driver", Config { stream_check: StreamCheck::Driver, ..base() }),
+        ("GPUMEM_ARENA_DEBUG", "off", base()),
+        ("GPUMEM_ARENA_DEBUG", "1", Config { arena_debug: CHECK, ..base() }),
+        ("GPUMEM_ARENA_DEBUG", "Check", Config { arena_debug: CHECK, ..base() }),
+        ("GPUMEM_ARENA_DEBUG", "abort", Config { arena_debug: DebugMode { abort: true, ..CHECK }, ..base() }),
+        (
+            "GPUMEM_ARENA_DEBUG",
+            "poison, abort",
+            Config { arena_debug: DebugMode { abort: true, poison: true, ..CHECK }, ..base() },
+        ),
+        ("GPUMEM_ARENA_DEBUG", "1,unmap", Config { arena_debug: DebugMode { unmap: true, ..CHECK }, ..base() }),
+        ("GPUMEM_ARENA_QUARANTINE", "1G", Config { arena_quarantine: Some(1 << 30), ..base() }),
         ("GPUMEM_LOG", "0", Config { log: 0, ..base() }),
         ("GPUMEM_LOG", "2", Config { log: 2, ..base() }),
         ("GPUMEM_POOL", "off", Config { pool: false, ..base() }),
@@ -76,6 +89,8 @@ fn a_bad_value_names_the_variable_the_value_and_what_is_accepted() {
         ("GPUMEM_TRIM_THRESHOLD", vec!["never", "10%", "1Q"], "512M"),
         ("GPUMEM_TRIM_INTERVAL", vec!["", "often", "-1", "1.5", "1m", "10us"], "500ms"),
         ("GPUMEM_STREAM_CHECK", vec!["never", ""], "auto, driver"),
+        ("GPUMEM_ARENA_DEBUG", vec!["", "2", "on", "off,check", "poison,unmap", "check,", "fill"], "poison and unmap"),
+        ("GPUMEM_ARENA_QUARANTINE", vec!["", "all", "10%"], "512M"),
         ("GPUMEM_LOG", vec!["3", "-1", "debug", ""], "0, 1 or 2"),
         ("GPUMEM_POOL", vec!["2", "disabled", ""], "on, off"),
         ("GPUMEM_HOST_DEVICES", vec!["0", "65", "one"], "1 to 64"),

@@ -7,6 +7,7 @@
 mod arenas;
 pub mod backend;
 pub mod config;
+mod debug;
 pub mod environment;
 mod global;
 #[cfg(all(test, loom))]
@@ -73,10 +74,10 @@ impl Context {
         }
         Ok(Context {
             driver: Arc::new(Counted::new(driver)),
+            arenas: Registry::new(debug::detector(&config)),
             config,
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
-            arenas: Registry::default(),
             native: Native::default(),
             trimmer: OnceLock::new(),
         })
@@ -340,7 +341,10 @@ impl Context {
             };
         }
         let pool = self.owner(ptr, "realloc")?;
-        pool.realloc(ptr, size, self.stream_for(pool, stream)?)
+        let stream = self.stream_for(pool, stream)?;
+        let new = self.or_from_quarantine(|| pool.realloc(ptr, size, stream))?;
+        self.handed_out(new);
+        Ok(new)
     }
 
     /// The allocation is also used on `stream`, which stays alive until it is freed: reuse waits for that use too.
@@ -377,6 +381,7 @@ impl Context {
     /// Gives free physical memory of every started pool back to the driver until no more than `keep` bytes stay
     /// mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
+        self.empty_quarantine();
         self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
     }
 
@@ -395,6 +400,7 @@ impl Context {
 
     /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free memory goes back.
     pub fn set_limit(&self, dev: DeviceId, bytes: u64) -> Result<()> {
+        self.empty_quarantine();
         self.pool(dev)?.set_limit(bytes)
     }
 
@@ -415,6 +421,9 @@ impl Context {
 
     /// Maps exported memory of `size` bytes; freed like any allocation.
     pub fn import_fd(&self, dev: DeviceId, fd: &OwnedFd, size: u64) -> Result<u64> {
-        self.pool(dev)?.import_fd(fd, size, StreamHandle::LEGACY)
+        let pool = self.pool(dev)?;
+        let ptr = self.or_from_quarantine(|| pool.import_fd(fd, size, StreamHandle::LEGACY))?;
+        self.handed_out(ptr);
+        Ok(ptr)
     }
 }

@@ -27,6 +27,7 @@ pub(super) struct Dedicated {
     stream_id: u64,
     users: Vec<u32>,
     exportable: bool,
+    separate: bool,
     align: u64,
     pub(super) scope: Option<Arc<Scope>>,
 }
@@ -39,7 +40,8 @@ impl Dedicated {
     }
 }
 
-/// A freed dedicated allocation that the device may still be using.
+/// A freed dedicated allocation that the device may still be using, or whose addresses are kept from being handed out
+/// again. Of one that is only kept, nothing is mapped: `mapped` is 0, and there is no handle.
 #[derive(Clone, Debug)]
 pub(super) struct Grave {
     pub(super) va: u64,
@@ -47,11 +49,15 @@ pub(super) struct Grave {
     pub(super) reserved: u64,
     handle: PhysHandle,
     tags: Vec<Tag>,
+    /// Its addresses stay here when it is unmapped.
+    pub(super) held: bool,
+    /// Somebody is unmapping it.
+    busy: bool,
 }
 
 impl Pool {
     pub(super) fn malloc_dedicated(&self, req: &AllocRequest, align: u64) -> Result<u64> {
-        let unknown = req.flags.0 & !AllocFlags::ALL.0;
+        let unknown = req.flags.0 & !(AllocFlags::ALL.0 | AllocFlags::SEPARATE.0);
         if unknown != 0 {
             return Err(Error::invalid(format!("allocation flags {unknown:#x} are not known to this version")));
         }
@@ -140,7 +146,7 @@ impl Pool {
             stream: req.stream,
             id,
             tag: req.tag,
-            flags: req.flags,
+            flags: AllocFlags(req.flags.0 & AllocFlags::ALL.0),
         };
         let dedicated = Dedicated {
             va,
@@ -152,6 +158,7 @@ impl Pool {
             stream_id: self.order.identity(heap.lane),
             users: Vec::new(),
             exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
+            separate: req.flags.0 & AllocFlags::SEPARATE.0 != 0,
             align,
             scope: None,
         };
@@ -172,31 +179,12 @@ impl Pool {
     /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that one.
     pub(super) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
-        let taken = {
-            let mut core = lock(&*self.core);
-            let same = core.dedicated.get(&ptr).is_some_and(|d| id.is_none_or(|id| d.info.id == id));
-            same.then(|| core.dedicated.remove(&ptr)).flatten()
-        };
-        let Some(d) = taken else {
+        let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, false) else {
             return match id {
                 Some(_) => Ok(false),
                 None => Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already"))),
             };
         };
-        if let Some(scope) = &d.scope {
-            scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
-        }
-        let tag = match by {
-            Some(heap) => self.order.tag(heap.lane),
-            None => self.tag_of(d.lane, d.stream_id),
-        };
-        let tags = d.users.iter().map(|&l| self.order.tag(l)).chain([tag]).collect();
-        self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
-        self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
-        self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
-        self.counters.dedicated_frees.fetch_add(1, Relaxed);
-        let grave = Grave { va: d.va, mapped: d.mapped, reserved: d.reserved, handle: d.handle, tags };
-        lock(&*self.core).graves.push(grave);
         // It is freed. Markers and burials that fail now are made up for later.
         let _ = match stream {
             Some(s) => self.mark_stream(s),
@@ -208,6 +196,31 @@ impl Pool {
         }
         let _ = self.bury();
         Ok(true)
+    }
+
+    /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it was allocated on; with an
+    /// `id` only of the one that has it.
+    pub(super) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, held: bool) -> Option<Dedicated> {
+        let d = {
+            let mut core = lock(&*self.core);
+            let same = core.dedicated.get(&ptr).is_some_and(|d| id.is_none_or(|id| d.info.id == id));
+            same.then(|| core.dedicated.remove(&ptr)).flatten()?
+        };
+        if let Some(scope) = &d.scope {
+            scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
+        }
+        let tag = match lane {
+            Some(lane) => self.order.tag(lane),
+            None => self.tag_of(d.lane, d.stream_id),
+        };
+        let tags = d.users.iter().map(|&l| self.order.tag(l)).chain([tag]).collect();
+        self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
+        self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
+        self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+        self.counters.dedicated_frees.fetch_add(1, Relaxed);
+        let Dedicated { va, mapped, reserved, handle, .. } = d;
+        lock(&*self.core).graves.push(Grave { va, mapped, reserved, handle, tags, held, busy: false });
+        Some(d)
     }
 
     /// Enters a dedicated allocation into a scope, or into the next one around it that is open.
@@ -229,27 +242,38 @@ impl Pool {
 
     /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.
     pub(super) fn bury(&self) -> Result<u64> {
-        let lanes: std::collections::BTreeSet<u32> =
-            lock(&*self.core).graves.iter().flat_map(|g| g.tags.iter().map(|t| t.lane())).collect();
-        self.order.poll(&*self.driver, lanes)?;
-        let ready: Vec<Grave> = {
-            let mut core = lock(&*self.core);
-            let Core { graves, .. } = &mut *core;
-            let (ready, rest) = graves.drain(..).partition(|g| g.tags.iter().all(|&t| self.order.settled(t)));
-            *graves = rest;
-            ready
+        let lanes: std::collections::BTreeSet<u32> = {
+            let core = lock(&*self.core);
+            core.graves.iter().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
         };
+        self.order.poll(&*self.driver, lanes)?;
+        let mut ready: Vec<Grave> = Vec::new();
+        for g in &mut lock(&*self.core).graves {
+            if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
+                g.busy = true;
+                ready.push(g.clone());
+            }
+        }
         let mut released = 0;
         let mut done = Ok(());
         for g in ready {
             // After a failure the rest stays where it was.
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
+            let mut core = lock(&*self.core);
+            let Core { graves, holes, .. } = &mut *core;
+            let Some(at) = graves.iter().position(|other| other.va == g.va) else { continue };
+            graves[at].busy = false;
             if done.is_err() {
-                lock(&*self.core).graves.push(g);
                 continue;
             }
-            // Unmapped: the addresses are free whatever becomes of the handle.
-            lock(&*self.core).holes.give(g.va, g.reserved);
+            // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the handle.
+            if graves[at].held {
+                graves[at].mapped = 0;
+            } else {
+                graves.swap_remove(at);
+                holes.give(g.va, g.reserved);
+            }
+            drop(core);
             self.sub_mapped(g.mapped);
             released += g.mapped;
             done = self.drop_handle(g.handle);
@@ -269,6 +293,12 @@ impl Pool {
     /// The alignment a dedicated allocation was asked for.
     pub(super) fn dedicated_align(&self, ptr: u64) -> u64 {
         lock(&*self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
+    }
+
+    /// The flags a dedicated allocation was asked for, the pool's own included.
+    pub(super) fn dedicated_flags(&self, ptr: u64) -> AllocFlags {
+        let flags = |d: &Dedicated| AllocFlags(d.info.flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
+        lock(&*self.core).dedicated.get(&ptr).map_or(AllocFlags::default(), flags)
     }
 
     /// A file descriptor for an exportable allocation.

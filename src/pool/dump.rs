@@ -65,7 +65,8 @@ impl Pool {
             .for_each(|(a, l, t)| add(a, l, "!", format!("after lane {} epoch {}", t.lane(), t.epoch())));
         core.zombies.iter().for_each(|z| add(z.addr, z.size, "!", "never used".into()));
         core.dedicated.values().for_each(|d| add(d.va, d.reserved, "=", format!("{} mapped", human(d.mapped))));
-        core.graves.iter().for_each(|g| add(g.va, g.reserved, "!", "dedicated, freed".into()));
+        let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
+        core.graves.iter().for_each(|g| add(g.va, g.reserved, "!", grave(g.held).into()));
         pieces.sort_unstable_by_key(|p| p.addr);
         pieces
     }

@@ -44,7 +44,7 @@ pub(super) enum Lost {
 impl Found<'_> {
     fn is_reclaimed(&self) -> bool {
         match self {
-            Found::Pooled { st, place, .. } => st.members.is_reclaimed(st.member_at(*place)),
+            Found::Pooled { st, place, .. } => st.is_reclaimed(*place),
             Found::Dedicated => false,
         }
     }
@@ -350,13 +350,14 @@ impl Pool {
                 // The slot of `ptr` may hold the start of a later block: then the one before it contains `ptr`.
                 let at = if r.addr > ptr { r.prev } else { region };
                 st.regions.try_get(at).filter(|r| r.state == State::Live)?;
-                inside(self.block_info(&st, at))
+                inside(self.block_info(&st, at)).filter(|_| !st.is_reclaimed(Place::Block { region: at }))
             }),
             Some(Entry::Slab { heap, slab }) => self.heap(heap).and_then(|heap| {
                 let st = heap.lock();
                 let s = st.slabs.try_get(slab).filter(|s| s.base <= ptr)?;
                 let number = s.object_containing(ptr).filter(|&n| s.is_live(n))?;
-                inside(self.object_info(heap, &st, slab, number))
+                let place = Place::Object { slab, number };
+                inside(self.info_at(heap, &st, place)).filter(|_| !st.is_reclaimed(place))
             }),
             _ => None,
         };

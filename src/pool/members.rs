@@ -336,6 +336,11 @@ impl HeapState {
         }
     }
 
+    /// Whether a live block or object counts as freed.
+    pub(super) fn is_reclaimed(&self, place: Place) -> bool {
+        self.members.is_reclaimed(self.member_at(place))
+    }
+
     #[inline]
     fn set_member(&mut self, place: Place, member: u32) {
         match place {

@@ -52,6 +52,7 @@ mod memo;
 mod models;
 mod order;
 mod pages;
+mod quarantine;
 mod quick;
 mod realloc;
 mod region;
@@ -74,6 +75,7 @@ use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
+pub use quarantine::Held;
 pub use scope::{Scope, ScopeCounts};
 pub use scope_walk::{Kept, Reclaimed};
 pub use stats::PoolStats;
@@ -92,7 +94,9 @@ impl AllocFlags {
     pub const EXPORTABLE: AllocFlags = AllocFlags(2);
     /// The bytes after the allocation are unmapped, so overruns fault.
     pub const GUARD: AllocFlags = AllocFlags(4);
-    /// Every bit that has a meaning.
+    /// Physical memory and addresses that nothing else shares. The pool's own: not accepted from C, and not shown.
+    pub const SEPARATE: AllocFlags = AllocFlags(1 << 31);
+    /// Every bit that has a meaning to users.
     pub const ALL: AllocFlags = AllocFlags(7);
 }
 
@@ -260,6 +264,7 @@ pub struct Pool {
     streams: Apart<Mutex<HashMap<streams::Key, streams::Members>>>,
     core: Apart<Mutex<Core>>,
     counters: Apart<Counters>,
+    own: quarantine::OwnStream,
 }
 
 impl Pool {
@@ -306,6 +311,7 @@ impl Pool {
             streams: Apart(Mutex::new(HashMap::new())),
             core: Apart(Mutex::new(Core::default())),
             counters: Apart(Counters::default()),
+            own: quarantine::OwnStream::new(),
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;

@@ -444,7 +444,7 @@ impl Order {
     }
 
     /// What a context marker and a wait for it would do, on a driver that has none.
-    fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
+    pub(super) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
         let lanes = || self.lanes.iter().filter_map(OnceLock::get);
         let closed: Vec<u64> = lanes().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         driver.device_sync(self.dev)?;
@@ -457,7 +457,7 @@ impl Order {
     }
 
     /// Waits on the host until every marker recorded so far is done.
-    fn sync(&self, driver: &dyn Driver) -> Result<()> {
+    pub(super) fn sync(&self, driver: &dyn Driver) -> Result<()> {
         let last_context = lock(&*self.context).back().map(|m| m.event);
         let count = self.count.load(Acquire) as usize;
         let events = self.lanes[..count]

@@ -40,7 +40,7 @@ impl Pool {
             }
             Found::Dedicated => {
                 let i = self.dedicated_info(ptr)?;
-                (i.requested, self.dedicated_align(ptr), i.tag, i.flags, self.dedicated_scope(ptr))
+                (i.requested, self.dedicated_align(ptr), i.tag, self.dedicated_flags(ptr), self.dedicated_scope(ptr))
             }
             Found::Pooled { heap, mut st, place: Place::Block { region } } => {
                 let block = st.regions.block(region);

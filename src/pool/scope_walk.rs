@@ -197,6 +197,13 @@ impl Pool {
         }
     }
 
+    /// What of a scope is dedicated.
+    pub fn dedicated_in(&self, scope: &Scope) -> Vec<AllocInfo> {
+        let core = lock(&*self.core);
+        let live = |(addr, id)| core.dedicated.get(&addr).map(|d| d.info).filter(|i| i.id == id);
+        scope.parts(self.number).dedicated.into_iter().filter_map(live).collect()
+    }
+
     /// The scope of the live allocation that contains `ptr`.
     pub fn scope_containing(&self, ptr: u64) -> Result<Option<Arc<Scope>>> {
         let info = self.info_containing(ptr)?;

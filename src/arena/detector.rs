@@ -1,0 +1,310 @@
+//! Finding uses of memory after the arena that it belonged to has ended.
+//!
+//! Off by default: then there is no detector at all. With one, an arena that ends first takes what it frees out of
+//! everybody's reach, enters it here, and only then frees it, so an address can be in nobody's new allocation before it is
+//! in the table; and whoever is handed an address takes it out of the table.
+//!
+//! Lock order: the table's lock is the last one, nothing is called under it.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::quarantine::Quarantine;
+use super::records::{End, How, Record, Records};
+use super::registry::{Arena, Pools};
+use crate::base::sync::{lock, Mutex};
+use crate::base::{Error, Result, Status};
+use crate::pool::{AllocInfo, Pool, Reclaimed, Scope};
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// Allocations that a hint names.
+const CANDIDATES: usize = 16;
+
+/// What the detector does besides nothing. `Default` is off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DebugMode {
+    /// Remember what arenas have freed, so that uses can be checked. The others imply it.
+    pub check: bool,
+    /// End the process at the first stale use found.
+    pub abort: bool,
+    /// Fill what arenas free, keep it, and look whether it was written to.
+    pub poison: bool,
+    /// Give what arenas allocate addresses of its own, and leave nothing mapped there afterwards.
+    pub unmap: bool,
+}
+
+impl DebugMode {
+    /// Whether there is anything to do.
+    pub fn is_on(self) -> bool {
+        self.check || self.abort || self.poison || self.unmap
+    }
+}
+
+/// As `GPUMEM_ARENA_DEBUG` spells it.
+impl fmt::Display for DebugMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_on() { "check" } else { "off" })?;
+        for (_, word) in
+            [(self.abort, ",abort"), (self.poison, ",poison"), (self.unmap, ",unmap")].iter().filter(|w| w.0)
+        {
+            f.write_str(word)?;
+        }
+        Ok(())
+    }
+}
+
+/// How a detector is to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DetectorOptions {
+    /// What it does.
+    pub mode: DebugMode,
+    /// How much of what is freed it keeps from being handed out: bytes of memory, or with `unmap` of addresses.
+    pub quarantine: u64,
+    /// How much it says on stderr; 0 is nothing.
+    pub log: u32,
+    /// Allocations that it remembers.
+    pub records: usize,
+}
+
+impl Default for DetectorOptions {
+    fn default() -> DetectorOptions {
+        DetectorOptions { mode: DebugMode::default(), quarantine: 0, log: 1, records: 1 << 20 }
+    }
+}
+
+/// What a detector has seen so far, counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetectorStats {
+    /// Allocations that it remembers.
+    pub remembered: u64,
+    /// Checks that found a stale use.
+    pub stale_uses: u64,
+    /// Allocations in quarantine that were found to have been written to.
+    pub stale_writes: u64,
+    /// Allocations in quarantine,
+    pub kept: u64,
+    /// and the bytes of memory or of addresses that are kept of them.
+    pub kept_bytes: u64,
+    /// Allocations that could not be filled, unmapped or looked at in time, because of a capture or an error.
+    pub unchecked: u64,
+}
+
+/// The table of what arenas have freed, and what is done about it.
+#[derive(Debug)]
+pub struct Detector {
+    options: DetectorOptions,
+    records: Mutex<Records>,
+    /// With `poison` or `unmap`.
+    quarantine: Option<Quarantine>,
+    stale_uses: AtomicU64,
+    fault_told: AtomicBool,
+}
+
+impl Detector {
+    /// A detector that remembers nothing yet.
+    pub fn new(options: DetectorOptions) -> Detector {
+        let DebugMode { poison, unmap, .. } = options.mode;
+        Detector {
+            options,
+            records: Mutex::new(Records::new(options.records.max(1))),
+            quarantine: (poison || unmap).then(|| Quarantine::new(options.quarantine)),
+            stale_uses: AtomicU64::new(0),
+            fault_told: AtomicBool::new(false),
+        }
+    }
+
+    /// What it does.
+    pub fn mode(&self) -> DebugMode {
+        self.options.mode
+    }
+
+    /// Frees what is in an arena that has ended, and remembers it.
+    pub(super) fn reclaim(&self, arena: &Arena, how: How, pools: &dyn Pools) -> Reclaimed {
+        let end = Arc::new(End { arena: arena.id(), name: arena.name().to_string(), depth: arena.depth(), how });
+        let mut all = Reclaimed::default();
+        pools.each(&mut |pool| {
+            let freed = match &self.quarantine {
+                Some(quarantine) if self.options.mode.unmap => self.unmap(quarantine, pool, arena.scope(), &end),
+                Some(quarantine) => self.poison(quarantine, pool, arena.scope(), &end),
+                None => self.free(pool, arena.scope(), &end),
+            };
+            all.count += freed.count;
+            all.bytes += freed.bytes;
+        });
+        if let Some(quarantine) = &self.quarantine {
+            quarantine.shrink(pools, &mut |text| drop(self.stale(None, text)));
+        }
+        all
+    }
+
+    /// Remembers all of a closed scope in one pool, then frees it.
+    fn free(&self, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
+        // Where nobody finds it and nobody gets it.
+        let aside = Scope::of_reclaimed();
+        let pooled = pool.move_scope(scope, &aside);
+        self.remember(pool.dedicated_in(scope).iter().chain(pooled.iter().rev()), end);
+        let (dedicated, pooled) = (pool.free_scope(scope), pool.free_scope(&aside));
+        aside.close();
+        Reclaimed { count: dedicated.count + pooled.count, bytes: dedicated.bytes + pooled.bytes }
+    }
+
+    /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated freed.
+    fn poison(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
+        let pooled = pool.move_scope(scope, quarantine.scope());
+        let records = self.remember(pooled.iter().rev(), end);
+        quarantine.poison(pool, records);
+        let dedicated = self.free(pool, scope, end);
+        Reclaimed {
+            count: dedicated.count + pooled.len() as u64,
+            bytes: dedicated.bytes + pooled.iter().map(|i| i.requested).sum::<u64>(),
+        }
+    }
+
+    /// Remembers all of a closed scope in one pool; what is dedicated is unmapped, what is pooled freed.
+    fn unmap(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
+        let dedicated = pool.hold_scope(scope);
+        let records = self.remember(dedicated.iter().map(|d| &d.0), end);
+        let pooled = self.free(pool, scope, end);
+        let all = Reclaimed {
+            count: pooled.count + dedicated.len() as u64,
+            bytes: pooled.bytes + dedicated.iter().map(|d| d.0.requested).sum::<u64>(),
+        };
+        quarantine.unmap(pool, records.into_iter().zip(dedicated.into_iter().map(|d| d.1)).collect());
+        all
+    }
+
+    /// Enters allocations into the table, in the order in which they were made as far as that is known.
+    fn remember<'a>(&self, infos: impl Iterator<Item = &'a AllocInfo>, end: &Arc<End>) -> Vec<Arc<Record>> {
+        let mut records = lock(&self.records);
+        infos
+            .map(|info| {
+                let record = Arc::new(Record::new(info, end));
+                records.add(record.clone());
+                record
+            })
+            .collect()
+    }
+
+    /// A range of addresses has been handed out.
+    pub fn handed_out(&self, base: u64, bytes: u64) {
+        lock(&self.records).cut(base..base.saturating_add(bytes.max(1)));
+    }
+
+    /// An error when `ptr` is in memory that an arena's end has freed and that has not been handed out since. `op` and
+    /// `operand` are for the text: who uses it, as what.
+    pub fn check(&self, ptr: u64, op: &str, operand: &str) -> Result<()> {
+        let found = lock(&self.records).at(ptr).cloned();
+        match found {
+            None => Ok(()),
+            Some(record) => self.stale(Some(&self.stale_uses), stale_use(op, operand, &record)),
+        }
+    }
+
+    /// An error when the allocation with this id is not the live one, `live`, if there is one, at the address checked.
+    pub fn check_id(&self, ptr: u64, id: u64, live: Option<u64>, op: &str, operand: &str) -> Result<()> {
+        if live == Some(id) {
+            return Ok(());
+        }
+        let record = lock(&self.records).of(id).cloned();
+        let text = match (record, live) {
+            (Some(record), _) => stale_use(op, operand, &record),
+            (None, Some(live)) => format!(
+                "use-after-free: {op} {operand} is allocation {id} at {ptr:#x}, which is gone; allocation {live} has its \
+                 address now"
+            ),
+            (None, None) => format!("use-after-free: {op} {operand} is allocation {id} at {ptr:#x}, which is gone"),
+        };
+        self.stale(Some(&self.stale_uses), text)
+    }
+
+    /// Counts what was found, where that is not done yet, says it, and makes an error of it, if the process goes on.
+    fn stale(&self, count: Option<&AtomicU64>, text: String) -> Result<()> {
+        // Each of the first, then each time their number doubles.
+        let n = count.map_or(1, |count| count.fetch_add(1, Relaxed) + 1);
+        if self.options.mode.abort || self.options.log >= 1 && (n <= 64 || n.is_power_of_two()) {
+            say(&text);
+        }
+        if self.options.mode.abort {
+            std::process::abort();
+        }
+        Err(Error::new(Status::UseAfterFree, text))
+    }
+
+    /// Whether what arenas allocate is to have physical memory of its own.
+    #[inline]
+    pub fn wants_separate(&self) -> bool {
+        self.options.mode.unmap
+    }
+
+    /// Looks at all poisoned memory now. An error when any was written to since it was freed, or last looked at.
+    pub fn verify(&self, pools: &dyn Pools) -> Result<()> {
+        let Some(quarantine) = &self.quarantine else { return Ok(()) };
+        let mut first = None;
+        let changed = quarantine.verify(pools, &mut |text| {
+            if let Err(e) = self.stale(None, text) {
+                first.get_or_insert(e);
+            }
+        })?;
+        match first {
+            None => Ok(()),
+            Some(e) if changed < 2 => Err(e),
+            Some(e) => Err(Error::new(e.status, format!("{}; {} more, each on stderr", e.message, changed - 1))),
+        }
+    }
+
+    /// Gives up all that is in quarantine; whether there was anything.
+    pub fn empty(&self, pools: &dyn Pools) -> bool {
+        let tell = &mut |text| drop(self.stale(None, text));
+        self.quarantine.as_ref().is_some_and(|quarantine| quarantine.empty(pools, tell))
+    }
+
+    /// What to say of a driver's error that means that the device has used memory which is not mapped: what was there, in
+    /// all likelihood. Once.
+    pub fn fault_hint(&self, e: &Error) -> Option<String> {
+        let is_fault = e.status == Status::Driver && e.message.contains("ILLEGAL_ADDRESS");
+        let quarantine = self.quarantine.as_ref().filter(|_| is_fault && self.options.mode.unmap)?;
+        let newest = quarantine.newest(CANDIDATES);
+        if newest.is_empty() || self.fault_told.swap(true, Relaxed) {
+            return None;
+        }
+        let newest: Vec<String> = newest.iter().map(|r| format!("{r}, {}", r.by())).collect();
+        Some(format!("a kernel used memory that is not mapped; reclaimed most recently: {}", newest.join("; ")))
+    }
+
+    /// What the memory at an address was, if it is memory that an arena's end has freed.
+    pub fn describe(&self, addr: u64) -> Option<String> {
+        let records = lock(&self.records);
+        let record = records.at(addr)?;
+        let offset = addr - record.base;
+        Some(format!("{addr:#x} is {offset} bytes into {record}, reclaimed {}", record.by()))
+    }
+
+    /// How a range of addresses was reclaimed, if some of it was: `reclaimed by arena_exit at depth 0 (...)`.
+    pub fn reclaimed(&self, base: u64, bytes: u64) -> Option<String> {
+        lock(&self.records).inside(&(base..base.saturating_add(bytes.max(1)))).map(|r| r.reclaimed())
+    }
+
+    /// What it has seen so far.
+    pub fn stats(&self) -> DetectorStats {
+        let quarantine = self.quarantine.as_ref().map(Quarantine::stats).unwrap_or_default();
+        DetectorStats {
+            remembered: lock(&self.records).len() as u64,
+            stale_uses: self.stale_uses.load(Relaxed),
+            stale_writes: quarantine.stale_writes,
+            kept: quarantine.kept,
+            kept_bytes: quarantine.kept_bytes,
+            unchecked: quarantine.unchecked,
+        }
+    }
+}
+
+fn stale_use(op: &str, operand: &str, record: &Record) -> String {
+    format!("use-after-arena-free: {op} {operand} was {}", record.reclaimed())
+}
+
+/// A line on stderr. Unlike `eprintln!`, this does not panic when stderr is closed.
+fn say(text: &str) {
+    let _ = std::io::stderr().write_all(format!("gpumem: {text}\n").as_bytes());
+}

@@ -1,0 +1,257 @@
+//! What arenas have freed and nobody is to have yet: poisoned memory, or addresses with nothing behind them.
+//!
+//! First in, first out, up to so many bytes. No lock is held while the device is waited for or memory is read: whoever works
+//! on items takes them out of the queue first.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::records::Record;
+use super::registry::Pools;
+use crate::base::sync::{lock, Mutex};
+use crate::base::{DeviceId, Error, Result, Status};
+use crate::pool::{Held, Pool, Scope};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// What poisoned memory is filled with: NaN as a float of any format, so that late reads show, too.
+const POISON: u8 = 0xff;
+
+/// One allocation in quarantine.
+#[derive(Clone, Debug)]
+struct Item {
+    dev: DeviceId,
+    record: Arc<Record>,
+    kept: Kept,
+}
+
+/// What is kept of it.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    /// Its memory, filled unless a capture or an error stood in the way.
+    Memory { filled: bool },
+    /// Its addresses.
+    Addresses(Held),
+}
+
+impl Item {
+    /// What it counts for in the quarantine.
+    fn bytes(&self) -> u64 {
+        match self.kept {
+            Kept::Memory { .. } => self.record.usable,
+            Kept::Addresses(held) => held.bytes,
+        }
+    }
+}
+
+/// Invariant: `bytes` is the sum over `items`.
+#[derive(Debug, Default)]
+struct State {
+    /// Oldest first.
+    items: VecDeque<Item>,
+    bytes: u64,
+}
+
+/// A quarantine over the pools of one context.
+#[derive(Debug)]
+pub(super) struct Quarantine {
+    most: u64,
+    /// What poisoned allocations belong to.
+    scope: Arc<Scope>,
+    state: Mutex<State>,
+    stale_writes: AtomicU64,
+    unchecked: AtomicU64,
+}
+
+/// What is in it, and what it has found, counts unless said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct QuarantineStats {
+    pub(super) kept: u64,
+    pub(super) kept_bytes: u64,
+    pub(super) stale_writes: u64,
+    pub(super) unchecked: u64,
+}
+
+impl Quarantine {
+    /// An empty one, for so many bytes.
+    pub(super) fn new(most: u64) -> Quarantine {
+        Quarantine {
+            most,
+            scope: Scope::of_reclaimed(),
+            state: Mutex::new(State::default()),
+            stale_writes: AtomicU64::new(0),
+            unchecked: AtomicU64::new(0),
+        }
+    }
+
+    /// Where allocations are to be moved that [`Self::poison`] gets.
+    pub(super) fn scope(&self) -> &Arc<Scope> {
+        &self.scope
+    }
+
+    /// Fills allocations of one pool and keeps them. Waits for the device, unless a stream is being captured.
+    pub(super) fn poison(&self, pool: &Pool, records: Vec<Arc<Record>>) {
+        if records.is_empty() {
+            return;
+        }
+        let ranges: Vec<(u64, u64)> = records.iter().map(|r| (r.base, r.usable)).collect();
+        let filled = matches!(pool.wait_for_device(), Ok(true)) && pool.fill(&ranges, POISON).is_ok();
+        if !filled {
+            self.unchecked.fetch_add(records.len() as u64, Relaxed);
+        }
+        let kept = Kept::Memory { filled };
+        self.keep(records.into_iter().map(|record| Item { dev: pool.device(), record, kept }));
+    }
+
+    /// Keeps the addresses of freed allocations of one pool, and has their memory unmapped once the device has passed it:
+    /// now, unless a stream is being captured.
+    pub(super) fn unmap(&self, pool: &Pool, held: Vec<(Arc<Record>, Held)>) {
+        if held.is_empty() {
+            return;
+        }
+        // Where either fails, the memory goes later, as that of other freed allocations does.
+        if !matches!(pool.wait_for_device(), Ok(true)) || pool.unmap_freed().is_err() {
+            self.unchecked.fetch_add(held.len() as u64, Relaxed);
+        }
+        let item = |(record, held)| Item { dev: pool.device(), record, kept: Kept::Addresses(held) };
+        self.keep(held.into_iter().map(item));
+    }
+
+    fn keep(&self, items: impl Iterator<Item = Item>) {
+        let mut st = lock(&self.state);
+        for item in items {
+            st.bytes = st.bytes.saturating_add(item.bytes());
+            st.items.push_back(item);
+        }
+    }
+
+    /// Lets go of the oldest until no more is kept than there may be, calling `found` for each that was written to.
+    pub(super) fn shrink(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) {
+        self.shrink_to(self.most, false, pools, found);
+    }
+
+    /// Lets go of all; whether there was anything.
+    pub(super) fn empty(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> bool {
+        if lock(&self.state).items.is_empty() {
+            return false;
+        }
+        // For late writes that are still on their way.
+        pools.each(&mut |pool| drop(pool.wait_for_device()));
+        self.shrink_to(0, true, pools, found) > 0
+    }
+
+    /// Returns how many went. Unless `anyway`, poisoned memory stays while it cannot be read because of a capture.
+    fn shrink_to(&self, most: u64, anyway: bool, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> usize {
+        let mut out: Vec<Item> = Vec::new();
+        {
+            let mut st = lock(&self.state);
+            while st.bytes > most {
+                let Some(item) = st.items.pop_front() else { break };
+                st.bytes -= item.bytes();
+                out.push(item);
+            }
+        }
+        let mut stay: Vec<Item> = Vec::new();
+        let all = out.len();
+        for item in out {
+            pools.each(&mut |pool| {
+                if pool.device() != item.dev {
+                    return;
+                }
+                match item.kept {
+                    Kept::Addresses(held) => pool.let_go(held),
+                    Kept::Memory { filled: true } if !anyway && pool.is_capturing() => stay.push(item.clone()),
+                    Kept::Memory { filled } => {
+                        if filled {
+                            self.look(pool, &item.record).into_iter().for_each(&mut *found);
+                        }
+                        // It can only fail when the driver is gone, and the memory with it.
+                        let _ = pool.free_reclaimed(item.record.base, item.record.id, None);
+                    }
+                }
+            });
+        }
+        let gone = all - stay.len();
+        self.put_back(stay);
+        gone
+    }
+
+    fn put_back(&self, items: Vec<Item>) {
+        let mut st = lock(&self.state);
+        for item in items.into_iter().rev() {
+            st.bytes = st.bytes.saturating_add(item.bytes());
+            st.items.push_front(item);
+        }
+    }
+
+    /// What has been written to poisoned memory, in words.
+    fn look(&self, pool: &Pool, record: &Record) -> Option<String> {
+        let differs = if pool.is_capturing() { None } else { pool.differs(record.base, record.usable, POISON).ok() };
+        let Some(found) = differs else {
+            self.unchecked.fetch_add(1, Relaxed);
+            return None;
+        };
+        let (first, last) = found?;
+        self.stale_writes.fetch_add(1, Relaxed);
+        Some(format!(
+            "stale write after {}: {} bytes from offset {first} of {record}, reclaimed {}",
+            record.end.how,
+            last - first + 1,
+            record.by()
+        ))
+    }
+
+    /// Looks at all poisoned memory now, and fills again what was written to. Returns how much that was, a count.
+    /// `Capturing` while a stream is being captured; nothing was done then.
+    pub(super) fn verify(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> Result<u64> {
+        let mut all_done = Ok(true);
+        pools.each(&mut |pool| {
+            if matches!(all_done, Ok(true)) {
+                all_done = pool.wait_for_device();
+            }
+        });
+        if !all_done? {
+            let text = "memory cannot be looked at while a stream is being captured; end the capture first";
+            return Err(Error::new(Status::Capturing, text));
+        }
+        let mut items = {
+            let mut st = lock(&self.state);
+            st.bytes = 0;
+            std::mem::take(&mut st.items)
+        };
+        let mut changed = 0;
+        for item in &mut items {
+            pools.each(&mut |pool| {
+                if pool.device() != item.dev || !matches!(item.kept, Kept::Memory { filled: true }) {
+                    return;
+                }
+                if let Some(text) = self.look(pool, &item.record) {
+                    changed += 1;
+                    let filled = pool.fill(&[(item.record.base, item.record.usable)], POISON).is_ok();
+                    item.kept = Kept::Memory { filled };
+                    found(text);
+                }
+            });
+        }
+        self.put_back(items.into());
+        Ok(changed)
+    }
+
+    /// The allocations that came in last, newest first.
+    pub(super) fn newest(&self, most: usize) -> Vec<Arc<Record>> {
+        lock(&self.state).items.iter().rev().take(most).map(|i| i.record.clone()).collect()
+    }
+
+    pub(super) fn stats(&self) -> QuarantineStats {
+        let (kept, kept_bytes) = {
+            let st = lock(&self.state);
+            (st.items.len() as u64, st.bytes)
+        };
+        QuarantineStats {
+            kept,
+            kept_bytes,
+            stale_writes: self.stale_writes.load(Relaxed),
+            unchecked: self.unchecked.load(Relaxed),
+        }
+    }
+}

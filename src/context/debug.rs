@@ -1,0 +1,98 @@
+//! The detector of late uses of what arenas have freed, over the process's pools.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::{Config, Context, Request};
+use crate::arena::{Detector, DetectorOptions};
+use crate::base::{Error, Result, Status};
+use crate::driver::Driver;
+use crate::pool::AllocFlags;
+
+/// The detector that a configuration asks for. Arenas need the pool, so without one there is nothing to detect.
+pub(super) fn detector(config: &Config) -> Option<Detector> {
+    let (mode, log, quarantine) = (config.arena_debug, config.log, config.quarantine());
+    let options = DetectorOptions { mode, quarantine, log, ..DetectorOptions::default() };
+    (config.pool && mode.is_on()).then(|| Detector::new(options))
+}
+
+impl Context {
+    /// The detector, if there is one.
+    #[inline]
+    pub fn detector(&self) -> Option<&Detector> {
+        self.arenas.detector()
+    }
+
+    /// An allocation was made or has grown: what its addresses were before is no longer of interest.
+    #[inline]
+    pub(super) fn handed_out(&self, ptr: u64) {
+        if self.detector().is_some() {
+            self.tell_handed_out(ptr);
+        }
+    }
+
+    #[cold]
+    fn tell_handed_out(&self, ptr: u64) {
+        if let (Some(detector), Ok(i)) = (self.detector(), self.info(ptr)) {
+            detector.handed_out(i.base, i.usable);
+        }
+    }
+
+    /// Gives up what is kept of what arenas have freed; whether there was anything.
+    pub(super) fn empty_quarantine(&self) -> bool {
+        self.detector().is_some_and(|d| d.empty(self))
+    }
+
+    /// Runs `f`, and once more if it found no memory and there was some in quarantine.
+    pub(super) fn or_from_quarantine<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        match f() {
+            Err(e) if e.status == Status::OutOfMemory && self.empty_quarantine() => f(),
+            done => done,
+        }
+    }
+
+    /// The flags of a request that joins an arena, or none: whether it needs memory of its own. While its stream is being
+    /// captured it gets none: what a graph holds on to is not ours to unmap.
+    pub(super) fn flags_in(&self, req: &Request, in_arena: bool) -> AllocFlags {
+        if !in_arena || !self.detector().is_some_and(Detector::wants_separate) {
+            return req.flags;
+        }
+        let stream = req.stream.canonical();
+        let capturing = self.device_of(req.device, stream).and_then(|d| self.driver.stream_is_capturing(d, stream));
+        match capturing {
+            Ok(false) => AllocFlags(req.flags.0 | AllocFlags::SEPARATE.0),
+            _ => req.flags,
+        }
+    }
+
+    /// Looks at all that is in quarantine now. See [`Detector::verify`].
+    pub fn arena_verify(&self) -> Result<()> {
+        self.detector().map_or(Ok(()), |d| d.verify(self))
+    }
+
+    /// An error when `ptr` is in memory that an arena's end has freed. See [`Detector::check`].
+    pub fn check(&self, ptr: u64, op: &str, operand: &str) -> Result<()> {
+        self.detector().map_or(Ok(()), |d| d.check(ptr, op, operand))
+    }
+
+    /// An error when the live allocation that contains `ptr` is not the one with this id. See [`Detector::check_id`].
+    pub fn check_id(&self, ptr: u64, id: u64, op: &str, operand: &str) -> Result<()> {
+        let live = || self.pools().find(|p| p.owns(ptr))?.info_containing(ptr).ok().map(|i| i.id);
+        self.detector().map_or(Ok(()), |d| d.check_id(ptr, id, live(), op, operand))
+    }
+
+    /// What to say of an error that the device made by using memory which is not mapped. See [`Detector::fault_hint`].
+    pub fn fault_hint(&self, e: &Error) -> Option<String> {
+        self.detector().filter(|_| self.config.log >= 1)?.fault_hint(e)
+    }
+
+    /// An error about some ranges of memory, with what is known of them: which was freed by an arena's end.
+    pub fn explain(&self, mut e: Error, ranges: &[(u64, u64)]) -> Error {
+        let Some(detector) = self.detector() else { return e };
+        for &(base, bytes) in ranges {
+            if let Some(how) = detector.reclaimed(base, bytes) {
+                e.message = format!("{} ({base:#x} is in memory {how})", e.message);
+            }
+        }
+        e
+    }
+}

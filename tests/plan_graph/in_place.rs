@@ -117,7 +117,7 @@ fn it_is_not_taken_where_the_input_lives_on() {
     p.is_taken(false);
 
     let mut p = pair();
-    p.g.0.leave_out(Kinds::NONE.with(Kind::Temporary));
+    p.g.0.set_left_out(Kinds::NONE.with(Kind::Temporary));
     let l = p.g.lower();
     assert_eq!((l.took_over(p.output), l.placements[p.output.index()]), (None, Placement::Nowhere));
 }

@@ -1,6 +1,7 @@
 /* One plan in the hands of several threads. */
 #include "plan.h"
 #include <pthread.h>
+#include <signal.h>
 
 enum { EACH = 300, THREADS = 4, LARGE = 4000 };
 
@@ -183,9 +184,10 @@ static void the_process_forks_while_it_is_solved(void) {
             solved(shared);
             CHECK(bytes_of(shared, 0) == 30);
             OK(gpumem_plan_destroy(shared));
-            exit(0);
+            /* What only the solving thread knew of is lost here, which a leak check at exit would not like. */
+            kill(getpid(), SIGKILL);
         }
-        CHECK(exit_code(child) == 0);
+        CHECK(exit_code(child) == 1000 + SIGKILL);
         while (!is_over()) {
             OK(gpumem_plan_cancel(shared));
             usleep(2000);

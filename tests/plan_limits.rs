@@ -6,7 +6,9 @@
 mod plan_support;
 
 use gpumem::plan::generate::{self, Rng};
-use gpumem::plan::{solve, verify, Arena, Buffer, Effort, Interval, Layout, LayoutStatus, Place, Problem, SolveOptions};
+use gpumem::plan::{
+    solve, verify, Arena, Buffer, Effort, Interval, Layout, LayoutStatus, Place, Problem, SolveOptions,
+};
 use plan_support::{any_problem, MIB};
 use std::sync::atomic::AtomicBool;
 

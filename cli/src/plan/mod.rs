@@ -113,14 +113,13 @@ fn one_on_stdout(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), Strin
     if users.len() > 1 {
         return Err(format!("{} both write to standard output; give one of them a file", users.join(" and ")));
     }
-    if let [_, Some(Target::File(svg))] = targets {
-        if args.file.as_os_str() != "-" && same_file(svg, &args.file) {
-            return Err(format!("--svg names the input, {}; give the picture a file of its own", svg.display()));
-        }
-    }
+    let stdin = args.file.as_os_str() == "-";
     match targets {
         [Some(Target::File(out)), Some(Target::File(svg))] if same_file(out, svg) => {
             Err(format!("--out and --svg both name {}; give each a file of its own", out.display()))
+        }
+        [_, Some(Target::File(svg))] if !stdin && same_file(svg, &args.file) => {
+            Err(format!("--svg names the input, {}; give the picture a file of its own", svg.display()))
         }
         _ => Ok(()),
     }

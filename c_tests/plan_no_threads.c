@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-enum { BUFFERS = 12, THREADS = 4 };
+enum { BUFFERS = 9, THREADS = 4 };
 
 static int asked, refused, refuse_every;
 
@@ -53,7 +53,7 @@ static void the_caller_does_what_threads_would(void) {
     uint64_t with[BUFFERS], without[BUFFERS];
     solve_hard(with);
     CHECK(asked > 0 && asked % THREADS == 0 && refused == 0);
-    for (refuse_every = 1; refuse_every <= 3; refuse_every++) {
+    for (refuse_every = 1; refuse_every <= 2; refuse_every++) {
         asked = refused = 0;
         solve_hard(without);
         CHECK(refused > 0 && refused == asked / refuse_every);

@@ -212,14 +212,14 @@ static void kinds_can_be_left_out(void) {
     b.kind = GPUMEM_PLAN_PARAMETER;
     weight = must_add(plan, b);
     add(plan, 10, 0, 5);
-    OK(gpumem_plan_leave_out(plan, GPUMEM_PLAN_PARAMETERS | GPUMEM_PLAN_CONSTANTS));
+    OK(gpumem_plan_set_left_out(plan, GPUMEM_PLAN_PARAMETERS | GPUMEM_PLAN_CONSTANTS));
     solved(plan);
     CHECK(bytes_of(plan, 0) == 20 && summary_of(plan).slots == 2 && summary_of(plan).total_unshared == 20);
     CHECK(has_no_slot(plan, weight));
     OK(gpumem_plan_offsets(plan, 0, 3, arena, offset, NULL));
     CHECK(offset[1] == GPUMEM_PLAN_NO_OFFSET && offset[0] + offset[2] == 10);
     CHECK(arena[0] == 0 && arena[1] == 0 && arena[2] == 0);
-    OK(gpumem_plan_leave_out(plan, 0));
+    OK(gpumem_plan_set_left_out(plan, 0));
     solved(plan);
     CHECK(bytes_of(plan, 0) == 1020 && !has_no_slot(plan, weight));
     OK(gpumem_plan_destroy(plan));
@@ -349,7 +349,7 @@ static void layouts_of_ones_own_are_verified(void) {
     must_add(plan, b);
     b.kind = GPUMEM_PLAN_CONSTANT;
     must_add(plan, b);
-    OK(gpumem_plan_leave_out(plan, GPUMEM_PLAN_CONSTANTS));
+    OK(gpumem_plan_set_left_out(plan, GPUMEM_PLAN_CONSTANTS));
     OK(gpumem_plan_verify(plan, NULL, offset, 4, &bytes));
     CHECK(bytes == 150);
     OK(gpumem_plan_verify(plan, arena, offset, 4, NULL));

@@ -160,10 +160,10 @@ static void what_is_asked_for_is_kept(void) {
     OK(gpumem_plan_pin_ancestors(g.plan, g.b));
     solved(g.plan);
     CHECK(lives(g.plan, g.a, 0, 4) && lives(g.plan, g.b, 1, 3) && lives(g.plan, g.c, 2, 4));
-    OK(gpumem_plan_keep_ancestors(g.plan, 1));
+    OK(gpumem_plan_set_keep_ancestors(g.plan, 1));
     solved(g.plan);
     CHECK(lives(g.plan, g.a, 0, 4) && lives(g.plan, g.b, 1, 4) && bytes_of(g.plan, 0) == 500);
-    OK(gpumem_plan_keep_ancestors(g.plan, 0));
+    OK(gpumem_plan_set_keep_ancestors(g.plan, 0));
     solved(g.plan);
     CHECK(lives(g.plan, g.b, 1, 3));
     OK(gpumem_plan_destroy(g.plan));
@@ -171,14 +171,14 @@ static void what_is_asked_for_is_kept(void) {
 
 static void presets_set_what_belongs_together(void) {
     chain g = make_chain();
-    OK(gpumem_plan_preset(g.plan, GPUMEM_PLAN_INFERENCE));
+    OK(gpumem_plan_set_preset(g.plan, GPUMEM_PLAN_INFERENCE));
     solved(g.plan);
     CHECK(has_no_slot(g.plan, g.input) && bytes_of(g.plan, 0) == 200);
-    OK(gpumem_plan_preset(g.plan, GPUMEM_PLAN_BACKWARD));
+    OK(gpumem_plan_set_preset(g.plan, GPUMEM_PLAN_BACKWARD));
     solved(g.plan);
     CHECK(!has_no_slot(g.plan, g.input) && bytes_of(g.plan, 0) == 500);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_preset(g.plan, 0));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_preset(g.plan, 3));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_set_preset(g.plan, 0));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_set_preset(g.plan, 3));
     CHECK(bytes_of(g.plan, 0) == 500);
     OK(gpumem_plan_destroy(g.plan));
 }
@@ -226,13 +226,75 @@ static void weights_are_where_the_other_plan_has_them(void) {
     solved(b);
     CHECK(offset_of(b, b1) == 1000 && offset_of(b, b2) >= 1300 && offset_of(b, 0) >= 1300);
     CHECK(lives(b, b1, 0, 2));
-    OK(gpumem_plan_leave_out(b, GPUMEM_PLAN_PARAMETERS));
+    OK(gpumem_plan_set_left_out(b, GPUMEM_PLAN_PARAMETERS));
     solved(b);
     CHECK(offset_of(b, b1) == 1000 && lives(b, b1, 0, 2)); /* left out, and still known where */
     OK(gpumem_plan_share(b, "second", 0, 0, 1)); /* another size than here */
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_solve(b, NULL));
     CHECK(error_says("second"));
     OK(gpumem_plan_destroy(b));
+}
+
+static void what_is_shared_can_be_taken_back(void) {
+    uint32_t a1, a2, b1, b2;
+    uint64_t first, second;
+    size_t count = 0, i, needed = 0, again = 0;
+    gpumem_plan a = with_weights(&a1, &a2, 5000), b = with_weights(&b1, &b2, 100);
+    add(a, 10, 0, 2);
+    value(a, 60, GPUMEM_PLAN_PARAMETER, NULL);
+    solved(a);
+    OK(gpumem_plan_share_from(b, a, NULL));
+    solved(b);
+    OK(gpumem_plan_report(b, NULL, 0, &needed));
+    for (i = 0; i < 20; i++) OK(gpumem_plan_share_from(b, a, &count)); /* the same again: nothing new */
+    solved(b);
+    OK(gpumem_plan_report(b, NULL, 0, &again));
+    CHECK(count == 2 && again == needed);
+
+    /* The other plan is laid out anew, with the weights elsewhere. */
+    first = offset_of(a, a1), second = offset_of(a, a2);
+    OK(gpumem_plan_reserve(a, 0, 0, 20000, 0, UINT64_MAX));
+    solved(a);
+    CHECK(offset_of(a, a1) != first && offset_of(a, a2) != second);
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_share_from(b, a, &count));
+    CHECK(error_says("unshare") && offset_of(b, b1) == first); /* nothing has changed, so the layout still holds */
+    OK(gpumem_plan_unshare(b, "first"));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_unshare(b, "first"));
+    CHECK(error_says("first") && error_says("not shared"));
+    OK(gpumem_plan_share(b, "first", 0, 30000, 300));
+    solved(b);
+    CHECK(offset_of(b, b1) == 30000 && offset_of(b, b2) == second);
+    OK(gpumem_plan_unshare(b, NULL));
+    solved(b);
+    CHECK(bytes_of(b, 0) < 1200); /* what was shared without a name is no longer kept clear either */
+    OK(gpumem_plan_share_from(b, a, &count));
+    solved(b);
+    CHECK(count == 2 && offset_of(b, b1) == offset_of(a, a1) && offset_of(b, b2) == offset_of(a, a2));
+    OK(gpumem_plan_destroy(a));
+    OK(gpumem_plan_destroy(b));
+}
+
+/* A guard is for writes past the end: there must be nothing of another weight's. */
+static void a_guard_over_another_shared_weight_is_refused(void) {
+    gpumem_plan plan = must_plan();
+    gpumem_plan_buffer_options w;
+    uint32_t id, reader;
+    GPUMEM_INIT(&w);
+    w.bytes = 100;
+    w.kind = GPUMEM_PLAN_PARAMETER;
+    w.name = "w";
+    w.guard = 51;
+    OK(gpumem_plan_add_value(plan, &w, &id));
+    OK(gpumem_plan_add_op(plan, NULL, &id, 1, NULL, 0, &reader));
+    OK(gpumem_plan_share(plan, "w", 0, 1000, 100));
+    OK(gpumem_plan_share(plan, "next", 0, 1150, 10));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_solve(plan, NULL));
+    CHECK(error_says("shared weight w") && error_says("guard") && error_says("[1100, 1151)") && error_says("next"));
+    OK(gpumem_plan_unshare(plan, "next"));
+    OK(gpumem_plan_share(plan, "next", 0, 1151, 10));
+    solved(plan);
+    CHECK(offset_of(plan, id) == 1000);
+    OK(gpumem_plan_destroy(plan));
 }
 
 static void buffers_and_values_mix(void) {
@@ -312,6 +374,8 @@ int main(void) {
     RUN(what_is_asked_for_is_kept);
     RUN(presets_set_what_belongs_together);
     RUN(weights_are_where_the_other_plan_has_them);
+    RUN(what_is_shared_can_be_taken_back);
+    RUN(a_guard_over_another_shared_weight_is_refused);
     RUN(buffers_and_values_mix);
     RUN(graphs_that_make_no_sense_are_refused);
     return 0;

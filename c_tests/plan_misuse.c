@@ -22,7 +22,7 @@ static void *const no_base[1] = {NULL};
     CALL(set_unit, gpumem_plan_set_unit(p, 1))                                                                         \
     CALL(set_reuse, gpumem_plan_set_reuse(p, 1))                                                                       \
     CALL(reserve, gpumem_plan_reserve(p, 0, 0, 0, 0, 0))                                                               \
-    CALL(leave_out, gpumem_plan_leave_out(p, 0))                                                                       \
+    CALL(set_left_out, gpumem_plan_set_left_out(p, 0))                                                                 \
     CALL(resize, gpumem_plan_resize(p, 0, 100))                                                                        \
     CALL(add_value, add_value_with(p, described(1, 0, 0)))                                                             \
     CALL(add_op, gpumem_plan_add_op(p, NULL, NULL, 0, NULL, 0, out))                                                   \
@@ -32,11 +32,12 @@ static void *const no_base[1] = {NULL};
     CALL(extend_to, gpumem_plan_extend_to(p, 0, 0))                                                                    \
     CALL(pin, gpumem_plan_pin(p, 0))                                                                                   \
     CALL(pin_ancestors, gpumem_plan_pin_ancestors(p, 0))                                                               \
-    CALL(keep_ancestors, gpumem_plan_keep_ancestors(p, 0))                                                             \
-    CALL(preset, gpumem_plan_preset(p, GPUMEM_PLAN_INFERENCE))                                                         \
+    CALL(set_keep_ancestors, gpumem_plan_set_keep_ancestors(p, 0))                                                     \
+    CALL(set_preset, gpumem_plan_set_preset(p, GPUMEM_PLAN_INFERENCE))                                                 \
     CALL(share, gpumem_plan_share(p, "w", 0, 0, 1))                                                                    \
     CALL(share_from, gpumem_plan_share_from(p, plan, count))                                                           \
     CALL(share_from_it, gpumem_plan_share_from(plan, p, count))                                                        \
+    CALL(unshare, gpumem_plan_unshare(p, NULL))                                                                        \
     CALL(solve, gpumem_plan_solve(p, NULL))                                                                            \
     CALL(cancel, gpumem_plan_cancel(p))                                                                                \
     CALL(summary, summary_with(p, sizeof(gpumem_plan_summary)))                                                        \
@@ -60,6 +61,7 @@ static void *const no_base[1] = {NULL};
     CALL(create_flags, create_with(sizeof(gpumem_plan_options), 2, 0, 0))                                              \
     CALL(create_alignment, create_with(sizeof(gpumem_plan_options), 0, 48, 0))                                         \
     CALL(create_alignment_max, create_with(sizeof(gpumem_plan_options), 0, UINT64_C(1) << 63, 0))                      \
+    CALL(create_alignment_huge, create_with(sizeof(gpumem_plan_options), 0, UINT64_C(1) << 41, 0))                     \
     CALL(create_unit_max, create_with(sizeof(gpumem_plan_options), 0, 0, UINT64_MAX))                                  \
     CALL(add_null, gpumem_plan_add_buffer(plan, NULL, out))                                                            \
     CALL(add_out_null, add_out_null())                                                                                 \
@@ -72,6 +74,7 @@ static void *const no_base[1] = {NULL};
     CALL(add_lower, add_changed(5, 10))                                                                                \
     CALL(add_alignment, add_changed(6, 3))                                                                             \
     CALL(add_alignment_max, add_changed(6, INT64_MIN))                                                                 \
+    CALL(add_alignment_huge, add_changed(6, INT64_C(1) << 41))                                                         \
     CALL(add_guard, add_changed(7, -1))                                                                                \
     CALL(add_offset_without_place, add_changed(8, 64))                                                                 \
     CALL(add_arena_without_flag, add_changed(9, 1))                                                                    \
@@ -96,7 +99,14 @@ static void *const no_base[1] = {NULL};
     CALL(reserve_unknown, gpumem_plan_reserve(plan, 1, 0, 1, 0, 1))                                                    \
     CALL(reserve_far, gpumem_plan_reserve(plan, 0, UINT64_MAX, UINT64_MAX, 0, 1))                                      \
     CALL(reserve_backwards, gpumem_plan_reserve(plan, 0, 0, 1, 2, 1))                                                  \
-    CALL(leave_out_unknown, gpumem_plan_leave_out(plan, 32))                                                           \
+    CALL(leave_out_unknown, gpumem_plan_set_left_out(plan, 32))                                                        \
+    CALL(resize_max, gpumem_plan_resize(plan, 0, (UINT64_C(1) << 62) + 1))                                             \
+    CALL(resize_unknown, gpumem_plan_resize(plan, 2, 1))                                                               \
+    CALL(extend_max, gpumem_plan_extend_to(plan, 0, UINT64_MAX))                                                       \
+    CALL(unshare_unknown, gpumem_plan_unshare(plan, "nobody"))                                                         \
+    CALL(unshare_name, gpumem_plan_unshare(plan, "\xc3"))                                                              \
+    CALL(verify_null, gpumem_plan_verify(plan, NULL, NULL, 2, &untouched))                                             \
+    CALL(verify_null_and_none, gpumem_plan_verify(plan, NULL, NULL, 0, &untouched))                                    \
     CALL(solve_threads, solve_on(257))                                                                                 \
     CALL(solve_size, solve_with(3, 0, 0))                                                                              \
     CALL(solve_effort, solve_with(sizeof(gpumem_plan_solve_options), 2, 0))                                            \
@@ -232,13 +242,18 @@ BAD_CALLS(DEFINE)
 static const entry with_a_plan[] = {CALLS_WITH_A_PLAN(ENTRY)};
 static const entry bad_calls[] = {BAD_CALLS(ENTRY)};
 
-/* The call is refused, and the good plan is solved and as it was. */
-static void refused(const entry *e, gpumem_plan p) {
+/* The call is refused with a status, and writes nothing. */
+static void refused_as(const entry *e, gpumem_plan p, gpumem_status status) {
     untouched = SENTINEL;
     strcpy(text, "as is");
-    harness_status(__FILE__, __LINE__, e->name, GPUMEM_ERROR_INVALID, e->call(p));
-    CHECK(gpumem_last_status() == GPUMEM_ERROR_INVALID && gpumem_last_error(NULL, 0) > 0);
+    harness_status(__FILE__, __LINE__, e->name, status, e->call(p));
+    CHECK(gpumem_last_status() == status && gpumem_last_error(NULL, 0) > 0);
     CHECK(untouched == SENTINEL && strcmp(text, "as is") == 0);
+}
+
+/* The call is refused, and the good plan is solved and as it was. */
+static void refused(const entry *e, gpumem_plan p) {
+    refused_as(e, p, GPUMEM_ERROR_INVALID);
     CHECK(summary_of(plan).values == 2 && bytes_of(plan, 0) == 300);
 }
 
@@ -328,7 +343,43 @@ static void every_change_needs_another_solve(void) {
         OK(gpumem_plan_destroy(plan));
         changed++;
     }
-    CHECK(changed == 17);
+    CHECK(changed == 18);
+}
+
+/* 2^40 is the largest alignment; what is refused is refused when it is stated, and says so. */
+static void huge_alignments_are_refused_when_they_are_stated(void) {
+    gpumem_plan p = must_plan();
+    gpumem_plan_buffer_options b = described(1, 0, 2);
+    gpumem_plan_options options;
+    uint32_t id;
+    b.alignment = UINT64_C(1) << 40;
+    must_add(p, b);
+    id = must_add(p, b);
+    solved(p);
+    CHECK(bytes_of(p, 0) == b.alignment + 1 && offset_of(p, 0) + offset_of(p, id) == b.alignment);
+    b.alignment = UINT64_C(1) << 62;
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_add_buffer(p, &b, &id));
+    CHECK(error_says("alignment 4611686018427387904") && error_says("2^40"));
+    b.upper = 0;
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_add_value(p, &b, &id));
+    CHECK(error_says("alignment"));
+    solved(p);
+    OK(gpumem_plan_set_unit(p, (UINT64_C(1) << 62) - 1));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_solve(p, NULL)); /* only both together are too much */
+    CHECK(error_says("alignment") && error_says("unit"));
+    OK(gpumem_plan_destroy(p));
+    GPUMEM_INIT(&options);
+    options.alignment = UINT64_C(1) << 41;
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_create(&options, &p));
+    CHECK(error_says("alignment") && error_says("2^40"));
+}
+
+static void nothing_is_a_layout_of_nothing(void) {
+    gpumem_plan p = must_plan();
+    uint64_t bytes = 7;
+    OK(gpumem_plan_verify(p, NULL, NULL, 0, &bytes));
+    CHECK(bytes == 0);
+    OK(gpumem_plan_destroy(p));
 }
 
 static void huge_sizes_do_not_overflow(void) {
@@ -369,15 +420,24 @@ static void planning_needs_no_device(void) {
     CHECK(exit_code(child) == 0);
 }
 
-static void a_forked_child_can_plan(void) {
+/* Plans stay with the process that made them; a child makes its own. */
+static void a_forked_child_has_plans_of_its_own(void) {
+    gpumem_plan theirs;
     pid_t child;
     gpumem_free(gpumem_malloc(1));
     make_plan();
+    theirs = plan;
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         void *base = NULL;
-        CHECK(bytes_of(plan, 0) == 300);
+        size_t i;
+        make_plan();
+        CHECK(plan != theirs);
+        for (i = 0; i < sizeof with_a_plan / sizeof *with_a_plan; i++)
+            refused_as(&with_a_plan[i], theirs, GPUMEM_ERROR_FORKED);
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_destroy(theirs));
+        CHECK(error_says("forked"));
         add(plan, 50, 1, 2);
         solved(plan);
         CHECK(bytes_of(plan, 0) == 350);
@@ -396,7 +456,9 @@ int main(void) {
     RUN(bad_input_is_refused_and_changes_nothing);
     RUN(queries_before_solving_say_so);
     RUN(every_change_needs_another_solve);
+    RUN(huge_alignments_are_refused_when_they_are_stated);
+    RUN(nothing_is_a_layout_of_nothing);
     RUN(huge_sizes_do_not_overflow);
-    RUN(a_forked_child_can_plan);
+    RUN(a_forked_child_has_plans_of_its_own);
     return 0;
 }

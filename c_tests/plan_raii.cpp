@@ -47,10 +47,12 @@ static void buffers_are_laid_out() {
     gpumem_plan_buffer_options last = described(1000, 0, 9);
     last.kind = GPUMEM_PLAN_CONSTANT;
     CHECK(plan.add(last) == 3);
-    plan.leave_out(GPUMEM_PLAN_CONSTANTS);
+    plan.set_left_out(GPUMEM_PLAN_CONSTANTS);
     CHECK(throws<gpumem::error>([&] { plan.offset(0); }));
     plan.solve();
     CHECK(plan.summary().status == GPUMEM_PLAN_OPTIMAL && plan.bytes() == 150 && plan.arena(2) == 0);
+    CHECK(plan.lower_bound() == 150 && plan.live(1).lower == 1 && plan.live(1).upper == 4);
+    CHECK(throws<gpumem::error>([&] { plan.lower_bound(1); }) && throws<gpumem::error>([&] { plan.live(3); }));
     const std::vector<std::uint64_t> offsets = plan.offsets();
     CHECK(offsets.size() == 4 && offsets[3] == GPUMEM_PLAN_NO_OFFSET && offsets[1] == plan.offset(1));
     CHECK(plan.critical() == (std::vector<gpumem::plan::id>{0, 1}));
@@ -98,7 +100,7 @@ static void graphs_are_laid_out() {
     plan.extend_to(hidden, 2);
     plan.pin(hidden);
     plan.pin_ancestors(out);
-    plan.keep_ancestors(true);
+    plan.set_keep_ancestors(true);
     plan.solve();
     CHECK(plan.offset(hidden) != plan.offset(activated) && plan.bytes() == 9240);
 
@@ -109,7 +111,7 @@ static void graphs_are_laid_out() {
     CHECK(other.share_from(plan) == 1);
     other.solve();
     CHECK(other.offset(theirs) == plan.offset(weight));
-    other.preset(GPUMEM_PLAN_INFERENCE);
+    other.set_preset(GPUMEM_PLAN_INFERENCE);
     other.share("another", 0, 100000, 10);
     other.solve();
     CHECK(other.offset(theirs) == plan.offset(weight) && other.bytes() == 100010);

@@ -1,6 +1,7 @@
 /* One plan in the hands of several threads. */
 #include "plan.h"
 #include <pthread.h>
+#include <signal.h>
 
 enum { EACH = 300, THREADS = 4, LARGE = 4000 };
 
@@ -154,6 +155,49 @@ static void it_is_destroyed_while_it_is_solved(void) {
     }
 }
 
+/* The thread that solves does not exist in the child: nothing there may wait for it. */
+static void the_process_forks_while_it_is_solved(void) {
+    int round;
+    for (round = 0; round < 4; round++) {
+        pthread_t thread;
+        pid_t child;
+        shared = must_plan();
+        fill_with_a_hard_problem();
+        over = 0;
+        CHECK(pthread_create(&thread, NULL, solves, NULL) == 0);
+        usleep((useconds_t)round * 3000);
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            gpumem_plan theirs = shared;
+            uint64_t bytes = 7;
+            size_t needed = 7;
+            alarm(240); /* ends a child that waits after all */
+            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_arena_bytes(theirs, 0, &bytes, NULL));
+            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_report(theirs, NULL, 0, &needed));
+            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_solve(theirs, NULL));
+            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_cancel(theirs));
+            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_destroy(theirs));
+            CHECK(bytes == 7 && needed == 7);
+            shared = must_plan();
+            add(shared, 30, 0, 1);
+            solved(shared);
+            CHECK(bytes_of(shared, 0) == 30);
+            OK(gpumem_plan_destroy(shared));
+            /* What only the solving thread knew of is lost here, which a leak check at exit would not like. */
+            kill(getpid(), SIGKILL);
+        }
+        CHECK(exit_code(child) == 1000 + SIGKILL);
+        while (!is_over()) {
+            OK(gpumem_plan_cancel(shared));
+            usleep(2000);
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK(result == GPUMEM_OK && summary_of(shared).slots == LARGE);
+        OK(gpumem_plan_destroy(shared));
+    }
+}
+
 /* Everyone asks, changes and solves; whatever comes out is an answer or the error that says to solve. */
 static void *meddles(void *arg) {
     uint32_t state = (uint32_t)(size_t)arg + 5;
@@ -222,6 +266,7 @@ int main(void) {
     RUN(another_thread_cancels);
     RUN(a_time_limit_ends_a_search);
     RUN(it_is_destroyed_while_it_is_solved);
+    RUN(the_process_forks_while_it_is_solved);
     RUN(calls_on_one_plan_take_turns);
     RUN(sharing_crosswise_does_not_hang);
     return 0;

@@ -1082,8 +1082,10 @@ gpumem_status gpumem_driver_calls(struct gpumem_driver_call *out, size_t cap, si
  *   gpumem_plan_offset(plan, id, NULL, &offset);
  *   gpumem_plan_destroy(plan);
  *
- * Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates the arena. It works
- * in a forked child too, unless another thread was in one of these calls when the process forked.
+ * Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates the arena. A plan
+ * belongs to the process that made it: in a forked child every call on it, gpumem_plan_destroy included, gives
+ * GPUMEM_ERROR_FORKED at once and does nothing, whatever the parent was doing with it. The child can make plans of its
+ * own, even where gpumem had started before the fork.
  *
  * Steps are positions in the execution order, counted from 0; a range of them is half-open, [lower, upper). Ids are
  * consecutive from 0 in the order of adding, the same sequence for buffers and for the values of a graph. Offsets,
@@ -1155,7 +1157,8 @@ typedef struct gpumem_plan_options {
     // Every offset is a multiple of this, bytes, which need not be a power of two: the size of the elements of all
     // buffers, so that offsets can count elements. 0 means 1.
     uint64_t unit;
-    // Alignment of what is added without one, a power of two, bytes. 0 means 1; 256 is what tensors on a GPU want.
+    // Alignment of what is added without one, a power of two up to 2^40, bytes. 0 means 1; 256 is what tensors on a GPU
+    // want.
     uint64_t alignment;
 } gpumem_plan_options;
 
@@ -1189,7 +1192,7 @@ typedef struct gpumem_plan_buffer_options {
     uint64_t lower;
     // First step after its last use. Must be 0 for a value.
     uint64_t upper;
-    // Its offset is a multiple of this power of two, bytes; 0 means the plan's.
+    // Its offset is a multiple of this power of two, bytes, up to 2^40; 0 means the plan's.
     uint64_t alignment;
     // Bytes behind it that nothing else may use while it is live.
     uint64_t guard;
@@ -1226,10 +1229,12 @@ gpumem_status gpumem_plan_destroy(gpumem_plan plan);
 //
 // opts is read and not kept. out receives the buffer's id.
 // Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, or for a range that ends before it starts, an alignment that is
-// no power of two, an offset that is not aligned, an arena that does not exist, gaps out of order or out of range, an
+// no power of two or more than 2^40, an offset that is not aligned, an arena that does not exist, gaps out of order or out of range, an
 // unknown kind, place or flag, a size beyond 2^62, a name that is not UTF-8. Nothing is added then. Whether fixed
 // buffers are in each other's way is seen when the plan is solved.
-gpumem_status gpumem_plan_add_buffer(gpumem_plan plan, const struct gpumem_plan_buffer_options *opts, uint32_t *out);
+gpumem_status gpumem_plan_add_buffer(gpumem_plan plan,
+                                     const struct gpumem_plan_buffer_options *opts,
+                                     uint32_t *out);
 
 // Adds many temporaries at once: buffer i has bytes[i] bytes and is live in [lowers[i], uppers[i]).
 //
@@ -1277,15 +1282,19 @@ gpumem_status gpumem_plan_reserve(gpumem_plan plan,
                                   uint64_t upper);
 
 // Sets the kinds that get no slot, because their memory is the caller's business: GPUMEM_PLAN_TEMPORARIES and so on,
-// or-ed together; 0 for none, the default.
+// or-ed together; 0 for none, the default. A view goes by the kind of its root: it is left out with it, and has a slot
+// where that has one. A shared weight is where it is shared all the same.
 //
 // Errors: GPUMEM_ERROR_INVALID for a bit that is no kind.
-gpumem_status gpumem_plan_leave_out(gpumem_plan plan, uint32_t kinds);
+gpumem_status gpumem_plan_set_left_out(gpumem_plan plan, uint32_t kinds);
 
 // Changes how large a buffer or value is. Solve again afterwards; GPUMEM_PLAN_EFFORT_FAST is made for that.
 //
-// Errors: GPUMEM_ERROR_INVALID when id does not exist, or views of it or what it is a view of do not fit any more.
-gpumem_status gpumem_plan_resize(gpumem_plan plan, uint32_t id, uint64_t bytes);
+// Errors: GPUMEM_ERROR_INVALID when id does not exist, views of it or what it is a view of do not fit any more, or bytes
+// with its guard, or from its fixed or preferred offset on, are more than 2^62. Its size stays as it was then.
+gpumem_status gpumem_plan_resize(gpumem_plan plan,
+                                 uint32_t id,
+                                 uint64_t bytes);
 
 /* ---- Planning a graph ----------------------------------------------------------------------------------------------
  *
@@ -1349,9 +1358,10 @@ gpumem_status gpumem_plan_view(gpumem_plan plan,
 // Errors: GPUMEM_ERROR_INVALID when op does not exist, does not read input or does not write output.
 gpumem_status gpumem_plan_in_place(gpumem_plan plan, uint32_t op, uint32_t input, uint32_t output);
 
-// Keeps a value live through a step, as an operation that reads it then would.
+// Keeps a value live through a step, as an operation that reads it then would. A step after the last operation moves
+// the end.
 //
-// Errors: GPUMEM_ERROR_INVALID when the value does not exist.
+// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step comes after.
 gpumem_status gpumem_plan_extend_to(gpumem_plan plan, uint32_t value, uint64_t step);
 
 // Keeps a value live to the end, for a reader that the plan does not know of.
@@ -1359,32 +1369,47 @@ gpumem_status gpumem_plan_extend_to(gpumem_plan plan, uint32_t value, uint64_t s
 // Errors: GPUMEM_ERROR_INVALID when it does not exist.
 gpumem_status gpumem_plan_pin(gpumem_plan plan, uint32_t value);
 
-// Keeps everything that a value was computed from live to the end, but not the value itself.
+// Keeps everything that a value was computed from live to the end, but not the value itself; a view is kept too, being
+// bytes of its parent, which it came from.
 //
 // Errors: GPUMEM_ERROR_INVALID when it does not exist.
 gpumem_status gpumem_plan_pin_ancestors(gpumem_plan plan, uint32_t value);
 
 // Whether everything that outputs were computed from lives to the end: 0 for no, the default, anything else for yes.
-gpumem_status gpumem_plan_keep_ancestors(gpumem_plan plan, int32_t keep);
+gpumem_status gpumem_plan_set_keep_ancestors(gpumem_plan plan, int32_t keep);
 
-// Sets what gpumem_plan_leave_out and gpumem_plan_keep_ancestors set, for a purpose: GPUMEM_PLAN_INFERENCE or
+// Sets what gpumem_plan_set_left_out and gpumem_plan_set_keep_ancestors set, for a purpose: GPUMEM_PLAN_INFERENCE or
 // GPUMEM_PLAN_BACKWARD.
 //
 // Errors: GPUMEM_ERROR_INVALID for another number.
-gpumem_status gpumem_plan_preset(gpumem_plan plan, int32_t preset);
+gpumem_status gpumem_plan_set_preset(gpumem_plan plan, int32_t preset);
 
 // States that another plan has the weight of this name at these bytes of an arena that both plans use: a parameter or
 // constant of that name gets no slot of its own but this one, and nothing of this plan is put there.
 //
-// name is UTF-8, copied. Errors: GPUMEM_ERROR_INVALID when it is NULL or shared already, there is no such arena, or the
-// range passes 2^62 bytes. Whether the sizes agree is seen when the plan is solved.
+// name is UTF-8, copied. Stating the same again changes nothing; gpumem_plan_unshare takes it back, to share the weight
+// at another place.
+// Errors: GPUMEM_ERROR_INVALID when name is NULL or not UTF-8, the weight is shared at another place or with another
+// size already, there is no such arena, or the range passes 2^62 bytes. Whether size, kind, alignment, arena and fixed
+// offset of the value agree, and whether a guard covers another shared weight, is seen when the plan is solved.
 gpumem_status gpumem_plan_share(gpumem_plan plan, const char *name, uint32_t arena, uint64_t offset, uint64_t bytes);
 
-// As gpumem_plan_share, for every named parameter and constant that another solved plan has a slot for.
+// As gpumem_plan_share, for every parameter and constant that lives throughout another solved plan and has a slot there,
+// and for what that plan shares itself. Those added with a range that does not cover the whole plan are left out. Those
+// without a name, and the guards of all, are kept clear.
 //
-// from is not kept: what happens to it later does not matter here. count may be NULL; it receives how many there were.
-// Errors: those of gpumem_plan_share; GPUMEM_ERROR_INVALID when from has no layout.
-gpumem_status gpumem_plan_share_from(gpumem_plan plan, gpumem_plan from, size_t *count);
+// from is not kept: what happens to it later does not matter here. count may be NULL; it receives how many have a name.
+// Calling it again with the same layout changes nothing; after from was solved anew, gpumem_plan_unshare comes first.
+// Errors: those of gpumem_plan_share, and nothing is shared then; GPUMEM_ERROR_INVALID when from has no layout.
+gpumem_status gpumem_plan_share_from(gpumem_plan plan,
+                                     gpumem_plan from,
+                                     size_t *count);
+
+// Takes back what gpumem_plan_share or gpumem_plan_share_from stated about the weight of this name, its guard included:
+// a value of that name gets a slot of this plan's again. NULL takes back all there is, weights without a name included.
+//
+// Errors: GPUMEM_ERROR_INVALID when no weight of that name is shared, or name is not UTF-8.
+gpumem_status gpumem_plan_unshare(gpumem_plan plan, const char *name);
 
 /* ---- Solving a plan ------------------------------------------------------------------------------------------------
  *
@@ -1531,7 +1556,8 @@ gpumem_status gpumem_plan_offsets(gpumem_plan plan,
 // Errors: GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0, or the plan has not been solved since it was changed.
 gpumem_status gpumem_plan_report(gpumem_plan plan, char *buf, size_t cap, size_t *needed);
 
-// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads and writes.
+// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads and writes. It reads
+// offsets as fixed ones, so what it makes of a solved plan is the same layout.
 //
 // As gpumem_plan_report.
 gpumem_status gpumem_plan_csv(gpumem_plan plan, char *buf, size_t cap, size_t *needed);
@@ -1541,16 +1567,14 @@ gpumem_status gpumem_plan_csv(gpumem_plan plan, char *buf, size_t cap, size_t *n
 // As gpumem_plan_report.
 gpumem_status gpumem_plan_svg(gpumem_plan plan, char *buf, size_t cap, size_t *needed);
 
-// The buffers and values whose slots are live at the critical step, the first at which most bytes of buffers are live; in
-// the order of ids. A slot is named by the value that owns it, not by views of it or values that took it over. Making these smaller, or live for less long, is what can make the arena smaller.
+// The buffers and values whose slots are live at the critical step, the first at which most bytes are live, reserved
+// ranges included; in the order of ids. A slot is named by the value that owns it, not by views of it or values that
+// took it over. Making these smaller, or live for less long, is what can make the arena smaller.
 //
 // ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
 // receives how many there are. The step is in gpumem_plan_summary.
 // Errors: GPUMEM_ERROR_INVALID when ids is NULL and cap is not 0, or the plan has not been solved since it was changed.
-gpumem_status gpumem_plan_critical(gpumem_plan plan,
-                                   uint32_t *ids,
-                                   size_t cap,
-                                   size_t *count);
+gpumem_status gpumem_plan_critical(gpumem_plan plan, uint32_t *ids, size_t cap, size_t *count);
 
 // The steps during which the bytes of a buffer or value hold something, its gaps not considered: those of its slot, so
 // that a view has its parent's, and a value written in place has those of what it was written over, too.
@@ -1571,8 +1595,8 @@ gpumem_status gpumem_plan_live(gpumem_plan plan,
 // be NULL, which means arena 0 for all. GPUMEM_PLAN_NO_OFFSET stands for what has no slot, and may stand for a view and
 // a value written in place, since their offsets follow from another's; where they are given they must agree with it.
 // The arrays are read and not kept. bytes may be NULL; it receives what all arenas together need.
-// Errors: GPUMEM_ERROR_INVALID for the first thing that is wrong, with what it is; also when offsets is NULL, count is
-// not the plan's, or the plan's graph contradicts itself.
+// Errors: GPUMEM_ERROR_INVALID for the first thing that is wrong, with what it is; also when offsets is NULL and count
+// is not 0, count is not the plan's, or the plan's graph contradicts itself. Of an empty plan, NULL and 0 are a layout.
 gpumem_status gpumem_plan_verify(gpumem_plan plan,
                                  const uint32_t *arenas,
                                  const uint64_t *offsets,

@@ -557,9 +557,9 @@ class plan {
     void extend_to(id value, std::uint64_t step) { check(gpumem_plan_extend_to(handle_, value, step)); }
     void pin(id value) { check(gpumem_plan_pin(handle_, value)); }
     void pin_ancestors(id value) { check(gpumem_plan_pin_ancestors(handle_, value)); }
-    void keep_ancestors(bool keep) { check(gpumem_plan_keep_ancestors(handle_, keep)); }
-    void leave_out(std::uint32_t kinds) { check(gpumem_plan_leave_out(handle_, kinds)); }
-    void preset(std::int32_t preset) { check(gpumem_plan_preset(handle_, preset)); }
+    void set_keep_ancestors(bool keep) { check(gpumem_plan_set_keep_ancestors(handle_, keep)); }
+    void set_left_out(std::uint32_t kinds) { check(gpumem_plan_set_left_out(handle_, kinds)); }
+    void set_preset(std::int32_t preset) { check(gpumem_plan_set_preset(handle_, preset)); }
     void share(const char *name, std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes) {
         check(gpumem_plan_share(handle_, name, arena, offset, bytes));
     }
@@ -569,6 +569,8 @@ class plan {
         check(gpumem_plan_share_from(handle_, from.handle_, &count));
         return count;
     }
+    // Takes back what was shared under a name, or everything.
+    void unshare(const char *name = nullptr) { check(gpumem_plan_unshare(handle_, name)); }
     std::uint32_t add_arena(std::uint64_t capacity = 0, const char *name = nullptr) {
         std::uint32_t out = 0;
         check(gpumem_plan_add_arena(handle_, capacity, name, &out));
@@ -600,6 +602,18 @@ class plan {
     std::uint64_t bytes(std::uint32_t arena = 0) const {
         std::uint64_t out = 0;
         check(gpumem_plan_arena_bytes(handle_, arena, &out, nullptr));
+        return out;
+    }
+    // What the buffers in an arena cannot do with less than, bytes.
+    std::uint64_t lower_bound(std::uint32_t arena = 0) const {
+        std::uint64_t out = 0, size = 0;
+        check(gpumem_plan_arena_bytes(handle_, arena, &size, &out));
+        return out;
+    }
+    // The steps at which the bytes of a value hold something.
+    gpumem_plan_interval live(id value) const {
+        gpumem_plan_interval out{};
+        check(gpumem_plan_live(handle_, value, &out.lower, &out.upper));
         return out;
     }
     std::uint64_t offset(id value) const {
@@ -650,6 +664,13 @@ class plan {
     }
     unique_buffer<std::byte> materialise(const stream &s, std::uint32_t arena = 0) const {
         return materialise(s.get(), arena);
+    }
+    // The same with the options of gpumem_malloc_with, whose bytes must be 0.
+    unique_buffer<std::byte> materialise_with(const gpumem_malloc_options &options, std::uint32_t arena = 0) const {
+        const std::uint64_t size = bytes(arena);
+        void *base = nullptr;
+        check(gpumem_plan_materialise_with(handle_, arena, &options, &base));
+        return unique_buffer<std::byte>::adopt(static_cast<std::byte *>(base), static_cast<std::size_t>(size));
     }
     // Where a buffer or value is in the memory of arena 0.
     template <class T = void> T *pointer(id value, const unique_buffer<std::byte> &memory) const {

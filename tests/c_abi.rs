@@ -60,6 +60,7 @@ programs! {
     plan_graph: C99 Cxx17;
     plan_misuse: C99 Cxx17;
     plan_threads: C99 Cxx17;
+    plan_no_threads: C99 Cxx17;
     plan_memory: C99 Cxx17;
     plan_raii: Cxx17;
 }

@@ -228,7 +228,7 @@ fn a_preferred_offset_is_taken_where_it_costs_nothing() {
 fn nothing_to_place_is_optimal() {
     let mut left_out = Problem::new();
     left_out.add(Buffer { kind: Kind::Input, ..Buffer::new(64, 0, 9) }).unwrap();
-    left_out.leave_out(Kinds::NONE.with(Kind::Input));
+    left_out.set_left_out(Kinds::NONE.with(Kind::Input));
     let mut empty = Problem::new();
     empty.add(Buffer { guard: 8, ..Buffer::new(0, 0, 9) }).unwrap();
     empty.add(Buffer { guard: 8, ..Buffer::new(8, 3, 3) }).unwrap();

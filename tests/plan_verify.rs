@@ -105,7 +105,7 @@ fn slots_are_there_for_all_but_what_is_left_out() {
     }
 
     let mut p = problem([Buffer::new(8, 0, 9), Buffer { kind: Kind::Constant, ..Buffer::new(64, 0, 9) }]);
-    p.leave_out(Kinds::NONE.with(Kind::Constant));
+    p.set_left_out(Kinds::NONE.with(Kind::Constant));
     let slot = Slot { arena: 0, offset: 0 };
     let good = accounted(&p, vec![Some(slot), None]);
     assert_eq!((good.size, good.total_unshared), (8, 8));

@@ -1,9 +1,14 @@
 //! Opaque handles: C holds a number in the shape of a pointer, and only this table makes an object of it.
 //!
 //! Nothing is ever read through a handle, so one that is stale, destroyed twice or was never a handle is an error.
+//!
+//! Objects belong to the process that made them. A forked child starts with a table of its own: in the one that it was
+//! forked with, a lock may be held for good by a thread that does not exist in the child. It never looks into that one,
+//! so no call of the child's waits for anything of the parent's.
 
 use crate::base::sync::lock;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, Status};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex};
 
 /// Bits of a handle that hold its generation; the slot is above them, the kind at the top.
@@ -18,19 +23,33 @@ const MAX_SLOTS: usize = 1 << SLOT_BITS;
 /// A handle is `kind << 56 | slot << 32 | generation`. The kind is not 0 and differs from every other table's, and the
 /// top byte of an address is 0, so neither another kind's handle nor a pointer to memory is taken for one. A slot's
 /// generation goes up each time that its object goes; a slot that has used them all is not used again, so no handle is
-/// given out twice.
-pub(super) struct Handles<T> {
+/// given out twice. Nor is one of a process given out by those forked from it, which start behind its slots.
+pub(super) struct Handles<T: 'static> {
     kind: u8,
     /// The C name of the type, for texts.
     name: &'static str,
     /// What has been done to one that is gone, for texts.
     ended: &'static str,
+    /// This process's table, or after a fork and before the first call that of the process it was forked from; null
+    /// before the very first call.
+    table: AtomicPtr<OfProcess<T>>,
+}
+
+/// The table of one process. Never freed.
+struct OfProcess<T: 'static> {
+    process: u32,
+    /// Slots below belong to the processes that this one was forked from.
+    first: usize,
+    /// How many slots of its own this one has used, without the lock: for those that are forked from it.
+    used: AtomicU32,
     table: Mutex<Table<T>>,
+    /// That of the process that this one was forked from. Nothing looks into it; it is not lost, that is all.
+    _before: Option<&'static OfProcess<T>>,
 }
 
 struct Table<T> {
     slots: Vec<Slot<T>>,
-    /// Slots without an object whose generation can still go up.
+    /// Slots without an object whose generation can still go up, as indices into `slots`.
     free: Vec<u32>,
 }
 
@@ -40,7 +59,7 @@ struct Slot<T> {
     object: Option<Arc<T>>,
 }
 
-impl<T> Handles<T> {
+impl<T: 'static> Handles<T> {
     /// An empty table.
     pub(super) const fn new(kind: u8, name: &'static str) -> Handles<T> {
         Handles::ended_by(kind, name, "destroyed")
@@ -49,18 +68,62 @@ impl<T> Handles<T> {
     /// An empty table of what is not destroyed at its end, but for instance "exited".
     pub(super) const fn ended_by(kind: u8, name: &'static str, ended: &'static str) -> Handles<T> {
         assert!(kind != 0);
-        Handles { kind, name, ended, table: Mutex::new(Table { slots: Vec::new(), free: Vec::new() }) }
+        Handles { kind, name, ended, table: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// Keeps an object, and gives the handle to it.
     pub(super) fn insert(&self, object: T) -> Result<usize> {
+        self.insert_in(self.of(std::process::id()), object)
+    }
+
+    /// The object of a handle. It stays whole as long as this reference to it is held, also when it is removed.
+    pub(super) fn get(&self, handle: usize) -> Result<Arc<T>> {
+        self.get_in(self.of(std::process::id()), handle)
+    }
+
+    /// Takes the object of a handle out: the handle is stale from now on. The object is dropped by the caller, outside
+    /// of the table's lock.
+    pub(super) fn remove(&self, handle: usize) -> Result<Arc<T>> {
+        self.remove_in(self.of(std::process::id()), handle)
+    }
+
+    /// The table of `process`, which is the one that runs. Takes no lock.
+    fn of(&self, process: u32) -> &'static OfProcess<T> {
+        let mut found = self.table.load(Acquire);
+        loop {
+            // SAFETY: null, or a table that was made below and is never freed once it is found here.
+            let there: Option<&'static OfProcess<T>> = unsafe { found.as_ref() };
+            if let Some(own) = there.filter(|t| t.process == process) {
+                return own;
+            }
+            let fresh = Box::into_raw(Box::new(OfProcess {
+                process,
+                first: there.map_or(0, |t| t.first + t.used.load(Acquire) as usize),
+                used: AtomicU32::new(0),
+                table: Mutex::new(Table { slots: Vec::new(), free: Vec::new() }),
+                _before: there,
+            }));
+            match self.table.compare_exchange(found, fresh, AcqRel, Acquire) {
+                // SAFETY: made above, and from now on never freed.
+                Ok(_) => return unsafe { &*fresh },
+                Err(other) => {
+                    // SAFETY: made above, and nobody has seen it.
+                    drop(unsafe { Box::from_raw(fresh) });
+                    found = other;
+                }
+            }
+        }
+    }
+
+    fn insert_in(&self, own: &OfProcess<T>, object: T) -> Result<usize> {
         let object = Arc::new(object);
-        let mut table = lock(&self.table);
+        let mut table = lock(&own.table);
         let table = &mut *table;
         let index = match table.free.pop() {
             Some(index) => index,
-            None if table.slots.len() < MAX_SLOTS => {
+            None if own.first + table.slots.len() < MAX_SLOTS => {
                 table.slots.push(Slot { generation: 1, object: None });
+                own.used.store(table.slots.len() as u32, Release);
                 table.slots.len() as u32 - 1
             }
             None => {
@@ -74,24 +137,21 @@ impl<T> Handles<T> {
             return Err(Error::internal(format!("{}: slot {index} is free and does not exist", self.name)));
         };
         slot.object = Some(object);
-        Ok(self.pack(index, slot.generation))
+        Ok(self.pack(own.first + index as usize, slot.generation))
     }
 
-    /// The object of a handle. It stays whole as long as this reference to it is held, also when it is removed.
-    pub(super) fn get(&self, handle: usize) -> Result<Arc<T>> {
-        let (index, generation) = self.unpack(handle)?;
-        let table = lock(&self.table);
+    fn get_in(&self, own: &OfProcess<T>, handle: usize) -> Result<Arc<T>> {
+        let (index, generation) = self.unpack(own, handle)?;
+        let table = lock(&own.table);
         match table.slots.get(index) {
             Some(Slot { generation: now, object: Some(object) }) if *now == generation => Ok(object.clone()),
             slot => Err(self.stale(handle, generation, slot.map(|s| s.generation))),
         }
     }
 
-    /// Takes the object of a handle out: the handle is stale from now on. The object is dropped by the caller, outside
-    /// of the table's lock.
-    pub(super) fn remove(&self, handle: usize) -> Result<Arc<T>> {
-        let (index, generation) = self.unpack(handle)?;
-        let mut table = lock(&self.table);
+    fn remove_in(&self, own: &OfProcess<T>, handle: usize) -> Result<Arc<T>> {
+        let (index, generation) = self.unpack(own, handle)?;
+        let mut table = lock(&own.table);
         let table = &mut *table;
         let taken = match table.slots.get_mut(index) {
             Some(slot) if slot.generation == generation => slot.object.take().map(|object| {
@@ -114,7 +174,8 @@ impl<T> Handles<T> {
     /// Takes out every object that `gone` is said of.
     pub(super) fn sweep(&self, gone: impl Fn(&T) -> bool) {
         let mut swept = Vec::new();
-        let mut table = lock(&self.table);
+        let own = self.of(std::process::id());
+        let mut table = lock(&own.table);
         let Table { slots, free } = &mut *table;
         for (index, slot) in slots.iter_mut().enumerate() {
             if slot.object.as_deref().is_some_and(&gone) {
@@ -130,20 +191,28 @@ impl<T> Handles<T> {
         drop(swept);
     }
 
-    fn pack(&self, slot: u32, generation: u32) -> usize {
-        usize::from(self.kind) << (GENERATION_BITS + SLOT_BITS)
-            | (slot as usize) << GENERATION_BITS
-            | generation as usize
+    fn pack(&self, slot: usize, generation: u32) -> usize {
+        usize::from(self.kind) << (GENERATION_BITS + SLOT_BITS) | slot << GENERATION_BITS | generation as usize
     }
 
-    fn unpack(&self, handle: usize) -> Result<(usize, u32)> {
+    /// The place in `own`, and the generation.
+    fn unpack(&self, own: &OfProcess<T>, handle: usize) -> Result<(usize, u32)> {
         if handle == 0 {
             return Err(Error::invalid(format!("{} is NULL", self.name)));
         }
         if handle >> (GENERATION_BITS + SLOT_BITS) != usize::from(self.kind) {
             return Err(Error::invalid(format!("{handle:#x} is no {}; pass what created it gave", self.name)));
         }
-        Ok(((handle >> GENERATION_BITS) & (MAX_SLOTS - 1), handle as u32))
+        match ((handle >> GENERATION_BITS) & (MAX_SLOTS - 1)).checked_sub(own.first) {
+            Some(index) => Ok((index, handle as u32)),
+            None => Err(Error::new(
+                Status::Forked,
+                format!(
+                    "{} {handle:#x} was made before this process was forked and belongs to the parent; make one here",
+                    self.name
+                ),
+            )),
+        }
     }
 
     fn stale(&self, handle: usize, generation: u32, now: Option<u32>) -> Error {
@@ -217,7 +286,7 @@ mod tests {
         // Their slots are used again, with other handles.
         let again = [5, 6].map(|n| table.insert(n).unwrap());
         assert!(again.iter().all(|h| !handles.contains(h)));
-        assert_eq!(table.table.lock().unwrap().slots.len(), 4);
+        assert_eq!(table.of(std::process::id()).table.lock().unwrap().slots.len(), 4);
     }
 
     #[test]
@@ -234,12 +303,42 @@ mod tests {
         let table = Handles::new(7, "thing");
         let first = table.insert(0).unwrap();
         table.remove(first).unwrap();
-        lock(&table.table).slots[0].generation = u32::MAX - 1;
+        lock(&table.of(std::process::id()).table).slots[0].generation = u32::MAX - 1;
         let last = table.insert(1).unwrap();
         assert_eq!(last >> 32, first >> 32);
         table.remove(last).unwrap();
         refused(table.get(last), "destroyed");
         assert_ne!(table.insert(2).unwrap() >> 32, first >> 32);
+    }
+
+    #[test]
+    fn a_forked_process_has_a_table_of_its_own() {
+        let table = Handles::new(7, "thing");
+        let parent = table.of(1);
+        let (a, b) = (table.insert_in(parent, 'a').unwrap(), table.insert_in(parent, 'b').unwrap());
+        table.remove_in(parent, b).unwrap();
+        // A thread of the parent's is inside when the process forks: in the child nobody ever leaves.
+        let _inside = lock(&parent.table);
+        let child = table.of(2);
+        let c = table.insert_in(child, 'c').unwrap();
+        for theirs in [a, b] {
+            for got in [table.get_in(child, theirs), table.remove_in(child, theirs)] {
+                let e = got.unwrap_err();
+                assert_eq!(e.status, Status::Forked);
+                assert!(e.message.contains("before this process was forked"), "{}", e.message);
+            }
+            assert_ne!(theirs >> 32, c >> 32);
+        }
+        assert_eq!(*table.get_in(child, c).unwrap(), 'c');
+        refused(table.get_in(child, c + (1 << 32)), "never given out");
+
+        let grandchild = table.of(3);
+        let d = table.insert_in(grandchild, 'd').unwrap();
+        for (theirs, what) in [(a, "a"), (c, "c")] {
+            assert_eq!(table.get_in(grandchild, theirs).unwrap_err().status, Status::Forked, "{what}");
+        }
+        assert_eq!(*table.remove_in(grandchild, d).unwrap(), 'd');
+        assert!(std::ptr::eq(table.of(3), grandchild));
     }
 
     #[test]

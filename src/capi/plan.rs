@@ -17,8 +17,10 @@
 //!   gpumem_plan_offset(plan, id, NULL, &offset);
 //!   gpumem_plan_destroy(plan);
 //!
-//! Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates the arena. It works
-//! in a forked child too, unless another thread was in one of these calls when the process forked.
+//! Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates the arena. A plan
+//! belongs to the process that made it: in a forked child every call on it, gpumem_plan_destroy included, gives
+//! GPUMEM_ERROR_FORKED at once and does nothing, whatever the parent was doing with it. The child can make plans of its
+//! own, even where gpumem had started before the fork.
 //!
 //! Steps are positions in the execution order, counted from 0; a range of them is half-open, [lower, upper). Ids are
 //! consecutive from 0 in the order of adding, the same sequence for buffers and for the values of a graph. Offsets,
@@ -35,7 +37,7 @@ use super::options::{self, Extensible};
 use super::plan_state::{self, array, change, Plan, PLANS};
 use super::types::not_null;
 use crate::base::{Error, Result};
-use crate::plan::problem::{MAX_BUFFERS, MAX_BYTES};
+use crate::plan::problem::{MAX_ALIGNMENT, MAX_BUFFERS};
 use crate::plan::{Arena, Buffer, Graph, Interval, Kind, Kinds, Place, Problem, Reserved, ValueId};
 use std::ffi::c_char;
 
@@ -116,7 +118,8 @@ pub struct gpumem_plan_options {
     /// Every offset is a multiple of this, bytes, which need not be a power of two: the size of the elements of all
     /// buffers, so that offsets can count elements. 0 means 1.
     pub unit: u64,
-    /// Alignment of what is added without one, a power of two, bytes. 0 means 1; 256 is what tensors on a GPU want.
+    /// Alignment of what is added without one, a power of two up to 2^40, bytes. 0 means 1; 256 is what tensors on a GPU
+    /// want.
     pub alignment: u64,
 }
 
@@ -149,7 +152,7 @@ pub struct gpumem_plan_buffer_options {
     pub lower: u64,
     /// First step after its last use. Must be 0 for a value.
     pub upper: u64,
-    /// Its offset is a multiple of this power of two, bytes; 0 means the plan's.
+    /// Its offset is a multiple of this power of two, bytes, up to 2^40; 0 means the plan's.
     pub alignment: u64,
     /// Bytes behind it that nothing else may use while it is live.
     pub guard: u64,
@@ -215,7 +218,7 @@ pub extern "C" fn gpumem_plan_destroy(plan: gpumem_plan) -> gpumem_status {
 ///
 /// opts is read and not kept. out receives the buffer's id.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, or for a range that ends before it starts, an alignment that is
-/// no power of two, an offset that is not aligned, an arena that does not exist, gaps out of order or out of range, an
+/// no power of two or more than 2^40, an offset that is not aligned, an arena that does not exist, gaps out of order or out of range, an
 /// unknown kind, place or flag, a size beyond 2^62, a name that is not UTF-8. Nothing is added then. Whether fixed
 /// buffers are in each other's way is seen when the plan is solved.
 #[no_mangle]
@@ -352,11 +355,12 @@ pub extern "C" fn gpumem_plan_reserve(
 }
 
 /// Sets the kinds that get no slot, because their memory is the caller's business: GPUMEM_PLAN_TEMPORARIES and so on,
-/// or-ed together; 0 for none, the default.
+/// or-ed together; 0 for none, the default. A view goes by the kind of its root: it is left out with it, and has a slot
+/// where that has one. A shared weight is where it is shared all the same.
 ///
 /// Errors: GPUMEM_ERROR_INVALID for a bit that is no kind.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_leave_out(plan: gpumem_plan, kinds: u32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_set_left_out(plan: gpumem_plan, kinds: u32) -> gpumem_status {
     guard(|| {
         let all = Kind::ALL.into_iter().fold(0, |all, kind| all | 1 << kind as u32);
         if kinds & !all != 0 {
@@ -366,7 +370,7 @@ pub extern "C" fn gpumem_plan_leave_out(plan: gpumem_plan, kinds: u32) -> gpumem
         }
         let set = Kind::ALL.into_iter().filter(|kind| kinds & 1 << *kind as u32 != 0).fold(Kinds::NONE, Kinds::with);
         change(plan, |state| {
-            state.graph.leave_out(set);
+            state.graph.set_left_out(set);
             Ok(())
         })
     })
@@ -374,7 +378,8 @@ pub extern "C" fn gpumem_plan_leave_out(plan: gpumem_plan, kinds: u32) -> gpumem
 
 /// Changes how large a buffer or value is. Solve again afterwards; GPUMEM_PLAN_EFFORT_FAST is made for that.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when id does not exist, or views of it or what it is a view of do not fit any more.
+/// Errors: GPUMEM_ERROR_INVALID when id does not exist, views of it or what it is a view of do not fit any more, or bytes
+/// with its guard, or from its fixed or preferred offset on, are more than 2^62. Its size stays as it was then.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_resize(plan: gpumem_plan, id: u32, bytes: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.resize(ValueId(id), bytes)))
@@ -394,9 +399,9 @@ fn empty(opts: Option<&gpumem_plan_options>) -> Result<Plan> {
                 o.flags
             )));
         }
-        if o.alignment != 0 && (!o.alignment.is_power_of_two() || o.alignment > MAX_BYTES) {
+        if o.alignment != 0 && (!o.alignment.is_power_of_two() || o.alignment > MAX_ALIGNMENT) {
             return Err(Error::invalid(format!(
-                "gpumem_plan_options.alignment is {}; it is a power of two up to 2^62, or 0 for 1",
+                "gpumem_plan_options.alignment is {}; it is a power of two up to 2^40, or 0 for 1",
                 o.alignment
             )));
         }

@@ -116,9 +116,10 @@ pub extern "C" fn gpumem_plan_in_place(plan: gpumem_plan, op: u32, input: u32, o
     guard(|| change(plan, |state| state.graph.in_place(OpId(op), ValueId(input), ValueId(output))))
 }
 
-/// Keeps a value live through a step, as an operation that reads it then would.
+/// Keeps a value live through a step, as an operation that reads it then would. A step after the last operation moves
+/// the end.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when the value does not exist.
+/// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step comes after.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_extend_to(plan: gpumem_plan, value: u32, step: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.extend_to(ValueId(value), step)))
@@ -132,7 +133,8 @@ pub extern "C" fn gpumem_plan_pin(plan: gpumem_plan, value: u32) -> gpumem_statu
     guard(|| change(plan, |state| state.graph.pin(ValueId(value))))
 }
 
-/// Keeps everything that a value was computed from live to the end, but not the value itself.
+/// Keeps everything that a value was computed from live to the end, but not the value itself; a view is kept too, being
+/// bytes of its parent, which it came from.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it does not exist.
 #[no_mangle]
@@ -142,21 +144,21 @@ pub extern "C" fn gpumem_plan_pin_ancestors(plan: gpumem_plan, value: u32) -> gp
 
 /// Whether everything that outputs were computed from lives to the end: 0 for no, the default, anything else for yes.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_keep_ancestors(plan: gpumem_plan, keep: i32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_set_keep_ancestors(plan: gpumem_plan, keep: i32) -> gpumem_status {
     guard(|| {
         change(plan, |state| {
-            state.graph.keep_ancestors_of_outputs(keep != 0);
+            state.graph.set_keep_ancestors(keep != 0);
             Ok(())
         })
     })
 }
 
-/// Sets what gpumem_plan_leave_out and gpumem_plan_keep_ancestors set, for a purpose: GPUMEM_PLAN_INFERENCE or
+/// Sets what gpumem_plan_set_left_out and gpumem_plan_set_keep_ancestors set, for a purpose: GPUMEM_PLAN_INFERENCE or
 /// GPUMEM_PLAN_BACKWARD.
 ///
 /// Errors: GPUMEM_ERROR_INVALID for another number.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_preset(plan: gpumem_plan, preset: i32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_set_preset(plan: gpumem_plan, preset: i32) -> gpumem_status {
     guard(|| {
         let preset = match preset {
             GPUMEM_PLAN_INFERENCE => Preset::Inference,
@@ -168,7 +170,7 @@ pub extern "C" fn gpumem_plan_preset(plan: gpumem_plan, preset: i32) -> gpumem_s
             }
         };
         change(plan, |state| {
-            state.graph.apply(preset);
+            state.graph.set_preset(preset);
             Ok(())
         })
     })
@@ -177,8 +179,11 @@ pub extern "C" fn gpumem_plan_preset(plan: gpumem_plan, preset: i32) -> gpumem_s
 /// States that another plan has the weight of this name at these bytes of an arena that both plans use: a parameter or
 /// constant of that name gets no slot of its own but this one, and nothing of this plan is put there.
 ///
-/// name is UTF-8, copied. Errors: GPUMEM_ERROR_INVALID when it is NULL or shared already, there is no such arena, or the
-/// range passes 2^62 bytes. Whether the sizes agree is seen when the plan is solved.
+/// name is UTF-8, copied. Stating the same again changes nothing; gpumem_plan_unshare takes it back, to share the weight
+/// at another place.
+/// Errors: GPUMEM_ERROR_INVALID when name is NULL or not UTF-8, the weight is shared at another place or with another
+/// size already, there is no such arena, or the range passes 2^62 bytes. Whether size, kind, alignment, arena and fixed
+/// offset of the value agree, and whether a guard covers another shared weight, is seen when the plan is solved.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_share(
     plan: gpumem_plan,
@@ -195,10 +200,13 @@ pub unsafe extern "C" fn gpumem_plan_share(
     })
 }
 
-/// As gpumem_plan_share, for every named parameter and constant that another solved plan has a slot for.
+/// As gpumem_plan_share, for every parameter and constant that lives throughout another solved plan and has a slot there,
+/// and for what that plan shares itself. Those added with a range that does not cover the whole plan are left out. Those
+/// without a name, and the guards of all, are kept clear.
 ///
-/// from is not kept: what happens to it later does not matter here. count may be NULL; it receives how many there were.
-/// Errors: those of gpumem_plan_share; GPUMEM_ERROR_INVALID when from has no layout.
+/// from is not kept: what happens to it later does not matter here. count may be NULL; it receives how many have a name.
+/// Calling it again with the same layout changes nothing; after from was solved anew, gpumem_plan_unshare comes first.
+/// Errors: those of gpumem_plan_share, and nothing is shared then; GPUMEM_ERROR_INVALID when from has no layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_share_from(
     plan: gpumem_plan,
@@ -214,6 +222,25 @@ pub unsafe extern "C" fn gpumem_plan_share_from(
             unsafe { count.write(shared) };
         }
         Ok(())
+    })
+}
+
+/// Takes back what gpumem_plan_share or gpumem_plan_share_from stated about the weight of this name, its guard included:
+/// a value of that name gets a slot of this plan's again. NULL takes back all there is, weights without a name included.
+///
+/// Errors: GPUMEM_ERROR_INVALID when no weight of that name is shared, or name is not UTF-8.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_plan_unshare(plan: gpumem_plan, name: *const c_char) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a terminated string.
+        let name = unsafe { plan_state::name(name, "name") }?;
+        change(plan, |state| match name {
+            Some(name) => state.graph.unshare(name),
+            None => {
+                state.graph.unshare_all();
+                Ok(())
+            }
+        })
     })
 }
 

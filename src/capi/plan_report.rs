@@ -29,7 +29,8 @@ pub unsafe extern "C" fn gpumem_plan_report(
     guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::report(&s.lowered.problem, &s.layout)) })
 }
 
-/// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads and writes.
+/// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads and writes. It reads
+/// offsets as fixed ones, so what it makes of a solved plan is the same layout.
 ///
 /// As gpumem_plan_report.
 #[no_mangle]
@@ -57,8 +58,9 @@ pub unsafe extern "C" fn gpumem_plan_svg(
     guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::svg(&s.lowered.problem, &s.layout)) })
 }
 
-/// The buffers and values whose slots are live at the critical step, the first at which most bytes of buffers are live; in
-/// the order of ids. A slot is named by the value that owns it, not by views of it or values that took it over. Making these smaller, or live for less long, is what can make the arena smaller.
+/// The buffers and values whose slots are live at the critical step, the first at which most bytes are live, reserved
+/// ranges included; in the order of ids. A slot is named by the value that owns it, not by views of it or values that
+/// took it over. Making these smaller, or live for less long, is what can make the arena smaller.
 ///
 /// ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
 /// receives how many there are. The step is in gpumem_plan_summary.
@@ -122,8 +124,8 @@ pub unsafe extern "C" fn gpumem_plan_live(
 /// be NULL, which means arena 0 for all. GPUMEM_PLAN_NO_OFFSET stands for what has no slot, and may stand for a view and
 /// a value written in place, since their offsets follow from another's; where they are given they must agree with it.
 /// The arrays are read and not kept. bytes may be NULL; it receives what all arenas together need.
-/// Errors: GPUMEM_ERROR_INVALID for the first thing that is wrong, with what it is; also when offsets is NULL, count is
-/// not the plan's, or the plan's graph contradicts itself.
+/// Errors: GPUMEM_ERROR_INVALID for the first thing that is wrong, with what it is; also when offsets is NULL and count
+/// is not 0, count is not the plan's, or the plan's graph contradicts itself. Of an empty plan, NULL and 0 are a layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_verify(
     plan: gpumem_plan,

@@ -19,6 +19,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod covered;
 pub mod generate;
 pub mod graph;
 pub mod layout;

@@ -16,6 +16,10 @@ pub const MAX_BUFFERS: usize = (u32::MAX - 16) as usize;
 /// no sum of two values can overflow.
 pub const MAX_BYTES: u64 = 1 << 62;
 
+/// Largest alignment accepted, bytes: more than any memory can have, and of buffers that ask for it two million add up
+/// to no more padding than [`MAX_BYTES`].
+pub const MAX_ALIGNMENT: u64 = 1 << 40;
+
 /// A half-open range of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Interval {
@@ -191,9 +195,9 @@ impl Buffer {
                 self.upper, self.lower
             )));
         }
-        if !self.alignment.is_power_of_two() || self.alignment > MAX_BYTES {
+        if !self.alignment.is_power_of_two() || self.alignment > MAX_ALIGNMENT {
             return Err(Error::invalid(format!(
-                "alignment {} is not a power of two from 1 to 2^62; use 1 for none",
+                "alignment {} is not a power of two from 1 to 2^40; use 1 for none",
                 self.alignment
             )));
         }
@@ -245,6 +249,13 @@ pub struct Reserved {
     pub size: u64,
     /// The steps during which nothing else may be there.
     pub during: Interval,
+}
+
+impl Reserved {
+    /// Whether it keeps any byte clear at any step.
+    pub(super) fn blocks(&self) -> bool {
+        self.size > 0 && !self.during.is_empty()
+    }
 }
 
 /// One arena.
@@ -361,7 +372,7 @@ impl Problem {
     }
 
     /// Kinds that get no slot: their memory is the caller's business.
-    pub fn leave_out(&mut self, kinds: Kinds) {
+    pub fn set_left_out(&mut self, kinds: Kinds) {
         self.left_out = kinds;
     }
 

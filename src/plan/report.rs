@@ -2,25 +2,28 @@
 //!
 //! Both are the same for the same problem and layout: they hold no times and no paths.
 
+use super::covered::covered;
 use super::layout::{Layout, LayoutStatus};
-use super::problem::{Buffer, BufferId, Place, Problem, Step};
+use super::problem::{Buffer, BufferId, Interval, Place, Problem, Reserved, Step};
 use std::collections::HashSet;
 use std::fmt::Write;
 
 /// The first step at which most bytes are live, and the buffers live there, in order of adding.
 ///
-/// Guards count; kinds left out, reserved ranges and steps in gaps do not. Without reuse every buffer keeps its bytes from
-/// the first step on, so all of them are returned. `(0, [])` when nothing occupies anything.
+/// Guards count, and the bytes that reserved ranges cover; kinds left out and steps in gaps do not. Without reuse every
+/// buffer keeps its bytes from the first step of any to the last. `(0, [])` when nothing occupies anything.
 pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
     let (step, bytes) = peak(problem);
     if bytes == 0 {
         return (0, Vec::new());
     }
-    let live = |b: &Buffer| !problem.reuse() || b.live().any(|i| i.lower <= step && step < i.upper);
+    let kept = kept_without_reuse(problem);
+    let inside = |i: Interval| i.lower <= step && step < i.upper;
+    let live = |b: &Buffer| kept.map_or_else(|| b.live().any(inside), inside);
     (step, placed(problem).filter(|(_, b)| live(b)).map(|(id, _)| id).collect())
 }
 
-/// The bytes live at [`critical`]'s step. Arenas need this together, at least; more than 2^64 counts as that.
+/// The bytes live at [`critical`]'s step, those that reserved ranges cover included. Arenas need this together, at least; more than 2^64 counts as that.
 pub fn peak_bytes(problem: &Problem) -> u64 {
     u64::try_from(peak(problem).1).unwrap_or(u64::MAX)
 }
@@ -42,25 +45,33 @@ fn placed(problem: &Problem) -> impl Iterator<Item = (BufferId, &Buffer)> {
     ids.zip(problem.buffers()).filter(|(_, b)| b.occupies() && !problem.left_out().contains(b.kind))
 }
 
+/// Without reuse, the steps at which every buffer keeps its bytes; nothing with it.
+fn kept_without_reuse(problem: &Problem) -> Option<Interval> {
+    let lives = placed(problem).map(|(_, b)| Interval::new(b.lower, b.upper)).filter(|_| !problem.reuse());
+    lives.reduce(|a, b| Interval::new(a.lower.min(b.lower), a.upper.max(b.upper)))
+}
+
 /// Bytes live, as `(from this step on, bytes)` in order of steps; ends with 0 bytes unless it is empty.
 pub(super) fn live_curve(problem: &Problem) -> Vec<(Step, u128)> {
     // One list of both ends: bytes that come, as they are, and bytes that go, negative.
     let mut changes: Vec<(Step, i64)> = Vec::new();
+    // At most 2^62 by the checks of `Problem::add` and `Problem::reserve`.
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let kept = kept_without_reuse(problem);
     for (_, b) in placed(problem) {
-        // At most 2^62 by the checks of `Problem::add`.
-        let bytes = i64::try_from(b.extent()).unwrap_or(i64::MAX);
-        if problem.reuse() {
-            changes.extend(b.live().flat_map(|i| [(i.lower, bytes), (i.upper, -bytes)]));
-        } else {
-            changes.extend([(b.lower, bytes), (b.upper, -bytes)]);
+        let bytes = signed(b.extent());
+        match kept {
+            Some(i) => changes.extend([(i.lower, bytes), (i.upper, -bytes)]),
+            None => changes.extend(b.live().flat_map(|i| [(i.lower, bytes), (i.upper, -bytes)])),
         }
     }
-    changes.sort_unstable_by_key(|&(step, _)| step);
-    if !problem.reuse() {
-        let ends = changes.first().zip(changes.last()).map(|(a, z)| (a.0, z.0));
-        let all = placed(problem).map(|(_, b)| u128::from(b.extent())).sum();
-        return ends.map(|(first, last)| vec![(first, all), (last, 0)]).unwrap_or_default();
+    let mut reserved: Vec<&Reserved> = problem.reserved().iter().filter(|r| r.blocks()).collect();
+    reserved.sort_by_key(|r| r.arena);
+    for arena in reserved.chunk_by(|a, b| a.arena == b.arena) {
+        let bytes = |(step, comes, bytes)| (step, if comes { signed(bytes) } else { -signed(bytes) });
+        changes.extend(covered(arena).into_iter().map(bytes));
     }
+    changes.sort_unstable_by_key(|&(step, _)| step);
     let mut curve: Vec<(Step, u128)> = Vec::new();
     let mut live = 0u128;
     for run in changes.chunk_by(|a, b| a.0 == b.0) {
@@ -177,25 +188,30 @@ fn name_field(name: Option<&str>) -> String {
 /// The problem and its layout as CSV with a header, one record per buffer in order of adding.
 ///
 /// Columns `id,lower,upper,size`, then `alignment`, `guard`, `hint` (the preferred offset) and `gaps` where some buffer
-/// has one, then `offset`, and `arena` when there are several. `id` is the name when every buffer has one of its own; else
-/// the position, and names are in a column `name`. `gaps` are half-open, `lower-upper`, separated by blanks. A buffer
-/// without a slot has an empty offset. `gpumem plan` reads it.
+/// has one, then `offset`, and `arena` when there are several or a buffer is left out. `id` is the name when every buffer
+/// has one of its own; else the position, and names are in a column `name`. `gaps` are half-open, `lower-upper`, separated
+/// by blanks. A buffer without a slot has an empty offset; one of a kind left out has `-` for its arena.
+///
+/// `gpumem plan` reads it: as the same layout where there is one, since offsets are taken as fixed, and as the same buffers
+/// to lay out where there is none. Capacities, reserved ranges, the unit and kinds are not in it.
 pub fn csv(problem: &Problem, layout: &Layout) -> String {
     let buffers = problem.buffers();
     let mut names = HashSet::new();
-    let names_are_ids = buffers.iter().all(|b| b.name.as_deref().is_some_and(|n| !n.is_empty() && names.insert(n)));
+    let names_are_ids =
+        buffers.iter().all(|b| b.name.as_deref().is_some_and(|n| !n.trim().is_empty() && names.insert(n)));
     let any = |has: fn(&Buffer) -> bool| buffers.iter().any(has);
     let named = !names_are_ids && any(|b| b.name.is_some());
     let alignment = any(|b| b.alignment != 1);
     let guard = any(|b| b.guard != 0);
     let hint = any(|b| matches!(b.place, Place::Preferred(_)));
     let gaps = any(|b| !b.gaps.is_empty());
-    let several = problem.arenas().len() > 1;
+    let left_out = |b: &Buffer| problem.left_out().contains(b.kind);
+    let arenas = problem.arenas().len() > 1 || buffers.iter().any(left_out);
 
     let mut text = "id,lower,upper,size".to_string();
     let optional = [(named, ",name"), (alignment, ",alignment"), (guard, ",guard"), (hint, ",hint"), (gaps, ",gaps")];
     text.extend(optional.iter().filter(|(present, _)| *present).map(|&(_, column)| column));
-    text.push_str(if several { ",offset,arena\n" } else { ",offset\n" });
+    text.push_str(if arenas { ",offset,arena\n" } else { ",offset\n" });
     let out = &mut text;
     for (id, b) in (0u32..).map(BufferId).zip(buffers) {
         match &b.name {
@@ -227,10 +243,12 @@ pub fn csv(problem: &Problem, layout: &Layout) -> String {
                 out.push(',');
             }
         }
-        let _ = match layout.slot(id) {
-            Some(slot) if several => write!(out, ",{},{}", slot.offset, slot.arena),
-            Some(slot) => write!(out, ",{}", slot.offset),
-            None => write!(out, ",{}", if several { "," } else { "" }),
+        let _ = match (layout.slot(id), b.arena) {
+            (Some(slot), _) if arenas => write!(out, ",{},{}", slot.offset, slot.arena),
+            (Some(slot), _) => write!(out, ",{}", slot.offset),
+            (None, _) if left_out(b) => write!(out, ",,-"),
+            (None, Some(arena)) if arenas => write!(out, ",,{arena}"),
+            (None, _) => write!(out, ",{}", if arenas { "," } else { "" }),
         };
         out.push('\n');
     }

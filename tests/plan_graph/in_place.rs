@@ -54,6 +54,25 @@ fn an_output_takes_an_input_that_dies() {
     pair_of(Value::new(8), Value::new(8), &[Value::new(8)]).is_taken(true);
 }
 
+/// Offsets count elements, so an output in the middle of a slot must be on the unit as any other.
+#[test]
+fn it_is_taken_only_on_the_unit() {
+    for (unit, taken) in [(1, true), (4, true), (8, true), (12, false), (16, false)] {
+        let mut g = Small::default();
+        g.0.set_unit(unit).unwrap();
+        let [root, part, output] = [("root", 32), ("part", 8), ("output", 8)].map(|(n, size)| g.temporary(n, size));
+        g.0.view(part, root, 8).unwrap();
+        g.op("make", &[], &[root]);
+        let op = g.op("map", &[part], &[output]);
+        g.op("use", &[output], &[]);
+        g.0.in_place(op, part, output).unwrap();
+        let l = g.lower();
+        assert_eq!(l.took_over(output), taken.then_some(part), "unit {unit}");
+        let layout = gpumem::plan::solve(&l.problem, &Default::default()).unwrap();
+        assert!(l.slot(&layout, output).unwrap().offset.is_multiple_of(unit), "unit {unit}");
+    }
+}
+
 #[test]
 fn it_is_not_taken_where_sizes_or_properties_do_not_fit() {
     let v = || Value::new(8);
@@ -117,7 +136,7 @@ fn it_is_not_taken_where_the_input_lives_on() {
     p.is_taken(false);
 
     let mut p = pair();
-    p.g.0.leave_out(Kinds::NONE.with(Kind::Temporary));
+    p.g.0.set_left_out(Kinds::NONE.with(Kind::Temporary));
     let l = p.g.lower();
     assert_eq!((l.took_over(p.output), l.placements[p.output.index()]), (None, Placement::Nowhere));
 }

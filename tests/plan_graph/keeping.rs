@@ -48,9 +48,9 @@ fn ancestors_are_kept_and_nothing_else() {
     g.0.pin_ancestors(values[2]).unwrap();
     assert_eq!(uppers(&g, &values), [5, 5, 4, 3, 5], "not the value itself");
     let (mut g, values) = chain();
-    g.0.keep_ancestors_of_outputs(true);
+    g.0.set_keep_ancestors(true);
     assert_eq!(uppers(&g, &values), [5, 5, 5, 3, 5]);
-    g.0.keep_ancestors_of_outputs(false);
+    g.0.set_keep_ancestors(false);
     assert_eq!(uppers(&g, &values), [5, 2, 4, 3, 5]);
 }
 
@@ -120,7 +120,7 @@ fn what_is_asked_of_unwritten_or_stated_values_is_an_error() {
     };
     stated(|_, _| {}).unwrap();
     says(stated(|g, v| g.0.pin(v).unwrap()), &["value 0 (own) must live to the end, step 3", "[0, 2)"]);
-    says(stated(|g, _| g.0.keep_ancestors_of_outputs(true)), &["value 0 (own) must live to the end"]);
+    says(stated(|g, _| g.0.set_keep_ancestors(true)), &["value 0 (own) must live to the end"]);
     stated(|g, v| g.0.extend_to(v, 1).unwrap()).unwrap();
     says(stated(|g, v| g.0.extend_to(v, 2).unwrap()), &["value 0 (own) is extended to step 2", "[0, 2)"]);
 }

@@ -140,7 +140,7 @@ fn settings_reach_the_problem() {
     g.0.reserve(reserved.clone()).unwrap();
     g.0.set_reuse(false);
     g.0.set_unit(12).unwrap();
-    g.0.leave_out(Kinds::NONE.with(Kind::Input));
+    g.0.set_left_out(Kinds::NONE.with(Kind::Input));
     let value = Value { alignment: 32, guard: 5, place: Place::Fixed(96), arena: Some(second), ..Value::new(40) };
     let v = g.0.add_value(value).unwrap();
     g.op("make", &[], &[v]);
@@ -169,13 +169,13 @@ fn kinds_left_out_have_no_slot_and_presets_set_all_they_name() {
         values.map(|v| l.placements[v.index()] != Placement::Nowhere)
     };
     assert_eq!(placed(&g), [true; 5]);
-    g.0.keep_ancestors_of_outputs(true);
-    g.0.apply(Preset::Inference);
+    g.0.set_keep_ancestors(true);
+    g.0.set_preset(Preset::Inference);
     let l = g.lower();
     assert_eq!(placed(&g), [false, false, false, true, true]);
     assert_eq!(l.placements[part.index()], Placement::Nowhere, "a view shares the fate of its root");
     assert_eq!((range(&l, values[4]), range(&l, values[3])), (steps(0, 2), steps(1, 3)));
-    g.0.apply(Preset::Backward);
+    g.0.set_preset(Preset::Backward);
     assert_eq!(placed(&g), [true; 5]);
     assert_eq!(range(&g.lower(), values[4]), steps(0, 3));
 }

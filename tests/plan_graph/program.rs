@@ -139,8 +139,8 @@ impl Program {
         for &v in &self.pinned_ancestors {
             graph.pin_ancestors(ids[v]).unwrap();
         }
-        graph.keep_ancestors_of_outputs(self.keep_ancestors);
-        graph.leave_out(self.left_out);
+        graph.set_keep_ancestors(self.keep_ancestors);
+        graph.set_left_out(self.left_out);
         graph.set_reuse(!self.no_reuse);
         (graph, ids, ops)
     }

@@ -64,6 +64,23 @@ fn a_million_views_in_a_chain_or_of_one_root() {
 }
 
 #[test]
+fn every_one_of_many_values_is_resized() {
+    let mut g = Graph::new();
+    let roots = values(&mut g, MANY / 2, 64);
+    let parts = values(&mut g, MANY / 2, 64);
+    for (&root, &part) in roots.iter().zip(&parts) {
+        g.view(part, root, 0).unwrap();
+    }
+    for (&root, &part) in roots.iter().zip(&parts) {
+        assert!(g.resize(root, 63).is_err());
+        g.resize(part, 32).unwrap();
+        g.resize(root, 48).unwrap();
+    }
+    g.add_op(None, &[], &roots).unwrap();
+    assert!(g.lower().unwrap().problem.buffers().iter().all(|b| b.size == 48));
+}
+
+#[test]
 fn one_operation_may_have_very_many_values() {
     let mut g = Graph::new();
     let (from, to) = (values(&mut g, MANY / 4, 8), values(&mut g, MANY / 4, 8));

@@ -1,7 +1,7 @@
 //! Weights that another plan placed.
 
 use crate::packer::pack;
-use crate::{range, says, Rng, Small};
+use crate::{buffer_of, range, says, Rng, Small};
 use gpumem::plan::{Arena, Buffer, Interval, Kind, Kinds, Place, Placement, Reserved, Slot, Value, ValueId};
 
 fn weight(g: &mut Small, name: &str, size: u64) -> ValueId {
@@ -39,7 +39,7 @@ fn a_shared_weight_of_a_kind_left_out_keeps_its_place_and_its_bytes() {
     let mut g = Small::default();
     let [w, other] = ["w", "other"].map(|n| weight(&mut g, n, 32));
     let empty = weight(&mut g, "empty", 0);
-    g.0.leave_out(Kinds::NONE.with(Kind::Parameter));
+    g.0.set_left_out(Kinds::NONE.with(Kind::Parameter));
     g.0.share("w", 0, 96, 32).unwrap();
     g.0.share("empty", 0, 7, 0).unwrap();
     let l = g.lower();
@@ -54,7 +54,7 @@ fn the_arena_is_aligned_for_weights_of_a_kind_left_out_too() {
     let mut g = Small::default();
     let w = g.0.add_value(Value { name: Some("w".into()), kind: Kind::Parameter, alignment: 4096, ..Value::new(32) });
     g.0.add_value(Value { alignment: 64, ..Value::new(8) }).unwrap();
-    g.0.leave_out(Kinds::NONE.with(Kind::Parameter));
+    g.0.set_left_out(Kinds::NONE.with(Kind::Parameter));
     g.0.share("w", 0, 8192, 32).unwrap();
     let l = g.lower();
     assert_eq!(l.placements[w.unwrap().index()], Placement::At(Slot { arena: 0, offset: 8192 }));
@@ -171,6 +171,81 @@ fn everything_that_lives_throughout_is_shared_from_another_plan() {
     let mut c = Small::default();
     c.0.add_arena(Arena::default());
     assert_eq!(c.0.share_from(&lb, &packed).unwrap(), 5, "what a plan shares itself is passed on");
+}
+
+#[test]
+fn a_guard_covers_no_other_shared_weight() {
+    let guarded = |guard: u64, others: &[(u64, u64)]| {
+        let mut g = Small::default();
+        let w = Value { name: Some("w".into()), kind: Kind::Parameter, guard, ..Value::new(32) };
+        g.0.add_value(w).unwrap();
+        g.0.share("w", 0, 64, 32).unwrap();
+        for (i, &(offset, size)) in others.iter().enumerate() {
+            g.0.share(&format!("other {i}"), 0, offset, size).unwrap();
+        }
+        g.0.lower()
+    };
+    let parts = ["shared weight w", "guard is bytes [96, 105) of arena 0", "other 0 is at [104, 106)"];
+    says(guarded(9, &[(104, 2)]), &parts);
+    says(guarded(9, &[(0, 8), (97, 1), (300, 5)]), &["guard is bytes [96, 105)", "other 1 is at [97, 98)"]);
+    says(guarded(1, &[(0, 97)]), &["guard is bytes [96, 97)", "other 0 is at [0, 97)"]);
+    says(guarded(1, &[(64, 33)]), &["other 0 is at [64, 33)".replace("33", "97").as_str()]);
+    guarded(8, &[(104, 2), (64, 32), (70, 8), (0, 64), (100, 0)]).unwrap();
+    guarded(0, &[(96, 2), (60, 80)]).unwrap();
+    // In another arena there is room.
+    let mut g = Small::default();
+    g.0.add_arena(Arena::default());
+    let w = Value { name: Some("w".into()), kind: Kind::Parameter, guard: 9, ..Value::new(32) };
+    g.0.add_value(w).unwrap();
+    g.0.share("w", 1, 64, 32).unwrap();
+    g.0.share("other", 0, 96, 32).unwrap();
+    g.lower();
+    // The guard of the other plan counts as one of this plan's.
+    let mut a = Small::default();
+    let w = Value { name: Some("w".into()), kind: Kind::Parameter, guard: 9, ..Value::new(32) };
+    a.0.add_value(w).unwrap();
+    let la = a.lower();
+    let layout = pack(&la.problem, &mut Rng(1));
+    let mut b = Small::default();
+    b.0.share_from(&la, &layout).unwrap();
+    let end = layout.slots[0].unwrap().offset + 32;
+    b.0.share("inside", 0, end + 8, 1).unwrap();
+    says(b.0.lower(), &["shared weight w", "guard", "inside"]);
+    b.0.unshare("inside").unwrap();
+    b.0.share("inside", 0, end + 9, 1).unwrap();
+    let mut c = Small::default();
+    let lb = b.lower();
+    c.0.share_from(&lb, &pack(&lb.problem, &mut Rng(1))).unwrap();
+    c.0.share("inside w's guard", 0, end, 1).unwrap();
+    says(c.0.lower(), &["shared weight w", "guard", "inside w's guard"]);
+}
+
+#[test]
+fn what_was_shared_can_be_taken_back_and_stated_again() {
+    let mut a = Small::default();
+    weight(&mut a, "w", 32);
+    weight(&mut a, "v", 16);
+    a.0.add_value(Value { kind: Kind::Parameter, guard: 4, ..Value::new(5) }).unwrap();
+    let la = a.lower();
+    let layout = pack(&la.problem, &mut Rng(3));
+    let mut b = Small::default();
+    let mine = weight(&mut b, "w", 32);
+    let never = b.lower();
+    assert_eq!(b.0.share_from(&la, &layout).unwrap(), 2);
+    let once = b.lower();
+    assert_eq!(b.0.share_from(&la, &layout).unwrap(), 2);
+    assert_eq!(b.lower(), once, "the same again is nothing new");
+
+    says(b.0.unshare("u"), &["weight u is not shared", "there are 2"]);
+    b.0.unshare("w").unwrap();
+    says(b.0.unshare("w"), &["weight w is not shared"]);
+    assert_eq!(buffer_of(&b.lower(), mine).place, Place::Anywhere);
+    b.0.share("w", 0, 640, 32).unwrap();
+    assert_eq!(buffer_of(&b.lower(), mine).place, Place::Fixed(640));
+    b.0.unshare_all();
+    assert_eq!(b.lower(), never);
+    assert_eq!(b.0.share_from(&la, &layout).unwrap(), 2);
+    assert_eq!(b.lower(), once);
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn rectangles_are_the_layout() {
         Buffer::new(0, 12, 14),
         Buffer { kind: Kind::Constant, ..named("left out", 10, 12, 13) },
     ]);
-    p.leave_out(Kinds::NONE.with(Kind::Constant));
+    p.set_left_out(Kinds::NONE.with(Kind::Constant));
     p.add_arena(Arena::default());
     p.add(named("other", 300, 11, 15)).unwrap();
     let mut slots = at(&[0, 40, 70, 5, 5, 0, 100]);

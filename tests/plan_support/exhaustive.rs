@@ -61,7 +61,7 @@ pub fn tiny(seed: u64) -> Problem {
     let mut problem = Problem::new();
     problem.set_unit(made.unit()).unwrap();
     problem.set_reuse(made.reuse());
-    problem.leave_out(made.left_out());
+    problem.set_left_out(made.left_out());
     for arena in made.arenas().iter().skip(1) {
         problem.add_arena(arena.clone());
     }

@@ -12,14 +12,16 @@
 //! | `offset` | | where it has to be; empty for anywhere |
 //! | `hint` | | where it had better be; empty or -1 for anywhere |
 //! | `gaps` | | steps at which it holds nothing: `lower-upper`, separated by blanks |
+//! | `arena` | | number of the arena that it has to be in; empty for the first with room; `-` for a buffer that is left out |
+//! | `name` | | for people; means nothing here |
 //!
-//! This is what MiniMalloc reads and writes, but for windows of gaps (`7-9@0:16`), which are refused. Other columns mean
-//! nothing here. The text is kept whole, so that the output can repeat it with offsets.
+//! This is what `gpumem_plan_csv` writes, and what MiniMalloc reads and writes, but for windows of gaps (`7-9@0:16`),
+//! which are refused. Other columns mean nothing here. The text is kept whole, so that the output can repeat it with offsets.
 
-use crate::source::{self, decimal, explain, quote, OpenError};
+use super::row::{Bad, Row, LEFT_OUT};
+use crate::source::{self, explain, quote, OpenError};
 use csv::ByteRecord;
-use gpumem::plan::problem::MAX_BYTES;
-use gpumem::plan::{Buffer, Interval, Place, Problem};
+use gpumem::plan::{Kinds, Problem};
 use std::collections::hash_map::{Entry, HashMap};
 use std::io::Read;
 use std::path::Path;
@@ -71,10 +73,12 @@ pub enum Column {
     Offset,
     Hint,
     Gaps,
+    Arena,
+    Name,
 }
 
 /// By name.
-const NAMES: [(&str, Column); 14] = [
+const NAMES: [(&str, Column); 16] = [
     ("id", Column::Id),
     ("buffer", Column::Id),
     ("buffer_id", Column::Id),
@@ -89,12 +93,14 @@ const NAMES: [(&str, Column); 14] = [
     ("offset", Column::Offset),
     ("hint", Column::Hint),
     ("gaps", Column::Gaps),
+    ("arena", Column::Arena),
+    ("name", Column::Name),
 ];
 
 /// The column whose steps, and those of gaps with it, are the last ones in a range.
 const LAST: &str = "end";
 
-const COLUMNS: usize = 9;
+const COLUMNS: usize = 11;
 
 /// What stands where.
 #[derive(Debug, Default)]
@@ -104,7 +110,7 @@ pub struct Header {
     /// By [`Column`].
     at: [Option<usize>; COLUMNS],
     /// Whether upper ends are last steps.
-    inclusive: bool,
+    pub inclusive: bool,
 }
 
 impl Header {
@@ -206,10 +212,16 @@ impl Input {
             }
         };
         let mut problem = Problem::new();
+        problem.set_left_out(Kinds::NONE.with(LEFT_OUT));
         let mut total = 0;
         while let Some(record) = records.next() {
             let buffer = Row { header: &header, record }.buffer(&mut total);
-            let added = buffer.and_then(|buffer| problem.add(buffer).map_err(|e| Bad::Refused(e.message)));
+            let added = buffer.and_then(|buffer| {
+                while buffer.arena.is_some_and(|arena| arena as usize >= problem.arenas().len()) {
+                    problem.add_arena(Default::default());
+                }
+                problem.add(buffer).map_err(|e| Bad::Refused(e.message))
+            });
             if let Err(bad) = added {
                 let found = record.len();
                 let field = |column| quote(header.at(column).and_then(|i| record.get(i)).unwrap_or_default());
@@ -312,133 +324,5 @@ impl<'a> Records<'a> {
         // Old line ends, a carriage return alone, count when there are no others.
         let ends = if ends == 0 { before.iter().filter(|&&b| b == b'\r').count() } else { ends };
         ends as u64 + 1
-    }
-}
-
-/// What is wrong with a record.
-enum Bad {
-    Count,
-    /// A column, and what is expected there.
-    Field(Column, String),
-    /// What the library says.
-    Refused(String),
-}
-
-/// One record and what its fields mean.
-struct Row<'a> {
-    header: &'a Header,
-    record: &'a ByteRecord,
-}
-
-impl Row<'_> {
-    fn field(&self, column: Column) -> Option<&[u8]> {
-        self.record.get(self.header.at(column)?)
-    }
-
-    /// A number in decimal digits; the default when it is optional, and empty or absent.
-    fn number(&self, column: Column, default: Option<u64>, expected: &str) -> Result<u64, Bad> {
-        let field = self.field(column).unwrap_or_default().trim_ascii();
-        match default {
-            Some(default) if field.is_empty() => Ok(default),
-            _ => decimal(field).ok_or_else(|| Bad::Field(column, format!("{expected}, decimal digits below 2^64"))),
-        }
-    }
-
-    /// The buffer; its bytes are added to `total`.
-    fn buffer(&self, total: &mut u64) -> Result<Buffer, Bad> {
-        if self.record.len() != self.header.names.len() {
-            return Err(Bad::Count);
-        }
-        let bad = |column, expected: String| Err(Bad::Field(column, expected));
-        let Ok(id) = std::str::from_utf8(self.field(Column::Id).unwrap_or_default()) else {
-            return bad(Column::Id, "text in UTF-8".to_string());
-        };
-        if id.trim().is_empty() {
-            return bad(Column::Id, "a name or number".to_string());
-        }
-        let lower = self.number(Column::Lower, None, "a step")?;
-        let mut upper = self.number(Column::Upper, None, "a step")?;
-        if self.header.inclusive {
-            if upper < lower {
-                return bad(Column::Upper, format!("the last step, at or after the first, {lower}"));
-            }
-            let Some(after) = upper.checked_add(1) else {
-                return bad(Column::Upper, "a step below 2^64 - 1".to_string());
-            };
-            upper = after;
-        } else if upper < lower {
-            return bad(Column::Upper, format!("the first step after its last use, at or after lower, {lower}"));
-        }
-        let size = self.number(Column::Size, None, "bytes")?;
-        let guard = self.number(Column::Guard, Some(0), "bytes")?;
-        for (column, bytes) in [(Column::Size, size), (Column::Guard, guard)] {
-            match total.checked_add(bytes) {
-                Some(sum) if sum <= MAX_BYTES => *total = sum,
-                _ => {
-                    let before = *total;
-                    return bad(
-                        column,
-                        format!("at most 2^62 bytes in all buffers together; those before have {before}"),
-                    );
-                }
-            }
-        }
-        let alignment = self.number(Column::Alignment, Some(1), "a power of two")?;
-        if !alignment.is_power_of_two() || alignment > MAX_BYTES {
-            return bad(Column::Alignment, "a power of two from 1 to 2^62".to_string());
-        }
-        let place = self.place(alignment, size + guard)?;
-        let gaps = self.gaps(Interval::new(lower, upper))?;
-        let mut buffer = Buffer::new(size, lower, upper);
-        buffer.name = Some(id.into());
-        (buffer.guard, buffer.alignment, buffer.place, buffer.gaps) = (guard, alignment, place, gaps);
-        Ok(buffer)
-    }
-
-    fn place(&self, alignment: u64, extent: u64) -> Result<Place, Bad> {
-        let given = |column| self.field(column).is_some_and(|f| !f.trim_ascii().is_empty() && f.trim_ascii() != b"-1");
-        let fixed = self.field(Column::Offset).is_some_and(|f| !f.trim_ascii().is_empty());
-        let column = match (fixed, given(Column::Hint)) {
-            (true, _) => Column::Offset,
-            (false, true) => Column::Hint,
-            (false, false) => return Ok(Place::Anywhere),
-        };
-        let at = self.number(column, None, "an offset in bytes")?;
-        if !at.is_multiple_of(alignment) {
-            return Err(Bad::Field(column, format!("a multiple of the alignment, {alignment}")));
-        }
-        if at > MAX_BYTES - extent {
-            return Err(Bad::Field(column, "an offset that keeps its end within 2^62 bytes".to_string()));
-        }
-        Ok(if fixed { Place::Fixed(at) } else { Place::Preferred(at) })
-    }
-
-    fn gaps(&self, life: Interval) -> Result<Vec<Interval>, Bad> {
-        let bad = |expected: String| Bad::Field(Column::Gaps, expected);
-        let mut gaps = Vec::new();
-        let words = self.field(Column::Gaps).unwrap_or_default().split(u8::is_ascii_whitespace);
-        for word in words.filter(|w| !w.is_empty()) {
-            if word.contains(&b'@') {
-                return Err(bad("gaps without windows (@): a buffer that keeps some of its bytes in a gap cannot be \
-                                planned; leave the gap out, or make the rest a buffer of its own"
-                    .to_string()));
-            }
-            let mut ends = word.split(|&b| b == b'-').map(decimal);
-            let (Some(Some(lower)), Some(Some(upper)), None) = (ends.next(), ends.next(), ends.next()) else {
-                return Err(bad(format!("ranges of steps as 7-9, separated by blanks; {:?} is none", quote(word))));
-            };
-            let upper = if self.header.inclusive { upper.checked_add(1) } else { Some(upper) };
-            let Some(gap) = upper.map(|upper| Interval::new(lower, upper)).filter(|g| !g.is_empty()) else {
-                return Err(bad(format!("gaps of at least one step; {:?} has none", quote(word))));
-            };
-            gaps.push(gap);
-        }
-        gaps.sort_unstable();
-        let apart = gaps.windows(2).all(|pair| matches!(pair, [a, b] if a.upper <= b.lower));
-        let inside = gaps.iter().all(|g| life.lower <= g.lower && g.upper <= life.upper);
-        if !apart || !inside {
-            return Err(bad(format!("gaps that are apart and inside the buffer's steps {life}")));
-        }
-        Ok(gaps)
     }
 }

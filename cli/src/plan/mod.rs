@@ -3,10 +3,11 @@
 mod fixed;
 mod input;
 mod output;
+mod row;
 mod summary;
 
 use gpumem::base::size;
-use gpumem::plan::{self, ArenaUse, Effort, Layout, LayoutStatus, Problem, SolveOptions};
+use gpumem::plan::{self, ArenaUse, Buffer, Effort, Layout, LayoutStatus, Problem, SolveOptions};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use input::Input;
 use output::Target;
@@ -34,7 +35,7 @@ pub struct Args {
     /// The buffers: FILE.csv or FILE.csv.gz; - reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Most bytes of the arena: a number, or one with K, M, G or T (powers of 1024).
+    /// Most bytes of the arena, of each if there are several: a number, or one with K, M, G or T (powers of 1024).
     #[arg(long, value_name = "N", value_parser = capacity)]
     capacity: Option<u64>,
     /// Seconds to search, beyond what is searched without. The result may then differ from run to run.
@@ -46,7 +47,7 @@ pub struct Args {
     /// One quick greedy layout instead of a search.
     #[arg(long)]
     fast: bool,
-    /// Write the input with a column offset; - writes to standard output.
+    /// Write the input with a column offset, also in place of the input; - writes to standard output.
     #[arg(long, value_name = "F.csv")]
     out: Option<PathBuf>,
     /// Draw the layout: steps to the right, bytes up; - writes to standard output.
@@ -76,7 +77,9 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let svg = args.svg.as_deref().map(Target::new).transpose()?;
     one_on_stdout(args, [&out, &svg])?;
     let mut input = Input::read(&args.file)?;
-    input.problem.set_capacity(args.capacity);
+    for arena in 0..input.problem.arenas().len() as u32 {
+        input.problem.set_arena_capacity(arena, args.capacity).map_err(|e| e.message)?;
+    }
     let peak = Peak::of(&input.problem);
     let layout = lay_out(&input, &peak, args)?;
     let fits = matches!(layout.status, LayoutStatus::Optimal | LayoutStatus::Feasible);
@@ -101,7 +104,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(fits)
 }
 
-/// Refuses two results on standard output, or both in one file.
+/// Refuses two results on standard output, both in one file, or a picture in place of the input.
 fn one_on_stdout(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), String> {
     let named = ["--out -", "--svg -"].into_iter().zip(targets);
     let mut users: Vec<&str> =
@@ -110,9 +113,13 @@ fn one_on_stdout(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), Strin
     if users.len() > 1 {
         return Err(format!("{} both write to standard output; give one of them a file", users.join(" and ")));
     }
+    let stdin = args.file.as_os_str() == "-";
     match targets {
         [Some(Target::File(out)), Some(Target::File(svg))] if same_file(out, svg) => {
             Err(format!("--out and --svg both name {}; give each a file of its own", out.display()))
+        }
+        [_, Some(Target::File(svg))] if !stdin && same_file(svg, &args.file) => {
+            Err(format!("--svg names the input, {}; give the picture a file of its own", svg.display()))
         }
         _ => Ok(()),
     }
@@ -176,13 +183,15 @@ fn solve(problem: &Problem, args: &Args) -> gpumem::base::Result<Layout> {
 
 /// What there is to say, without a search, of a capacity below what is live at one step.
 fn hopeless(problem: &Problem, peak: &Peak, capacity: Option<u64>) -> Option<Layout> {
-    capacity.filter(|&c| c < peak.bytes)?;
+    // With several arenas the capacity is that of each.
+    capacity.filter(|&c| c < peak.bytes && problem.arenas().len() == 1)?;
+    let counts = |b: &&Buffer| b.occupies() && !problem.left_out().contains(b.kind);
     Some(Layout {
         slots: vec![None; problem.buffers().len()],
         arenas: vec![ArenaUse::default()],
         size: 0,
         lower_bound: peak.bytes,
-        total_unshared: problem.buffers().iter().filter(|b| b.occupies()).map(|b| b.extent()).sum(),
+        total_unshared: problem.buffers().iter().filter(counts).map(Buffer::extent).sum(),
         status: LayoutStatus::Infeasible,
         interrupted: false,
         elapsed: Duration::ZERO,

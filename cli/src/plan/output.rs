@@ -31,7 +31,11 @@ impl Target {
                 Err(cannot(io::Error::from(io::ErrorKind::PermissionDenied)))
             }
             Ok(_) => Target::file(fs::canonicalize(path).map_err(cannot)?).map_err(cannot),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Target::file(path.to_path_buf()).map_err(cannot),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let last = end_of_links(path).map_err(cannot)?;
+                let leads = if last == path { String::new() } else { format!(" leads to {}", last.display()) };
+                Target::file(last).map_err(|e| format!("{}{leads}: cannot write: {e}", path.display()))
+            }
             Err(e) => Err(cannot(e)),
         }
     }
@@ -81,6 +85,22 @@ fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     fs::rename(&scratch.path, path)
 }
 
+/// Where links lead that end at nothing: what is written there is then seen through them.
+fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+    let mut at = path.to_path_buf();
+    // The system follows 40; it has seen that these come to an end.
+    for _ in 0..40 {
+        match fs::read_link(&at) {
+            Ok(to) => at = at.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => break,
+        }
+    }
+    Ok(at)
+}
+
+/// Names tried for a new file: others may be left from commands that were killed.
+const MOST_SCRATCH: u32 = 1000;
+
 /// A file that goes away again unless it is renamed.
 struct Scratch {
     path: PathBuf,
@@ -89,13 +109,18 @@ struct Scratch {
 
 impl Scratch {
     fn beside(path: &Path) -> io::Result<Scratch> {
-        let Some(name) = path.file_name() else { return Err(io::Error::from(io::ErrorKind::InvalidInput)) };
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.tmp", std::process::id()));
-        let path = path.with_file_name(hidden);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        Ok(Scratch { path, file })
+        if path.file_name().is_none() {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let mut n = 0;
+        loop {
+            // Short whatever the result is called, whose name may be as long as the file system takes.
+            let path = path.with_file_name(format!(".gpumem-{}-{n}.tmp", std::process::id()));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && n < MOST_SCRATCH => n += 1,
+                opened => return opened.map(|file| Scratch { path, file }),
+            }
+        }
     }
 }
 
@@ -106,9 +131,11 @@ impl Drop for Scratch {
     }
 }
 
-/// The input's records with an offset each: in the input's column for them, or in one of their own at the end.
+/// The input's records with an offset each: in the input's column for them, or in one of their own at the end. Where the
+/// input has a column for arenas, they are in it.
 pub fn csv(input: &Input, layout: &Layout, out: &mut dyn Write) -> io::Result<()> {
     let column = input.header.at(Column::Offset);
+    let arenas = input.header.at(Column::Arena);
     let mut writer = csv::Writer::from_writer(out);
     for name in &input.header.names {
         writer.write_field(name)?;
@@ -120,9 +147,15 @@ pub fn csv(input: &Input, layout: &Layout, out: &mut dyn Write) -> io::Result<()
     let mut records = input.records();
     for id in (0..input.problem.buffers().len() as u32).map(BufferId) {
         let Some(record) = records.next() else { break };
-        let offset = layout.slot(id).map(|slot| slot.offset.to_string()).unwrap_or_default();
+        let slot = layout.slot(id);
+        let offset = slot.map(|slot| slot.offset.to_string()).unwrap_or_default();
+        let arena = slot.map(|slot| slot.arena.to_string());
         for (i, field) in record.iter().enumerate() {
-            writer.write_field(if column == Some(i) { offset.as_bytes() } else { field })?;
+            writer.write_field(match &arena {
+                _ if column == Some(i) => offset.as_bytes(),
+                Some(arena) if arenas == Some(i) => arena.as_bytes(),
+                _ => field,
+            })?;
         }
         if column.is_none() {
             writer.write_field(&offset)?;

@@ -18,7 +18,7 @@ pub struct Report {
     pub buffers: usize,
     /// No arena can be smaller.
     pub lower_bound: u64,
-    /// The arena's size; null without a layout.
+    /// The arena's size, of all together if there are several; null without a layout.
     pub arena_size: Option<u64>,
     /// How far that is above the lower bound, as a share of the bound; null without a layout.
     pub gap: Option<f64>,
@@ -42,12 +42,27 @@ pub struct Report {
     pub critical_bytes: u64,
     /// Whether the clock or an interrupt ended the search: another run may differ.
     pub interrupted: bool,
+    /// Each arena, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arenas: Vec<OfArena>,
     /// Columns of the file that mean nothing to the planner.
     pub ignored_columns: Vec<String>,
     /// Why there is no layout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
+
+/// One of several arenas, bytes; 0 without a layout.
+#[derive(Debug, Serialize)]
+pub struct OfArena {
+    /// The end of what is highest in it.
+    pub size: u64,
+    /// What is in it cannot have less.
+    pub lower_bound: u64,
+}
+
+/// Most arenas that the table has a line for.
+const MOST_LINES: usize = 8;
 
 impl Report {
     /// About `layout` of `input`.
@@ -69,27 +84,36 @@ impl Report {
             critical_buffers: peak.buffers,
             critical_bytes: peak.bytes,
             interrupted: layout.interrupted,
+            arenas: Vec::new(),
             ignored_columns: input.header.ignored(),
             reason: None,
         };
+        if input.problem.arenas().len() > 1 {
+            let used = layout.arenas.iter().map(|a| OfArena { size: a.size, lower_bound: a.lower_bound });
+            report.arenas = used.collect();
+        }
         report.reason = report.why_not(layout.status);
         report
     }
 
     /// Why there is no layout, and what to do.
     fn why_not(&self, status: LayoutStatus) -> Option<String> {
-        let capacity = self.capacity.map_or("no capacity".to_string(), |c| format!("the capacity of {}", bytes(c)));
+        let each = if self.arenas.is_empty() { "" } else { " for each arena" };
+        let capacity =
+            self.capacity.map_or("no capacity".to_string(), |c| format!("the capacity of {}{each}", bytes(c)));
         let best =
             self.best_size.map_or(String::new(), |best| format!("; the smallest layout found has {}", bytes(best)));
         match status {
             LayoutStatus::Optimal | LayoutStatus::Feasible => None,
-            LayoutStatus::Infeasible if self.capacity.is_some_and(|c| c < self.lower_bound) => Some(format!(
-                "{capacity} is below the lower bound of {}: nothing fits (at step {}, {} buffers need {})",
-                bytes(self.lower_bound),
-                self.critical_step,
-                self.critical_buffers,
-                bytes(self.critical_bytes)
-            )),
+            LayoutStatus::Infeasible if each.is_empty() && self.capacity.is_some_and(|c| c < self.lower_bound) => {
+                Some(format!(
+                    "{capacity} is below the lower bound of {}: nothing fits (at step {}, {} buffers need {})",
+                    bytes(self.lower_bound),
+                    self.critical_step,
+                    self.critical_buffers,
+                    bytes(self.critical_bytes)
+                ))
+            }
             LayoutStatus::Infeasible => Some(format!("no layout fits {capacity}: proved{best}")),
             LayoutStatus::OutOfTime => Some(format!(
                 "no layout within {capacity} was found{best}; give more time with --time-limit, or more capacity"
@@ -106,6 +130,9 @@ impl Report {
             (Some(size), _) => t.row("arena size", bytes(size)),
             (None, Some(best)) => t.row("best size", format!("{}, too large", bytes(best))),
             (None, None) => {}
+        }
+        for (i, arena) in self.arenas.iter().enumerate().take(MOST_LINES).filter(|_| self.arena_size.is_some()) {
+            t.row(format!("arena {i}"), bytes(arena.size));
         }
         t.row("lower bound", bytes(self.lower_bound));
         if let Some(gap) = self.gap {

@@ -111,7 +111,7 @@ pub fn with_features(seed: u64, count: usize, steps: Step, most_bytes: u64, feat
         problem.add_arena(Arena { name: None, capacity: (arena + 1 < arenas).then(|| capacity(arena)) });
     }
     if features.left_out {
-        problem.leave_out(Kinds::NONE.with(Kind::Parameter).with(Kind::Constant));
+        problem.set_left_out(Kinds::NONE.with(Kind::Parameter).with(Kind::Constant));
     }
     for range in reserved {
         problem.reserve(range)?;

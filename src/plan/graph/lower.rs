@@ -147,7 +147,10 @@ impl Graph {
                 && (is_root || b.name.is_some())
                 && placements[v] != Placement::Nowhere
             {
-                weights.push(Weight { name: b.name.clone(), size: b.size, guard: b.guard, place: placements[v] });
+                // The guard of a shared one is that of all plans that it came through.
+                let known = b.name.as_ref().and_then(|name| self.shares.named.get(name));
+                let guard = b.guard.max(known.map_or(0, |known| known.guard));
+                weights.push(Weight { name: b.name.clone(), size: b.size, guard, place: placements[v] });
             }
         }
         weights

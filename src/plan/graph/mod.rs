@@ -172,7 +172,7 @@ impl Graph {
 
     /// Whether everything that outputs were computed from lives to the end, as [`Graph::pin_ancestors`] makes it for one
     /// value. Off at first.
-    pub fn keep_ancestors_of_outputs(&mut self, keep: bool) {
+    pub fn set_keep_ancestors(&mut self, keep: bool) {
         self.keep_ancestors = keep;
     }
 
@@ -210,18 +210,18 @@ impl Graph {
 
     /// Kinds that get no slot: their memory is the caller's business. A view shares the fate of its root, and a shared
     /// weight keeps its slot.
-    pub fn leave_out(&mut self, kinds: Kinds) {
-        self.problem.leave_out(kinds);
+    pub fn set_left_out(&mut self, kinds: Kinds) {
+        self.problem.set_left_out(kinds);
     }
 
     /// Sets what belongs together, whatever was set before: see [`Preset`].
-    pub fn apply(&mut self, preset: Preset) {
+    pub fn set_preset(&mut self, preset: Preset) {
         let (left_out, keep) = match preset {
             Preset::Inference => (Kinds::NONE.with(Kind::Parameter).with(Kind::Input).with(Kind::Constant), false),
             Preset::Backward => (Kinds::NONE, true),
         };
-        self.leave_out(left_out);
-        self.keep_ancestors_of_outputs(keep);
+        self.set_left_out(left_out);
+        self.set_keep_ancestors(keep);
     }
 
     /// [`Problem::set_capacity`].

@@ -8,18 +8,20 @@ impl Graph {
     /// Gives `value` another size: a batch or a sequence of another length. What was stated about it stays.
     ///
     /// It must still fit into the parent it is a view of, and the views of it into it: make the larger one larger first,
-    /// and the smaller one smaller.
+    /// and the smaller one smaller. Takes time in proportion to the views of it and its gaps.
     pub fn resize(&mut self, value: ValueId, size: u64) -> Result<()> {
         self.known(value)?;
-        let own = self.value_text(value.0);
-        let (text, arenas) = (format!("{own} cannot have {size} bytes"), self.problem.arenas().len());
-        let mut buffer = self.values[value.index()].buffer.clone();
-        buffer.size = size;
-        buffer.check(arenas).map_err(|e| e.context(&text))?;
+        let text = format!("{} cannot have {size} bytes", self.value_text(value.0));
+        let arenas = self.problem.arenas().len();
+        let buffer = &mut self.values[value.index()].buffer;
+        let before = std::mem::replace(&mut buffer.size, size);
+        let checked = buffer.check(arenas).map_err(|e| e.context(&text));
+        buffer.size = before;
+        checked?;
 
         let refuse = |why: String| Err(Error::invalid(format!("{text}: {why}")));
         let at = self.views.find(value.0).offset;
-        let views: Vec<u32> = (0..self.values.len() as u32).filter(|&v| self.views.parent(v) == value.0).collect();
+        let views: Vec<u32> = self.views.of(value.0).collect();
         for view in views {
             let offset = self.views.find(view).offset - at;
             let end = offset + self.values[view as usize].buffer.size;

@@ -15,28 +15,38 @@ pub(super) struct Shared {
     pub(super) size: u64,
 }
 
-/// What is shared: in order of name, so that lowering does not depend on the order of stating.
+/// A weight with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) at: Shared,
+    /// Bytes behind it that the other plan keeps clear.
+    pub(super) guard: u64,
+}
+
+/// What is shared: in order of name and of place, so that lowering does not depend on the order of stating, and each
+/// once, however often it is stated.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
-    pub(super) named: BTreeMap<Box<str>, Shared>,
-    /// Weights without a name, and guards: only to be kept clear.
-    pub(super) unnamed: Vec<Shared>,
+    pub(super) named: BTreeMap<Box<str>, Named>,
+    /// Weights without a name, which are only to be kept clear, and the guards behind them.
+    pub(super) unnamed: BTreeMap<Shared, u64>,
 }
 
 impl Shares {
-    fn add(&mut self, name: &str, shared: Shared) -> Result<()> {
-        match self.named.get(name) {
-            Some(&other) if other != shared => Err(Error::invalid(format!(
-                "shared weight {name}: it is {} bytes at offset {} of arena {} already and cannot be {} bytes at offset \
-                 {} of arena {} too",
-                other.size, other.offset, other.arena, shared.size, shared.offset, shared.arena
-            ))),
-            Some(_) => Ok(()),
-            None => {
-                self.named.insert(name.into(), shared);
-                Ok(())
+    fn add(&mut self, name: &str, at: Shared, guard: u64) -> Result<()> {
+        if let Some(known) = self.named.get_mut(name) {
+            if known.at != at {
+                return Err(Error::invalid(format!(
+                    "shared weight {name}: it is {} bytes at offset {} of arena {} already and cannot be {} bytes at \
+                     offset {} of arena {} too; unshare it first to share it elsewhere",
+                    known.at.size, known.at.offset, known.at.arena, at.size, at.offset, at.arena
+                )));
             }
+            known.guard = known.guard.max(guard);
+        } else {
+            self.named.insert(name.into(), Named { at, guard });
         }
+        Ok(())
     }
 }
 
@@ -46,16 +56,35 @@ impl Graph {
     ///
     /// A parameter or constant of this name gets exactly this slot, even if its kind is left out. Whether this graph has
     /// one or not, nothing else is placed there at any step. Weights that overlap in the other plan, such as views of
-    /// each other or tied ones, may overlap here. A view may be shared if its root is and both agree.
+    /// each other or tied ones, may overlap here; the guard of one may not overlap another. A view may be shared if its
+    /// root is and both agree. Stating the same again changes nothing; for another place, [`Graph::unshare`] comes first.
     pub fn share(&mut self, name: &str, arena: u32, offset: u64, size: u64) -> Result<()> {
         let shared = Shared { arena, offset, size };
         self.check_shared(shared).map_err(|e| e.context(format_args!("shared weight {name}")))?;
-        self.shares.add(name, shared)
+        self.shares.add(name, shared, 0)
+    }
+
+    /// Takes back what [`Graph::share`] or [`Graph::share_from`] stated about the weight `name`, its guard included. A
+    /// value of this name is an ordinary one again.
+    pub fn unshare(&mut self, name: &str) -> Result<()> {
+        match self.shares.named.remove(name) {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid(format!(
+                "weight {name} is not shared, so it cannot be unshared; there are {} shared weights with names",
+                self.shares.named.len()
+            ))),
+        }
+    }
+
+    /// Takes back everything that was shared, weights without a name included.
+    pub fn unshare_all(&mut self) {
+        self.shares = Shares::default();
     }
 
     /// Shares every parameter and constant that lives throughout `other` and has a slot in `layout`, a layout of it, and
     /// what `other` shares itself. Returns how many have a name, by which a value of this graph can get the slot; the
-    /// others are only kept clear, as are guards.
+    /// others are only kept clear, as are guards. Weights without a name that `other` had elsewhere before stay kept clear
+    /// there too, until [`Graph::unshare_all`].
     pub fn share_from(&mut self, other: &Lowered, layout: &Layout) -> Result<usize> {
         let (slots, buffers) = (layout.slots.len(), other.problem.buffers().len());
         if slots != buffers {
@@ -75,19 +104,20 @@ impl Graph {
                 )));
             };
             let shared = Shared { arena: slot.arena, offset: slot.offset, size: weight.size };
-            let guard = Shared { offset: slot.offset.saturating_add(weight.size), size: weight.guard, ..shared };
-            for part in [shared, guard] {
+            // What has no bytes occupies none, its guard included.
+            let guard = if weight.size > 0 { weight.guard } else { 0 };
+            for part in [shared, Shared { size: weight.size.saturating_add(guard), ..shared }] {
                 self.check_shared(part).map_err(|e| e.context(format_args!("shared weight {}", text())))?;
             }
             match &weight.name {
                 Some(name) => {
-                    shares.add(name, shared)?;
+                    shares.add(name, shared, guard)?;
                     count += 1;
                 }
-                None => shares.unnamed.push(shared),
-            }
-            if weight.guard > 0 && weight.size > 0 {
-                shares.unnamed.push(guard);
+                None => {
+                    let known = shares.unnamed.entry(shared).or_default();
+                    *known = guard.max(*known);
+                }
             }
         }
         self.shares = shares;

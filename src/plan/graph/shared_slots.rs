@@ -23,6 +23,8 @@ pub(super) struct SharedSlots {
 struct Piece<'g> {
     arena: u32,
     lower: u64,
+    /// Where its guard begins.
+    guard: u64,
     upper: u64,
     /// The root of this plan that it is the slot of.
     owner: Option<u32>,
@@ -38,10 +40,10 @@ impl SharedSlots {
     /// What is shared and no value of `graph` has, for plans that share from this one.
     pub(super) fn unowned(&self, graph: &Graph) -> Vec<Weight> {
         let named = graph.shares.named.iter().filter(|(name, _)| !self.owners.contains_key(*name));
-        let named = named.map(|(name, shared)| (Some(name.clone()), shared));
+        let named = named.map(|(name, known)| (Some(name.clone()), &known.at, known.guard));
         named
-            .chain(graph.shares.unnamed.iter().map(|shared| (None, shared)))
-            .map(|(name, shared)| Weight { name, size: shared.size, guard: 0, place: Placement::At(shared.slot()) })
+            .chain(graph.shares.unnamed.iter().map(|(shared, &guard)| (None, shared, guard)))
+            .map(|(name, shared, guard)| Weight { name, size: shared.size, guard, place: Placement::At(shared.slot()) })
             .collect()
     }
 
@@ -53,6 +55,7 @@ impl SharedSlots {
         }
         let mut pieces = self.pieces(graph);
         pieces.sort_unstable_by_key(|p| (p.arena, p.lower, p.upper, p.owner));
+        guards_are_clear(&pieces)?;
         let mut rest = pieces.as_slice();
         while let Some(first) = rest.first() {
             let mut upper = first.upper;
@@ -89,11 +92,12 @@ impl SharedSlots {
             return draft.problem.reserve(Reserved { arena, offset, size, during: Interval::new(0, draft.end) });
         };
         let own = &graph.values[owner as usize].buffer;
-        let alone = own.extent() == whole.size;
+        let guard = group.iter().find(|p| p.owner == Some(owner)).map_or(0, |p| p.upper - p.guard);
+        let alone = own.size + guard == whole.size;
         let name = group.iter().find(|p| p.upper - p.lower == whole.size).and_then(|p| p.name);
         let buffer = Buffer {
             alignment: if alone { alignments[owner as usize] } else { 1 },
-            guard: if alone { own.guard } else { 0 },
+            guard: if alone { guard } else { 0 },
             place: Place::Fixed(whole.offset),
             arena: Some(whole.arena),
             kind: own.kind,
@@ -111,19 +115,57 @@ impl SharedSlots {
 
     fn pieces<'g>(&self, graph: &'g Graph) -> Vec<Piece<'g>> {
         let mut pieces = Vec::new();
-        for (name, shared) in &graph.shares.named {
+        let piece = |at: &Shared, guard: u64, owner, name| {
+            let end = at.offset.saturating_add(at.size);
+            Piece { arena: at.arena, lower: at.offset, guard: end, upper: end.saturating_add(guard), owner, name }
+        };
+        for (name, known) in &graph.shares.named {
             let owner = self.owners.get(name).copied().filter(|v| self.roots.contains_key(v));
-            let guard = owner.map_or(0, |v| graph.values[v as usize].buffer.guard);
-            let upper = shared.offset.saturating_add(shared.size).saturating_add(guard);
-            pieces.push(Piece { arena: shared.arena, lower: shared.offset, upper, owner, name: Some(name) });
+            let own = owner.map_or(0, |v| graph.values[v as usize].buffer.guard);
+            pieces.push(piece(&known.at, known.guard.max(own), owner, Some(&**name)));
         }
-        for shared in &graph.shares.unnamed {
-            let upper = shared.offset.saturating_add(shared.size);
-            pieces.push(Piece { arena: shared.arena, lower: shared.offset, upper, owner: None, name: None });
-        }
+        pieces.extend(graph.shares.unnamed.iter().map(|(at, &guard)| piece(at, guard, None, None)));
         // Weights of no bytes take none, and get the place that they were given all the same.
-        pieces.retain(|p| p.owner.map_or(p.upper > p.lower, |v| graph.values[v as usize].buffer.size > 0));
+        pieces.retain(|p| p.guard > p.lower);
         pieces
+    }
+}
+
+/// Refuses a guard that covers bytes of another weight: whoever writes past the end of the first would write there.
+/// `pieces` are sorted by arena and offset.
+fn guards_are_clear(pieces: &[Piece<'_>]) -> Result<()> {
+    for arena in pieces.chunk_by(|a, b| a.arena == b.arena) {
+        // The piece that ends last, guards left out, of each and those before it.
+        let mut last: Vec<usize> = Vec::with_capacity(arena.len());
+        for (i, p) in arena.iter().enumerate() {
+            let before = last.last().copied().unwrap_or(i);
+            last.push(if p.guard > arena[before].guard { i } else { before });
+        }
+        for p in arena.iter().filter(|p| p.upper > p.guard) {
+            // Of those that begin before the guard ends, one that ends behind where it begins is in it.
+            let begun = arena.partition_point(|q| q.lower < p.upper);
+            let Some(q) = begun.checked_sub(1).and_then(|i| arena.get(last[i])).filter(|q| q.guard > p.guard) else {
+                continue;
+            };
+            return Err(Error::invalid(format!(
+                "shared weight {}: its guard is bytes [{}, {}) of arena {}, and shared weight {} is at [{}, {}); leave \
+                 the guard out here, or ask for it in the plan that places both",
+                p.text(),
+                p.guard,
+                p.upper,
+                p.arena,
+                q.text(),
+                q.lower,
+                q.guard
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Piece<'_> {
+    fn text(&self) -> &str {
+        self.name.unwrap_or("without a name")
     }
 }
 
@@ -142,10 +184,10 @@ impl Graph {
         }
         for (v, item) in self.values.iter().enumerate() {
             let v = v as u32;
-            let Some((name, &shared)) = item.buffer.name.as_ref().and_then(|n| self.shares.named.get_key_value(n))
-            else {
+            let Some((name, known)) = item.buffer.name.as_ref().and_then(|n| self.shares.named.get_key_value(n)) else {
                 continue;
             };
+            let shared = known.at;
             let b = &item.buffer;
             let refuse =
                 |why: String| Err(Error::invalid(format!("shared weight {name}: {} {why}", self.value_text(v))));
@@ -186,7 +228,9 @@ impl Graph {
         }
         for (name, &v) in &found.owners {
             let from = roots[v as usize];
-            let Some(view) = self.shares.named.get(name).filter(|_| from.root != v) else { continue };
+            let Some(view) = self.shares.named.get(name).map(|known| known.at).filter(|_| from.root != v) else {
+                continue;
+            };
             let agrees = found
                 .of(from.root)
                 .is_some_and(|root| root.arena == view.arena && root.offset + from.offset == view.offset);

@@ -22,6 +22,10 @@ pub(super) struct Bytes {
 pub(super) struct Views {
     /// The parent that was stated, or `NONE`.
     parents: Vec<u32>,
+    /// The view of it that was stated last, or `NONE`.
+    children: Vec<u32>,
+    /// The view of the same parent that was stated before it, or `NONE`.
+    siblings: Vec<u32>,
     /// A value further up and the offset in it; itself and 0 for a root. Paths are shortened as they are walked, so
     /// that long chains cost little whatever the order in which they are stated.
     links: Vec<Bytes>,
@@ -31,12 +35,21 @@ impl Views {
     pub(super) fn push(&mut self) {
         let root = self.parents.len() as u32;
         self.parents.push(NONE);
+        self.children.push(NONE);
+        self.siblings.push(NONE);
         self.links.push(Bytes { root, offset: 0 });
     }
 
     /// The stated parent of `value`, or `NONE`.
     pub(super) fn parent(&self, value: u32) -> u32 {
         self.parents[value as usize]
+    }
+
+    /// The views of which `value` is the stated parent, last first.
+    pub(super) fn of(&self, value: u32) -> impl Iterator<Item = u32> + '_ {
+        let or_none = |v: u32| (v != NONE).then_some(v);
+        let first = self.children.get(value as usize).copied().and_then(or_none);
+        std::iter::successors(first, move |&v| self.siblings.get(v as usize).copied().and_then(or_none))
     }
 
     pub(super) fn find(&mut self, value: u32) -> Bytes {
@@ -132,6 +145,7 @@ impl Graph {
             ));
         }
         self.views.parents[child.index()] = parent.0;
+        self.views.siblings[child.index()] = std::mem::replace(&mut self.views.children[parent.index()], child.0);
         self.views.links[child.index()] = Bytes { root: top.root, offset: top.offset + offset };
         Ok(())
     }

@@ -47,6 +47,15 @@ pub(super) struct Placed {
     pub(super) optimal: bool,
 }
 
+impl Placed {
+    /// Takes another layout if it is smaller; it is not known to be the smallest.
+    pub(super) fn take_smaller(&mut self, size: u64, offsets: Vec<u64>) {
+        if size < self.size {
+            *self = Placed { offsets, size, optimal: false };
+        }
+    }
+}
+
 /// How to lay an arena out.
 #[derive(Clone, Copy)]
 pub(super) struct Task {
@@ -133,7 +142,7 @@ impl Arena {
 
     fn lay_out_freely(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
         let n = self.movable();
-        if n <= tiny::MOST {
+        if n == 0 || (n <= tiny::MOST && self.obstacles.len() <= tiny::MOST_OBSTACLES) {
             let movable: Vec<u32> = (0..n as u32).collect();
             let good = self.bound.max(self.obstructed);
             let (size, mut offsets) = tiny::smallest(&self.shapes, &movable, &self.obstacles, good);
@@ -177,11 +186,15 @@ impl Arena {
             }
         }
         let mut all = FirstFit::new(&self.shapes);
-        all.restart(&self.obstacles);
-        for (shape, &offset) in placed.offsets.iter().enumerate() {
-            all.put(shape as u32, offset);
-        }
+        let there = placed.offsets.iter().enumerate().map(|(shape, &offset)| (shape as u32, offset));
+        all.restart(&there.chain(self.obstacles.iter().copied()).collect::<Vec<_>>());
+        // Wishes that there is no time for are not met.
+        let mut clock = budget.after(parts::FIRST_STEPS);
         for &(shape, offset) in &self.preferred {
+            if !clock.take(1 + all.len() as u64 / 256) {
+                budget.join(0, true);
+                return;
+            }
             let fits = offset + self.shapes.shapes[shape as usize].size <= placed.size;
             if fits && all.is_free(shape, offset) {
                 let at = &mut placed.offsets[shape as usize];
@@ -194,14 +207,15 @@ impl Arena {
 
     /// A layout of at most `size` with every preferred shape where it would like to be, if one is found.
     fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
-        let wish = |shape: u32| self.preferred.iter().find(|p| p.0 == shape).map(|p| p.1);
+        let mut wishes = vec![false; self.movable()];
+        self.preferred.iter().for_each(|&(shape, _)| wishes[shape as usize] = true);
         let mut held =
             Arena { reuse: self.reuse, sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
         let mut free = FirstFit::new(&self.shapes);
         free.restart(&self.obstacles);
         let mut moved = Vec::new();
         for shape in 0..self.movable() as u32 {
-            if wish(shape).is_none() {
+            if !wishes[shape as usize] {
                 let Shape { size, align, .. } = self.shapes.shapes[shape as usize];
                 held.shapes.push(size, align, self.shapes.ranges(shape as usize).iter().copied());
                 held.buffers.push(self.buffers[shape as usize]);
@@ -209,8 +223,12 @@ impl Arena {
                 moved.push(shape);
             }
         }
+        let mut clock = budget.after(parts::FIRST_STEPS);
         for &(shape, offset) in &self.preferred {
             let bytes = self.shapes.shapes[shape as usize].size;
+            if !clock.take(1 + free.len() as u64 / 256) {
+                return None;
+            }
             if offset + bytes > size || !free.is_free(shape, offset) {
                 return None;
             }
@@ -238,7 +256,7 @@ impl Arena {
 
 /// The reserved ranges of an arena that are in the way of anything.
 pub(super) fn blocking(problem: &Problem, arena: u32) -> impl Iterator<Item = &Reserved> + Clone {
-    problem.reserved().iter().filter(move |r| r.arena == arena && r.size > 0 && !r.during.is_empty())
+    problem.reserved().iter().filter(move |r| r.arena == arena && r.blocks())
 }
 
 /// The ranges of steps at which things are in the way of one another.

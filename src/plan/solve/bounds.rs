@@ -1,11 +1,12 @@
 //! Lower bounds that sums give: what is live at one step, and what cannot move.
 
+use crate::plan::covered::covered;
 use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 
 /// Bytes that any layout of `buffers` in `arena` needs: the largest live sum, reserved ranges included; the end of
 /// whatever is fixed; without reuse everything side by side.
 pub(super) fn of_arena<'a>(problem: &Problem, arena: u32, buffers: impl Iterator<Item = &'a Buffer> + Clone) -> u64 {
-    let reserved: Vec<&Reserved> = problem.reserved().iter().filter(|r| r.arena == arena && blocks(r)).collect();
+    let reserved: Vec<&Reserved> = problem.reserved().iter().filter(|r| r.arena == arena && r.blocks()).collect();
     let ends = reserved.iter().map(|r| r.offset + r.size);
     let fixed = buffers.clone().filter_map(|b| match b.place {
         Place::Fixed(at) => Some(at + b.extent()),
@@ -20,14 +21,10 @@ pub(super) fn of_arena<'a>(problem: &Problem, arena: u32, buffers: impl Iterator
 pub(super) fn of_all<'a>(problem: &Problem, buffers: impl Iterator<Item = &'a Buffer> + Clone) -> u64 {
     let arenas = problem.arenas().len() as u32;
     let reserved: Vec<Vec<&Reserved>> =
-        (0..arenas).map(|a| problem.reserved().iter().filter(|r| r.arena == a && blocks(r)).collect()).collect();
+        (0..arenas).map(|a| problem.reserved().iter().filter(|r| r.arena == a && r.blocks()).collect()).collect();
     let by_arena: u64 =
         (0..arenas).map(|a| of_arena(problem, a, buffers.clone().filter(|b| arenas == 1 || b.arena == Some(a)))).sum();
     peak(buffers, &reserved).max(by_arena)
-}
-
-fn blocks(reserved: &Reserved) -> bool {
-    reserved.size > 0 && !reserved.during.is_empty()
 }
 
 /// The largest sum of live buffers and reserved bytes at one step. `reserved` by arena: ranges of one may overlap and
@@ -51,36 +48,4 @@ fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer>, reserved: &[Vec<&Reserved
         most = most.max(live);
     }
     most
-}
-
-/// How many bytes the union of reserved ranges covers, as births and deaths.
-fn covered(ranges: &[&Reserved]) -> Vec<(u64, bool, u64)> {
-    let mut ends: Vec<u64> = ranges.iter().flat_map(|r| [r.offset, r.offset + r.size]).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    let mut changes: Vec<(u64, bool, usize)> = Vec::new();
-    for (i, range) in ranges.iter().enumerate() {
-        changes.push((range.during.lower, true, i));
-        changes.push((range.during.upper, false, i));
-    }
-    changes.sort_unstable();
-    // How many ranges cover each stretch between two ends: few ranges are reserved, so that walking along is cheap.
-    let mut over = vec![0u32; ends.len()];
-    let mut events = Vec::new();
-    for (step, begins, i) in changes {
-        let from = ends.partition_point(|&e| e < ranges[i].offset);
-        let to = ends.partition_point(|&e| e < ranges[i].offset + ranges[i].size);
-        let mut bytes = 0;
-        for k in from..to {
-            let was = over[k];
-            over[k] = if begins { was + 1 } else { was - 1 };
-            if was == 0 || over[k] == 0 {
-                bytes += ends[k + 1] - ends[k];
-            }
-        }
-        if bytes > 0 {
-            events.push((step, begins, bytes));
-        }
-    }
-    events
 }

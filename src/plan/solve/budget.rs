@@ -47,6 +47,11 @@ impl<'a> Budget<'a> {
         Budget::new(u64::MAX, self.deadline, self.cancel)
     }
 
+    /// The same clock and flag, first looked at after `steps`: what is done by then is done whatever they say.
+    pub(super) fn after(&self, steps: u64) -> Budget<'a> {
+        Budget { left: u64::MAX, taken: 0, until_look: steps, interrupted: false, ..*self }
+    }
+
     /// Steps taken so far.
     pub(super) fn taken(&self) -> u64 {
         self.taken

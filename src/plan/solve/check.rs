@@ -21,6 +21,14 @@ fn sums(problem: &Problem) -> Result<()> {
         }
         let unit = problem.unit();
         let stride = u128::from(buffer.alignment / gcd(buffer.alignment, unit)) * u128::from(unit);
+        if 2 * stride > u128::from(MAX_BYTES) {
+            return Err(Error::invalid(format!(
+                "{}: its offset must be a multiple of {stride} bytes, by its alignment {} and the unit {unit}, which no \
+                 layout within 2^62 bytes can keep to; make the unit smaller",
+                named(id as u32, buffer),
+                buffer.alignment
+            )));
+        }
         if let Place::Fixed(at) = buffer.place {
             most = most.max(u128::from(at) + u128::from(buffer.extent()));
         }

@@ -88,6 +88,11 @@ impl<'a> FirstFit<'a> {
         FirstFit { shapes, placed: Vec::with_capacity(shapes.shapes.len()) }
     }
 
+    /// How many are placed.
+    pub(super) fn len(&self) -> usize {
+        self.placed.len()
+    }
+
     /// Starts again with these obstacles: shape and offset.
     pub(super) fn restart(&mut self, obstacles: &[(u32, u64)]) {
         self.placed.clear();

@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `check` | contradictions, said before anything is searched |
 //! | `bounds` | lower bounds from sums |
-//! | `assign` | which arena each buffer goes to |
+//! | `assign`, `divide`, `loads` | which arena each buffer goes to; of many buffers, by sums first |
 //! | `arena` | one arena: what moves around what does not |
 //! | `tiny` | a few buffers: every order |
 //! | `parts`, `part` | an arena as independent parts; one part: greedy, then search |
 //! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
 //! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
+//! | `sweep` | one for what there is no time to place better |
 //! | `niche` | the exact search |
 //! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
 //! | `repair` | large parts: the top of a layout searched anew |
@@ -21,10 +22,12 @@ mod assign;
 mod bounds;
 mod budget;
 mod check;
+mod divide;
 mod first_fit;
 mod general;
 mod glue;
 mod instance;
+mod loads;
 mod niche;
 mod order;
 mod part;
@@ -32,6 +35,7 @@ mod parts;
 mod portfolio;
 mod repair;
 mod skyline;
+mod sweep;
 mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
@@ -58,7 +62,8 @@ pub struct SolveOptions<'a> {
     /// How hard to try.
     pub effort: Effort,
     /// With a limit, the search takes as many steps as usually fit into it, 600,000 a second, and stops at the limit
-    /// if they take longer. `None`: 5,000 steps for each buffer, at most 600,000, and no limit. The greedy layouts are made in any case.
+    /// if they take longer. `None`: 5,000 steps for each buffer, at most 600,000, and no limit.
+    /// There is a layout in any case, if no capacity stands against it.
     pub time_limit: Option<Duration>,
     /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number, not on their timing.
     pub threads: u32,
@@ -100,17 +105,25 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     if beyond_capacity(problem, &ids, layout.lower_bound) {
         return Ok(without_slots(layout, LayoutStatus::Infeasible, start));
     }
-    let Some(homes) = assign::assign(problem, &ids) else {
-        return Ok(without_slots(layout, LayoutStatus::OutOfTime, start));
-    };
     let default = STEPS.min(STEPS_A_BUFFER * ids.len() as u64);
     let steps = options.time_limit.map_or(default, |limit| (limit.as_secs_f64() * STEPS_A_SECOND) as u64);
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
     let mut budget = Budget::new(steps, deadline, options.cancel);
+    let Some(assigned) = assign::assign(problem, &ids, &mut budget) else {
+        layout.interrupted = budget.interrupted();
+        return Ok(without_slots(layout, LayoutStatus::OutOfTime, start));
+    };
+    let mut members: Vec<Vec<usize>> = vec![Vec::new(); problem.arenas().len()];
+    for (k, &home) in assigned.homes.iter().enumerate() {
+        if let Some(members) = members.get_mut(home as usize) {
+            members.push(k);
+        }
+    }
     let mut optimal = true;
     let (mut too_large, mut impossible) = (false, false);
-    for (index, capacity) in (0u32..).zip(problem.arenas().iter().map(|a| a.capacity)) {
-        let mine: Vec<u32> = ids.iter().zip(&homes).filter(|(_, &home)| home == index).map(|(&i, _)| i).collect();
+    for (index, members) in (0u32..).zip(members) {
+        let capacity = problem.arenas()[index as usize].capacity;
+        let mine: Vec<u32> = members.iter().map(|&k| ids[k]).collect();
         let (fixed, movable): (Vec<u32>, Vec<u32>) =
             mine.iter().partition(|&&i| matches!(buffers[i as usize].place, Place::Fixed(_)));
         let mut arena = Arena::new(problem, index, &movable, &fixed);
@@ -118,7 +131,15 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
         arena.earlier =
             earlier.map(|slots| movable.iter().map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect());
         let task = Task { goal: capacity.unwrap_or(0), effort: options.effort, threads: options.threads };
-        let placed = arena.lay_out(task, &mut budget);
+        let mut placed = arena.lay_out(task, &mut budget);
+        if capacity.is_some_and(|c| placed.size > c) {
+            // Where room was found for everything when the buffers were divided, that is a layout too.
+            let is_movable = |k: &&usize| !matches!(buffers[ids[**k] as usize].place, Place::Fixed(_));
+            let found: Option<Vec<u64>> = members.iter().filter(is_movable).map(|&k| assigned.offsets[k]).collect();
+            if let Some(offsets) = found {
+                placed.take_smaller(arena.size(&offsets), offsets);
+            }
+        }
         for (&i, &offset) in movable.iter().zip(&placed.offsets) {
             layout.slots[i as usize] = Some(Slot { arena: index, offset });
         }

@@ -48,12 +48,18 @@ impl Best {
 
 /// The best of the greedy orders. They are tried to the end whatever the goal and however many steps are left, so that no
 /// layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more items than
-/// can be compared with one another. The first is made even when there is no time at all.
-pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Effort, budget: &mut Budget<'_>) -> Best {
+/// can be compared with one another. Clock and flag end all but the first, which is cut short when `first` is interrupted:
+/// there is a layout in any case.
+pub(super) fn greedy(
+    instance: &Instance,
+    earlier: Option<Vec<u64>>,
+    effort: Effort,
+    first: &mut Budget<'_>,
+    budget: &mut Budget<'_>,
+) -> Best {
     let n = instance.items.len();
     let bound = instance.bound();
     let mut best = Best { size: u64::MAX, offsets: vec![0; n], bound, scratch: vec![0; n] };
-    let mut unlimited = Budget::new(u64::MAX, None, None);
     let mut uncounted = budget.without_count();
     let pressure = instance.pressure();
     let mut ranks = Vec::new();
@@ -67,22 +73,23 @@ pub(super) fn greedy(instance: &Instance, earlier: Option<Vec<u64>>, effort: Eff
         for (at, &i) in order.iter().enumerate() {
             ranks[i as usize] = at as u32;
         }
-        let size = skyline.place(&ranks, u64::MAX, &mut best.scratch, &mut unlimited);
-        best.offer(size);
+        let size = skyline.place_all(&ranks, &mut best.scratch, first);
+        best.offer(Some(size));
         if best.size <= best.bound {
             return best;
         }
     }
     for &by in orders {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
-        let limit = best.size.saturating_sub(1);
-        let clock = if best.size == u64::MAX { &mut unlimited } else { &mut uncounted };
-        let size = skyline.place(&ranks, limit, &mut best.scratch, clock);
+        let size = match best.size {
+            u64::MAX => Some(skyline.place_all(&ranks, &mut best.scratch, first)),
+            size => skyline.place(&ranks, size.saturating_sub(1), &mut best.scratch, &mut uncounted),
+        };
         best.offer(size);
         if best.size <= best.bound {
             return best;
         }
-        if uncounted.interrupted() {
+        if first.interrupted() || uncounted.interrupted() {
             budget.join(0, true);
             return best;
         }

@@ -8,6 +8,10 @@ use super::budget::Budget;
 use super::instance::{Heights, Instance, Item};
 use super::{gcd, part, Effort};
 
+/// Steps of the first greedy order before clock and flag count, a few milliseconds: up to so many items are laid out in
+/// order even when there is no time at all.
+pub(super) const FIRST_STEPS: u64 = 4_096;
+
 /// An arena's movable shapes as items, in grains.
 struct Whole {
     items: Vec<Item>,
@@ -23,11 +27,12 @@ pub(super) fn lay_out(arena: &Arena, task: Task, budget: &mut Budget<'_>) -> Pla
     let whole = Whole::new(arena);
     let groups = whole.split();
     let goal = task.goal.max(arena.bound) / whole.grain;
+    let mut first = budget.after(FIRST_STEPS);
     let mut parts: Vec<(Vec<u32>, Instance, part::Best)> = groups
         .into_iter()
         .map(|ids| {
             let instance = whole.instance(&ids);
-            let best = part::greedy(&instance, earlier(arena, &ids, whole.grain), task.effort, budget);
+            let best = part::greedy(&instance, earlier(arena, &ids, whole.grain), task.effort, &mut first, budget);
             (ids, instance, best)
         })
         .collect();

@@ -10,6 +10,7 @@
 
 use super::budget::Budget;
 use super::instance::{Instance, Item};
+use super::sweep;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -29,6 +30,8 @@ pub(super) struct Skyline<'a> {
     position: Vec<(u8, u32)>,
     flats: Vec<Flat>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The end of the highest item placed so far.
+    size: u64,
 }
 
 /// A run of sections of equal height, kept at the index of its first section.
@@ -59,7 +62,16 @@ impl<'a> Skyline<'a> {
             classes.push(class);
         }
         let flats = vec![Flat::default(); sections + 1];
-        Skyline { items, floors: &instance.floors, sections, classes, position, flats, heap: BinaryHeap::new() }
+        Skyline {
+            items,
+            floors: &instance.floors,
+            sections,
+            classes,
+            position,
+            flats,
+            heap: BinaryHeap::new(),
+            size: 0,
+        }
     }
 
     /// Lays all items out, those of low `rank` first, into `offsets`, and returns the size; `None` when the budget
@@ -81,7 +93,7 @@ impl<'a> Skyline<'a> {
         self.flats.fill(Flat::default());
         self.heap.clear();
         self.lay_floors();
-        let mut size = 0;
+        self.size = 0;
         let mut placed = 0;
         while placed < self.items.len() {
             let Reverse((height, from)) = self.heap.pop()?;
@@ -104,13 +116,24 @@ impl<'a> Skyline<'a> {
                 return None;
             }
             offsets[i] = offset;
-            size = size.max(top);
+            self.size = self.size.max(top);
             placed += 1;
             let (class, at) = self.position[i];
             self.classes[class as usize].tree.remove(at as usize);
             self.cover(from, self.items[i].from, self.items[i].to, top);
         }
-        Some(size)
+        Some(self.size)
+    }
+
+    /// As [`Skyline::place`] without a limit; what is left when the budget runs out is put on top of the rest in one
+    /// sweep.
+    pub(super) fn place_all(&mut self, rank: &[u32], offsets: &mut [u64], budget: &mut Budget<'_>) -> u64 {
+        if let Some(size) = self.place(rank, u64::MAX, offsets, budget) {
+            return size;
+        }
+        let floor = self.floors.iter().copied().max().unwrap_or(0);
+        let rest = self.classes.iter().flat_map(Class::unplaced).collect();
+        sweep::on_top(self.items, rest, self.size.max(floor), offsets)
     }
 
     /// Makes flats of the floors.
@@ -220,6 +243,12 @@ impl Class {
             tree: Tree::new(members.len()),
             by_start: members,
         }
+    }
+
+    /// Those that have not been placed.
+    fn unplaced(&self) -> impl Iterator<Item = u32> + '_ {
+        let ranks = self.tree.nodes.iter().skip(self.tree.leaves).map(|node| node.best);
+        self.by_start.iter().zip(ranks).filter(|&(_, rank)| rank != NONE).map(|(&i, _)| i)
     }
 
     /// Puts the best rank among the unplaced items that fit into `[from, end)` into `best` if it is better.

@@ -8,6 +8,8 @@ use super::first_fit::{FirstFit, Fit, Shapes};
 
 /// Most buffers to try all orders of: 5,040 of them.
 pub(super) const MOST: usize = 7;
+/// Most obstacles to try them around.
+pub(super) const MOST_OBSTACLES: usize = 1_000;
 
 /// The smallest layout of the `movable` shapes around `obstacles`: the end of the highest movable one, and all
 /// offsets. `good` is a size that cannot be beaten.

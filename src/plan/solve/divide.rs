@@ -1,0 +1,147 @@
+//! Which arena each of many buffers goes to, without comparing all with all.
+//!
+//! Arena by arena: what is bound to it, then what fits by sums, larger buffers first: at no step is more live than the
+//! capacity. Sums promise more than a layout can keep, so the arena is laid out by the greedy orders, and what comes to
+//! lie above its capacity goes on to the next. An arena without a capacity takes all the rest.
+
+use super::arena::Arena;
+use super::assign::{Assigned, Task};
+use super::budget::Budget;
+use super::first_fit::FirstFit;
+use super::loads::Loads;
+use super::{arena, bounds, Effort};
+use crate::plan::problem::Place;
+
+/// As [`super::assign::assign`].
+pub(super) fn divide(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
+    let arenas = task.problem.arenas();
+    let mut assigned = Assigned { homes: vec![0; task.ids.len()], offsets: vec![None; task.ids.len()] };
+    let (mut free, mut fixed) = (Vec::new(), Vec::new());
+    let mut bound: Vec<Vec<u32>> = vec![Vec::new(); arenas.len()];
+    for &k in &task.order {
+        match (task.buffer(k).arena, task.buffer(k).place) {
+            (Some(arena), _) => bound[arena as usize].push(k),
+            (None, Place::Fixed(_)) => fixed.push(k),
+            (None, _) => free.push(k),
+        }
+    }
+    for (index, mut mine) in bound.into_iter().enumerate() {
+        let is_last = index + 1 == arenas.len();
+        mine.extend(take_fixed(task, index, &mine, &mut fixed));
+        if is_last && !fixed.is_empty() {
+            return None;
+        }
+        let claims = mine.len();
+        let capacity = arenas[index].capacity.filter(|_| !is_last);
+        match capacity {
+            None => mine.append(&mut free),
+            Some(capacity) => mine.extend(take_free(task, index, &mine, capacity, &mut free)),
+        }
+        for &k in &mine {
+            assigned.homes[k as usize] = index as u32;
+        }
+        let Some(capacity) = arenas[index].capacity else { continue };
+        lay_out(task, index, &mine, capacity, &mut assigned, budget);
+        if is_last {
+            continue;
+        }
+        let claim = mine.split_off(claims);
+        let above = |k: &u32| assigned.offsets[*k as usize].is_none_or(|at| at + task.buffer(*k).extent() > capacity);
+        let evicted: Vec<u32> = claim.into_iter().filter(above).collect();
+        if !evicted.is_empty() {
+            evicted.iter().for_each(|&k| assigned.offsets[k as usize] = None);
+            free.extend(evicted);
+            // As in the order of the task.
+            free.sort_by_key(|&k| (std::cmp::Reverse(task.buffer(k).extent()), k));
+        }
+    }
+    Some(assigned)
+}
+
+/// Those of `fixed` that are bound to no arena and in nobody's way in this one. `claims` are bound to it.
+fn take_fixed(task: &Task<'_>, index: usize, claims: &[u32], fixed: &mut Vec<u32>) -> Vec<u32> {
+    let mut taken = Vec::new();
+    if fixed.is_empty() {
+        return taken;
+    }
+    let capacity = task.problem.arenas()[index].capacity;
+    let is_last = index + 1 == task.problem.arenas().len();
+    let mut obstacles = task.obstacles[index].clone();
+    obstacles.extend(claims.iter().filter_map(|&k| match task.buffer(k).place {
+        Place::Fixed(at) => Some((k, at)),
+        _ => None,
+    }));
+    let mut fit = FirstFit::new(&task.shapes);
+    fit.restart(&obstacles);
+    fixed.retain(|&k| {
+        let Place::Fixed(at) = task.buffer(k).place else { return true };
+        let room = is_last || capacity.is_none_or(|c| at + task.buffer(k).extent() <= c);
+        if !room || !fit.is_free(k, at) {
+            return true;
+        }
+        fit.put(k, at);
+        taken.push(k);
+        false
+    });
+    taken
+}
+
+/// Those of `free` for which there is room by sums, beside `claims`.
+fn take_free(task: &Task<'_>, index: usize, claims: &[u32], capacity: u64, free: &mut Vec<u32>) -> Vec<u32> {
+    let mut loads = Loads::new(task.sections);
+    let add = |loads: &mut Loads, shape: u32| {
+        for &(from, to) in task.shapes.ranges(shape as usize) {
+            loads.add(from, to, task.shapes.shapes[shape as usize].size);
+        }
+    };
+    for &shape in claims.iter().chain(task.obstacles[index].iter().map(|(shape, _)| shape)) {
+        add(&mut loads, shape);
+    }
+    let mut taken = Vec::new();
+    free.retain(|&k| {
+        let size = task.shapes.shapes[k as usize].size;
+        let ranges = task.shapes.ranges(k as usize);
+        let live = ranges.iter().map(|&(from, to)| loads.most(from, to)).max().unwrap_or(0);
+        if live.saturating_add(size) > capacity {
+            return true;
+        }
+        add(&mut loads, k);
+        taken.push(k);
+        false
+    });
+    taken
+}
+
+/// Lays out what is to be in one arena, and notes the offsets.
+fn lay_out(
+    task: &Task<'_>,
+    index: usize,
+    mine: &[u32],
+    capacity: u64,
+    assigned: &mut Assigned,
+    budget: &mut Budget<'_>,
+) {
+    let is_fixed = |k: &u32| matches!(task.buffer(*k).place, Place::Fixed(_));
+    let (mut fixed, mut movable): (Vec<u32>, Vec<u32>) = mine.iter().partition(|k| is_fixed(k));
+    fixed.sort_unstable();
+    movable.sort_unstable();
+    let ids = |positions: &[u32]| positions.iter().map(|&k| task.ids[k as usize]).collect::<Vec<u32>>();
+    let mut arena = Arena::new(task.problem, index as u32, &ids(&movable), &ids(&fixed));
+    arena.bound = bounds::of_arena(task.problem, index as u32, mine.iter().map(|&k| task.buffer(k)));
+    // A wish may wait until it is known who is there.
+    arena.preferred.clear();
+    let mut greedy = budget.without_count();
+    let how = arena::Task { goal: capacity, effort: Effort::Fast, threads: 1 };
+    let placed = arena.lay_out(how, &mut greedy);
+    if greedy.interrupted() {
+        budget.join(0, true);
+    }
+    for (&k, &at) in movable.iter().zip(&placed.offsets) {
+        assigned.offsets[k as usize] = Some(at);
+    }
+    for k in fixed {
+        if let Place::Fixed(at) = task.buffer(k).place {
+            assigned.offsets[k as usize] = Some(at);
+        }
+    }
+}

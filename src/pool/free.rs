@@ -52,11 +52,11 @@ impl Pool {
                 self.bring_up_to_date(&mut st);
                 let (block, size) = (st.regions.block(region), st.regions.get(region).size);
                 let tag = match lane {
-                    Some(lane) => self.order.tag(lane),
+                    Some(lane) => self.order.tag(st.lane_here(lane)),
                     None => self.tag_of(block.lane, block.stream_id),
                 };
                 let users = st.take_users(ptr);
-                let own = tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
+                let own = st.may_reuse(ptr) && tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
                 if own || users.is_empty() {
                     st.take_back(region, &[tag], own, &self.index);
                 } else {
@@ -72,10 +72,12 @@ impl Pool {
                 self.bring_up_to_date(&mut st);
                 let (old, size) =
                     st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
-                let tag = self.order.tag(lane.unwrap_or(if old { CONTEXT } else { heap.lane }));
+                let tag =
+                    self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { heap.lane }));
                 let users = st.take_users(ptr);
                 // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
-                let own = (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
+                let own =
+                    st.may_reuse(ptr) && (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
                 if own || users.is_empty() {
                     st.take_back_object(slab, number, &[tag], own, &self.order, &self.index);
                 } else {
@@ -380,10 +382,10 @@ impl Pool {
         let old = st.regions.get(region).size;
         if size > old {
             let want = Want { size, align: GRANULE, stream };
-            if !self.grow_block(heap, st, region, size, want)? {
+            if st.is_laid_out() || !self.grow_block(heap, st, region, size, want)? {
                 return Ok(false);
             }
-        } else if old - size >= MIN_SPLIT && !st.users.contains_key(&st.regions.get(region).addr) {
+        } else if old - size >= MIN_SPLIT && !st.is_monotone() && !st.users.contains_key(&st.regions.get(region).addr) {
             // A block that other streams use, too, keeps its tail: they may not be done with it.
             let rest = st.regions.split(region, size);
             st.regions.make_ready(rest, self.order.tag(heap.lane));

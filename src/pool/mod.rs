@@ -12,11 +12,13 @@
 //! - *alias*: an address at which an extent is mapped; *dormant*, or *zombie*: not where it is now ([`aliases`]).
 //! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).
 //! - *stock*: physical memory without an address ([`stock`]).
+//! - *private heap*: memory of a capture arena, which no other heap takes from ([`private`], [`planned`]); *route*: which
+//!   streams allocate there ([`routes`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
 //!
 //! # Locks
 //!
-//! The stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's. Another heap's lock is only
+//! The capture arenas' locks, the stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's. Another heap's lock is only
 //! ever tried while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
 //! mapping and creating, may be made under the lock of the heap they are for.
 //!
@@ -31,6 +33,7 @@ mod alloc;
 #[doc(hidden)]
 pub mod bench_internals;
 mod bins;
+mod captures;
 mod dedicated;
 mod due;
 mod dump;
@@ -49,9 +52,13 @@ mod memo;
 mod models;
 mod order;
 mod pages;
+mod planned;
+mod private;
 mod quick;
 mod region;
 mod reserve;
+mod retire;
+mod routes;
 mod slab;
 mod spans;
 mod stats;
@@ -68,6 +75,9 @@ use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
+pub use planned::{Life, Placed, Span};
+pub use private::{Arena, ArenaOptions, ArenaStats};
+pub use routes::{Filter, Route, Unclaimed, WhichStreams};
 pub use stats::PoolStats;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -248,6 +258,8 @@ pub struct Pool {
     streams: Apart<Mutex<HashMap<streams::Key, streams::Members>>>,
     core: Apart<Mutex<Core>>,
     counters: Apart<Counters>,
+    /// Heaps of capture arenas, and which streams allocate from them.
+    privates: Apart<private::Privates>,
 }
 
 impl Pool {
@@ -294,6 +306,7 @@ impl Pool {
             streams: Apart(Mutex::new(HashMap::new())),
             core: Apart(Mutex::new(Core::default())),
             counters: Apart(Counters::default()),
+            privates: Apart(private::Privates::default()),
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;

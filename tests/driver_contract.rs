@@ -5,10 +5,14 @@
 //! CUDA leaves undefined (calls with dead streams, say) is in `host_device.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "driver_contract/graphs.rs"]
+mod graphs;
+
 use gpumem::base::{size::MIB, DeviceId, Status, StreamHandle};
 use gpumem::driver::cuda;
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::{Counted, Driver, EventHandle, Fault, PhysFlags, PhysHandle};
+use graphs::*;
 use std::collections::HashSet;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -659,6 +663,16 @@ suite! {
     fills_touch_what_they_are_told,
     pinned_memory_is_memory,
     native_memory_follows_stream_order,
+    a_graph_does_its_work_at_each_launch,
+    a_graph_copies_pinned_memory_as_it_is_at_each_launch,
+    launches_of_a_graph_follow_each_other_on_whatever_streams,
+    a_capture_is_seen_while_it_lasts,
+    capture_rules,
+    a_spoilt_capture_gives_no_graph,
+    a_relaxed_capture_minds_no_call_on_other_streams,
+    nodes_are_counted,
+    a_destroyed_graph_finishes_its_launches,
+    tokens_come_back_when_their_graph_is_gone,
 }
 
 /// The host device for users, then in simulation under several seeds, then with one device and no peers, through the

@@ -3,7 +3,7 @@
 
 use gpumem::base::{size::MIB, DeviceId, Result, Status, StreamHandle};
 use gpumem::driver::host::{HostDriver, HostOptions};
-use gpumem::driver::{Call, Counted, Driver, Fault, FaultRule, PhysFlags};
+use gpumem::driver::{Call, CaptureMode, Counted, Driver, Fault, FaultRule, PhysFlags};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -39,6 +39,15 @@ fn every_call(d: &dyn Driver) -> Result<()> {
     d.event_sync(D, e)?;
     d.event_query(D, e)?;
     d.event_destroy(D, e)?;
+    d.capture_begin(D, s, CaptureMode::Relaxed)?;
+    if let Some(info) = d.capture_info(D, s)? {
+        d.graph_retain(D, info.graph, 5)?;
+    }
+    let graph = d.capture_end(D, s)?;
+    d.graph_launch(D, graph, s)?;
+    d.graph_nodes(graph)?;
+    d.graph_destroy(D, graph)?;
+    assert_eq!(d.graphs_gone(), [5]);
     let p = d.host_alloc(D, 64)?;
     d.host_free(D, p)?;
     let p = d.native_alloc(D, 64, s)?;
@@ -76,7 +85,7 @@ fn names_are_the_methods_names() {
     let methods: BTreeSet<_> = source
         .lines()
         .filter_map(|l| l.strip_prefix("    fn ")?.split_once('(').map(|(name, _)| name))
-        .filter(|m| !["backend", "version", "device_count", "stream_watch"].contains(m))
+        .filter(|m| !["backend", "version", "device_count", "stream_watch", "graphs_gone"].contains(m))
         .collect();
     assert_eq!(names, methods);
 }

@@ -8,7 +8,8 @@
 //! - Any thread may call; implementations do their own locking and bind whatever context they need. They leave the
 //!   calling thread's current context and capture mode as they found them.
 //! - None of the virtual-memory calls waits for the device. Calls that may block say so.
-//! - No call invalidates a stream capture, except where it says so.
+//! - No call invalidates a stream capture, except where it says so. "Illegal during a capture" means that the call
+//!   fails with `Capturing` and may invalidate every capture that forbids it ([`CaptureMode`]).
 //! - On error nothing has happened.
 //! - A `dev` that stands beside a stream or an event is the device it belongs to.
 //! - A stream handle must be alive (CUDA crashes on a destroyed one; the host device returns `InvalidStream`).
@@ -18,6 +19,7 @@ pub mod call;
 pub mod counted;
 pub mod cuda;
 pub mod fault;
+pub mod graph;
 pub mod host;
 pub mod process;
 pub mod watch;
@@ -26,6 +28,7 @@ pub mod wrap;
 pub use call::Call;
 pub use counted::Counted;
 pub use fault::{Fault, FaultRule};
+pub use graph::{CaptureInfo, CaptureMode, GraphHandle, GraphNodes};
 pub use watch::Watch;
 
 use crate::base::{DeviceId, Result, StreamHandle};
@@ -98,8 +101,8 @@ pub trait Driver: Send + Sync {
     fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
     /// Free and total memory. Legal during capture.
     fn mem_info(&self, dev: DeviceId) -> Result<MemInfo>;
-    /// Waits until everything submitted to `dev` is done. Blocks. Not legal while any stream is being captured: fails,
-    /// and may invalidate the capture.
+    /// Waits until everything submitted to `dev` is done. Blocks. Illegal during a capture on any of its streams, in any
+    /// mode, and during those of other devices that forbid it.
     fn device_sync(&self, dev: DeviceId) -> Result<()>;
 
     // ---- virtual memory -----------------------------------------------------------------------------------------
@@ -143,8 +146,8 @@ pub trait Driver: Send + Sync {
     fn stream_create(&self, dev: DeviceId) -> Result<StreamHandle>;
     /// Destroys a stream; work already submitted to it still runs. The handle may be given out again at once.
     fn stream_destroy(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
-    /// Waits until everything submitted to `s` is done. Blocks. Not legal while any stream is being captured: fails,
-    /// and may invalidate the capture.
+    /// Waits until everything submitted to `s` is done. Blocks. Illegal while `s` is being captured, and during captures
+    /// on other streams that forbid it.
     fn stream_sync(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
     /// Makes later work on `s` wait, on the device, for the mark that `e` has now; recording it again changes nothing
     /// for this wait. Nothing happens when it was never recorded. Not legal when `s` is being captured: fails, and
@@ -166,10 +169,39 @@ pub trait Driver: Send + Sync {
     /// Waits for the mark. Blocks. Legal during capture.
     fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
 
+    // ---- captures and graphs --------------------------------------------------------------------------------------
+    /// Starts capturing `s`: work submitted to it becomes nodes of a graph and does not run. `Invalid` for the legacy
+    /// default stream, `Capturing` when it is being captured already; a capture in progress is not harmed by either.
+    fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()>;
+    /// Ends the capture that was begun on `s`, and makes its graph ready to be launched. Only the thread that began it
+    /// may, unless the mode was `Relaxed`; for others it is `Capturing` and the capture goes on. `Invalid` when `s` is
+    /// not being captured. When the capture was invalidated it is `Capturing`, and when the graph cannot be made ready
+    /// whatever the driver says: then the captured work is lost and `s` is not being captured any more.
+    fn capture_end(&self, dev: DeviceId, s: StreamHandle) -> Result<GraphHandle>;
+    /// The capture that `s` is part of, `None` when it is part of none. `Capturing` when that capture has been invalidated
+    /// and not ended. Legal during capture.
+    fn capture_info(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<CaptureInfo>>;
+    /// Ties `token` to a graph that is being captured (as `capture_info` just gave it): [`Driver::graphs_gone`] gives it
+    /// back when the graph and all that was made of it are gone, also when the capture comes to nothing. A graph can have
+    /// several tokens. Legal during capture. `Unsupported` where the driver lacks it.
+    fn graph_retain(&self, dev: DeviceId, graph: u64, token: u64) -> Result<()>;
+    /// The tokens whose graphs are gone since the last call, each once: the graph, its executable copies, and the launches
+    /// of them. The driver may take its time. Reaches no device; costs one load when there are none.
+    fn graphs_gone(&self) -> Vec<u64>;
+    /// Runs the graph's work on `s`, a stream of the device that it was captured on, after what was submitted to `s` before
+    /// and after earlier launches of this graph on whatever stream. What the graph's work uses must be there when it runs.
+    /// `Capturing` when `s` is being captured, which is not harmed by that.
+    fn graph_launch(&self, dev: DeviceId, g: GraphHandle, s: StreamHandle) -> Result<()>;
+    /// Destroys a graph. Launches in flight still run.
+    fn graph_destroy(&self, dev: DeviceId, g: GraphHandle) -> Result<()>;
+    /// Counts a graph's nodes.
+    fn graph_nodes(&self, g: GraphHandle) -> Result<GraphNodes>;
+
     // ---- data ---------------------------------------------------------------------------------------------------
     /// Copies `size` bytes, in stream order, between any two of: device memory, pinned host memory, pageable host
     /// memory. The ranges do not overlap. When the call returns, pageable memory that was read may be changed, and
-    /// pageable memory that was written holds the data.
+    /// pageable memory that was written holds the data. While `s` is being captured neither may be pageable: the host
+    /// device then fails, and invalidates the capture.
     fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
     /// Fills device memory with `byte`, in stream order.
     fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;

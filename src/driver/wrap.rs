@@ -1,6 +1,9 @@
 //! A driver around another: asks a hook before every call that reaches a device.
 
-use super::{Call, DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle, Watch};
+use super::{
+    Call, CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
+    PhysHandle, Watch,
+};
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -65,6 +68,10 @@ impl<H: Hook> Driver for Wrap<H> {
     fn stream_watch(&self, dev: DeviceId) -> Watch {
         self.inner.stream_watch(dev)
     }
+    #[inline]
+    fn graphs_gone(&self) -> Vec<u64> {
+        self.inner.graphs_gone()
+    }
 
     #[inline]
     fn event_record(&self, dev: DeviceId, e: EventHandle, s: StreamHandle) -> Result<()> {
@@ -119,6 +126,13 @@ impl<H: Hook> Driver for Wrap<H> {
         EventCreate: fn event_create(&self, dev: DeviceId) -> Result<EventHandle>;
         EventDestroy: fn event_destroy(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
         EventSync: fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+        CaptureBegin: fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()>;
+        CaptureEnd: fn capture_end(&self, dev: DeviceId, s: StreamHandle) -> Result<GraphHandle>;
+        CaptureInfo: fn capture_info(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<CaptureInfo>>;
+        GraphRetain: fn graph_retain(&self, dev: DeviceId, graph: u64, token: u64) -> Result<()>;
+        GraphLaunch: fn graph_launch(&self, dev: DeviceId, g: GraphHandle, s: StreamHandle) -> Result<()>;
+        GraphDestroy: fn graph_destroy(&self, dev: DeviceId, g: GraphHandle) -> Result<()>;
+        GraphNodes: fn graph_nodes(&self, g: GraphHandle) -> Result<GraphNodes>;
         CopyAsync: fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
         SetAsync: fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;
         HostAlloc: fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;

@@ -1,8 +1,8 @@
 /* A driver library with no driver: it keeps the per-thread state that callers must leave as they found it (current
  * context, capture mode), enforces the rules that a real driver punishes with a crash or a broken capture, and fails on
- * request. Two devices. Built by tests/cuda_driver.rs, in variants:
+ * request. Two devices. Built by tests/cuda_*.rs, in variants:
  *   -DVERSION=11040  an old driver            -DWITHOUT_MAP     lacks cuMemMap
- *   -DINIT=100       cuInit returns this      -DWITHOUT_NEWER   lacks what CUDA 12.5 and 12.8 added
+ *   -DINIT=100       cuInit returns this      -DWITHOUT_NEWER   lacks what CUDA 12.3, 12.5 and 12.8 added
  *   -DDEVICES=0      no devices
  * With -DSTREAMS a stream's handle is the address of a pointer to a structure, handles and structures are given out again,
  * and streams can be captured. The structure has the stream's id at byte ID_AT and a word at CAPTURE_AT that is not 0 while
@@ -10,8 +10,9 @@
  *   -DREADABLE=n           nothing can be read beyond n bytes  -DALSO_CAPTURE_AT=n      a second such word
  *   -DSTALE                a structure given out again keeps   -DCAPTURE_OF_THE_FIRST   the word shows captures that begin
  *                          the id of its first stream                                   on a stream, not those it joins
- *   -DWITHOUT_CAPTURES     lacks what begins and ends captures
+ *   -DWITHOUT_CAPTURES     lacks captures and graphs           -DWITHOUT_OBJECTS        lacks user objects
  */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ static char primary[2]; /* &primary[d] is device d's primary context */
 static char other;      /* &other is a context of device 1 that is not the primary one */
 
 static char fail_call[64], last_call[64];
-static int fail_code, deinitialised, calls, retains;
+static int fail_code, deinitialised, calls, retains, destroying;
 static long last_size, last_stream, last_flags;
 
 /* ---- for the test ---- */
@@ -61,7 +62,9 @@ long fake_last_stream(void) { return last_stream; }
 long fake_last_flags(void) { return last_flags; }
 
 /* ---- rules ---- */
+static void die(const char *name, const char *why);
 static code enter(const char *name) {
+    if (destroying) die(name, "called by the destructor of a user object");
     calls++;
     snprintf(last_call, sizeof last_call, "%s", name);
     if (deinitialised) return 4;
@@ -184,7 +187,7 @@ code cuStreamGetDevice(uintptr_t s, int *d) { BEGIN; NEEDS_STREAM(s); if (s == 0
 #define ALSO_CAPTURE_AT -1
 #endif
 enum { STREAM_COUNT = 64, ROOM = 8192 };
-struct graph { int valid; };
+struct graph;
 struct event { struct graph *graph; };
 static struct stream {
     char *structure; /* first: a handle is the address of this */
@@ -256,23 +259,30 @@ code cuStreamDestroy_v2(uintptr_t s) {
     CREATED(s)->live = 0; live_streams--;
     return 0;
 }
+code cuStreamGetCtx(uintptr_t s, ptr *c) { BEGIN; NEEDS_STREAM(s); *c = &primary[CREATED(s) ? CREATED(s)->device : 0]; return 0; }
+code cuStreamIsCapturing(uintptr_t s, unsigned *st) { BEGIN; NEEDS_STREAM(s); *st = CREATED(s) && CREATED(s)->graph; return 0; }
+code cuEventCreate(uintptr_t *e, unsigned f) { BEGIN; NEEDS_CONTEXT; if (f != 2) return 1; *e = (uintptr_t)calloc(1, sizeof(struct event)); live_events++; return *e ? 0 : 2; }
+code cuEventDestroy_v2(ptr e) { BEGIN; NEEDS_CONTEXT; free(e); live_events--; return 0; }
+code cuEventRecord(struct event *e, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; e->graph = CREATED(s) ? CREATED(s)->graph : 0; return 0; }
+code cuEventQuery(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+code cuEventSynchronize(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+#include "graphs.h"
 code cuStreamGetId(uintptr_t s, uint64_t *id) {
     BEGIN; NEEDS_STREAM(s);
     if (CREATED(s) && CREATED(s)->graph) { CREATED(s)->graph->valid = 0; return 906; }
     *id = CREATED(s) ? CREATED(s)->id : 20;
     return 0;
 }
-code cuStreamGetCtx(uintptr_t s, ptr *c) { BEGIN; NEEDS_STREAM(s); *c = &primary[CREATED(s) ? CREATED(s)->device : 0]; return 0; }
-code cuStreamIsCapturing(uintptr_t s, unsigned *st) { BEGIN; NEEDS_STREAM(s); *st = CREATED(s) && CREATED(s)->graph; return 0; }
-code cuStreamSynchronize(uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_RELAXED; return 0; }
-code cuEventCreate(uintptr_t *e, unsigned f) { BEGIN; NEEDS_CONTEXT; if (f != 2) return 1; *e = (uintptr_t)calloc(1, sizeof(struct event)); live_events++; return *e ? 0 : 2; }
-code cuEventDestroy_v2(ptr e) { BEGIN; NEEDS_CONTEXT; free(e); live_events--; return 0; }
-code cuEventRecord(struct event *e, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; e->graph = CREATED(s) ? CREATED(s)->graph : 0; return 0; }
-code cuEventQuery(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
-code cuEventSynchronize(ptr e) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+code cuStreamSynchronize(uintptr_t s) {
+    BEGIN; NEEDS_STREAM(s);
+    if (CREATED(s) && CREATED(s)->graph) { CREATED(s)->graph->valid = 0; return 900; }
+    NEEDS_RELAXED;
+    return 0;
+}
 code cuStreamWaitEvent(uintptr_t s, struct event *e, unsigned f) {
     BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT;
     if (f || !CREATED(s)) return 1;
+    if (CREATED(s)->graph && e->graph != CREATED(s)->graph) { CREATED(s)->graph->valid = 0; return 907; }
     if (e->graph && !CREATED(s)->graph) {
         CREATED(s)->graph = e->graph; CREATED(s)->joined = 1; capturing++;
         show(CREATED(s));
@@ -283,9 +293,9 @@ code cuStreamWaitEvent(uintptr_t s, struct event *e, unsigned f) {
 code cuStreamBeginCapture_v2(uintptr_t s, unsigned m) {
     BEGIN; NEEDS_STREAM(s);
     if (m > 2 || !CREATED(s) || CREATED(s)->graph) return 1;
-    CREATED(s)->graph = malloc(sizeof(struct graph));
+    CREATED(s)->graph = new_graph(m);
     if (!CREATED(s)->graph) return 2;
-    CREATED(s)->graph->valid = 1; CREATED(s)->joined = 0; capturing++;
+    CREATED(s)->joined = 0; capturing++;
     show(CREATED(s));
     return 0;
 }
@@ -295,6 +305,7 @@ code cuStreamEndCapture(uintptr_t s, struct graph **g) {
     BEGIN; NEEDS_STREAM(s);
     if (!CREATED(s) || !CREATED(s)->graph || CREATED(s)->joined) return 1;
     graph = CREATED(s)->graph;
+    if (graph->mode != 2 && !pthread_equal(graph->thread, pthread_self())) return 908;
     for (i = 0; i < STREAM_COUNT; i++) {
         if (streams[i].graph != graph) continue;
         streams[i].graph = 0; capturing--;
@@ -302,10 +313,9 @@ code cuStreamEndCapture(uintptr_t s, struct graph **g) {
     }
     *g = graph->valid ? graph : 0;
     if (graph->valid) return 0;
-    free(graph);
+    drop_graph(graph);
     return 901;
 }
-code cuGraphDestroy(struct graph *g) { BEGIN; free(g); return 0; }
 #endif
 #ifndef WITHOUT_NEWER
 code cuCtxRecordEvent(ptr c, struct event *e) { BEGIN; NEEDS_CONTEXT; return capturing ? 900 : c == fake_current() ? 0 : 400; }
@@ -314,8 +324,16 @@ code cuStreamGetDevice(uintptr_t s, int *d) { BEGIN; NEEDS_STREAM(s); *d = CREAT
 #endif
 
 /* ---- data ---- */
-code cuMemcpyAsync(uint64_t d, uint64_t s, size_t n, uintptr_t st) { BEGIN; NEEDS_STREAM(st); NEEDS_CONTEXT; last_size = (long)n; return 0; }
-code cuMemsetD8Async(uint64_t d, unsigned char b, size_t n, uintptr_t st) { BEGIN; NEEDS_STREAM(st); NEEDS_CONTEXT; last_size = (long)n; last_flags = b; return 0; }
+#ifdef STREAMS
+#define CAPTURES(s, type)                                                                                                      \
+    do {                                                                                                                       \
+        if (CREATED(s) && CREATED(s)->graph) return node(CREATED(s)->graph, type);                                             \
+    } while (0)
+#else
+#define CAPTURES(s, type)
+#endif
+code cuMemcpyAsync(uint64_t d, uint64_t s, size_t n, uintptr_t st) { BEGIN; NEEDS_STREAM(st); NEEDS_CONTEXT; CAPTURES(st, 1); last_size = (long)n; return 0; }
+code cuMemsetD8Async(uint64_t d, unsigned char b, size_t n, uintptr_t st) { BEGIN; NEEDS_STREAM(st); NEEDS_CONTEXT; CAPTURES(st, 2); last_size = (long)n; last_flags = b; return 0; }
 code cuMemHostAlloc(ptr *p, size_t n, unsigned f) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; *p = malloc(n); return *p ? 0 : 2; }
 code cuMemFreeHost(ptr p) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; free(p); return 0; }
 static uint64_t threshold[2];
@@ -323,5 +341,5 @@ static char pools[2];
 uint64_t fake_threshold(int d) { return threshold[d]; }
 code cuDeviceGetDefaultMemPool(ptr *p, int d) { BEGIN; *p = &pools[d]; return 0; }
 code cuMemPoolSetAttribute(ptr p, int a, uint64_t *v) { BEGIN; if (a != 4) return 1; threshold[p == &pools[1]] = *v; return 0; }
-code cuMemAllocAsync(uint64_t *p, size_t n, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; NEEDS_RELAXED; *p = 0x42000; return 0; }
-code cuMemFreeAsync(uint64_t p, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; NEEDS_RELAXED; return 0; }
+code cuMemAllocAsync(uint64_t *p, size_t n, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; NEEDS_RELAXED; *p = 0x42000; CAPTURES(s, 10); return 0; }
+code cuMemFreeAsync(uint64_t p, uintptr_t s) { BEGIN; NEEDS_STREAM(s); NEEDS_CONTEXT; NEEDS_RELAXED; CAPTURES(s, 11); return 0; }

@@ -5,6 +5,7 @@
 mod addresses;
 mod capture;
 mod economy;
+mod graphs;
 mod processes;
 mod races;
 mod rules;

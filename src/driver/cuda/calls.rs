@@ -9,7 +9,10 @@ use super::error::{CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
 use super::props::{physical, POSIX_FD};
 use super::{load, watch, CudaDriver, Subject};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle, Watch};
+use crate::driver::{
+    CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
+    PhysHandle, Watch,
+};
 use cudarc::driver::sys::{
     CUevent, CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstream,
     CUstreamCaptureStatus, CUstream_flags, CU_MEMHOSTALLOC_PORTABLE,
@@ -31,7 +34,7 @@ pub(super) fn raw_event(e: EventHandle) -> CUevent {
 }
 
 /// Whether the handle is one of the names that mean something else on every thread or device.
-fn is_special(s: StreamHandle) -> bool {
+pub(super) fn is_special(s: StreamHandle) -> bool {
     s.0 <= 2
 }
 
@@ -50,7 +53,7 @@ impl CudaDriver {
 
     /// Whether a stream is being captured. A special stream needs a context bound.
     #[inline]
-    fn captured(&self, s: StreamHandle) -> Result<bool> {
+    pub(super) fn captured(&self, s: StreamHandle) -> Result<bool> {
         let mut status: u32 = 0;
         let out = (&raw mut status).cast::<CUstreamCaptureStatus>();
         // SAFETY: a live stream, or a special one with a context bound; writes one unsigned int.
@@ -379,6 +382,40 @@ impl Driver for CudaDriver {
         // SAFETY: a live event.
         let code = unsafe { (self.api.cuEventSynchronize)(raw_event(e)) };
         self.check(code, "cuEventSynchronize", || format!("device {dev}"))
+    }
+
+    // ---- captures and graphs --------------------------------------------------------------------------------------
+
+    fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()> {
+        self.begin_capture(dev, s, mode)
+    }
+
+    fn capture_end(&self, dev: DeviceId, s: StreamHandle) -> Result<GraphHandle> {
+        self.end_capture(dev, s)
+    }
+
+    fn capture_info(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<CaptureInfo>> {
+        self.info_of_capture(dev, s)
+    }
+
+    fn graph_retain(&self, dev: DeviceId, graph: u64, token: u64) -> Result<()> {
+        self.tie_token(dev, graph, token)
+    }
+
+    fn graphs_gone(&self) -> Vec<u64> {
+        self.graphs.gone.take()
+    }
+
+    fn graph_launch(&self, dev: DeviceId, g: GraphHandle, s: StreamHandle) -> Result<()> {
+        self.launch_graph(dev, g, s)
+    }
+
+    fn graph_destroy(&self, dev: DeviceId, g: GraphHandle) -> Result<()> {
+        self.destroy_graph(dev, g)
+    }
+
+    fn graph_nodes(&self, g: GraphHandle) -> Result<GraphNodes> {
+        self.count_nodes(g)
     }
 
     // ---- data ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ const CODE_INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
 const CODE_CONTEXT_IS_DESTROYED: Code = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as Code;
 const CODE_NOT_SUPPORTED: Code = CUresult::CUDA_ERROR_NOT_SUPPORTED as Code;
 const CODE_CAPTURE_FIRST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as Code;
+const CODE_CAPTURE_INVALIDATED: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as Code;
 const CODE_CAPTURE_LAST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as Code;
 
 /// What a call is about, which decides what `CUDA_ERROR_INVALID_HANDLE` means.
@@ -50,6 +51,10 @@ pub(super) fn describe(api: &Api, code: Code) -> String {
     let advice = match code {
         CODE_DEINITIALIZED => "; the process is exiting",
         CODE_CONTEXT_IS_DESTROYED => "; the process is exiting, or the device was reset",
+        CODE_CAPTURE_INVALIDATED => {
+            "; an illegal call made during the capture has lost it, capture again without that call"
+        }
+        CODE_CAPTURE_LAST => "; only the thread that began the capture can end it",
         CODE_CAPTURE_FIRST..=CODE_CAPTURE_LAST => "; end the stream capture first",
         // Sticky errors: every later call reports them.
         700 | 702 | 710 | 714..=719 => "; earlier work on the device failed, the process has to start again",

@@ -10,9 +10,10 @@ use crate::base::{Error, Result, Status};
 use cudarc::driver::sys;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void, CStr, CString};
 use sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode,
+    CUgraphNodeType, CUhostFn, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuserObject,
 };
 
 /// The oldest driver that has every required entry point: CUDA 12.0 (`cuStreamGetId`).
@@ -118,10 +119,22 @@ entry_points! {
     optional {
         cuCtxRecordEvent(CUcontext, CUevent);   // 12.5
         cuStreamGetDevice(CUstream, *mut CUdevice); // 12.8
-        // Only to find out where the driver keeps what a stream is.
+        // Captures and graphs: every driver has them, and a program that captures nothing can do without.
         cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
         cuStreamEndCapture(CUstream, *mut CUgraph);
+        cuStreamGetCaptureInfo_v2(CUstream, *mut CUstreamCaptureStatus, *mut c_ulonglong, *mut CUgraph, *mut *const CUgraphNode,
+            *mut usize);
+        cuStreamGetCaptureInfo_v3(CUstream, *mut CUstreamCaptureStatus, *mut c_ulonglong, *mut CUgraph, *mut *const CUgraphNode,
+            *mut *const CUgraphEdgeData, *mut usize); // 12.3
         cuGraphDestroy(CUgraph);
+        cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
+        cuGraphExecDestroy(CUgraphExec);
+        cuGraphLaunch(CUgraphExec, CUstream);
+        cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
+        cuGraphNodeGetType(CUgraphNode, *mut CUgraphNodeType);
+        cuUserObjectCreate(*mut CUuserObject, *mut c_void, CUhostFn, c_uint, c_uint);
+        cuUserObjectRelease(CUuserObject, c_uint);
+        cuGraphRetainUserObject(CUgraph, CUuserObject, c_uint, c_uint);
     }
 }
 

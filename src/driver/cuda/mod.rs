@@ -11,6 +11,7 @@
 mod calls;
 mod device;
 mod error;
+mod graph;
 mod load;
 mod props;
 mod watch;
@@ -38,6 +39,7 @@ pub struct CudaDriver {
     down: AtomicBool,
     /// Where the driver keeps what a stream is, found out on first use.
     watch: OnceLock<Watch>,
+    graphs: graph::Graphs,
 }
 
 /// Loads and initialises the CUDA driver. No context is made yet.
@@ -60,6 +62,7 @@ impl CudaDriver {
             mapping: Mutex::new(()),
             down: AtomicBool::new(false),
             watch: OnceLock::new(),
+            graphs: graph::Graphs::default(),
         }))
     }
 

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// The code of a simulated kernel.
-pub type Body = Box<dyn FnOnce(&mut KernelCtx) + Send>;
+/// The code of a simulated kernel. A captured one runs at each launch of the graph.
+pub type Body = Arc<dyn Fn(&mut KernelCtx) + Send + Sync>;
 
 /// A simulated kernel. It declares every byte it reads and writes; the device checks the declaration when the kernel
 /// runs, and the body, if there is one, can touch nothing else through its [`KernelCtx`].
@@ -36,8 +37,8 @@ impl Kernel {
 
     /// What it does. The body runs on whatever thread drives the device, with no lock held. It may call the driver, but
     /// nothing that waits for the device: such calls fail.
-    pub fn body(mut self, f: impl FnOnce(&mut KernelCtx) + Send + 'static) -> Kernel {
-        self.body = Some(Box::new(f));
+    pub fn body(mut self, f: impl Fn(&mut KernelCtx) + Send + Sync + 'static) -> Kernel {
+        self.body = Some(Arc::new(f));
         self
     }
 
@@ -45,7 +46,7 @@ impl Kernel {
     /// end and every `stride` bytes between (rounded up to 8; touching every word of large ranges is slow).
     pub fn write_pattern(label: impl Into<Cow<'static, str>>, r: Range<u64>, id: u64, stride: u64) -> Kernel {
         Kernel::new(label).writes(r.clone()).body(move |k| {
-            for (at, word) in pattern(r, id, stride) {
+            for (at, word) in pattern(r.clone(), id, stride) {
                 let bytes = word.to_le_bytes();
                 k.store(at.start, bytes.get(..(at.end - at.start) as usize).unwrap_or(&bytes));
             }
@@ -55,7 +56,7 @@ impl Kernel {
     /// A kernel that checks that `r` holds the pattern of `id`, and reports the first place where it does not.
     pub fn check_pattern(label: impl Into<Cow<'static, str>>, r: Range<u64>, id: u64, stride: u64) -> Kernel {
         Kernel::new(label).reads(r.clone()).body(move |k| {
-            for (at, word) in pattern(r, id, stride) {
+            for (at, word) in pattern(r.clone(), id, stride) {
                 let (want, mut got) = (word.to_le_bytes(), [0; 8]);
                 let n = (at.end - at.start) as usize;
                 if let (Some(want), Some(got)) = (want.get(..n), got.get_mut(..n)) {

@@ -17,6 +17,7 @@
 mod capture;
 mod clock;
 mod event;
+mod graph;
 mod harness;
 mod kernel;
 mod live;
@@ -36,10 +37,16 @@ pub use kernel::{Body, Kernel, KernelCtx};
 pub use options::HostOptions;
 pub use report::{Report, ReportKind};
 
-use super::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle, Watch};
+use super::graph::Gone;
+use super::{
+    CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
+    PhysHandle, Watch,
+};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use capture::Reach;
 use clock::Clock;
 use event::{Events, Mark};
+use graph::Graphs;
 use memory::Memory;
 use op::Work;
 use physical::{no_device, Physical};
@@ -64,6 +71,8 @@ pub struct HostDriver {
     legacy_ids: Vec<u64>,
     /// How many captures are in progress; `stream_is_capturing` looks no further while it is 0.
     captures: AtomicUsize,
+    /// Tokens of graphs that are gone.
+    gone: Arc<Gone>,
 }
 
 impl HostDriver {
@@ -75,10 +84,13 @@ impl HostDriver {
         let physical = Physical::new(options.devices, bytes, granularity)?;
         let lanes = Lanes::new(options.devices);
         let legacy_ids = lanes.legacy.iter().filter_map(|l| lanes.list.get(*l)).map(|l| l.id).collect();
+        let graphs = Graphs::default();
+        let gone = graphs.gone.clone();
         let state = State {
             memory: Memory::new(physical, granularity),
             lanes,
             events: Events::default(),
+            graphs,
             host: Clock::default(),
             host_version: 0,
             shadow: race::Shadow::new(),
@@ -96,6 +108,7 @@ impl HostDriver {
             handles: Arc::new(Identities::new()),
             legacy_ids,
             captures: AtomicUsize::new(0),
+            gone,
         }))
     }
 
@@ -191,7 +204,7 @@ impl Driver for HostDriver {
         self.check_device(dev)?;
         self.check_may_wait("device_sync")?;
         let mut st = self.enter();
-        st.refuse_in_capture("device_sync")?;
+        st.refuse_in_capture("device_sync", Reach::Device(dev))?;
         let mark = Self::everything(&st, dev);
         self.wait_for(st, &mark.points, &mark.clock).map(drop)
     }
@@ -306,7 +319,7 @@ impl Driver for HostDriver {
         self.check_may_wait("stream_sync")?;
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
-        st.refuse_in_capture("stream_sync")?;
+        st.refuse_in_capture("stream_sync", Reach::Lane(lane))?;
         let l = st.lanes.get(lane)?;
         let (mut points, mut clock) = (vec![(lane, l.submitted)], l.clock_now(lane));
         if st.lanes.legacy.contains(&lane) {
@@ -324,7 +337,7 @@ impl Driver for HostDriver {
         let lane = self.lane(&mut st, dev, s)?;
         let mark = st.events.mark(e)?;
         if st.lanes.get(lane)?.capture.is_some() {
-            st.invalidate_captures();
+            st.invalidate_capture(lane);
             return Err(Error::new(
                 Status::Capturing,
                 format!("stream {s} is being captured and cannot wait for work outside the capture; it is now invalid"),
@@ -373,7 +386,7 @@ impl Driver for HostDriver {
     fn context_record(&self, dev: DeviceId, e: EventHandle) -> Result<()> {
         let mut st = self.enter();
         st.events.get_mut(dev, e)?;
-        st.refuse_in_capture("context_record")?;
+        st.refuse_in_capture("context_record", Reach::Device(dev))?;
         let mark = Self::everything(&st, dev);
         st.events.get_mut(dev, e)?.mark = Some(Arc::new(mark));
         Ok(())
@@ -394,6 +407,40 @@ impl Driver for HostDriver {
         let mut st = self.enter();
         let Some(mark) = st.events.get_mut(dev, e)?.mark.clone() else { return Ok(()) };
         self.wait_for(st, &mark.points, &mark.clock).map(drop)
+    }
+
+    // ---- captures and graphs --------------------------------------------------------------------------------------
+
+    fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()> {
+        self.start_capture(dev, s, mode)
+    }
+
+    fn capture_end(&self, dev: DeviceId, s: StreamHandle) -> Result<GraphHandle> {
+        self.finish_capture(dev, s)?.ok_or_else(|| capture::spoilt(s))
+    }
+
+    fn capture_info(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<CaptureInfo>> {
+        self.info_of_capture(dev, s)
+    }
+
+    fn graph_retain(&self, dev: DeviceId, graph: u64, token: u64) -> Result<()> {
+        self.tie_token(dev, graph, token)
+    }
+
+    fn graphs_gone(&self) -> Vec<u64> {
+        self.gone.take()
+    }
+
+    fn graph_launch(&self, dev: DeviceId, g: GraphHandle, s: StreamHandle) -> Result<()> {
+        self.launch_graph(dev, g, s)
+    }
+
+    fn graph_destroy(&self, dev: DeviceId, g: GraphHandle) -> Result<()> {
+        self.destroy_graph(dev, g)
+    }
+
+    fn graph_nodes(&self, g: GraphHandle) -> Result<GraphNodes> {
+        self.count_nodes(g)
     }
 
     // ---- data ---------------------------------------------------------------------------------------------------

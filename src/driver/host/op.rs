@@ -1,6 +1,7 @@
 //! Operations: the units of work in a stream.
 
 use super::clock::Clock;
+use super::graph::Ties;
 use super::kernel::Body;
 use std::borrow::Cow;
 use std::fmt;
@@ -32,6 +33,7 @@ impl fmt::Display for OpInfo {
 }
 
 /// What an operation does when its turn comes.
+#[derive(Clone)]
 pub(super) enum Work {
     /// Nothing: its completion is what events wait for; its dependencies are what `stream_wait` waits for.
     Mark,
@@ -46,11 +48,12 @@ pub(super) enum Work {
 }
 
 /// Where a copy reads from.
+#[derive(Clone)]
 pub(super) enum Source {
     /// Memory that stays valid until the copy runs.
     Address(u64),
     /// Pageable host memory, taken over when the copy was submitted.
-    Staged(Box<[u8]>),
+    Staged(Arc<[u8]>),
 }
 
 /// One unit of work in a lane's queue.
@@ -65,6 +68,8 @@ pub(super) struct Op {
     /// Device or pinned memory that it writes.
     pub(super) writes: Vec<Range<u64>>,
     pub(super) work: Work,
+    /// Keeps the tokens of the graph that it is a launch of.
+    pub(super) _ties: Option<Arc<Ties>>,
 }
 
 impl Op {

@@ -166,8 +166,8 @@ impl State {
 
 /// Moves the data of an operation, or runs its kernel. The caller holds no lock; `check_access` has found every
 /// declared range mapped and accessible, and unmapping waits while the lane is marked as running.
-fn execute(op: &mut Op) -> Vec<(ReportKind, String)> {
-    match &mut op.work {
+fn execute(op: &Op) -> Vec<(ReportKind, String)> {
+    match &op.work {
         Work::Copy { dst, src, size } => {
             let from = match src {
                 Source::Address(a) => *a as *const u8,
@@ -183,7 +183,7 @@ fn execute(op: &mut Op) -> Vec<(ReportKind, String)> {
             unsafe { std::ptr::write_bytes(*dst as *mut u8, *byte, *size as usize) }
         }
         Work::Kernel(body) => {
-            let Some(body) = body.take() else { return Vec::new() };
+            let Some(body) = body else { return Vec::new() };
             let mut ctx = KernelCtx { reads: op.reads.clone(), writes: op.writes.clone(), problems: Vec::new() };
             let outer = IN_BODY.replace(true);
             let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut ctx)));
@@ -244,7 +244,9 @@ impl HostDriver {
     fn step<'a>(&'a self, mut st: Guard<'a>, lane: usize) -> Guard<'a> {
         if let Some(mut op) = st.begin(lane) {
             drop(st);
-            let problems = execute(&mut op);
+            let problems = execute(&op);
+            // What a body owns goes without the lock too.
+            op.work = Work::Mark;
             st = self.lock();
             st.finish(&op, problems);
         }

@@ -4,6 +4,7 @@
 
 use super::clock::Clock;
 use super::event::Events;
+use super::graph::{Graphs, Ties};
 use super::live::Live;
 use super::memory::{Mapping, Memory};
 use super::op::{overlap, Op, OpInfo, Work};
@@ -21,6 +22,7 @@ pub(super) struct State {
     pub(super) memory: Memory,
     pub(super) lanes: Lanes,
     pub(super) events: Events,
+    pub(super) graphs: Graphs,
     /// What the host has seen complete; one clock for all host threads.
     pub(super) host: Clock,
     /// Counts changes of `host`, so that lanes join it only when there is news.
@@ -43,11 +45,13 @@ pub(super) struct Submission {
     pub(super) writes: Vec<Range<u64>>,
     /// `(lane, seq)` that must be complete first, besides stream order.
     pub(super) deps: Vec<(usize, u64)>,
+    /// Those of the graph that it is a launch of.
+    pub(super) ties: Option<Arc<Ties>>,
 }
 
 impl Submission {
     pub(super) fn new(label: impl Into<Cow<'static, str>>, work: Work) -> Submission {
-        Submission { label: label.into(), work, reads: Vec::new(), writes: Vec::new(), deps: Vec::new() }
+        Submission { label: label.into(), work, reads: Vec::new(), writes: Vec::new(), deps: Vec::new(), ties: None }
     }
 }
 
@@ -69,13 +73,13 @@ impl State {
     }
 
     /// Queues work in a lane and returns its number there. Work for a lane that is being captured becomes a node of
-    /// a graph that is never launched: it is checked and dropped, and 0 is returned.
-    pub(super) fn submit(&mut self, lane: usize, s: Submission) -> Result<u64> {
-        let mut deps = s.deps;
-        self.legacy_order(lane, &mut deps)?;
-        if self.lanes.get(lane)?.capture.is_some() {
-            return Ok(0);
+    /// the graph, and 0 is returned.
+    pub(super) fn submit(&mut self, lane: usize, mut s: Submission) -> Result<u64> {
+        if let Some(capture) = self.lanes.get_mut(lane)?.capture.as_mut() {
+            return capture.note(s).map(|()| 0);
         }
+        let mut deps = std::mem::take(&mut s.deps);
+        self.legacy_order(lane, &mut deps)?;
         if self.lanes.get(lane)?.host_seen != self.host_version {
             let (host, version) = (std::mem::take(&mut self.host), self.host_version);
             self.order_after(lane, &host)?;
@@ -85,7 +89,8 @@ impl State {
         let l = self.lanes.get_mut(lane)?;
         l.submitted += 1;
         let info = Arc::new(OpInfo { label: s.label, lane, seq: l.submitted, stream: l.id });
-        let op = Op { info, clock: l.clock.clone(), deps, reads: s.reads, writes: s.writes, work: s.work };
+        let clock = l.clock.clone();
+        let op = Op { info, clock, deps, reads: s.reads, writes: s.writes, work: s.work, _ties: s.ties };
         self.note_submission(&op);
         let l = self.lanes.get_mut(lane)?;
         if l.completed + 1 == l.submitted {
@@ -97,7 +102,7 @@ impl State {
     }
 
     /// The legacy default stream waits for all blocking streams of its device, and they wait for it.
-    fn legacy_order(&mut self, lane: usize, deps: &mut Vec<(usize, u64)>) -> Result<()> {
+    pub(super) fn legacy_order(&mut self, lane: usize, deps: &mut Vec<(usize, u64)>) -> Result<()> {
         let (dev, blocking) = (self.lanes.get(lane)?.dev, self.lanes.get(lane)?.blocking);
         if !blocking {
             return Ok(());
@@ -111,8 +116,10 @@ impl State {
         } else {
             vec![legacy]
         };
-        if lane == legacy && others.iter().any(|l| self.lanes.get(*l).is_ok_and(|l| l.capture.is_some())) {
-            self.invalidate_captures();
+        let captured = |l: &usize| self.lanes.get(*l).is_ok_and(|l| l.capture.is_some());
+        let captured: Vec<usize> = others.iter().copied().filter(captured).collect();
+        if lane == legacy && !captured.is_empty() {
+            captured.into_iter().for_each(|l| self.invalidate_capture(l));
             return Err(Error::new(
                 Status::Capturing,
                 "the legacy default stream waits for all blocking streams, and one of them is being captured",
@@ -251,26 +258,6 @@ impl State {
     pub(super) fn busy(&self, r: &Range<u64>) -> bool {
         let running = self.lanes.active.iter().filter_map(|l| self.lanes.list.get(*l)?.running.as_ref());
         running.flatten().any(|x| overlap(x, r))
-    }
-
-    // ---- capture ------------------------------------------------------------------------------------------------
-
-    pub(super) fn invalidate_captures(&mut self) {
-        for valid in self.lanes.list.iter_mut().filter_map(|l| l.capture.as_mut()) {
-            *valid = false;
-        }
-    }
-
-    /// Refuses a call that CUDA refuses while any stream is being captured, and spoils the captures as CUDA does.
-    pub(super) fn refuse_in_capture(&mut self, call: &str) -> Result<()> {
-        if self.lanes.list.iter().all(|l| l.capture.is_none()) {
-            return Ok(());
-        }
-        self.invalidate_captures();
-        Err(Error::new(
-            Status::Capturing,
-            format!("{call} is not allowed while a stream is being captured; every capture in progress is now invalid"),
-        ))
     }
 }
 

@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+use super::capture::Capture;
 use super::clock::Clock;
 use super::op::Op;
 use super::state::State;
@@ -40,8 +41,8 @@ pub(super) struct Lane {
     pub(super) clock: Arc<Clock>,
     /// Version of the host's clock that `clock` includes.
     pub(super) host_seen: u64,
-    /// While it is being captured: whether the capture is still valid.
-    pub(super) capture: Option<bool>,
+    /// While it is being captured.
+    pub(super) capture: Option<Box<Capture>>,
 }
 
 impl Lane {

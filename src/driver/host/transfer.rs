@@ -42,14 +42,17 @@ impl HostDriver {
         let into_tracked = matches!(place(&st, &to, "copy to")?, Place::Tracked);
         let from_tracked = matches!(place(&st, &from, "copy from")?, Place::Tracked);
         let capturing = st.lanes.get(lane)?.capture.is_some();
-        if capturing && !into_tracked {
-            st.invalidate_captures();
+        if capturing && !(into_tracked && from_tracked) {
+            st.invalidate_capture(lane);
             return Err(Error::new(
                 Status::Capturing,
-                "a copy to pageable memory waits for the stream, which is being captured; the capture is now invalid",
+                format!(
+                    "a copy of pageable memory during a capture: it must be complete when the call returns, and stream {s} \
+                     only records; the capture is now invalid, use pinned memory"
+                ),
             ));
         }
-        let source = if from_tracked || self.options.eager || capturing || !into_tracked {
+        let source = if from_tracked || self.options.eager || !into_tracked {
             Source::Address(src)
         } else {
             // CUDA lets the caller reuse pageable memory when the call returns, however late the copy runs.
@@ -58,8 +61,7 @@ impl HostDriver {
         };
         let on_stack = !into_tracked || (!from_tracked && matches!(source, Source::Address(_)));
         // Pageable memory may be gone when the call returns, so the copy must have run by then.
-        let wait = on_stack && !capturing;
-        if wait {
+        if on_stack {
             self.check_may_wait("copy_async with pageable memory")?;
         }
         let mut sub = Submission::new("copy", Work::Copy { dst, src: source, size });
@@ -68,7 +70,7 @@ impl HostDriver {
         let seq = st.submit(lane, sub)?;
         let clock = st.lanes.get(lane)?.clock_now(lane);
         let st = self.settle(st);
-        if wait {
+        if on_stack {
             let mut st = match self.run_until(st, lane, seq) {
                 Ok(st) => st,
                 Err(e) => {

@@ -2,7 +2,9 @@
 
 use crate::base::sync::{lock, Mutex};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
-use crate::driver::{DeviceProps, Driver, EventHandle, MemInfo, PhysFlags, PhysHandle};
+use crate::driver::{
+    CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags, PhysHandle,
+};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
@@ -60,6 +62,9 @@ impl Driver for Device {
     fn stream_is_capturing(&self, _: DeviceId, _: StreamHandle) -> Result<bool> {
         Ok(false)
     }
+    fn graphs_gone(&self) -> Vec<u64> {
+        Vec::new()
+    }
     fn event_create(&self, _: DeviceId) -> Result<EventHandle> {
         let mut q = lock(&self.0);
         q.created += 1;
@@ -109,6 +114,13 @@ impl Driver for Device {
         fn stream_wait(&self, dev: DeviceId, s: StreamHandle, e: EventHandle) -> Result<()>;
         fn event_destroy(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
         fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
+        fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()>;
+        fn capture_end(&self, dev: DeviceId, s: StreamHandle) -> Result<GraphHandle>;
+        fn capture_info(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<CaptureInfo>>;
+        fn graph_retain(&self, dev: DeviceId, graph: u64, token: u64) -> Result<()>;
+        fn graph_launch(&self, dev: DeviceId, g: GraphHandle, s: StreamHandle) -> Result<()>;
+        fn graph_destroy(&self, dev: DeviceId, g: GraphHandle) -> Result<()>;
+        fn graph_nodes(&self, g: GraphHandle) -> Result<GraphNodes>;
         fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
         fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;
         fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;

@@ -10,6 +10,7 @@
 //! | 1 | [`driver`] | the boundary to CUDA and the operating system: real, host-made and failing devices |
 //! | 1 | [`plan`] | the static planner: sizes and live ranges in, offsets out |
 //! | 2 | [`pool`] | one device's memory: regions, extents, stream order, stitching |
+//! | 3 | [`arena`] | memory for CUDA graphs |
 //! | 4 | [`context`] | configuration, and one of everything per device |
 //! | 5 | [`capi`] | the C ABI: check, convert, one core call |
 //!
@@ -32,6 +33,7 @@
 //! The context is never destroyed: no destructor calls CUDA, at exit the operating system takes everything. Once the
 //! driver is shutting down, calls return `GPUMEM_ERROR_SHUTTING_DOWN` and frees do nothing.
 
+pub mod arena;
 pub mod base;
 pub mod capi;
 pub mod context;

@@ -19,6 +19,7 @@ const SECTIONS: [&str; 14] = [
     "memory",
     "ipc",
     "stats",
+    "capture",
     "plan",
     "plan_graph",
     "plan_solve",

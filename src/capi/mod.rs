@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 pub mod alloc;
+pub mod capture;
 pub mod context;
 pub mod device;
 pub mod error;

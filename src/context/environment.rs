@@ -12,6 +12,7 @@
 //! | `GPUMEM_TRIM_THRESHOLD` | size; 0 for never | `0` |
 //! | `GPUMEM_TRIM_INTERVAL` | seconds, or a number with `ms`; 0 for no background trim | `0` |
 //! | `GPUMEM_STREAM_CHECK` | `auto` or `driver` | `auto` |
+//! | `GPUMEM_CAPTURE` | `off` or `auto` | `off` |
 //! | `GPUMEM_LOG` | 0, 1 or 2 | `1` |
 //! | `GPUMEM_POOL` | `on` or `off` | `on` |
 //! | `GPUMEM_HOST_DEVICES` | 1 to 64 | `1` |
@@ -28,14 +29,14 @@
 //!   pages, when it is the largest page size there is, 1 GiB.
 //! - `VPMM_PAGES` times the page size (2 MiB where none is set) as `GPUMEM_PREALLOC`.
 
-use super::config::{Backend, Config, Limit, Prealloc, Reuse, StreamCheck};
+use super::config::{Backend, CaptureDetection, Config, Limit, Prealloc, Reuse, StreamCheck};
 use crate::base::size::{self, GIB, MIB, TIB};
 use crate::base::{Error, Result, Status};
 use std::ffi::OsString;
 use std::time::Duration;
 
 /// Every variable of gpumem's own.
-pub const KNOWN: [&str; 14] = [
+pub const KNOWN: [&str; 15] = [
     "GPUMEM_BACKEND",
     "GPUMEM_VA_SIZE",
     "GPUMEM_PAGE_SIZE",
@@ -45,6 +46,7 @@ pub const KNOWN: [&str; 14] = [
     "GPUMEM_TRIM_THRESHOLD",
     "GPUMEM_TRIM_INTERVAL",
     "GPUMEM_STREAM_CHECK",
+    "GPUMEM_CAPTURE",
     "GPUMEM_LOG",
     "GPUMEM_POOL",
     "GPUMEM_HOST_DEVICES",
@@ -85,6 +87,7 @@ impl Config {
             trim_threshold: env.read("GPUMEM_TRIM_THRESHOLD", SIZE, any_size)?.unwrap_or(default.trim_threshold),
             trim_interval: env.read("GPUMEM_TRIM_INTERVAL", INTERVALS, interval)?.unwrap_or(default.trim_interval),
             stream_check: env.word("GPUMEM_STREAM_CHECK", &CHECKS)?.unwrap_or(default.stream_check),
+            capture: env.word("GPUMEM_CAPTURE", &CAPTURES)?.unwrap_or(default.capture),
             log: env.read("GPUMEM_LOG", "0, 1 or 2", |t| number(t, 0, 2))?.unwrap_or(default.log),
             limit: env.read("GPUMEM_LIMIT", LIMITS, limit)?.unwrap_or(default.limit),
             host_devices: env
@@ -155,6 +158,7 @@ const VPMM_PAGE_SIZES: &str = "a size that is a power of two, or any size from 1
 const BACKENDS: [(&str, Backend); 3] = [("auto", Backend::Auto), ("cuda", Backend::Cuda), ("host", Backend::Host)];
 const REUSES: [(&str, Reuse); 2] = [("settled", Reuse::Settled), ("wait", Reuse::Wait)];
 const CHECKS: [(&str, StreamCheck); 2] = [("auto", StreamCheck::Auto), ("driver", StreamCheck::Driver)];
+const CAPTURES: [(&str, CaptureDetection); 2] = [("off", CaptureDetection::Off), ("auto", CaptureDetection::Auto)];
 const SWITCHES: [(&str, bool); 8] = [
     ("on", true),
     ("off", false),

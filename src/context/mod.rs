@@ -5,6 +5,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 pub mod backend;
+mod capture;
 pub mod config;
 pub mod environment;
 mod global;
@@ -18,8 +19,9 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats};
+pub use capture::TorchPoolId;
 pub use config::Config;
-use config::{Limit, Reuse, StreamCheck};
+use config::{CaptureDetection, Limit, Reuse, StreamCheck};
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -52,6 +54,7 @@ pub struct Context {
     /// Held while a pool is being made, so that none is made twice.
     making: Mutex<()>,
     native: Native,
+    captures: capture::Shared,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
 }
@@ -72,6 +75,7 @@ impl Context {
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
             native: Native::default(),
+            captures: capture::Shared::default(),
             trimmer: OnceLock::new(),
         })
     }
@@ -128,6 +132,9 @@ impl Context {
         let driver: Arc<dyn Driver> = self.driver.clone();
         let pool =
             Pool::new(driver, dev, options).map_err(|e| e.context(format!("starting the pool of device {dev}")))?;
+        if self.config.capture == CaptureDetection::Auto {
+            self.detect_captures(&pool);
+        }
         let pool = cell.get_or_init(|| pool);
         self.start_trimmer();
         Ok(pool)
@@ -254,6 +261,7 @@ impl Context {
         if !self.config.pool {
             return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
         }
+        self.collect_graphs();
         let Request { size, align, flags, tag, .. } = *req;
         self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag })
     }
@@ -352,6 +360,7 @@ impl Context {
     /// Gives free physical memory of every started pool back to the driver until no more than `keep` bytes stay
     /// mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
+        self.collect_graphs();
         self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
     }
 
@@ -360,6 +369,7 @@ impl Context {
         if !self.config.pool {
             return Ok(self.native.stats());
         }
+        self.collect_graphs();
         self.pool(dev).map(Pool::stats)
     }
 

@@ -494,7 +494,8 @@ impl Pool {
     }
 
     /// What was recorded of each stream's large allocations, in the order in which the streams came.
-    pub fn arena_lives(&self, arena: &Arena) -> Vec<Vec<Life>> {
-        lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone().unwrap_or_default()).collect()
+    /// `None` for all when nothing is recorded.
+    pub fn arena_lives(&self, arena: &Arena) -> Vec<Option<Vec<Life>>> {
+        lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone()).collect()
     }
 }

@@ -10,7 +10,7 @@ use super::planned::Span;
 use super::private::Arena;
 use super::streams::capture_key;
 use super::{lock, Pool};
-use crate::base::sync::{AtomicBool, AtomicUsize, Mutex, OnceLock};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub type Unclaimed = Box<dyn Fn(&Pool, StreamHandle) -> Result<()> + Send + Sync
 pub enum WhichStreams {
     /// This one, captured or not. Where it stands for the calling thread's own stream, only that thread's.
     Handle(StreamHandle),
+    /// Those of the capture that this one is part of.
+    CaptureOf(StreamHandle),
     /// Those that the filter accepts.
     Filter(Filter),
 }
@@ -37,6 +39,10 @@ enum Which {
         key: usize,
         id: Option<u64>,
     },
+    /// With what tells the stream that it began with from others.
+    Capture {
+        key: usize,
+    },
     Filter(Filter),
 }
 
@@ -45,8 +51,8 @@ pub struct Route {
     arena: Arc<Arena>,
     which: Which,
     over: AtomicBool,
-    /// Its stream was seen being captured.
-    captured: AtomicBool,
+    /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed, too.
+    capture: AtomicU64,
     /// The arena's heaps when it began, and the ids that they had handed out.
     since: Vec<(u32, u64)>,
 }
@@ -79,8 +85,15 @@ impl Pool {
         span: Option<&Arc<Span>>,
     ) -> Result<Arc<Route>> {
         let since = self.ids_so_far(arena);
+        let mut capture = 0;
         let which = match which {
             WhichStreams::Filter(f) => Which::Filter(f),
+            WhichStreams::CaptureOf(stream) => {
+                let info = self.driver.capture_info(self.dev, stream)?;
+                let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
+                capture = info.id;
+                Which::Capture { key: capture_key(stream) }
+            }
             WhichStreams::Handle(stream) => {
                 let key = capture_key(stream);
                 let id = match self.driver.stream_id(self.dev, stream) {
@@ -107,12 +120,12 @@ impl Pool {
                 Which::Handle { stream, key, id }
             }
         };
-        if let Which::Handle { key, .. } = &which {
+        if let Which::Handle { key, .. } | Which::Capture { key } = &which {
             // It may begin to be captured at any moment now.
             self.order.capture_met(*key);
         }
-        let (over, captured) = (AtomicBool::new(false), AtomicBool::new(false));
-        let route = Arc::new(Route { arena: arena.clone(), which, over, captured, since });
+        let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
+        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, since });
         let routes = &self.privates.routes;
         let mut list = lock(&routes.list);
         list.push(route.clone());
@@ -134,7 +147,7 @@ impl Pool {
         self.order.forget_places();
         match &route.which {
             // No capture was seen, so none is expected to end.
-            Which::Handle { key, .. } if !route.captured.load(Acquire) => self.order.capture_over(|| *key),
+            Which::Handle { key, .. } if route.capture.load(Acquire) == 0 => self.order.capture_over(|| *key),
             _ => {}
         }
     }
@@ -144,7 +157,7 @@ impl Pool {
         self.end_route(route);
         let key = match &route.which {
             Which::Handle { key, .. } => Some(*key),
-            Which::Filter(_) => None,
+            Which::Capture { .. } | Which::Filter(_) => None,
         };
         self.free_since(&route.arena, &route.since, key);
     }
@@ -179,27 +192,52 @@ impl Pool {
                 }
                 Ok(claimed)
             }
-            Which::Handle { stream: mine, key, id } => {
-                if *mine != stream || *key != capture_key(stream) {
+            Which::Handle { key, .. } | Which::Capture { key } => {
+                let first = *key == capture_key(stream)
+                    && match &route.which {
+                        Which::Handle { stream: mine, .. } => *mine == stream,
+                        _ => true,
+                    };
+                let known = route.capture.load(Acquire);
+                if !first && known == 0 {
                     return Ok(false);
                 }
                 match self.driver.stream_id(self.dev, stream) {
-                    Ok(now) if *id == Some(now) => Ok(true),
+                    Ok(_) if !first => Ok(false),
+                    Ok(now) if matches!(&route.which, Which::Handle { id, .. } if *id == Some(now)) => Ok(true),
                     Ok(_) => {
                         // Another stream has the handle by now, or the capture that it began in is over.
                         self.end_route(route);
                         self.order.capture_over(|| *key);
                         Ok(false)
                     }
-                    Err(e) if e.status == Status::Capturing => {
-                        route.captured.store(true, Release);
-                        self.order.capture_met(*key);
-                        Ok(true)
-                    }
+                    Err(e) if e.status == Status::Capturing => self.is_part(route, stream, first, known),
                     Err(e) => Err(e),
                 }
             }
         }
+    }
+
+    /// Whether a stream that is being captured is part of the route's capture, which was `known` by its number if not 0.
+    fn is_part(&self, route: &Route, stream: StreamHandle, first: bool, known: u64) -> Result<bool> {
+        // A capture that was invalidated has no number any more, and goes on until it is ended.
+        let id = match self.driver.capture_info(self.dev, stream) {
+            Ok(info) => info.map_or(0, |i| i.id),
+            Err(e) if e.status == Status::Capturing || e.status == Status::Unsupported => 0,
+            Err(e) => return Err(e),
+        };
+        let part = match &route.which {
+            // Its own stream allocates there, whichever capture that is in.
+            Which::Handle { .. } if first => {
+                route.capture.store(id.max(known).max(1), Release);
+                true
+            }
+            _ => known == id || (first && id == 0),
+        };
+        if part {
+            self.order.capture_met(capture_key(stream));
+        }
+        Ok(part)
     }
 
     /// The heap of a stream that allocates from an arena.

@@ -86,7 +86,45 @@ inline void check(gpumem_status status) {
     }
 }
 
-// ---- streams --------------------------------------------------------------------------------------------------------
+// ---- streams and graphs ---------------------------------------------------------------------------------------------
+
+class stream;
+
+// Owns a graph that stream::end_capture has made. Move-only; one that was moved from owns nothing.
+class graph {
+  public:
+    graph() noexcept = default;
+    graph(graph &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    graph &operator=(graph &&other) noexcept {
+        graph(std::move(other)).swap(*this);
+        return *this;
+    }
+    graph(const graph &) = delete;
+    graph &operator=(const graph &) = delete;
+    // Launches in flight still run.
+    ~graph() {
+        if (handle_ != nullptr) {
+            gpumem_graph_destroy(handle_);
+        }
+    }
+
+    gpumem_graph get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    // Runs its work in the order of a stream, after its earlier launches.
+    inline void launch(const stream &s) const;
+    gpumem_graph_info info() const {
+        gpumem_graph_info out;
+        GPUMEM_INIT(&out);
+        check(gpumem_graph_info_get(handle_, &out));
+        return out;
+    }
+    void swap(graph &other) noexcept { std::swap(handle_, other.handle_); }
+
+  private:
+    friend class stream;
+    explicit graph(gpumem_graph handle) noexcept : handle_(handle) {}
+    gpumem_graph handle_ = nullptr;
+};
 
 // Owns a stream of the current device. A gpumem_stream is a cudaStream_t, so get() can be given to CUDA.
 class stream {
@@ -110,11 +148,22 @@ class stream {
     void sync() const { check(gpumem_stream_sync(handle_)); }
     // Later work here waits, on the device, for what has been submitted to another stream.
     void wait(const stream &on) const { check(gpumem_stream_wait(handle_, on.handle_)); }
+    // What is submitted from now on becomes a graph, which end_capture gives, and does not run.
+    void begin_capture(int mode = GPUMEM_CAPTURE_MODE_THREAD_LOCAL) const {
+        check(gpumem_stream_begin_capture(handle_, mode));
+    }
+    graph end_capture() const {
+        gpumem_graph out = nullptr;
+        check(gpumem_stream_end_capture(handle_, &out));
+        return graph(out);
+    }
     void swap(stream &other) noexcept { std::swap(handle_, other.handle_); }
 
   private:
     gpumem_stream handle_ = nullptr;
 };
+
+inline void graph::launch(const stream &s) const { check(gpumem_graph_launch(handle_, s.get())); }
 
 // ---- buffers --------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ mod cc;
 use gpumem::capi::alloc::{gpumem_malloc_options, gpumem_pointer_info};
 use gpumem::capi::context::gpumem_context_options;
 use gpumem::capi::device::gpumem_device_props;
+use gpumem::capi::graph::gpumem_graph_info;
 use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
 use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_summary};
 use gpumem::capi::stats::{gpumem_driver_call, gpumem_stats};
@@ -120,6 +121,7 @@ fn structures_have_their_golden_layout() {
             double_frees unknown_pointers out_of_memory
         }
         gpumem_driver_call { name calls }
+        gpumem_graph_info { size reserved nodes memory_nodes }
         gpumem_plan_options { size flags capacity unit alignment }
         gpumem_plan_interval { lower upper }
         gpumem_plan_buffer_options {

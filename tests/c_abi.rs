@@ -47,6 +47,8 @@ programs! {
     init: C99 Cxx17;
     devices: C99 Cxx17;
     threads: C99 Cxx17;
+    graph: C99 Cxx17;
+    graph_raii: Cxx17;
     torch: C99 Cxx17;
     torch_throw: Cxx17;
     raii: Cxx17;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 14] = [
+const SECTIONS: [&str; 15] = [
     "error",
     "version",
     "context",
@@ -17,6 +17,7 @@ const SECTIONS: [&str; 14] = [
     "stream",
     "alloc",
     "memory",
+    "graph",
     "ipc",
     "stats",
     "capture",

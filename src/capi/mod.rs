@@ -12,6 +12,7 @@ pub mod capture;
 pub mod context;
 pub mod device;
 pub mod error;
+pub mod graph;
 mod guard;
 mod handles;
 pub mod ipc;

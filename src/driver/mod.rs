@@ -183,7 +183,8 @@ pub trait Driver: Send + Sync {
     fn capture_info(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<CaptureInfo>>;
     /// Ties `token` to a graph that is being captured (as `capture_info` just gave it): [`Driver::graphs_gone`] gives it
     /// back when the graph and all that was made of it are gone, also when the capture comes to nothing. A graph can have
-    /// several tokens. Legal during capture. `Unsupported` where the driver lacks it.
+    /// several tokens. Legal during capture, on a thread that orders this with the captured work. `Unsupported` where the
+    /// driver lacks it.
     fn graph_retain(&self, dev: DeviceId, graph: u64, token: u64) -> Result<()>;
     /// The tokens whose graphs are gone since the last call, each once: the graph, its executable copies, and the launches
     /// of them. The driver may take its time. Reaches no device; costs one load when there are none.

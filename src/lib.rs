@@ -14,7 +14,7 @@
 //! | 4 | [`context`] | configuration, and one of everything per device |
 //! | 5 | [`capi`] | the C ABI: check, convert, one core call |
 //!
-//! How the pool works is in `docs/spec/pool.md`, why it works that way in `docs/adr/`.
+//! How the pool works is in `docs/spec/pool.md`, how graphs get memory in `docs/spec/capture.md`, why it works that way in `docs/adr/`.
 //!
 //! # Threads
 //!

@@ -274,9 +274,9 @@ fn a_planned_capture_needs_little_more_than_the_peak() {
         let run = |options: CaptureOptions<'_>, eager: bool| {
             let c = r.ctx.capture_begin(s, options).unwrap();
             if eager {
-                training(&r, s, 8 * MIB).into_iter().for_each(|p| r.free(p, s));
+                training(&r, s, 4 * MIB).into_iter().for_each(|p| r.free(p, s));
             } else {
-                let g = r.capture(s, || training(&r, s, 8 * MIB).into_iter().for_each(|p| r.free(p, s)));
+                let g = r.capture(s, || training(&r, s, 4 * MIB).into_iter().for_each(|p| r.free(p, s)));
                 r.host.graph_destroy(D, g).unwrap();
             }
             r.ctx.capture_end(&c).unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 15] = [
+const SECTIONS: [&str; 16] = [
     "error",
     "version",
     "context",

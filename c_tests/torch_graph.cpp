@@ -11,12 +11,14 @@ using pool_id = std::pair<unsigned long long, unsigned long long>;
 using filter = std::function<bool(gpumem_stream)>;
 
 // As torch keeps them, made from addresses.
+template <class F> static F *at(void *address) { return reinterpret_cast<F *>(address); }
+template <class F> static void *address_of(F *f) { return reinterpret_cast<void *>(f); }
 static const std::function<void(int, pool_id, filter)> begin =
-    reinterpret_cast<void (*)(int, pool_id, filter)>(gpumem_torch_begin_allocate_to_pool);
+    at<void(int, pool_id, filter)>(address_of(gpumem_torch_begin_allocate_to_pool));
 static const std::function<void(int, pool_id)> end =
-    reinterpret_cast<void (*)(int, pool_id)>(gpumem_torch_end_allocate_to_pool);
+    at<void(int, pool_id)>(address_of(gpumem_torch_end_allocate_to_pool));
 static const std::function<void(int, pool_id)> release_pool =
-    reinterpret_cast<void (*)(int, pool_id)>(gpumem_torch_release_pool);
+    at<void(int, pool_id)>(address_of(gpumem_torch_release_pool));
 
 static void *torch_malloc(std::size_t bytes, gpumem_stream s) {
     void *p = gpumem_torch_malloc(static_cast<ssize_t>(bytes), 0, s);

@@ -285,6 +285,7 @@ mod tests {
             trim_threshold: 4,
             trim_interval: Duration::from_millis(8),
             stream_check: StreamCheck::Driver,
+            capture: crate::context::config::CaptureDetection::Off,
             log: 0,
             pool: false,
             host_devices: 6,

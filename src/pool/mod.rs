@@ -59,6 +59,7 @@ mod region;
 mod reserve;
 mod retire;
 mod routes;
+mod shells;
 mod slab;
 mod spans;
 mod stats;

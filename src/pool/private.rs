@@ -15,7 +15,6 @@
 use super::alloc::{Found, Want};
 use super::bins::NONE;
 use super::extend::Anchor;
-use super::extent::Mapped;
 use super::heap::{Heap, HeapState};
 use super::index::SLOT;
 use super::order::{Tag, CONTEXT};
@@ -109,8 +108,8 @@ pub(super) struct Member {
 pub(super) struct Privates {
     pub(super) routes: Routes,
     /// Heaps of arenas that were released.
-    shells: Mutex<Vec<u32>>,
-    identities: AtomicU64,
+    pub(super) shells: Mutex<Vec<u32>>,
+    pub(super) identities: AtomicU64,
 }
 
 impl Default for Privates {
@@ -180,18 +179,6 @@ impl Pool {
         for number in members.iter().flat_map(|m| lock(&m.heaps).clone()) {
             self.make_public(number);
         }
-    }
-
-    fn make_public(&self, number: u32) {
-        let Some(heap) = self.heap(number) else { return };
-        let mut st = heap.lock();
-        lock(&*self.core).holes.unkeep(std::mem::take(&mut st.room).1);
-        st.private = None;
-        self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
-        st.retire_all(&self.order, &self.index);
-        heap.publish(&st);
-        drop(st);
-        lock(&self.privates.shells).push(number);
     }
 
     /// Frees every block of the arena that was made since the heaps had handed out the ids in `since`; of one stream only
@@ -290,112 +277,18 @@ impl Pool {
         }
     }
 
-    /// A heap without memory, in the order of nobody but `stream`: one that an earlier arena left, or a new one.
-    fn empty_heap(&self, stream: StreamHandle) -> Result<&Heap> {
-        let heap = match self.take_shell() {
-            Some(heap) => heap,
-            None => self.add_private_heap()?,
-        };
-        let mut st = heap.lock();
-        self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
-        self.order.rename(heap.lane, stream);
-        st.retire(&self.order, &self.index);
-        st.forget();
-        drop(st);
-        Ok(heap)
-    }
-
-    /// A heap that an arena left, empty, or emptied into another.
-    fn take_shell(&self) -> Option<&Heap> {
-        let mut shells = lock(&self.privates.shells);
-        let unused = |&n: &u32| self.heap(n).is_some_and(|h| h.live.load(Relaxed) == 0);
-        let idle: Vec<u32> = shells.iter().copied().filter(unused).collect();
-        let free = |n: u32| self.heap(n).map_or(0, |h| h.free.load(Relaxed));
-        let empty = idle.iter().copied().find(|&n| free(n) == 0 && self.is_empty(n));
-        let found = empty.or_else(|| {
-            // The largest takes in what the smallest has.
-            let &most = idle.iter().max_by_key(|&&n| free(n))?;
-            let mut others: Vec<u32> = idle.iter().copied().filter(|&n| n != most).collect();
-            others.sort_unstable_by_key(|&n| free(n));
-            others.into_iter().find(|&n| self.empty_into(n, most))
-        })?;
-        shells.retain(|&n| n != found);
-        self.heap(found)
-    }
-
-    fn is_empty(&self, number: u32) -> bool {
-        self.heap(number).is_some_and(|h| {
-            let st = h.lock();
-            st.extents.len() == 0 && st.live_bytes == 0
-        })
-    }
-
-    /// Moves all memory of a heap in which nothing is live or waits into another one, where it is. Says whether it did.
-    fn empty_into(&self, from: u32, to: u32) -> bool {
-        let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
-        let mut st = source.lock();
-        st.settle(&self.order, &self.index);
-        while let Some(slab) = st.slabs.find_empty() {
-            st.drop_slab(slab, &self.order, &self.index);
-        }
-        let spans: Vec<u32> = st.regions.spans().collect();
-        let whole = |&r: &u32| {
-            let g = st.regions.get(r);
-            g.state == State::Ready && st.regions.is_edge(g.next) && self.order.settled(g.order)
-        };
-        if !spans.iter().all(whole) {
-            return false;
-        }
-        let Some(mut other) = target.try_lock() else { return false };
-        for r in spans {
-            let (addr, end) = (st.regions.get(r).addr, st.regions.get(r).end());
-            let all: Vec<(u64, Mapped)> = st.extents.mapped_within(addr, end).collect();
-            st.extents.remove_all(addr, end);
-            st.regions.take_ready(r);
-            st.regions.remove(r);
-            let moved = other.regions.add(addr, end - addr);
-            other.extents.insert_all(addr, end, all);
-            other.regions.make_ready(moved, Tag::SETTLED);
-        }
-        source.publish(&st);
-        target.publish(&other);
-        true
-    }
-
-    /// Brings what released arenas left up to date, before the next one begins: a context marker is recorded if something
-    /// waits that has none. `stream` is not being captured.
-    pub(super) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
-        let shells = lock(&self.privates.shells).clone();
-        let waiting: Vec<&Heap> =
-            shells.into_iter().filter_map(|n| self.heap(n)).filter(|h| h.free.load(Relaxed) > 0).collect();
-        let unmarked = |h: &&Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
-        if waiting.iter().any(unmarked) {
-            self.order.mark_context(&*self.driver, Some(stream))?;
-        }
-        for _ in 0..self.options.patience.max(1) {
-            self.order.poll(&*self.driver, [])?;
-            let pending = waiting.iter().filter(|h| {
-                let mut st = h.lock();
-                st.settle(&self.order, &self.index);
-                h.publish(&st);
-                st.about_to_settle(&self.order)
-            });
-            if pending.count() == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Maps `bytes` for a stream of the arena ahead.
     pub(super) fn map_ahead(&self, member: &Member, stream: StreamHandle, bytes: u64) -> Result<()> {
-        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         let heap = self.member_heap(member)?;
+        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         self.find_span(heap, Want { size, align: GRANULE, stream }).map(|_| ())
     }
 
     /// A ready region of the heap for the request, whole; its address.
     fn find_span(&self, heap: &Heap, want: Want) -> Result<u64> {
+        if want.size > self.props.total_bytes {
+            return Err(self.out_of_memory(want.size));
+        }
         match self.find_region(heap, heap.lock(), want, want.size, None)? {
             Found::Here(mut st, r) => {
                 let addr = st.regions.get(r).addr;

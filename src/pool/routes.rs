@@ -10,10 +10,10 @@ use super::planned::Span;
 use super::private::Arena;
 use super::streams::capture_key;
 use super::{lock, Pool};
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::*;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Says of a stream whether it is meant. Called with no lock held, on the thread that allocates.
 pub type Filter = Box<dyn Fn(StreamHandle) -> bool + Send + Sync>;
@@ -114,8 +114,9 @@ impl Pool {
                 if bytes > 0 {
                     self.map_ahead(&member, stream, bytes)?;
                 }
-                if let Some(span) = span {
-                    self.lay_out(&member, stream, span)?;
+                match span {
+                    Some(span) => self.lay_out(&member, stream, span)?,
+                    None => lock(&member.notes).plan = None,
                 }
                 Which::Handle { stream, key, id }
             }

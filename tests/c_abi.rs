@@ -53,6 +53,7 @@ programs! {
     torch_throw: Cxx17;
     raii: Cxx17;
     capture: C99 Cxx17;
+    capture_auto: C99 Cxx17;
     capture_raii: Cxx17;
     torch_graph: Cxx17;
     plan: C99 Cxx17;

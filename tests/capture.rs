@@ -8,7 +8,7 @@ use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::context::config::CaptureDetection;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
-use gpumem::driver::{CaptureMode, Driver, Fault, FaultRule, GraphHandle};
+use gpumem::driver::{Call, CaptureMode, Driver, Fault, FaultRule, GraphHandle};
 use gpumem::pool::ArenaOptions;
 use std::sync::Arc;
 
@@ -440,4 +440,54 @@ fn every_call_fails_once() {
     }
     assert!(positions > 40, "{positions} positions");
     println!("{positions} positions");
+}
+
+/// Where the graph cannot tell of its end, nothing is kept for it; where the driver fails, the allocation does, once.
+#[test]
+fn a_capture_that_no_graph_holds_does_not_begin_by_itself() {
+    for status in [Status::Unsupported, Status::Driver] {
+        for call in [Call::GraphRetain, Call::CaptureInfo] {
+            let r = rig(checked(), CaptureDetection::Auto);
+            let s = r.stream();
+            r.host.capture_begin(D, s, CaptureMode::Relaxed).unwrap();
+            r.fault.set_rule(Some(FaultRule::nth_of(call, 0).with_status(status)));
+            let request = Request { size: 3 * MIB, stream: s, ..Request::default() };
+            let first = r.ctx.malloc(&request);
+            assert_eq!(r.fault.fired(), 1);
+            assert_eq!(first.is_ok(), status == Status::Unsupported, "{first:?}");
+            r.ctx.validate().unwrap();
+            r.fault.set_rule(None);
+            let p = r.malloc(3 * MIB, s);
+            let graph = r.host.capture_end(D, s).unwrap();
+            first.iter().chain([&p]).for_each(|&p| r.free(p, s));
+            r.host.graph_destroy(D, graph).unwrap();
+            r.nothing_left();
+        }
+    }
+}
+
+/// Two devices: each has captures of its own.
+#[test]
+fn captures_belong_to_the_device_of_their_stream() {
+    let r = rig(HostOptions { devices: 2, ..checked() }, CaptureDetection::Off);
+    let other = DeviceId(1);
+    let (s, t) = (r.stream(), r.host.stream_create(other).unwrap());
+    let (c, d) = (r.begin(s), r.begin(t));
+    assert_eq!((c.device(), d.device()), (D, other));
+    let (p, q) = (r.malloc(3 * MIB, s), r.malloc(3 * MIB, t));
+    r.ctx.capture_end(&c).unwrap();
+    r.ctx.capture_end(&d).unwrap();
+    assert_eq!(r.ctx.capture_stats(&d).unwrap().arena.allocations, 1);
+    for options in [
+        CaptureOptions { share: Some(&c), ..CaptureOptions::default() },
+        CaptureOptions { layout: Some(&c), ..CaptureOptions::default() },
+    ] {
+        let e = r.ctx.capture_begin(t, options).err().unwrap();
+        assert!(e.status == Status::Invalid && e.message.contains("device 0"), "{e}");
+    }
+    r.free(p, s);
+    r.free(q, t);
+    r.ctx.capture_release(&c).unwrap();
+    r.ctx.capture_release(&d).unwrap();
+    r.nothing_left();
 }

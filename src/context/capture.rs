@@ -39,11 +39,7 @@ impl Captures {
             let capture = lock(&self.by_graph).remove(&token);
             capture.iter().for_each(|c| c.abort(pool));
         }
-        match held {
-            // Without graphs that tell of their end nothing can be kept for them.
-            Err(e) if e.status == Status::Unsupported => Ok(()),
-            other => other,
-        }
+        held
     }
 }
 
@@ -52,8 +48,9 @@ impl Context {
     pub(super) fn detect_captures(&self, pool: &Pool) {
         let (captures, driver) = (self.captures.clone(), self.driver.clone());
         pool.on_unclaimed(Box::new(move |pool, stream| match captures.detect(&driver, pool, stream) {
-            // The capture has been invalidated already: nothing of it will run.
-            Err(e) if e.status == Status::Capturing => Ok(()),
+            // The capture has been invalidated already: nothing of it will run. Or graphs cannot tell of their end here: then
+            // nothing can be kept for them.
+            Err(e) if matches!(e.status, Status::Capturing | Status::Unsupported) => Ok(()),
             done => done,
         }));
     }

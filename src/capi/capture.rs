@@ -148,11 +148,7 @@ pub unsafe extern "C" fn gpumem_capture_begin(
             Some(o) => (named(o.share)?, named(o.layout)?),
             None => (None, None),
         };
-        let mut wanted = CaptureOptions {
-            share: share.as_deref().map(|c| &**c),
-            layout: layout.as_deref().map(|c| &**c),
-            ..Default::default()
-        };
+        let mut wanted = CaptureOptions { share: share.as_deref(), layout: layout.as_deref(), ..Default::default() };
         if let Some(o) = &opts {
             if o.flags & !(GPUMEM_CAPTURE_MONOTONE | GPUMEM_CAPTURE_RECORD) != 0 {
                 return Err(Error::invalid(format!("gpumem_capture_options.flags has unknown bits: {:#x}", o.flags)));
@@ -281,9 +277,9 @@ fn filled(capture: &Capture, s: &CaptureStats) -> gpumem_capture_stats {
 }
 
 /// The capture that an option names, if it names one.
-fn named(capture: gpumem_capture) -> Result<Option<Arc<Arc<Capture>>>> {
+fn named(capture: gpumem_capture) -> Result<Option<Arc<Capture>>> {
     match capture.is_null() {
         true => Ok(None),
-        false => CAPTURES.get(capture as usize).map(Some),
+        false => CAPTURES.get(capture as usize).map(|held| Some(Arc::clone(&*held))),
     }
 }

@@ -104,6 +104,12 @@ pub(super) struct Member {
     pub(super) counts: Arc<Counts>,
 }
 
+/// Something that was handed out.
+enum Live {
+    Block { addr: u64, region: u32 },
+    Object { addr: u64, slab: u32, number: u32 },
+}
+
 /// What a pool knows of its arenas.
 pub(super) struct Privates {
     pub(super) routes: Routes,
@@ -138,18 +144,18 @@ impl HeapState {
         !member.monotone
     }
 
-    /// Live blocks, by region, and objects, by slab and number, with their addresses: those whose ids come after `first`.
-    fn live_since(&self, first: u64) -> (Vec<(u32, u64)>, Vec<(u32, u32, u64)>) {
+    /// What is live here and whose id comes after `first`.
+    fn live_since(&self, first: u64) -> Vec<Live> {
         let later = |id: u64| id & ID_MASK > first;
         let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
         let live = |&r: &u32| self.regions.get(r).state == State::Live && later(self.regions.block(r).id);
-        let blocks = regions.filter(live).map(|r| (r, self.regions.get(r).addr)).collect();
-        let of = |(i, s)| {
-            let s: &slab::Slab = s;
-            let live = move |&n: &u32| s.is_live(n) && later(s.object(n).id);
-            (0..s.capacity).filter(live).map(move |n| (i, n, s.addr_of(n)))
-        };
-        (blocks, self.slabs.iter().flat_map(of).collect())
+        let mut found: Vec<Live> =
+            regions.filter(live).map(|region| Live::Block { addr: self.regions.get(region).addr, region }).collect();
+        for (slab, s) in self.slabs.iter() {
+            let live = (0..s.capacity).filter(|&n| s.is_live(n) && later(s.object(n).id));
+            found.extend(live.map(|number| Live::Object { addr: s.addr_of(number), slab, number }));
+        }
+        found
     }
 
     /// The lane of this heap if `lane` is that of another heap of the same stream in the same arena.
@@ -190,14 +196,17 @@ impl Pool {
             let first = since.iter().find(|s| s.0 == number).map_or(0, |s| s.1);
             let mut st = heap.lock();
             let tag = [self.order.tag(CONTEXT)];
-            let (blocks, objects) = st.live_since(first);
-            for (region, addr) in blocks {
-                st.take_users(addr);
-                st.take_back(region, &tag, false, &self.index);
-            }
-            for (slab, n, addr) in objects {
-                st.take_users(addr);
-                st.take_back_object(slab, n, &tag, false, &self.order, &self.index);
+            for live in st.live_since(first) {
+                match live {
+                    Live::Block { addr, region } => {
+                        st.take_users(addr);
+                        st.take_back(region, &tag, false, &self.index);
+                    }
+                    Live::Object { addr, slab, number } => {
+                        st.take_users(addr);
+                        st.take_back_object(slab, number, &tag, false, &self.order, &self.index);
+                    }
+                }
             }
             heap.publish(&st);
         }

@@ -192,7 +192,8 @@ const char *gpumem_version_string(void);
  * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
  * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
  * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
- * GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+ * GPUMEM_CAPTURE, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+ * GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
  * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
  */
@@ -1063,6 +1064,152 @@ gpumem_status gpumem_dump(int device, char *buf, size_t cap, size_t *needed);
 // Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0, and what starting can give.
 gpumem_status gpumem_driver_calls(struct gpumem_driver_call *out, size_t cap, size_t *count);
 
+/* ---- Memory for CUDA graphs ----------------------------------------------------------------------------------------
+ *
+ * A graph uses the addresses that it was captured with every time it is launched. Between gpumem_capture_begin and
+ * gpumem_capture_end everything that is allocated on a stream comes from a range of its own that grows in place; until
+ * the last reference to it is released nobody else gets an address of it, and nothing in it is moved or unmapped.
+ * Afterwards it is ordinary memory again.
+ *
+ *   gpumem_capture c;
+ *   gpumem_capture_begin(s, NULL, &c);
+ *   cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal);
+ *   ... allocate, launch, free ...
+ *   cudaStreamEndCapture(s, &graph);
+ *   gpumem_capture_end(c);
+ *   ... launch the graph, any number of times, on any stream ...
+ *   gpumem_capture_release(c);      when no launch will follow; those in flight are waited for
+ *
+ * Begin may come before or after the stream's own begin of capture; it works on a stream that is not captured, too.
+ * Other streams forked into the same capture take part once the stream has allocated during it. Memory that is freed
+ * during the capture may be handed out again in it, in stream order. Memory that is live at the release stays
+ * allocated, as ordinary memory; memory allocated before the capture and used by the graph is the caller's to keep.
+ * Allocations with flags (GPUMEM_ALLOC_*) are never part of a capture.
+ *
+ * With GPUMEM_CAPTURE=auto gpumem begins a capture by itself for every stream that is being captured and has none, and
+ * releases it when the graph and all that was made of it are gone (CUDA 11.3 and newer).
+ */
+
+// Hand nothing out twice during the capture: every allocation has addresses of its own.
+#define GPUMEM_CAPTURE_MONOTONE 1
+
+// Note how long each allocation above 64 KiB lives, for gpumem_capture_plan. It need not be a capture: a run of the
+// same work that is not captured will do.
+#define GPUMEM_CAPTURE_RECORD 2
+
+// What a gpumem_capture seems to point to. There is nothing there.
+typedef struct gpumem_capture_st gpumem_capture_st;
+
+// A handle to a capture. Compare it with NULL and with others; do not look into it.
+typedef struct gpumem_capture_st *gpumem_capture;
+
+// Settings of a capture, for gpumem_capture_begin. A field that is 0 means its default.
+typedef struct gpumem_capture_options {
+    // sizeof(gpumem_capture_options).
+    uint32_t size;
+    // GPUMEM_CAPTURE_*, or-ed together.
+    uint32_t flags;
+    // Bytes of memory to map ahead.
+    uint64_t bytes;
+    // Bytes of addresses to keep for the range to grow in; the default is 16 GiB, less where that is short. Beyond
+    // them it goes on elsewhere.
+    uint64_t reserve;
+    // Allocate from this capture's memory; flags and reserve must be 0, they are that one's. For graphs that never run at
+    // the same time: what one has freed the other uses. NULL: memory of its own.
+    gpumem_capture share;
+    // Lay allocations above 64 KiB out as gpumem_capture_plan has planned for this capture, which was recorded: the
+    // i-th gets the place of the i-th. One of another size, or whose place is taken, is served as usual and
+    // counted. Not with GPUMEM_CAPTURE_MONOTONE. NULL: no layout.
+    gpumem_capture layout;
+} gpumem_capture_options;
+
+// The counters of a capture's memory, of all captures together where several share it. Bytes unless a field says that
+// it counts.
+typedef struct gpumem_capture_stats {
+    // sizeof(gpumem_capture_stats), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // The device.
+    int32_t device;
+    // Addresses: mapped, or kept to grow into.
+    uint64_t reserved;
+    // Physical memory.
+    uint64_t mapped;
+    // Handed out and not freed, rounding included.
+    uint64_t live;
+    // The most that live was.
+    uint64_t peak_live;
+    // Handed out so far.
+    uint64_t total;
+    // How often, a count.
+    uint64_t allocations;
+    // References not yet released, a count.
+    uint64_t references;
+    // Length of the layouts in use.
+    uint64_t planned;
+    // Allocations above 64 KiB that were not where a layout had them, a count.
+    uint64_t deviations;
+    // Streams that allocated, a count.
+    uint64_t streams;
+} gpumem_capture_stats;
+
+// Lets a stream allocate from a capture's memory from now on.
+//
+// s is a live stream, or NULL, which stands for the default stream of the current device; a stream can be in one capture at
+// a time. opts may be NULL for the defaults; it is read and not kept. out receives the capture, with one reference that
+// the caller owns until gpumem_capture_release or gpumem_capture_abort. If the stream is destroyed before
+// gpumem_capture_end, the capture ends when its handle is used for another one. Does not wait for the device.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, an option is not allowed, share or layout are no captures of the stream's
+// device, layout has recorded nothing or the stream is in a capture already; GPUMEM_ERROR_OUT_OF_MEMORY;
+// GPUMEM_ERROR_UNSUPPORTED where GPUMEM_POOL is off; GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting
+// can give. Nothing has begun then.
+gpumem_status gpumem_capture_begin(gpumem_stream s,
+                                   const struct gpumem_capture_options *opts,
+                                   gpumem_capture *out);
+
+// Ends a capture: allocations on its stream are ordinary again.
+//
+// What was allocated stays as it is, and the caller still owns its reference. Once ended, ending again does nothing. May
+// come before or after the end of the stream's own capture. Makes no driver call.
+// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
+gpumem_status gpumem_capture_end(gpumem_capture capture);
+
+// Ends a capture that came to nothing: frees all that it allocated and that is live, and drops all its references.
+//
+// The handle is stale afterwards. Pointers from the capture are freed ones then, as after gpumem_free. Captures that share
+// the memory keep theirs. Work on the memory that has been submitted is waited for before the memory is reused, not here.
+// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
+gpumem_status gpumem_capture_abort(gpumem_capture capture);
+
+// One more reference to a capture's memory, for one more graph: each needs a gpumem_capture_release.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
+gpumem_status gpumem_capture_retain(gpumem_capture capture);
+
+// Gives a reference up: no graph that it stood for is launched from now on. Launches in flight may go on.
+//
+// With the last one the handle is stale, and the capture ends if it has not; with the last of all captures that share the
+// memory it is ordinary memory: what is free in it is reused once everything submitted to the device so far is done, and
+// what is live is freed by gpumem_free like any other. Does not wait for the device and makes no driver call.
+// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
+gpumem_status gpumem_capture_release(gpumem_capture capture);
+
+// Lays out what a capture with GPUMEM_CAPTURE_RECORD has recorded so far, for captures that name it as their layout.
+//
+// Allocations that were not freed count as live to the end. bytes, unless NULL, receives the length of the layout; peak,
+// unless NULL, the most that was live at a time: no layout is shorter. Takes up to a second for thousands of
+// allocations. gpumem_capture_begin does it by itself where it was not done; the capture must not be released before.
+// Errors: GPUMEM_ERROR_INVALID when there is no such capture or nothing was recorded.
+gpumem_status gpumem_capture_plan(gpumem_capture capture,
+                                  uint64_t *bytes,
+                                  uint64_t *peak);
+
+// The counters of a capture's memory.
+//
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such capture, out is NULL or its size
+// impossible.
+gpumem_status gpumem_capture_stats_get(gpumem_capture capture,
+                                       struct gpumem_capture_stats *out);
+
 /* ---- Planning ------------------------------------------------------------------------------------------------------
  *
  * A plan lays buffers out in an arena before anything runs: given how large each is and during which steps it is live,
@@ -1640,13 +1787,22 @@ gpumem_status gpumem_plan_pointer(gpumem_plan plan, uint32_t id, void *const *ba
  *
  * The two functions for torch.cuda.memory.CUDAPluggableAllocator(path, alloc, free), and the hooks that its
  * _allocator takes by address: set_init_fn, set_reset_fn, set_memory_fraction_fn, set_base_alloc_fn,
- * set_record_stream_fn. The signatures are torch's.
+ * set_record_stream_fn, and for torch.cuda.graph set_begin_allocate_to_pool, set_end_allocate_to_pool_fn,
+ * set_release_pool. The signatures are torch's.
  *
  * Torch takes whatever its allocator returns for memory, NULL included, and only an exception stops it. So in a
  * process that has loaded torch's libc10_cuda.so a failure here throws std::runtime_error with the text of
  * gpumem_last_error, which Python sees as RuntimeError; gpumem_torch_free and gpumem_torch_record_stream, which
  * torch calls where it cannot take an exception, only keep the error. Elsewhere no function of this header throws.
  */
+
+// How torch names a memory pool: its c10::cuda::MempoolId_t, a std::pair of two unsigned long long.
+typedef struct gpumem_torch_pool_id {
+    // The pair's first.
+    uint64_t first;
+    // The pair's second.
+    uint64_t second;
+} gpumem_torch_pool_id;
 
 // Allocates for torch: size bytes on a device, in the order of torch's current stream.
 //
@@ -1678,6 +1834,22 @@ void *gpumem_torch_base_alloc(void *ptr, size_t *size);
 //
 // NULL does nothing. Never throws: memory that is not gpumem's is left alone, as torch's own allocator does.
 void gpumem_torch_record_stream(void *ptr, gpumem_stream s);
+
+// For set_begin_allocate_to_pool, which torch.cuda.graph and torch.cuda.use_mem_pool call: from now on the streams that
+// the filter accepts allocate from memory of torch's pool id, as between gpumem_capture_begin and gpumem_capture_end.
+//
+// filter is torch's std::function<bool(cudaStream_t)>, passed as C++ passes it by value, of libstdc++; it is copied. Graphs
+// that are captured with one pool share its memory. Each call is a reference to it.
+void gpumem_torch_begin_allocate_to_pool(int device,
+                                         struct gpumem_torch_pool_id id,
+                                         void *filter);
+
+// For set_end_allocate_to_pool_fn: allocations are ordinary again; torch's pool stays as it is.
+void gpumem_torch_end_allocate_to_pool(int device, struct gpumem_torch_pool_id id);
+
+// For set_release_pool: gives one reference to torch's pool up, as gpumem_capture_release. A pool that nothing was
+// allocated to is left alone. Never throws, as torch calls it from destructors.
+void gpumem_torch_release_pool(int device, struct gpumem_torch_pool_id id);
 
 #ifdef __cplusplus
 }

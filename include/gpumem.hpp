@@ -166,6 +166,63 @@ class stream {
 
 inline void graph::launch(const stream &s) const { check(gpumem_graph_launch(handle_, s.get())); }
 
+// ---- captures -------------------------------------------------------------------------------------------------------
+
+// Memory for CUDA graphs: a stream allocates from it from the construction to end(). The destructor releases the one
+// reference of this object, when no graph that used the memory is launched any more; before end() it aborts the capture,
+// so an exception on the way leaves nothing behind.
+class capture {
+  public:
+    explicit capture(const stream &s) { check(gpumem_capture_begin(s.get(), nullptr, &handle_)); }
+    capture(const stream &s, const gpumem_capture_options &options) {
+        check(gpumem_capture_begin(s.get(), &options, &handle_));
+    }
+    capture(capture &&other) noexcept
+        : handle_(std::exchange(other.handle_, nullptr)), ended_(std::exchange(other.ended_, true)) {}
+    capture &operator=(capture &&other) noexcept {
+        capture(std::move(other)).swap(*this);
+        return *this;
+    }
+    capture(const capture &) = delete;
+    capture &operator=(const capture &) = delete;
+    ~capture() {
+        if (handle_ != nullptr && ended_) {
+            gpumem_capture_release(handle_);
+        } else if (handle_ != nullptr) {
+            gpumem_capture_abort(handle_);
+        }
+    }
+
+    gpumem_capture get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    // The stream's allocations are ordinary again.
+    void end() {
+        check(gpumem_capture_end(handle_));
+        ended_ = true;
+    }
+    // Another capture in the same memory, for a graph that never runs at the same time as this one's.
+    capture share(const stream &s) const {
+        gpumem_capture_options options;
+        GPUMEM_INIT(&options);
+        options.share = handle_;
+        return capture(s, options);
+    }
+    gpumem_capture_stats stats() const {
+        gpumem_capture_stats out;
+        GPUMEM_INIT(&out);
+        check(gpumem_capture_stats_get(handle_, &out));
+        return out;
+    }
+    void swap(capture &other) noexcept {
+        std::swap(handle_, other.handle_);
+        std::swap(ended_, other.ended_);
+    }
+
+  private:
+    gpumem_capture handle_ = nullptr;
+    bool ended_ = false;
+};
+
 // ---- buffers --------------------------------------------------------------------------------------------------------
 
 namespace detail {

@@ -10,11 +10,11 @@
 //! | 1 | [`driver`] | the boundary to CUDA and the operating system: real, host-made and failing devices |
 //! | 1 | [`plan`] | the static planner: sizes and live ranges in, offsets out |
 //! | 2 | [`pool`] | one device's memory: regions, extents, stream order, stitching |
-//! | 3 | [`arena`] | scopes of allocations that end together |
+//! | 3 | [`arena`] | scopes of allocations that end together; memory for CUDA graphs |
 //! | 4 | [`context`] | configuration, and one of everything per device |
 //! | 5 | [`capi`] | the C ABI: check, convert, one core call |
 //!
-//! How the pool works is in `docs/spec/pool.md`, why it works that way in `docs/adr/`.
+//! How the pool works is in `docs/spec/pool.md`, how graphs get memory in `docs/spec/capture.md`, why it works that way in `docs/adr/`.
 //!
 //! # Threads
 //!

@@ -56,6 +56,10 @@ programs! {
     torch: C99 Cxx17;
     torch_throw: Cxx17;
     raii: Cxx17;
+    capture: C99 Cxx17;
+    capture_auto: C99 Cxx17;
+    capture_raii: Cxx17;
+    torch_graph: Cxx17;
     plan: C99 Cxx17;
     plan_graph: C99 Cxx17;
     plan_misuse: C99 Cxx17;

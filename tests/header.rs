@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 17] = [
+const SECTIONS: [&str; 18] = [
     "error",
     "version",
     "context",
@@ -22,6 +22,7 @@ const SECTIONS: [&str; 17] = [
     "graph",
     "ipc",
     "stats",
+    "capture",
     "plan",
     "plan_graph",
     "plan_solve",

@@ -5,12 +5,17 @@
 //! - Which allocation is in which arena the pool knows (its scopes); here is what entering, leaving, nesting and sharing
 //!   among threads mean, and what each thread's current arena is ([`thread`]).
 //! - The *detector* ([`detector`]) remembers what arenas have freed, to find late uses of it. It is off by default.
+//! - A *capture arena* ([`capture`]) is memory for CUDA graphs, whose addresses stay as long as a graph needs them; a *dry
+//!   run* ([`dry_run`]) lays it out beforehand.
 //!
-//! The semantics are in `docs/spec/arenas.md`, the detector's in `docs/spec/arena-detector.md`.
+//! The semantics are in `docs/spec/arenas.md`, the detector's in `docs/spec/arena-detector.md`, captures' in
+//! `docs/spec/capture.md`.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+pub mod capture;
 pub mod detector;
+pub mod dry_run;
 #[cfg(all(test, loom))]
 mod models;
 mod quarantine;

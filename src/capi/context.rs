@@ -3,7 +3,8 @@
 //! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
 //! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
 //! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
-//! GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+//! GPUMEM_CAPTURE, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
+//! GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
 
@@ -327,6 +328,7 @@ mod tests {
             stream_check: StreamCheck::Driver,
             arena_debug: DebugMode { check: true, abort: true, poison: true, unmap: false },
             arena_quarantine: Some(9),
+            capture: crate::context::config::CaptureDetection::Off,
             log: 0,
             pool: false,
             host_devices: 6,

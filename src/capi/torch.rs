@@ -2,7 +2,8 @@
 //!
 //! The two functions for torch.cuda.memory.CUDAPluggableAllocator(path, alloc, free), and the hooks that its
 //! _allocator takes by address: set_init_fn, set_reset_fn, set_memory_fraction_fn, set_base_alloc_fn,
-//! set_record_stream_fn. The signatures are torch's.
+//! set_record_stream_fn, and for torch.cuda.graph set_begin_allocate_to_pool, set_end_allocate_to_pool_fn,
+//! set_release_pool. The signatures are torch's.
 //!
 //! Torch takes whatever its allocator returns for memory, NULL included, and only an exception stops it. So in a
 //! process that has loaded torch's libc10_cuda.so a failure here throws std::runtime_error with the text of
@@ -120,6 +121,111 @@ pub extern "C" fn gpumem_torch_record_stream(ptr: *mut c_void, s: gpumem_stream)
         }
         Context::global()?.record_stream(address(ptr), stream(s))
     });
+}
+
+/// How torch names a memory pool: its c10::cuda::MempoolId_t, a std::pair of two unsigned long long.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_torch_pool_id {
+    /// The pair's first.
+    pub first: u64,
+    /// The pair's second.
+    pub second: u64,
+}
+
+/// For set_begin_allocate_to_pool, which torch.cuda.graph and torch.cuda.use_mem_pool call: from now on the streams that
+/// the filter accepts allocate from memory of torch's pool id, as between gpumem_capture_begin and gpumem_capture_end.
+///
+/// filter is torch's std::function<bool(cudaStream_t)>, passed as C++ passes it by value, of libstdc++; it is copied. Graphs
+/// that are captured with one pool share its memory. Each call is a reference to it.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn gpumem_torch_begin_allocate_to_pool(
+    device: c_int,
+    id: gpumem_torch_pool_id,
+    filter: *mut c_void,
+) {
+    let result = guard::run(|| {
+        // SAFETY: NULL, or what torch passes for a std::function of this signature by value.
+        let filter = unsafe { TorchFilter::copy_of(filter.cast()) }?;
+        let ctx = Context::global()?;
+        ctx.torch_begin(device_id(ctx, device)?, (id.first, id.second), Box::new(move |s| filter.accepts(s)))
+    });
+    or_throw(result, ());
+}
+
+/// For set_end_allocate_to_pool_fn: allocations are ordinary again; torch's pool stays as it is.
+#[no_mangle]
+pub extern "C-unwind" fn gpumem_torch_end_allocate_to_pool(device: c_int, id: gpumem_torch_pool_id) {
+    let result = guard::run(|| {
+        let ctx = Context::global()?;
+        ctx.torch_end(device_id(ctx, device)?, (id.first, id.second))
+    });
+    or_throw(result, ());
+}
+
+/// For set_release_pool: gives one reference to torch's pool up, as gpumem_capture_release. A pool that nothing was
+/// allocated to is left alone. Never throws, as torch calls it from destructors.
+#[no_mangle]
+pub extern "C" fn gpumem_torch_release_pool(device: c_int, id: gpumem_torch_pool_id) {
+    // The error, if any, is the thread's last one already.
+    let _ = guard::run(|| {
+        let ctx = Context::global()?;
+        ctx.torch_release(device_id(ctx, device)?, (id.first, id.second))
+    });
+}
+
+/// A `std::function<bool(cudaStream_t)>` as libstdc++ lays it out.
+#[repr(C)]
+struct TorchFilter {
+    functor: [usize; 2],
+    /// Copies a functor (operation 2) and destroys one (operation 3).
+    manager: Option<unsafe extern "C-unwind" fn(*mut [usize; 2], *const [usize; 2], c_int) -> bool>,
+    invoker: Option<unsafe extern "C-unwind" fn(*const [usize; 2], *mut gpumem_stream) -> bool>,
+}
+
+const CLONE_FUNCTOR: c_int = 2;
+const DESTROY_FUNCTOR: c_int = 3;
+
+// SAFETY: torch calls its filters from any thread and copies them between threads.
+unsafe impl Send for TorchFilter {}
+// SAFETY: as above; calling one does not change it.
+unsafe impl Sync for TorchFilter {}
+
+impl TorchFilter {
+    /// # Safety
+    /// `from` is null or a live `std::function` of this signature.
+    unsafe fn copy_of(from: *const TorchFilter) -> Result<TorchFilter> {
+        not_null(from, "filter")?;
+        // SAFETY: not null, so live by the contract.
+        let (functor, manager, invoker) = unsafe { (&raw const (*from).functor, (*from).manager, (*from).invoker) };
+        let (Some(manage), Some(_)) = (manager, invoker) else {
+            return Err(Error::invalid("torch's filter is empty: no stream would be accepted"));
+        };
+        let mut copy = TorchFilter { functor: [0; 2], manager: None, invoker };
+        // SAFETY: the manager of a std::function copies its functor into such storage; a function without one is
+        // empty, which was ruled out.
+        unsafe { manage(&raw mut copy.functor, functor, CLONE_FUNCTOR) };
+        // Only now is there something to destroy.
+        copy.manager = manager;
+        Ok(copy)
+    }
+
+    fn accepts(&self, s: StreamHandle) -> bool {
+        let mut s = s.0 as gpumem_stream;
+        // SAFETY: the functor is alive until `self` goes, and the invoker is its own; it takes the argument by reference.
+        self.invoker.is_some_and(|invoke| unsafe { invoke(&raw const self.functor, &raw mut s) })
+    }
+}
+
+impl Drop for TorchFilter {
+    fn drop(&mut self) {
+        if let Some(manage) = self.manager {
+            let functor = &raw mut self.functor;
+            // SAFETY: the functor is alive, and nothing uses it afterwards.
+            unsafe { manage(functor, functor, DESTROY_FUNCTOR) };
+        }
+    }
 }
 
 /// The value; or, in a process with torch in it, a C++ exception; or `failed`.

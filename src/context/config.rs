@@ -31,6 +31,8 @@ pub struct Config {
     /// How much of what arenas have freed to keep from being handed out again, for that; `None`: see
     /// [`Config::quarantine`].
     pub arena_quarantine: Option<u64>,
+    /// Whether a stream that is being captured gets memory of its own by itself.
+    pub capture: CaptureDetection,
     /// How much to say on stderr: 0 nothing, 1 warnings, 2 slow-path decisions.
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
@@ -57,6 +59,7 @@ impl Default for Config {
             stream_check: StreamCheck::Auto,
             arena_debug: DebugMode::default(),
             arena_quarantine: None,
+            capture: CaptureDetection::Off,
             log: 1,
             pool: true,
             host_devices: 1,
@@ -138,6 +141,15 @@ pub enum Reuse {
     Settled,
     /// Also by making the new stream wait on the device, when nothing else is left.
     Wait,
+}
+
+/// Whether captures get memory of their own without being asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureDetection {
+    /// Only those that are begun.
+    Off,
+    /// Every stream that is being captured.
+    Auto,
 }
 
 /// How to find out which stream a handle is at present, and whether it is being captured.

@@ -14,6 +14,7 @@
 //! | `GPUMEM_STREAM_CHECK` | `auto` or `driver` | `auto` |
 //! | `GPUMEM_ARENA_DEBUG` | `off`, or of `check` (or `1`), `abort`, `poison`, `unmap` some with commas between | `off` |
 //! | `GPUMEM_ARENA_QUARANTINE` | size: of memory with `poison`, of addresses with `unmap` | `256M`, `64G` |
+//! | `GPUMEM_CAPTURE` | `off` or `auto` | `off` |
 //! | `GPUMEM_LOG` | 0, 1 or 2 | `1` |
 //! | `GPUMEM_POOL` | `on` or `off` | `on` |
 //! | `GPUMEM_HOST_DEVICES` | 1 to 64 | `1` |
@@ -30,7 +31,7 @@
 //!   pages, when it is the largest page size there is, 1 GiB.
 //! - `VPMM_PAGES` times the page size (2 MiB where none is set) as `GPUMEM_PREALLOC`.
 
-use super::config::{Backend, Config, Limit, Prealloc, Reuse, StreamCheck};
+use super::config::{Backend, CaptureDetection, Config, Limit, Prealloc, Reuse, StreamCheck};
 use crate::arena::DebugMode;
 use crate::base::size::{self, GIB, MIB, TIB};
 use crate::base::{Error, Result, Status};
@@ -38,7 +39,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 /// Every variable of gpumem's own.
-pub const KNOWN: [&str; 16] = [
+pub const KNOWN: [&str; 17] = [
     "GPUMEM_BACKEND",
     "GPUMEM_VA_SIZE",
     "GPUMEM_PAGE_SIZE",
@@ -50,6 +51,7 @@ pub const KNOWN: [&str; 16] = [
     "GPUMEM_STREAM_CHECK",
     "GPUMEM_ARENA_DEBUG",
     "GPUMEM_ARENA_QUARANTINE",
+    "GPUMEM_CAPTURE",
     "GPUMEM_LOG",
     "GPUMEM_POOL",
     "GPUMEM_HOST_DEVICES",
@@ -92,6 +94,7 @@ impl Config {
             stream_check: env.word("GPUMEM_STREAM_CHECK", &CHECKS)?.unwrap_or(default.stream_check),
             arena_debug: env.read("GPUMEM_ARENA_DEBUG", ARENA_DEBUGS, arena_debug)?.unwrap_or(default.arena_debug),
             arena_quarantine: env.read("GPUMEM_ARENA_QUARANTINE", SIZE, any_size)?.or(default.arena_quarantine),
+            capture: env.word("GPUMEM_CAPTURE", &CAPTURES)?.unwrap_or(default.capture),
             log: env.read("GPUMEM_LOG", "0, 1 or 2", |t| number(t, 0, 2))?.unwrap_or(default.log),
             limit: env.read("GPUMEM_LIMIT", LIMITS, limit)?.unwrap_or(default.limit),
             host_devices: env
@@ -165,6 +168,7 @@ const VPMM_PAGE_SIZES: &str = "a size that is a power of two, or any size from 1
 const BACKENDS: [(&str, Backend); 3] = [("auto", Backend::Auto), ("cuda", Backend::Cuda), ("host", Backend::Host)];
 const REUSES: [(&str, Reuse); 2] = [("settled", Reuse::Settled), ("wait", Reuse::Wait)];
 const CHECKS: [(&str, StreamCheck); 2] = [("auto", StreamCheck::Auto), ("driver", StreamCheck::Driver)];
+const CAPTURES: [(&str, CaptureDetection); 2] = [("off", CaptureDetection::Off), ("auto", CaptureDetection::Auto)];
 const SWITCHES: [(&str, bool); 8] = [
     ("on", true),
     ("off", false),

@@ -48,6 +48,8 @@ fn every_variable_sets_its_field() {
         ("GPUMEM_TRIM_INTERVAL", "2 s", Config { trim_interval: Duration::from_secs(2), ..base() }),
         ("GPUMEM_TRIM_INTERVAL", "500ms", Config { trim_interval: Duration::from_millis(500), ..base() }),
         ("GPUMEM_TRIM_INTERVAL", "0", base()),
+        ("GPUMEM_CAPTURE", "auto", Config { capture: CaptureDetection::Auto, ..base() }),
+        ("GPUMEM_CAPTURE", "OFF", base()),
         ("GPUMEM_STREAM_CHECK", "driver", Config { stream_check: StreamCheck::Driver, ..base() }),
         ("GPUMEM_ARENA_DEBUG", "off", base()),
         ("GPUMEM_ARENA_DEBUG", "1", Config { arena_debug: CHECK, ..base() }),

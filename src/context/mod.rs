@@ -6,6 +6,7 @@
 
 mod arenas;
 pub mod backend;
+mod capture;
 pub mod config;
 mod debug;
 pub mod environment;
@@ -21,8 +22,9 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats, Scope};
+pub use capture::TorchPoolId;
 pub use config::Config;
-use config::{Limit, Reuse, StreamCheck};
+use config::{CaptureDetection, Limit, Reuse, StreamCheck};
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -58,6 +60,7 @@ pub struct Context {
     making: Mutex<()>,
     arenas: Registry,
     native: Native,
+    captures: capture::Shared,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
 }
@@ -79,6 +82,7 @@ impl Context {
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
             native: Native::default(),
+            captures: capture::Shared::default(),
             trimmer: OnceLock::new(),
         })
     }
@@ -135,6 +139,9 @@ impl Context {
         let driver: Arc<dyn Driver> = self.driver.clone();
         let pool =
             Pool::new(driver, dev, options).map_err(|e| e.context(format!("starting the pool of device {dev}")))?;
+        if self.config.capture == CaptureDetection::Auto {
+            self.detect_captures(&pool);
+        }
         let pool = cell.get_or_init(|| pool);
         self.start_trimmer();
         Ok(pool)
@@ -280,6 +287,7 @@ impl Context {
         if !self.config.pool {
             return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
         }
+        self.collect_graphs();
         let Request { size, align, flags, tag, .. } = *req;
         self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope })
     }
@@ -382,6 +390,7 @@ impl Context {
     /// mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
         self.empty_quarantine();
+        self.collect_graphs();
         self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
     }
 
@@ -390,6 +399,7 @@ impl Context {
         if !self.config.pool {
             return Ok(self.native.stats());
         }
+        self.collect_graphs();
         self.pool(dev).map(Pool::stats)
     }
 

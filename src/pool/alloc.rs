@@ -35,7 +35,7 @@ pub(super) struct Want {
 }
 
 /// Where a request found its memory.
-enum Found<'a> {
+pub(super) enum Found<'a> {
     /// A live region of the heap itself, which is locked.
     Here(Locked<'a, HeapState>, u32),
     /// A block of another heap, handed out.
@@ -73,6 +73,14 @@ impl Pool {
             return self.malloc_dedicated(req, align);
         }
         let heap = self.heap_for(req.stream)?;
+        match heap.is_of_captures() {
+            true => self.malloc_captured(heap, req, align),
+            false => self.malloc_in(heap, req, align),
+        }
+    }
+
+    /// Allocates from a heap of the request's stream.
+    pub(super) fn malloc_in(&self, heap: &Heap, req: &AllocRequest, align: u64) -> Result<u64> {
         let (heap, mut st) = self.enter(heap, req.stream);
         if req.size <= SMALL_MAX && align <= SLOT {
             let class = match align {
@@ -221,7 +229,7 @@ impl Pool {
     fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want, which: impl Fn(&Heap) -> bool) -> Result<bool> {
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
         for other in self.all_heaps().filter(may) {
-            let Some(mut from) = other.try_lock() else { continue };
+            let Some(mut from) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             self.refresh(me, other, &mut from, want.stream)?;
             let Some(run) = self.whole_run(me, other.number, &from, want) else {
                 other.publish(&from);
@@ -281,11 +289,11 @@ impl Pool {
         block: Block,
         scope: Option<&Arc<Scope>>,
     ) -> Result<Option<u64>> {
-        if self.heap_count.load(Relaxed) < 2 || !mine.borrowing.again() {
+        if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.borrowing.again() {
             return Ok(None);
         }
         for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
-            let Some(mut st) = other.try_lock() else { continue };
+            let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             let found =
                 st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.is_of_captures() {
                     true => None,
@@ -306,7 +314,7 @@ impl Pool {
     /// A live region for a request that the thread's heap had no object or block for: its own free memory, what is still
     /// mapped elsewhere, other heaps' memory (with a `block` for it, also a single block), and then by stitching and growing;
     /// gives free memory back everywhere and waits for the device before it gives up.
-    fn find_region<'a>(
+    pub(super) fn find_region<'a>(
         &self,
         heap: &'a Heap,
         mut st: Locked<'a, HeapState>,
@@ -378,6 +386,10 @@ impl Pool {
     fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
         if self.heap_count.load(Relaxed) < 2 {
             return Ok(false);
+        }
+        if st.private.is_some() {
+            // What captures before it left, where it is; anything else becomes part of its own range of addresses.
+            return self.adopt(heap, st, want, Heap::is_of_captures);
         }
         if !st.others.again() {
             return self.adopt(heap, st, want, |other| other.lane == heap.lane);

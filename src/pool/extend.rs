@@ -25,10 +25,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A free region at a span's end that a stitched run continues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
-    region: u32,
-    end: u64,
+    pub(super) region: u32,
+    pub(super) end: u64,
     /// Bytes of the request that the region already holds.
-    has: u64,
+    pub(super) has: u64,
 }
 
 /// Heaps whose locks are held while their extents move.
@@ -67,7 +67,8 @@ impl Pool {
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
-        let mut may_wait = self.options.wait;
+        // What is captured does not run behind what its stream waits for now.
+        let mut may_wait = self.options.wait && !heap.is_of_captures();
         let mut reaped = false;
         let mut room = self.room(st, want.size);
         let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
@@ -109,6 +110,9 @@ impl Pool {
 
     /// The free region at a span's end that leaves least to add, with room for that.
     fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
+        if let Some(anchor) = self.room_anchor(st, want) {
+            return Some(anchor);
+        }
         let core = lock(&*self.core);
         let mut best: Option<Anchor> = None;
         for r in st.regions.span_tails() {
@@ -138,6 +142,9 @@ impl Pool {
         usable: impl Fn(Tag) -> bool,
     ) -> Vec<Source> {
         let mut found = Vec::new();
+        if st.private.is_some() {
+            return found;
+        }
         for r in st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor) {
             let g = st.regions.get(r);
             if !usable(g.order) {
@@ -394,6 +401,9 @@ fn commit(
     }
     let id = core.aliases.add_run(va, run);
     let (start, end, _) = core.aliases.bounds(id);
+    if st.room.0 == start {
+        st.room.0 = end;
+    }
     st.extents.insert_all(start, end, core.aliases.run(id));
     let region = st.regions.add(start, end - start);
     st.regions.make_ready(region, order);

@@ -27,7 +27,7 @@ impl Pool {
     /// Takes a run back that has room for the request, with what is free in front of it. Returns whether it did.
     pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> bool {
         let mut core = lock(&*self.core);
-        if core.aliases.dormant() == 0 {
+        if core.aliases.dormant() == 0 || st.private.is_some() {
             return false;
         }
         let mut free = Free::with_capacity(USUAL_FREE);

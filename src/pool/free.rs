@@ -130,10 +130,10 @@ impl Pool {
             Place::Block { region } => {
                 let (block, size) = (st.regions.block(region), st.regions.get(region).size);
                 let tag = match lane {
-                    Some(lane) => self.order.tag(lane),
+                    Some(lane) => self.order.tag(st.lane_here(lane)),
                     None => self.tag_of(block.lane, block.stream_id),
                 };
-                let own = tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
+                let own = st.may_reuse(ptr) && tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
                 if own || users.is_empty() {
                     st.take_back(region, &[tag], own, &self.index);
                 } else {
@@ -148,9 +148,11 @@ impl Pool {
             Place::Object { slab, number } => {
                 let (old, size) =
                     st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
-                let tag = self.order.tag(lane.unwrap_or(if old { CONTEXT } else { heap.lane }));
+                let tag =
+                    self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { heap.lane }));
                 // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
-                let own = (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
+                let own =
+                    st.may_reuse(ptr) && (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
                 if own || users.is_empty() {
                     st.take_back_object(slab, number, &[tag], own, &self.order, &self.index);
                 } else {

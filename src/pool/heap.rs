@@ -14,6 +14,7 @@ use super::index::{Entry, Index, SLOT};
 use super::members::{Members, Place, NO_MEMBER};
 use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
+use super::private::Member;
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs, Taken};
 use super::trial::Trial;
@@ -22,6 +23,7 @@ use crate::base::size::{GIB, MIB};
 use crate::base::sync::AtomicU64;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 /// Bytes of a stream's own frees that one marker stands for, at first,
 const BATCH: u64 = 64 * MIB;
@@ -109,7 +111,7 @@ pub(super) struct HeapState {
     pub(super) number: u32,
     pub(super) lane: u32,
     /// The stream that its ready memory is in order for. The lane's, but for a moment while that goes to another stream.
-    identity: u64,
+    pub(super) identity: u64,
     pub(super) regions: Regions,
     pub(super) extents: Extents,
     pub(super) slabs: Slabs,
@@ -123,7 +125,7 @@ pub(super) struct HeapState {
     pub(super) members: Members,
     /// Callers' tags of small objects that have one, by address.
     pub(super) tags: HashMap<u64, u64>,
-    next_id: u64,
+    pub(super) next_id: u64,
     pub(super) live_bytes: u64,
     pub(super) requested_bytes: u64,
     pub(super) mallocs: u64,
@@ -144,6 +146,10 @@ pub(super) struct HeapState {
     pub(super) patience: Trial,
     pub(super) others: Trial,
     pub(super) borrowing: Trial,
+    /// Whose heap it is while a capture arena has it: see [`super::private`].
+    pub(super) private: Option<Arc<Member>>,
+    /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without any.
+    pub(super) room: (u64, u64),
 }
 
 impl HeapState {
@@ -177,6 +183,8 @@ impl HeapState {
             patience: Trial::default(),
             others: Trial::default(),
             borrowing: Trial::default(),
+            private: None,
+            room: (0, 0),
         }
     }
 
@@ -426,22 +434,5 @@ impl HeapState {
     #[inline]
     pub(super) fn is_current(&self, order: &Order) -> bool {
         order.identity(self.lane) == self.identity
-    }
-
-    /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still be using waits
-    /// for the context from now on.
-    pub(super) fn retire(&mut self, order: &Order, index: &Index) {
-        self.regions.tidy();
-        self.identity = order.identity(self.lane);
-        let tag = order.tag(CONTEXT);
-        let unsettled: Vec<u32> =
-            self.regions.ready_from(GRANULE).filter(|&r| !order.settled(self.regions.get(r).order)).collect();
-        for r in unsettled {
-            self.regions.take_ready(r);
-            self.wait_for(r, &[tag]);
-        }
-        for slab in self.slabs.retire() {
-            self.drop_slab(slab, order, index);
-        }
     }
 }

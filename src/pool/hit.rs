@@ -74,7 +74,7 @@ impl Pool {
             }
         }
         let Some(mut st) = heap.try_lock_quick() else { return false };
-        if !st.users.is_empty() || !st.tags.is_empty() || !st.is_current(&self.order) {
+        if !st.users.is_empty() || !st.tags.is_empty() || !st.is_current(&self.order) || st.private.is_some() {
             return false;
         }
         let freed = match entry {

@@ -13,11 +13,14 @@
 //! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).
 //! - *stock*: physical memory without an address ([`stock`]).
 //! - *scope*: allocations that go together ([`scope`]); *member*: one of a heap's that is in one ([`members`]).
+//! - *private heap*: memory of a capture arena, which no other heap takes from ([`private`], [`planned`]); *route*: which
+//!   streams allocate there ([`routes`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
 //!
 //! # Locks
 //!
-//! The stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's; a scope's last. Another heap's lock is only
+//! The capture arenas' locks, the stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's;
+//! a scope's last. Another heap's lock is only
 //! ever tried while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
 //! mapping and creating, may be made under the lock of the heap they are for.
 //!
@@ -32,6 +35,7 @@ mod alloc;
 #[doc(hidden)]
 pub mod bench_internals;
 mod bins;
+mod captures;
 mod dedicated;
 mod due;
 mod dump;
@@ -52,13 +56,18 @@ mod memo;
 mod models;
 mod order;
 mod pages;
+mod planned;
+mod private;
 mod quarantine;
 mod quick;
 mod realloc;
 mod region;
 mod reserve;
+mod retire;
+mod routes;
 mod scope;
 mod scope_walk;
+mod shells;
 mod slab;
 mod spans;
 mod stats;
@@ -75,7 +84,10 @@ use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
+pub use planned::{Life, Placed, Span};
+pub use private::{Arena, ArenaOptions, ArenaStats};
 pub use quarantine::Held;
+pub use routes::{Filter, Route, Unclaimed, WhichStreams};
 pub use scope::{Scope, ScopeCounts};
 pub use scope_walk::{Kept, Reclaimed};
 pub use stats::PoolStats;
@@ -265,6 +277,8 @@ pub struct Pool {
     core: Apart<Mutex<Core>>,
     counters: Apart<Counters>,
     own: quarantine::OwnStream,
+    /// Heaps of capture arenas, and which streams allocate from them.
+    privates: Apart<private::Privates>,
 }
 
 impl Pool {
@@ -312,6 +326,7 @@ impl Pool {
             core: Apart(Mutex::new(Core::default())),
             counters: Apart(Counters::default()),
             own: quarantine::OwnStream::new(),
+            privates: Apart(private::Privates::default()),
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;

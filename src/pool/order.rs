@@ -18,13 +18,14 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::captures::Captures;
 use super::due::Due;
 use super::lock;
 pub(super) use super::tag::{Tag, CONTEXT};
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::*;
 
 /// Most lanes, hence most streams a pool can tell apart.
@@ -84,12 +85,7 @@ pub(super) struct Order {
     dev: DeviceId,
     lanes: Box<[OnceLock<Box<Lane>>]>,
     count: AtomicU64,
-    /// How many entries `captured` has, to be read without its lock.
-    captures: AtomicUsize,
-    /// How often a capture was met.
-    captures_met: AtomicU64,
-    /// Streams that were being captured when they were last named, by a number of the caller's.
-    captured: Apart<Mutex<HashSet<usize>>>,
+    pub(super) captures: Captures,
     context: Apart<Mutex<VecDeque<ContextMarker>>>,
     spare: Apart<Mutex<Vec<EventHandle>>>,
     /// Events made so far: each is spare, or a pending marker.
@@ -102,9 +98,7 @@ impl Order {
             dev,
             lanes: (0..MAX_LANES).map(|_| OnceLock::new()).collect(),
             count: AtomicU64::new(0),
-            captures: AtomicUsize::new(0),
-            captures_met: AtomicU64::new(0),
-            captured: Apart(Mutex::new(HashSet::new())),
+            captures: Captures::default(),
             context: Apart(Mutex::new(VecDeque::new())),
             spare: Apart(Mutex::new(Vec::new())),
             events: AtomicU64::new(0),
@@ -147,6 +141,13 @@ impl Order {
     /// The handle of a lane's stream.
     pub(super) fn stream(&self, lane: u32) -> StreamHandle {
         self.lane(lane).map_or(StreamHandle::LEGACY, |l| StreamHandle(l.stream.load(Relaxed)))
+    }
+
+    /// Names the lane's stream anew, for a lane that goes to a stream with another handle.
+    pub(super) fn rename(&self, lane: u32, stream: StreamHandle) {
+        if let Some(l) = self.lane(lane) {
+            l.stream.store(stream.0, Relaxed);
+        }
     }
 
     /// The identity of a lane's stream; 0 is nobody's.
@@ -271,38 +272,6 @@ impl Order {
         Ok(true)
     }
 
-    /// A stream, known to the caller as `key`, was found to be captured. No context marker is recorded, but as a last
-    /// resort, until it is found not to be any more: the marker would fail, and take the capture with it.
-    pub(super) fn capture_met(&self, key: usize) {
-        let mut captured = lock(&*self.captured);
-        if captured.insert(key) {
-            self.captures_met.fetch_add(1, Relaxed);
-        }
-        self.captures.store(captured.len(), Relaxed);
-    }
-
-    /// How often a capture was met so far: what is known of a stream since an earlier number has to be asked again.
-    #[inline]
-    pub(super) fn captures_met(&self) -> u64 {
-        self.captures_met.load(Relaxed)
-    }
-
-    /// Whether a capture was met whose end has not been seen.
-    #[inline]
-    pub(super) fn capture_known(&self) -> bool {
-        self.captures.load(Relaxed) > 0
-    }
-
-    /// The stream known as `key` is not being captured.
-    #[inline]
-    pub(super) fn capture_over(&self, key: impl FnOnce() -> usize) {
-        if self.capture_known() {
-            let mut captured = lock(&*self.captured);
-            captured.remove(&key());
-            self.captures.store(captured.len(), Relaxed);
-        }
-    }
-
     /// Closes the open epoch of every lane with one context marker. `false` when a capture is known to be in progress,
     /// the caller's stream is being captured or the legacy stream shows that another one is, or the driver has no context
     /// markers: nothing was recorded then.
@@ -327,7 +296,7 @@ impl Order {
             self.poll_context(driver)?;
         }
         let event = self.event(driver)?;
-        let mut captured = lock(&*self.captured);
+        let mut captured = self.captures.lock();
         let mut queue = lock(&*self.context);
         let count = self.count.load(Acquire) as usize;
         let closed: Vec<u64> =
@@ -340,8 +309,7 @@ impl Order {
             };
         }
         // It worked, so no capture that was met before is in progress any more.
-        captured.clear();
-        self.captures.store(0, Relaxed);
+        self.captures.none(&mut captured);
         for (lane, &epoch) in self.lanes.iter().filter_map(OnceLock::get).zip(&closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);

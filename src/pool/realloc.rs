@@ -82,10 +82,10 @@ impl Pool {
         let old = st.regions.get(region).size;
         if size > old {
             let want = Want { size, align: GRANULE, stream };
-            if !self.grow_block(heap, st, region, size, want)? {
+            if st.is_laid_out() || !self.grow_block(heap, st, region, size, want)? {
                 return Ok(false);
             }
-        } else if old - size >= MIN_SPLIT && !st.users.contains_key(&st.regions.get(region).addr) {
+        } else if old - size >= MIN_SPLIT && !st.is_monotone() && !st.users.contains_key(&st.regions.get(region).addr) {
             // A block that other streams use, too, keeps its tail: they may not be done with it.
             let rest = st.regions.split(region, size);
             st.regions.make_ready(rest, self.order.tag(heap.lane));

@@ -105,10 +105,11 @@ impl Pool {
     }
 
     /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are: not recorded on other
-    /// streams, and in the heap of a stream that is still the one they were allocated on. Returns the bytes freed.
+    /// streams, and in the heap of a stream that is still the one they were allocated on and is not a capture's. Returns the
+    /// bytes freed.
     #[inline]
     fn give_up_quickly(&self, st: &mut HeapState, place: Place) -> Option<u64> {
-        if !st.users.is_empty() {
+        if !st.users.is_empty() || st.private.is_some() {
             return None;
         }
         match place {

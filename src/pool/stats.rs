@@ -92,6 +92,9 @@ impl Pool {
             s.free += st.regions.ready_bytes();
             s.waiting += st.waiting_bytes;
             s.extents += st.extents.len() as u64;
+            if st.private.is_some() {
+                continue;
+            }
             s.largest_free = s.largest_free.max(st.regions.largest_ready());
             for r in st.regions.ready_from(self.page) {
                 let g = st.regions.get(r);

@@ -172,7 +172,10 @@ impl Pool {
     /// it has moved enough. The caller publishes.
     pub(super) fn maybe_restart(&self, heap: &Heap, st: &mut HeapState) {
         // A small heap that often runs short keeps what it has: it has been given room enough not to move any more.
-        if st.moves * MOVES_SHARE < st.extents.len() as u64 || (self.options.slack_floor > 0 && st.runs_short()) {
+        if st.private.is_some()
+            || st.moves * MOVES_SHARE < st.extents.len() as u64
+            || (self.options.slack_floor > 0 && st.runs_short())
+        {
             return;
         }
         while let Some(slab) = st.slabs.find_empty() {

@@ -126,11 +126,18 @@ fn take_orphan(pool: u64) -> Option<u64> {
 
 /// Tells streams that are being captured from each other: by their handles, and per-thread streams, which share one,
 /// by an address of their thread's own.
-fn capture_key(stream: StreamHandle) -> usize {
+pub(super) fn capture_key(stream: StreamHandle) -> usize {
     match stream {
         StreamHandle::PER_THREAD => CACHE.with(|c| std::ptr::from_ref(c) as usize),
         s => s.0,
     }
+}
+
+fn too_many() -> Error {
+    Error::new(
+        Status::Unsupported,
+        format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),
+    )
 }
 
 #[inline]
@@ -174,9 +181,18 @@ impl Pool {
     #[cold]
     fn find_heap(&self, p: &Place, stream: StreamHandle) -> Result<&Heap> {
         let met = self.order.captures_met();
+        // Nothing is kept of a stream that allocates from a capture arena.
+        if let Some(heap) = self.routed_heap(stream)? {
+            return Ok(heap);
+        }
         let id = match self.driver.stream_id(self.dev, stream) {
             Ok(id) => id,
-            Err(e) if e.status == Status::Capturing => return self.captured_heap(stream),
+            Err(e) if e.status == Status::Capturing => {
+                return match self.unclaimed(stream)? {
+                    Some(heap) => Ok(heap),
+                    None => self.captured_heap(stream),
+                };
+            }
             Err(e) => return Err(e),
         };
         self.order.capture_over(|| capture_key(stream));
@@ -267,6 +283,13 @@ impl Pool {
         self.register_as(key, stream, id)
     }
 
+    /// One more heap with a lane of its own, for captures: of no stream yet.
+    pub(super) fn add_private_heap(&self) -> Result<&Heap> {
+        let _streams = lock(&*self.streams);
+        let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0).ok_or_else(too_many)?;
+        self.add_heap(lane, true).ok_or_else(too_many)
+    }
+
     fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
         let mut streams = lock(&*self.streams);
         if let Some(members) = streams.get(&key) {
@@ -285,12 +308,6 @@ impl Pool {
                 return self.first_heap(members);
             }
         }
-        let too_many = || {
-            Error::new(
-                Status::Unsupported,
-                format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),
-            )
-        };
         let lane = self.order.add_lane(!matches!(key, Key::Handle(_)), stream, id).ok_or_else(too_many)?;
         let heap = self.add_heap(lane, id == CAPTURED_ID).ok_or_else(too_many)?;
         streams.insert(key, Members { lane, heaps: vec![heap.number], next: 0 });

@@ -64,7 +64,9 @@ impl Pool {
         let mut unused = Vec::new();
         for heap in self.all_heaps() {
             let mut st = heap.lock();
-            unused.push((heap, st.take_unused(&self.order, &self.index)));
+            if st.private.is_none() {
+                unused.push((heap, st.take_unused(&self.order, &self.index)));
+            }
             heap.publish(&st);
         }
         let stocked = lock(&*self.core).stock.take_unused();

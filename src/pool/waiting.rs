@@ -90,6 +90,21 @@ impl HeapState {
         self.waiting_bytes += r.size;
     }
 
+    /// Whatever waits now waits for `tag` instead, which comes after all that it waited for.
+    pub(super) fn wait_anew(&mut self, tag: Tag) {
+        self.waiting.also.clear();
+        for wait in std::mem::take(&mut self.waiting.queues).into_iter().flat_map(|q| q.1) {
+            if let Item::Region(r) = wait.item {
+                let region = self.regions.try_get(r);
+                if !region.is_some_and(|g| g.state == State::Waiting && g.ticket == wait.ticket) {
+                    continue;
+                }
+                self.regions.get_mut(r).order = tag;
+            }
+            self.waiting.push(Wait { tag, ..wait });
+        }
+    }
+
     /// The lanes something here waits for.
     pub(super) fn waits_for(&self) -> impl Iterator<Item = u32> + '_ {
         self.waiting.queues.iter().filter(|q| !q.1.is_empty()).map(|q| q.0)
@@ -108,6 +123,9 @@ impl HeapState {
     /// Makes ready whatever the device is known to have passed. Returns whether anything was.
     pub(super) fn settle(&mut self, order: &Order, index: &Index) -> bool {
         let mut any = false;
+        if self.is_monotone() {
+            return any;
+        }
         for q in 0..self.waiting.queues.len() {
             while let Some(&wait) = self.waiting.queues[q].1.front() {
                 if !order.settled(wait.tag) {

@@ -1,0 +1,53 @@
+// gpumem::capture: released by its destructor, aborted where an exception comes before its end.
+#include "harness.h"
+#include <gpumem.hpp>
+
+static void released_at_the_end_of_the_scope() {
+    const std::size_t n = 3 * MIB;
+    gpumem::stream s;
+    void *kept = nullptr;
+    {
+        gpumem::capture c(s);
+        kept = must_malloc_async(n, s.get());
+        c.end();
+        CHECK(c.stats().references == 1 && c.stats().live >= n);
+        gpumem::capture moved(std::move(c));
+        CHECK(!c && moved);
+        gpumem::capture shared = moved.share(s);
+        OK(gpumem_free_async(must_malloc_async(n, s.get()), s.get()));
+        shared.end();
+        CHECK(shared.stats().references == 2);
+        c = std::move(moved);
+        CHECK(c && !moved);
+    }
+    OK(gpumem_free_async(kept, s.get()));
+    nothing_left();
+}
+
+static void an_exception_aborts() {
+    gpumem::stream s;
+    try {
+        gpumem::capture c(s);
+        must_malloc_async(3 * MIB, s.get());
+        must_malloc_async(300, s.get());
+        throw std::runtime_error("the capture came to nothing");
+    } catch (const std::runtime_error &) {
+    }
+    // What it had allocated is free.
+    nothing_left();
+    try {
+        gpumem_capture_options options;
+        GPUMEM_INIT(&options);
+        options.flags = 64;
+        gpumem::capture c(s, options);
+        CHECK(false);
+    } catch (const gpumem::error &e) {
+        CHECK(e.status() == GPUMEM_ERROR_INVALID);
+    }
+}
+
+int main() {
+    RUN(released_at_the_end_of_the_scope);
+    RUN(an_exception_aborts);
+    return 0;
+}

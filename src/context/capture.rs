@@ -1,0 +1,160 @@
+//! Captures of one process: begun by the user, by PyTorch's hooks, or by themselves.
+
+use super::config::CaptureDetection;
+use super::Context;
+use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
+use crate::base::sync::{lock, AtomicU64, Mutex};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::{Counted, Driver};
+use crate::pool::{Filter, Pool};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// How PyTorch names a memory pool.
+pub type TorchPoolId = (u64, u64);
+
+/// Captures that nobody holds a handle to.
+#[derive(Default)]
+pub(super) struct Captures {
+    /// By the token that their graph holds.
+    by_graph: Mutex<HashMap<u64, Capture>>,
+    /// By device and PyTorch's pool: one for each begin that was not released, the oldest first.
+    of_torch: Mutex<HashMap<(DeviceId, TorchPoolId), Vec<Capture>>>,
+    /// Tokens given out so far.
+    tokens: AtomicU64,
+}
+
+impl Captures {
+    /// Begins a capture by itself, for a stream that is being captured: its graph holds the only reference.
+    fn detect(&self, driver: &Counted, pool: &Pool, stream: StreamHandle) -> Result<()> {
+        let dev = pool.device();
+        let Some(info) = driver.capture_info(dev, stream)? else { return Ok(()) };
+        let capture = Capture::begin_in_progress(pool, stream)?;
+        let token = self.tokens.fetch_add(1, Relaxed) + 1;
+        // The graph may be gone the moment that it holds the token.
+        lock(&self.by_graph).insert(token, capture);
+        let held = driver.graph_retain(dev, info.graph, token);
+        if held.is_err() {
+            let capture = lock(&self.by_graph).remove(&token);
+            capture.iter().for_each(|c| c.abort(pool));
+        }
+        held
+    }
+}
+
+impl Context {
+    /// Lets the pool begin captures by itself.
+    pub(super) fn detect_captures(&self, pool: &Pool) {
+        let (captures, driver) = (self.captures.clone(), self.driver.clone());
+        pool.on_unclaimed(Box::new(move |pool, stream| match captures.detect(&driver, pool, stream) {
+            // The capture has been invalidated already: nothing of it will run. Or graphs cannot tell of their end here: then
+            // nothing can be kept for them.
+            Err(e) if matches!(e.status, Status::Capturing | Status::Unsupported) => Ok(()),
+            done => done,
+        }));
+    }
+
+    /// Releases what graphs held that are gone.
+    #[inline]
+    pub fn collect_graphs(&self) {
+        if self.config.capture == CaptureDetection::Auto {
+            self.collect();
+        }
+    }
+
+    #[cold]
+    fn collect(&self) {
+        for token in self.driver.graphs_gone() {
+            let capture = lock(&self.captures.by_graph).remove(&token);
+            if let Some(c) = capture {
+                let released = self.pool(c.device()).and_then(|pool| c.release(pool));
+                debug_assert!(released.is_ok());
+            }
+        }
+    }
+
+    /// Lets `stream` allocate from a capture, until that ends: from a new one, or as `options` say.
+    pub fn capture_begin(&self, stream: StreamHandle, options: CaptureOptions<'_>) -> Result<Capture> {
+        let stream = stream.canonical();
+        let dev = self.device_of(None, stream)?;
+        Capture::begin(self.pool_for_captures(dev)?, stream, options)
+    }
+
+    fn pool_for_captures(&self, dev: DeviceId) -> Result<&Pool> {
+        match self.config.pool {
+            true => self.pool(dev),
+            false => Err(Error::new(Status::Unsupported, "captures need the pool; GPUMEM_POOL is off")),
+        }
+    }
+
+    /// The stream's allocations are ordinary again.
+    pub fn capture_end(&self, c: &Capture) -> Result<()> {
+        c.end(self.pool(c.device())?);
+        Ok(())
+    }
+
+    /// Ends the capture, frees all that it allocated and that is live, and gives every reference up.
+    pub fn capture_abort(&self, c: &Capture) -> Result<()> {
+        c.abort(self.pool(c.device())?);
+        Ok(())
+    }
+
+    /// Gives one reference up; whether it was the last.
+    pub fn capture_release(&self, c: &Capture) -> Result<bool> {
+        c.release(self.pool(c.device())?)
+    }
+
+    /// Lays out what was recorded; the length of the layout, and the most that was live, bytes.
+    pub fn capture_plan(&self, c: &Capture) -> Result<(u64, u64)> {
+        c.plan(self.pool(c.device())?)
+    }
+
+    /// The counters of a capture's memory.
+    pub fn capture_stats(&self, c: &Capture) -> Result<CaptureStats> {
+        Ok(c.stats(self.pool(c.device())?))
+    }
+
+    /// PyTorch: allocations on the streams that the filter accepts come from its pool `id` from now on, which has one
+    /// reference more.
+    pub fn torch_begin(&self, dev: DeviceId, id: TorchPoolId, filter: Filter) -> Result<()> {
+        let pool = self.pool_for_captures(dev)?;
+        let mut all = lock(&self.captures.of_torch);
+        let share = all.get(&(dev, id)).and_then(|begun| begun.last());
+        let capture = Capture::begin_filtered(pool, filter, share)?;
+        all.entry((dev, id)).or_default().push(capture);
+        Ok(())
+    }
+
+    /// PyTorch: the latest begin for the pool that has not ended ends.
+    pub fn torch_end(&self, dev: DeviceId, id: TorchPoolId) -> Result<()> {
+        let pool = self.pool_for_captures(dev)?;
+        let all = lock(&self.captures.of_torch);
+        let begun = all.get(&(dev, id)).and_then(|begun| begun.iter().rev().find(|c| !c.is_over()));
+        let begun =
+            begun.ok_or_else(|| Error::invalid(format!("no allocation to pool {id:?} of torch's has begun")))?;
+        begun.end(pool);
+        Ok(())
+    }
+
+    /// PyTorch: gives one reference to the pool up. One that gpumem does not know is left alone: torch also releases
+    /// pools that nothing was allocated to.
+    pub fn torch_release(&self, dev: DeviceId, id: TorchPoolId) -> Result<()> {
+        let pool = self.pool_for_captures(dev)?;
+        let released = {
+            let mut all = lock(&self.captures.of_torch);
+            let Some(begun) = all.get_mut(&(dev, id)) else { return Ok(()) };
+            // One that goes on allocating stays to the last.
+            let at = begun.iter().position(Capture::is_over).unwrap_or(0);
+            let capture = (at < begun.len()).then(|| begun.remove(at));
+            if begun.is_empty() {
+                all.remove(&(dev, id));
+            }
+            capture
+        };
+        released.map_or(Ok(()), |c| c.release(pool).map(|_| ()))
+    }
+}
+
+/// Shared with the pools' detectors.
+pub(super) type Shared = Arc<Captures>;

@@ -1,0 +1,77 @@
+//! Which captures the pool knows of.
+//!
+//! A context marker invalidates every capture in progress, so none is recorded while one is known, but as a last resort.
+//! CUDA tells of a capture only for a stream that is named; so a capture is known from the first call that names a stream
+//! being captured to the next that names it when it is not.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::lock;
+use super::order::Order;
+use crate::base::sync::{Apart, AtomicU64, AtomicUsize, Mutex, MutexGuard};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The captures known.
+#[derive(Default)]
+pub(super) struct Captures {
+    /// How many entries `keys` has, to be read without its lock.
+    count: AtomicUsize,
+    /// How often something changed that makes threads ask anew which heap is a stream's.
+    changes: AtomicU64,
+    /// Streams that were being captured when they were last named, by a number of the caller's.
+    keys: Apart<Mutex<HashSet<usize>>>,
+}
+
+impl Captures {
+    /// Keeps others from learning of captures.
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashSet<usize>> {
+        lock(&*self.keys)
+    }
+
+    /// No capture that was met before is in progress any more.
+    pub(super) fn none(&self, keys: &mut HashSet<usize>) {
+        keys.clear();
+        self.count.store(0, Relaxed);
+    }
+}
+
+impl Order {
+    /// A stream, known to the caller as `key`, was found to be captured. No context marker is recorded, but as a last
+    /// resort, until it is found not to be any more: the marker would fail, and take the capture with it.
+    pub(super) fn capture_met(&self, key: usize) {
+        let mut keys = self.captures.lock();
+        if keys.insert(key) {
+            self.forget_places();
+        }
+        self.captures.count.store(keys.len(), Relaxed);
+    }
+
+    /// What threads know of streams and their heaps has to be asked again.
+    pub(super) fn forget_places(&self) {
+        self.captures.changes.fetch_add(1, Relaxed);
+    }
+
+    /// How often a capture was met so far, or began or ended to have heaps of its own: what is known of a stream since an
+    /// earlier number has to be asked again.
+    #[inline]
+    pub(super) fn captures_met(&self) -> u64 {
+        self.captures.changes.load(Relaxed)
+    }
+
+    /// Whether a capture was met whose end has not been seen.
+    #[inline]
+    pub(super) fn capture_known(&self) -> bool {
+        self.captures.count.load(Relaxed) > 0
+    }
+
+    /// The stream known as `key` is not being captured.
+    #[inline]
+    pub(super) fn capture_over(&self, key: impl FnOnce() -> usize) {
+        if self.capture_known() {
+            let mut keys = self.captures.lock();
+            keys.remove(&key());
+            self.captures.count.store(keys.len(), Relaxed);
+        }
+    }
+}

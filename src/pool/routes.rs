@@ -1,0 +1,274 @@
+//! Routes: which streams allocate from which capture arena at present.
+//!
+//! They are asked on the way from a handle to a heap, and only while there are any. A thread keeps nothing of a stream that
+//! a route claims; when a route begins or ends, every thread forgets what it knows of streams.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::heap::Heap;
+use super::planned::Span;
+use super::private::Arena;
+use super::streams::capture_key;
+use super::{lock, Pool};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
+use crate::base::{Error, Result, Status, StreamHandle};
+use std::sync::atomic::Ordering::*;
+use std::sync::{Arc, OnceLock};
+
+/// Says of a stream whether it is meant. Called with no lock held, on the thread that allocates.
+pub type Filter = Box<dyn Fn(StreamHandle) -> bool + Send + Sync>;
+
+/// Called with a stream that is being captured and that no route claims; it may begin one.
+pub type Unclaimed = Box<dyn Fn(&Pool, StreamHandle) -> Result<()> + Send + Sync>;
+
+/// Which streams a route claims.
+pub enum WhichStreams {
+    /// This one, captured or not. Where it stands for the calling thread's own stream, only that thread's.
+    Handle(StreamHandle),
+    /// Those of the capture that this one is part of.
+    CaptureOf(StreamHandle),
+    /// Those that the filter accepts.
+    Filter(Filter),
+}
+
+enum Which {
+    /// With what tells the stream from others that share its handle, and its identity when the route began; `None` when it
+    /// was being captured then.
+    Handle {
+        stream: StreamHandle,
+        key: usize,
+        id: Option<u64>,
+    },
+    /// With what tells the stream that it began with from others.
+    Capture {
+        key: usize,
+    },
+    Filter(Filter),
+}
+
+/// An arena's claim to the allocations of some streams, from [`Pool::begin_route`] to [`Pool::end_route`].
+pub struct Route {
+    arena: Arc<Arena>,
+    which: Which,
+    over: AtomicBool,
+    /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed, too.
+    capture: AtomicU64,
+    /// The arena's heaps when it began, and the ids that they had handed out.
+    since: Vec<(u32, u64)>,
+}
+
+impl Route {
+    /// Whether it has ended, perhaps by itself: its handle stood for another stream, or was found not to be captured any
+    /// more when it had been captured from the start.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Acquire)
+    }
+}
+
+/// The routes of a pool.
+#[derive(Default)]
+pub(super) struct Routes {
+    /// How many there are, to be read without the lock.
+    count: AtomicUsize,
+    list: Mutex<Vec<Arc<Route>>>,
+    unclaimed: OnceLock<Unclaimed>,
+}
+
+impl Pool {
+    /// Lets the streams allocate from the arena from now on, and maps `bytes` for it ahead. With a layout, large allocations
+    /// of a single stream go where it has them. On failure nothing has begun; memory that the arena has got stays its own.
+    pub fn begin_route(
+        &self,
+        arena: &Arc<Arena>,
+        which: WhichStreams,
+        bytes: u64,
+        span: Option<&Arc<Span>>,
+    ) -> Result<Arc<Route>> {
+        let since = self.ids_so_far(arena);
+        let mut capture = 0;
+        let which = match which {
+            WhichStreams::Filter(f) => Which::Filter(f),
+            WhichStreams::CaptureOf(stream) => {
+                let info = self.driver.capture_info(self.dev, stream)?;
+                let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
+                capture = info.id;
+                Which::Capture { key: capture_key(stream) }
+            }
+            WhichStreams::Handle(stream) => {
+                let key = capture_key(stream);
+                let id = match self.driver.stream_id(self.dev, stream) {
+                    Ok(id) => Some(id),
+                    Err(e) if e.status == Status::Capturing => None,
+                    Err(e) => return Err(e),
+                };
+                if self.route_of(stream)?.is_some() {
+                    return Err(Error::invalid(format!(
+                        "stream {stream} allocates from a capture already; end that one first"
+                    )));
+                }
+                if id.is_some() {
+                    self.order.capture_over(|| key);
+                    self.settle_shells(stream)?;
+                }
+                let member = self.member(arena, stream)?;
+                if bytes > 0 {
+                    self.map_ahead(&member, stream, bytes)?;
+                }
+                match span {
+                    Some(span) => self.lay_out(&member, stream, span)?,
+                    None => lock(&member.notes).plan = None,
+                }
+                Which::Handle { stream, key, id }
+            }
+        };
+        if let Which::Handle { key, .. } | Which::Capture { key } = &which {
+            // It may begin to be captured at any moment now.
+            self.order.capture_met(*key);
+        }
+        let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
+        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, since });
+        let routes = &self.privates.routes;
+        let mut list = lock(&routes.list);
+        list.push(route.clone());
+        routes.count.store(list.len(), Release);
+        self.order.forget_places();
+        Ok(route)
+    }
+
+    /// Ends a route: its streams allocate ordinary memory again. Ending it twice is harmless.
+    pub fn end_route(&self, route: &Route) {
+        if route.over.swap(true, AcqRel) {
+            return;
+        }
+        let routes = &self.privates.routes;
+        let mut list = lock(&routes.list);
+        list.retain(|r| !std::ptr::eq(&**r, route));
+        routes.count.store(list.len(), Release);
+        drop(list);
+        self.order.forget_places();
+        match &route.which {
+            // No capture was seen, so none is expected to end.
+            Which::Handle { key, .. } if route.capture.load(Acquire) == 0 => self.order.capture_over(|| *key),
+            _ => {}
+        }
+    }
+
+    /// Ends a route and frees every block that was allocated by it and is live. A stream without a route of its own has none.
+    pub fn abort_route(&self, route: &Route) {
+        self.end_route(route);
+        let key = match &route.which {
+            Which::Handle { key, .. } => Some(*key),
+            Which::Capture { .. } | Which::Filter(_) => None,
+        };
+        self.free_since(&route.arena, &route.since, key);
+    }
+
+    pub(super) fn end_routes(&self, arena: &Arena) {
+        let all = lock(&self.privates.routes.list).clone();
+        all.iter().filter(|r| std::ptr::eq(&*r.arena, arena)).for_each(|r| self.end_route(r));
+    }
+
+    /// Sets what is called with a stream that is being captured and that no route claims. Only once.
+    pub fn on_unclaimed(&self, f: Unclaimed) {
+        let _ = self.privates.routes.unclaimed.set(f);
+    }
+
+    /// The route that claims a stream: the latest.
+    fn route_of(&self, stream: StreamHandle) -> Result<Option<Arc<Route>>> {
+        let all = lock(&self.privates.routes.list).clone();
+        for route in all.into_iter().rev() {
+            if self.claims(&route, stream)? {
+                return Ok(Some(route));
+            }
+        }
+        Ok(None)
+    }
+
+    fn claims(&self, route: &Route, stream: StreamHandle) -> Result<bool> {
+        match &route.which {
+            Which::Filter(f) => {
+                let claimed = f(stream);
+                if claimed && self.driver.stream_is_capturing(self.dev, stream)? {
+                    self.order.capture_met(capture_key(stream));
+                }
+                Ok(claimed)
+            }
+            Which::Handle { key, .. } | Which::Capture { key } => {
+                let first = *key == capture_key(stream)
+                    && match &route.which {
+                        Which::Handle { stream: mine, .. } => *mine == stream,
+                        _ => true,
+                    };
+                let known = route.capture.load(Acquire);
+                if !first && known == 0 {
+                    return Ok(false);
+                }
+                match self.driver.stream_id(self.dev, stream) {
+                    Ok(_) if !first => Ok(false),
+                    Ok(now) if matches!(&route.which, Which::Handle { id, .. } if *id == Some(now)) => Ok(true),
+                    Ok(_) => {
+                        // Another stream has the handle by now, or the capture that it began in is over.
+                        self.end_route(route);
+                        self.order.capture_over(|| *key);
+                        Ok(false)
+                    }
+                    Err(e) if e.status == Status::Capturing => self.is_part(route, stream, first, known),
+                    Err(e) => Err(e),
+                }
+            }
+        }
+    }
+
+    /// Whether a stream that is being captured is part of the route's capture, which was `known` by its number if not 0.
+    fn is_part(&self, route: &Route, stream: StreamHandle, first: bool, known: u64) -> Result<bool> {
+        // A capture that was invalidated has no number any more, and goes on until it is ended.
+        let id = match self.driver.capture_info(self.dev, stream) {
+            Ok(info) => info.map_or(0, |i| i.id),
+            Err(e) if e.status == Status::Capturing || e.status == Status::Unsupported => 0,
+            Err(e) => return Err(e),
+        };
+        let part = match &route.which {
+            // Its own stream allocates there, whichever capture that is in.
+            Which::Handle { .. } if first => {
+                route.capture.store(id.max(known).max(1), Release);
+                true
+            }
+            _ => known == id || (first && id == 0),
+        };
+        if part {
+            self.order.capture_met(capture_key(stream));
+        }
+        Ok(part)
+    }
+
+    /// The heap of a stream that allocates from an arena.
+    #[inline]
+    pub(super) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+        if self.privates.routes.count.load(Acquire) == 0 {
+            return Ok(None);
+        }
+        self.find_routed_heap(stream)
+    }
+
+    #[cold]
+    fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+        let Some(route) = self.route_of(stream)? else { return Ok(None) };
+        match self.member(&route.arena, stream) {
+            Ok(member) => self.member_heap(&member).map(Some),
+            // The arena was released meanwhile.
+            Err(_) if route.is_over() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The heap of a stream that is being captured and that no route claims, if one does once that has been said.
+    pub(super) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+        match self.privates.routes.unclaimed.get() {
+            None => Ok(None),
+            Some(f) => {
+                f(self, stream)?;
+                self.routed_heap(stream)
+            }
+        }
+    }
+}

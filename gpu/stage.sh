@@ -106,7 +106,9 @@ cp gpu/torture.cu "$out/torture.cu"
 if have nvcc; then
     say "torture"
     gpu/build_torture.sh "$out/bin/torture" || say "torture not prebuilt; gpu/test.sh builds it where there is nvcc"
-    gpu/build_torture.sh "$out/bin/stale_kernel" gpu/stale_kernel.cu || say "stale_kernel not prebuilt either"
+    for program in stale_kernel graph_replay; do
+        gpu/build_torture.sh "$out/bin/$program" "gpu/$program.cu" || say "$program not prebuilt either"
+    done
 else
     say "no nvcc here: gpu/test.sh builds the torture on the GPU machine"
 fi

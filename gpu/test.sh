@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Runs on a machine with a GPU what gpu/stage.sh put into .gpu/: the contract suite and the device tests on CUDA, the C
-# tests on CUDA, the same under compute-sanitizer, late uses by kernels, and the kernel-level torture. One line per step; output of failed
-# steps is shown; exits with 1 when a step fails.
+# tests on CUDA, the same under compute-sanitizer, late uses by kernels, CUDA graphs over capture arenas (with PyTorch too,
+# where there is one), and the kernel-level torture. One line per step; output of failed steps is shown; exits with 1 when
+# a step fails.
 #
 #   gpu/test.sh [LOG-FOLDER]            logs go to .gpu/logs by default
 #   TORTURE_SECONDS=60                  how long the torture runs
 #   TESTS="driver_contract cuda_device"  which test executables run, by the beginning of their names
-#   STEPS="tests c sanitizer stale torture"   which steps run
+#   STEPS="tests c sanitizer stale graphs torture"   which steps run
+#   REPLAYS=10000                       launches of one graph
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs="${1:-.gpu/logs}"
 mkdir -p "$logs"
 failures=0
-: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer stale torture}"
-unset GPUMEM_ARENA_DEBUG GPUMEM_ARENA_QUARANTINE GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
+: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer stale graphs torture}" "${REPLAYS:=10000}"
+unset GPUMEM_ARENA_DEBUG GPUMEM_ARENA_QUARANTINE GPUMEM_CAPTURE GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 export GPUMEM_BACKEND=cuda GPUMEM_TEST_BACKEND=cuda
 export LD_LIBRARY_PATH="$PWD/.gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
@@ -97,6 +99,22 @@ if wanted stale; then
     stale=.gpu/bin/stale_kernel
     if [ ! -x "$stale" ] || [ gpu/stale_kernel.cu -nt "$stale" ]; then step "build stale_kernel" gpu/build_torture.sh "$stale" gpu/stale_kernel.cu; fi
     if [ -x "$stale" ]; then step "late uses by kernels" "$stale"; else lack "late uses by kernels" "not built"; fi
+fi
+
+if wanted graphs; then
+    graphs=.gpu/bin/graph_replay
+    if [ ! -x "$graphs" ] || [ gpu/graph_replay.cu -nt "$graphs" ]; then step "build graph_replay" gpu/build_torture.sh "$graphs" gpu/graph_replay.cu; fi
+    if [ -x "$graphs" ]; then
+        step "graphs" "$graphs" "$REPLAYS"
+        grep -E '^(pass|FAIL)' "$logs/graphs.log" | sed 's/^/      | /'
+    else
+        lack "graphs" "not built"
+    fi
+    if "${PYTHON:-python3}" -c 'import torch; assert torch.cuda.is_available()' 2> /dev/null; then
+        step "torch.cuda.graph" "${PYTHON:-python3}" gpu/torch_graph.py
+    else
+        skip "torch.cuda.graph" "no PyTorch with CUDA; set PYTHON"
+    fi
 fi
 
 if wanted torture; then

@@ -115,6 +115,13 @@ static void graphs_are_laid_out() {
     other.share("another", 0, 100000, 10);
     other.solve();
     CHECK(other.offset(theirs) == plan.offset(weight) && other.bytes() == 100010);
+    other.unshare("another");
+    other.solve();
+    CHECK(other.bytes() < 100000 && other.offset(theirs) == plan.offset(weight));
+    CHECK(throws<gpumem::error>([&] { other.unshare("another"); }));
+    other.unshare();
+    other.solve();
+    CHECK(throws<gpumem::error>([&] { other.offset(theirs); })); // left out, and shared no more
     CHECK(throws<gpumem::error>([&] { plan.op({99}, {}); }));
 }
 
@@ -129,6 +136,13 @@ static void memory_is_a_buffer() {
         CHECK(memory && memory.size_bytes() == 1500 && stats_now().allocations == 1);
         auto none = plan.materialise(nullptr, second);
         CHECK(none && none.size() == 0);
+        gpumem_malloc_options options;
+        GPUMEM_INIT(&options);
+        options.alignment = 8192;
+        auto aligned = plan.materialise_with(options);
+        CHECK(aligned.size() == 1500 && reinterpret_cast<std::uintptr_t>(aligned.data()) % 8192 == 0);
+        options.bytes = 1;
+        CHECK(throws<gpumem::error>([&] { plan.materialise_with(options); }));
         float *at = plan.pointer<float>(a, memory);
         fill(at, 1000, 1, s.get());
         fill(plan.pointer(b, memory), 500, 2, s.get());

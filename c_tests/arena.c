@@ -257,7 +257,7 @@ static void unbalanced_and_doubled_exits(void) {
     CHECK(report.freed == 77 && arena_of(p) == inner && current() == inner);
     CHECK(must_exit(inner, &p, 1).kept == 1);
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_exit(inner, NULL, 0, &report));
-    CHECK(error_says("has been exited"));
+    CHECK(error_says("has been exited or aborted"));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_abort(inner, &report));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_attach(inner));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_detach(inner));

@@ -163,7 +163,7 @@ static void eight_threads_on_one_stream(void) {
 static void *works_in_the_shared_arena(void *arg) {
     int i;
     OK(gpumem_arena_attach(shared));
-    for (i = 0; i < rounds(1000); i++) {
+    for (i = 0; i < rounds(800); i++) {
         void *p = must_malloc_async(100 + (size_t)arg * 1000 + (size_t)i, stream);
         CHECK(arena_of(p) == shared);
         if (i % 4 == 0) OK(gpumem_free_async(p, stream));
@@ -174,7 +174,7 @@ static void *works_in_the_shared_arena(void *arg) {
 }
 
 static void eight_threads_in_one_arena(void) {
-    uint64_t half = (uint64_t)THREADS * (uint64_t)rounds(1000) / 2;
+    uint64_t half = (uint64_t)THREADS * (uint64_t)rounds(800) / 2;
     gpumem_arena_stats stats;
     GPUMEM_INIT(&stats);
     stream = must_stream();
@@ -306,8 +306,13 @@ static void *enters_and_exits(void *unused) {
 
 static void forks_while_others_enter(void) {
     pthread_t thread;
-    gpumem_arena a = must_enter("around the forks");
+    gpumem_arena a;
     int i;
+    if (getenv("GPUMEM_VA_SIZE") != NULL) {
+        printf("skipped: to valgrind, what the parent's other threads hold is lost in a child\n");
+        return;
+    }
+    a = must_enter("around the forks");
     stop = 0;
     CHECK(pthread_create(&thread, NULL, enters_and_exits, NULL) == 0);
     for (i = 0; i < rounds(400); i++) {

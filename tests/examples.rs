@@ -51,7 +51,7 @@ fn figures(said: &str, how: &str) -> Vec<(u64, u64)> {
         let before = line.split(unit).next().unwrap();
         before.rsplit([' ', ',']).find(|word| !word.is_empty()).unwrap().parse().unwrap()
     };
-    let lines = said.lines().filter(|l| l.starts_with(how) && l.contains(" MiB mapped, "));
+    let lines = said.lines().filter(|l| l.starts_with(how) && l.ends_with(" live buffers"));
     lines.map(|l| (of(l, " MiB mapped"), of(l, " live buffers"))).collect()
 }
 

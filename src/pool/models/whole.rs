@@ -101,7 +101,7 @@ fn two_first_uses_of_a_stream_make_one_heap() {
 
 /// An exit frees a scope of two while another thread frees both: one by its pointer, one by its id. Each is freed once,
 /// and the books balance. Fails when `Pool::free_some` gives the heap's lock up between finding an allocation of the
-/// scope and taking it back, and when `Pool::free_found` compares the id before it holds the lock.
+/// scope and taking it back.
 #[test]
 fn an_exit_meets_the_frees_of_what_it_frees() {
     let mut builder = loom::model::Builder::new();

@@ -9,7 +9,7 @@ use gpumem::context::config::CaptureDetection;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Call, CaptureMode, Driver, Fault, FaultRule, GraphHandle};
-use gpumem::pool::ArenaOptions;
+use gpumem::pool::GraphArenaOptions;
 use std::sync::Arc;
 
 const D: DeviceId = DeviceId(0);
@@ -268,7 +268,7 @@ fn a_planned_capture_needs_little_more_than_the_peak() {
         let r = rig(HostOptions { bytes_per_device: 0, ..checked() }, CaptureDetection::Off);
         let s = r.stream();
         let options = |monotone, record| CaptureOptions {
-            arena: ArenaOptions { monotone, record, reserve: 0 },
+            arena: GraphArenaOptions { monotone, record, reserve: 0 },
             ..CaptureOptions::default()
         };
         let run = |options: CaptureOptions<'_>, eager: bool| {
@@ -309,10 +309,10 @@ fn a_layout_needs_a_record_and_no_monotone_arena() {
     let layout = CaptureOptions { layout: Some(&c), ..CaptureOptions::default() };
     assert_eq!(r.ctx.capture_begin(s, layout).err().unwrap().status, Status::Invalid);
     assert_eq!(r.ctx.capture_plan(&c).unwrap_err().status, Status::Invalid);
-    let record = ArenaOptions { record: true, ..ArenaOptions::default() };
+    let record = GraphArenaOptions { record: true, ..GraphArenaOptions::default() };
     let recorded = r.ctx.capture_begin(s, CaptureOptions { arena: record, ..CaptureOptions::default() }).unwrap();
     r.ctx.capture_end(&recorded).unwrap();
-    let monotone = ArenaOptions { monotone: true, ..ArenaOptions::default() };
+    let monotone = GraphArenaOptions { monotone: true, ..GraphArenaOptions::default() };
     let both = CaptureOptions { arena: monotone, layout: Some(&recorded), ..CaptureOptions::default() };
     assert_eq!(r.ctx.capture_begin(s, both).err().unwrap().status, Status::Invalid);
     // Of nothing, which is fine.
@@ -402,7 +402,7 @@ fn every_call_fails_once() {
                 Err(_) => f().unwrap(),
             }
         }
-        let record = ArenaOptions { record: true, ..ArenaOptions::default() };
+        let record = GraphArenaOptions { record: true, ..GraphArenaOptions::default() };
         let options = CaptureOptions { arena: record, bytes: 4 * MIB, ..CaptureOptions::default() };
         let c = twice(&valid, || r.ctx.capture_begin(s, options));
         r.host.capture_begin(D, s, CaptureMode::Relaxed).unwrap();

@@ -10,7 +10,7 @@ use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
 use gpumem::driver::Driver;
-use gpumem::pool::{Arena, ArenaOptions, Placed, PoolOptions, Route, Span, WhichStreams};
+use gpumem::pool::{GraphArena, GraphArenaOptions, Placed, PoolOptions, Route, Span, WhichStreams};
 use pool_support::{checked, late, request, Rig, D, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::Arc;
@@ -28,17 +28,17 @@ fn hosts() -> Vec<HostOptions> {
 
 /// A capture with an arena: begun before the stream's own, as torch does, or after it.
 struct Capture {
-    arena: Arc<Arena>,
+    arena: Arc<GraphArena>,
     route: Arc<Route>,
     stream: StreamHandle,
 }
 
 impl Capture {
-    fn begin(rig: &Rig, stream: StreamHandle, options: ArenaOptions) -> Capture {
+    fn begin(rig: &Rig, stream: StreamHandle, options: GraphArenaOptions) -> Capture {
         Capture::share(rig, stream, &rig.pool.open_arena(options))
     }
 
-    fn share(rig: &Rig, stream: StreamHandle, arena: &Arc<Arena>) -> Capture {
+    fn share(rig: &Rig, stream: StreamHandle, arena: &Arc<GraphArena>) -> Capture {
         let route = rig.pool.begin_route(arena, WhichStreams::Handle(stream), 0, None).unwrap();
         rig.host.begin_capture(stream).unwrap();
         Capture { arena: arena.clone(), route, stream }
@@ -92,7 +92,7 @@ fn it_grows_in_place() {
         for ahead in [0, 8 * MIB] {
             let rig = Rig::new(checked(BYTES), options());
             let (s, t) = (rig.stream(), rig.stream());
-            let arena = rig.pool.open_arena(ArenaOptions { reserve, ..ArenaOptions::default() });
+            let arena = rig.pool.open_arena(GraphArenaOptions { reserve, ..GraphArenaOptions::default() });
             let route = rig.pool.begin_route(&arena, WhichStreams::Handle(s), ahead, None).unwrap();
             rig.host.begin_capture(s).unwrap();
             let mut end = None;
@@ -125,11 +125,11 @@ fn more_addresses_than_there_are_is_an_error_and_nothing_stays() {
     let rig = Rig::new(checked(BYTES), options());
     let s = rig.stream();
     let before = rig.pool.stats();
-    let arena = rig.pool.open_arena(ArenaOptions { reserve: 1 << 60, ..ArenaOptions::default() });
+    let arena = rig.pool.open_arena(GraphArenaOptions { reserve: 1 << 60, ..GraphArenaOptions::default() });
     let e = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).err().unwrap();
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
     rig.pool.release_arena(&arena);
-    let arena = rig.pool.open_arena(ArenaOptions::default());
+    let arena = rig.pool.open_arena(GraphArenaOptions::default());
     let e = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 2 * BYTES, None).err().unwrap();
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
     rig.pool.release_arena(&arena);
@@ -147,7 +147,7 @@ fn stream_order_reuses_and_monotone_does_not() {
         for host in hosts() {
             let rig = Rig::new(host, options());
             let s = rig.stream();
-            let c = Capture::begin(&rig, s, ArenaOptions { monotone, ..ArenaOptions::default() });
+            let c = Capture::begin(&rig, s, GraphArenaOptions { monotone, ..GraphArenaOptions::default() });
             let mut seen = Vec::new();
             for _ in 0..4 {
                 for size in SIZES {
@@ -181,7 +181,7 @@ fn stream_order_reuses_and_monotone_does_not() {
 fn a_monotone_arena_keeps_tails_and_reallocates_elsewhere() {
     let rig = Rig::new(checked(BYTES), options());
     let s = rig.stream();
-    let c = Capture::begin(&rig, s, ArenaOptions { monotone: true, ..ArenaOptions::default() });
+    let c = Capture::begin(&rig, s, GraphArenaOptions { monotone: true, ..GraphArenaOptions::default() });
     let p = rig.malloc(8 * MIB, s);
     assert_eq!(rig.pool.realloc(p, MIB, s).unwrap(), p);
     let q = rig.malloc(3 * MIB, s);
@@ -202,7 +202,7 @@ fn addresses_are_nobody_elses_until_release() {
         let warm: Vec<u64> = (0..8).map(|_| rig.malloc(8 * MIB, t)).collect();
         warm.iter().for_each(|&p| rig.free(p, t));
         rig.sync();
-        let c = Capture::begin(&rig, s, ArenaOptions::default());
+        let c = Capture::begin(&rig, s, GraphArenaOptions::default());
         let kept: Vec<(u64, u64)> = SIZES.iter().map(|&n| (rig.malloc(n, s), n)).collect();
         let temporary: Vec<(u64, u64)> = SIZES.iter().map(|&n| (rig.malloc(n, s), n)).collect();
         temporary.iter().for_each(|b| rig.free(b.0, s));
@@ -255,7 +255,7 @@ fn graphs_share_an_arena() {
     for host in hosts() {
         let rig = Rig::new(host, options());
         let (s, t) = (rig.stream(), rig.stream());
-        let arena = rig.pool.open_arena(ArenaOptions::default());
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
         let mut mapped = Vec::new();
         let mut outputs = Vec::new();
         for round in 0..4 {
@@ -281,7 +281,7 @@ fn graphs_share_an_arena() {
 fn memory_is_ordinary_after_release() {
     let rig = Rig::new(checked(BYTES), options());
     let (s, t) = (rig.stream(), rig.stream());
-    let c = Capture::begin(&rig, s, ArenaOptions::default());
+    let c = Capture::begin(&rig, s, GraphArenaOptions::default());
     let blocks = [64 * MIB; 3].map(|n| rig.malloc(n, s));
     c.end(&rig);
     rig.free(blocks[0], s);
@@ -311,7 +311,7 @@ fn what_a_replay_may_still_use_waits_for_it() {
         for how in 0..3 {
             let rig = Rig::new(late(seed, BYTES), PoolOptions { limit: 256 * MIB, ..options() });
             let (s, launcher, other) = (rig.stream(), rig.stream(), rig.stream());
-            let c = Capture::begin(&rig, s, ArenaOptions::default());
+            let c = Capture::begin(&rig, s, GraphArenaOptions::default());
             let output = rig.malloc(16 * MIB, s);
             let temporary = [rig.malloc(30 * MIB, s), rig.malloc(20 * KIB, s)];
             temporary.iter().for_each(|&p| rig.free(p, s));
@@ -343,7 +343,7 @@ fn what_a_replay_may_still_use_waits_for_it() {
                 }
             }
             // Another capture gets nothing of it either.
-            let next = Capture::begin(&rig, s, ArenaOptions::default());
+            let next = Capture::begin(&rig, s, GraphArenaOptions::default());
             let p = rig.malloc(20 * KIB, s);
             assert!(!temporary.contains(&p));
             rig.free(p, s);
@@ -368,7 +368,7 @@ fn ten_thousand_captures_leave_no_trace() {
     let held = rig.malloc(5 * MIB, s);
     let mut first = None;
     for round in 0..10_000u64 {
-        let c = Capture::begin(&rig, s, ArenaOptions { monotone: round % 3 == 0, ..ArenaOptions::default() });
+        let c = Capture::begin(&rig, s, GraphArenaOptions { monotone: round % 3 == 0, ..GraphArenaOptions::default() });
         let a = rig.malloc(2 * MIB + (round % 7) * 100 * KIB, s);
         let b = rig.malloc(1000, s);
         rig.free(a, s);
@@ -404,7 +404,7 @@ fn an_abandoned_capture_ends_when_its_handle_comes_again() {
     for begun_before in [true, false] {
         let rig = Rig::new(checked(BYTES), options());
         let s = rig.stream();
-        let arena = rig.pool.open_arena(ArenaOptions::default());
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
         if !begun_before {
             rig.host.begin_capture(s).unwrap();
         }
@@ -434,7 +434,7 @@ fn an_abandoned_capture_ends_when_its_handle_comes_again() {
 fn one_capture_at_a_time_on_a_stream() {
     let rig = Rig::new(checked(BYTES), options());
     let s = rig.stream();
-    let c = Capture::begin(&rig, s, ArenaOptions::default());
+    let c = Capture::begin(&rig, s, GraphArenaOptions::default());
     let e = rig.pool.begin_route(&c.arena, WhichStreams::Handle(s), 0, None).err().unwrap();
     assert_eq!(e.status, Status::Invalid, "{e}");
     c.end(&rig);
@@ -451,7 +451,7 @@ fn abort_frees_what_the_capture_allocated_and_nothing_else() {
         let rig = Rig::new(host, options());
         let (s, t) = (rig.stream(), rig.stream());
         let ordinary = rig.malloc(3 * MIB, s);
-        let arena = rig.pool.open_arena(ArenaOptions::default());
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
         let first = Capture::share(&rig, s, &arena);
         let kept = SIZES.map(|n| rig.malloc(n, s));
         first.end(&rig);
@@ -481,7 +481,7 @@ fn frees_in_and_after_a_capture_by_anybody() {
             let rig = Rig::new(host, PoolOptions { watch, ..options() });
             let (s, t) = (rig.stream(), rig.stream());
             let old: Vec<u64> = SIZES.iter().cycle().take(18).map(|&n| rig.malloc(n, s)).collect();
-            let c = Capture::begin(&rig, s, ArenaOptions::default());
+            let c = Capture::begin(&rig, s, GraphArenaOptions::default());
             let own: Vec<u64> = SIZES.iter().cycle().take(30).map(|&n| rig.malloc(n, s)).collect();
             // Ordinary memory: deferred, not lost.
             for (i, &p) in old[..12].iter().enumerate() {
@@ -530,7 +530,8 @@ fn other_threads_go_on_meanwhile() {
             });
         }
         for round in 0..30 {
-            let c = Capture::begin(&rig, s, ArenaOptions { monotone: round % 2 == 0, ..ArenaOptions::default() });
+            let c =
+                Capture::begin(&rig, s, GraphArenaOptions { monotone: round % 2 == 0, ..GraphArenaOptions::default() });
             let blocks: Vec<(u64, u64)> = SIZES.iter().cycle().take(12).map(|&n| (rig.malloc(n, s), n)).collect();
             disjoint(&blocks);
             blocks.iter().step_by(2).for_each(|b| rig.free(b.0, s));
@@ -552,7 +553,7 @@ fn other_threads_go_on_meanwhile() {
 fn a_filter_says_which_streams() {
     let rig = Rig::new(checked(BYTES), options());
     let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
-    let arena = rig.pool.open_arena(ArenaOptions::default());
+    let arena = rig.pool.open_arena(GraphArenaOptions::default());
     // What is known of the streams before is forgotten.
     [s, t, u].iter().for_each(|&x| rig.free(rig.malloc(3 * MIB, x), x));
     let filter = Box::new(move |x| x == s || x == t);
@@ -577,7 +578,7 @@ fn a_layout_puts_blocks_where_it_has_them() {
         let placed =
             [(8, 0), (4, 8), (8, 0), (2, 12)].map(|(n, at)| Placed { size: n * MIB, offset: at * MIB }).to_vec();
         let span = Arc::new(Span { bytes: 14 * MIB, align: 2 * MIB, placed });
-        let arena = rig.pool.open_arena(ArenaOptions::default());
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
         let mut bases = Vec::new();
         for _ in 0..2 {
             let route = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 0, Some(&span)).unwrap();
@@ -614,7 +615,7 @@ fn what_deviates_from_a_layout_is_served_all_the_same() {
     let s = rig.stream();
     let placed = [(8, 0), (8, 0)].map(|(n, at)| Placed { size: n * MIB, offset: at * MIB }).to_vec();
     let span = Arc::new(Span { bytes: 8 * MIB, align: 512, placed });
-    let arena = rig.pool.open_arena(ArenaOptions::default());
+    let arena = rig.pool.open_arena(GraphArenaOptions::default());
     let route = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 0, Some(&span)).unwrap();
     let blocks = [8, 8, 5, 1].map(|n| (rig.malloc(n * MIB, s), n * MIB));
     disjoint(&blocks);

@@ -8,14 +8,14 @@ use super::dry_run;
 use crate::base::sync::{lock, Mutex};
 use crate::base::StreamHandle;
 use crate::base::{DeviceId, Error, Result};
-use crate::pool::{Arena, ArenaOptions, ArenaStats, Filter, Pool, Route, Span, WhichStreams};
+use crate::pool::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Route, Span, WhichStreams};
 use std::sync::Arc;
 
 /// What a capture is to be like.
 #[derive(Clone, Copy, Default)]
 pub struct CaptureOptions<'a> {
     /// The arena's, where it is a new one.
-    pub arena: ArenaOptions,
+    pub arena: GraphArenaOptions,
     /// Bytes to map ahead.
     pub bytes: u64,
     /// Share this one's arena.
@@ -28,7 +28,7 @@ pub struct CaptureOptions<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
     /// Those of its arena.
-    pub arena: ArenaStats,
+    pub arena: GraphArenaStats,
     /// References to all captures of the arena, a count.
     pub references: u64,
 }
@@ -36,7 +36,7 @@ pub struct CaptureStats {
 /// An arena and how many references its captures have together.
 struct Shared {
     device: DeviceId,
-    arena: Arc<Arena>,
+    arena: Arc<GraphArena>,
     references: Mutex<u64>,
 }
 
@@ -96,8 +96,8 @@ impl Capture {
     }
 
     /// The arena, with one reference more, for a capture that shares it.
-    fn shared_for(&self, pool: &Pool, options: ArenaOptions) -> Result<Arc<Shared>> {
-        if options != ArenaOptions::default() {
+    fn shared_for(&self, pool: &Pool, options: GraphArenaOptions) -> Result<Arc<Shared>> {
+        if options != GraphArenaOptions::default() {
             return Err(Error::invalid(
                 "a capture that shares another's memory has its flags and its reserve; leave them 0",
             ));

@@ -31,7 +31,7 @@ use super::types::{gpumem_stream, not_null, stream};
 use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
 use crate::base::{Error, Result};
 use crate::context::Context;
-use crate::pool::ArenaOptions;
+use crate::pool::GraphArenaOptions;
 use std::sync::Arc;
 
 /// What a gpumem_capture seems to point to. There is nothing there.
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn gpumem_capture_begin(
                 return Err(Error::invalid(format!("gpumem_capture_options.flags has unknown bits: {:#x}", o.flags)));
             }
             wanted.bytes = o.bytes;
-            wanted.arena = ArenaOptions {
+            wanted.arena = GraphArenaOptions {
                 monotone: o.flags & GPUMEM_CAPTURE_MONOTONE != 0,
                 record: o.flags & GPUMEM_CAPTURE_RECORD != 0,
                 reserve: o.reserve,

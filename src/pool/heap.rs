@@ -14,7 +14,7 @@ use super::index::{Entry, Index, SLOT};
 use super::members::{Members, Place, NO_MEMBER};
 use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
-use super::private::Member;
+use super::private::StreamPart;
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs, Taken};
 use super::trial::Trial;
@@ -147,7 +147,7 @@ pub(super) struct HeapState {
     pub(super) others: Trial,
     pub(super) borrowing: Trial,
     /// Whose heap it is while a capture arena has it: see [`super::private`].
-    pub(super) private: Option<Arc<Member>>,
+    pub(super) private: Option<Arc<StreamPart>>,
     /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without any.
     pub(super) room: (u64, u64),
 }

@@ -85,7 +85,7 @@ use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 use heap::Heap;
 pub use planned::{Life, Placed, Span};
-pub use private::{Arena, ArenaOptions, ArenaStats};
+pub use private::{GraphArena, GraphArenaOptions, GraphArenaStats};
 pub use quarantine::Held;
 pub use routes::{Filter, Route, Unclaimed, WhichStreams};
 pub use scope::{Scope, ScopeCounts};

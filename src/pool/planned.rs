@@ -7,7 +7,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::heap::HeapState;
-use super::private::{Counts, Member};
+use super::private::{Counts, StreamPart};
 use super::region::GRANULE;
 use super::{lock, AllocRequest, Pool};
 use std::collections::HashMap;
@@ -115,7 +115,13 @@ impl HeapState {
 
 impl Pool {
     /// A large block at the place that the layout has for it, if there is one and it is free.
-    pub(super) fn place_as_planned(&self, member: &Member, req: &AllocRequest, size: u64, align: u64) -> Option<u64> {
+    pub(super) fn place_as_planned(
+        &self,
+        member: &StreamPart,
+        req: &AllocRequest,
+        size: u64,
+        align: u64,
+    ) -> Option<u64> {
         let align = align.max(GRANULE);
         let (heap, addr) = lock(&member.notes).next_place(size, align, &member.counts)?;
         let heap = self.heap(heap)?;

@@ -40,7 +40,7 @@ const ID_MASK: u64 = (1 << 42) - 1;
 
 /// How an arena behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ArenaOptions {
+pub struct GraphArenaOptions {
     /// Nothing is handed out twice before the arena is released.
     pub monotone: bool,
     /// Note how long each large allocation lives.
@@ -51,7 +51,7 @@ pub struct ArenaOptions {
 
 /// One arena's counters, bytes unless said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ArenaStats {
+pub struct GraphArenaStats {
     /// Addresses: those mapped, and those kept to grow into.
     pub reserved: u64,
     /// Physical memory.
@@ -83,15 +83,15 @@ pub(super) struct Counts {
 }
 
 /// Memory for graphs; made by [`Pool::open_arena`], of no use to another pool.
-pub struct Arena {
-    options: ArenaOptions,
+pub struct GraphArena {
+    options: GraphArenaOptions,
     counts: Arc<Counts>,
-    members: Mutex<Vec<Arc<Member>>>,
+    members: Mutex<Vec<Arc<StreamPart>>>,
     released: AtomicBool,
 }
 
 /// One stream's part of an arena.
-pub(super) struct Member {
+pub(super) struct StreamPart {
     key: usize,
     /// The lane of the heap for what no layout has a place for.
     lane: u32,
@@ -169,13 +169,18 @@ impl HeapState {
 
 impl Pool {
     /// A new arena, without memory.
-    pub fn open_arena(&self, options: ArenaOptions) -> Arc<Arena> {
-        Arc::new(Arena { options, counts: Arc::default(), members: Mutex::default(), released: AtomicBool::new(false) })
+    pub fn open_arena(&self, options: GraphArenaOptions) -> Arc<GraphArena> {
+        Arc::new(GraphArena {
+            options,
+            counts: Arc::default(),
+            members: Mutex::default(),
+            released: AtomicBool::new(false),
+        })
     }
 
     /// The arena's memory becomes ordinary: what is free in it waits for all that has been submitted to the device so far,
     /// what is live stays so. Routes to it end. Happens once; no more than once is harmless.
-    pub fn release_arena(&self, arena: &Arena) {
+    pub fn release_arena(&self, arena: &GraphArena) {
         self.end_routes(arena);
         let members = {
             let mut members = lock(&arena.members);
@@ -189,7 +194,7 @@ impl Pool {
 
     /// Frees every block of the arena that was made since the heaps had handed out the ids in `since`; of one stream only
     /// if `key` is given.
-    pub(super) fn free_since(&self, arena: &Arena, since: &[(u32, u64)], key: Option<usize>) {
+    pub(super) fn free_since(&self, arena: &GraphArena, since: &[(u32, u64)], key: Option<usize>) {
         let members = lock(&arena.members).clone();
         for number in members.iter().filter(|m| key.is_none_or(|k| k == m.key)).flat_map(|m| lock(&m.heaps).clone()) {
             let Some(heap) = self.heap(number) else { continue };
@@ -213,14 +218,14 @@ impl Pool {
     }
 
     /// The ids that the arena's heaps have handed out so far.
-    pub(super) fn ids_so_far(&self, arena: &Arena) -> Vec<(u32, u64)> {
+    pub(super) fn ids_so_far(&self, arena: &GraphArena) -> Vec<(u32, u64)> {
         let members = lock(&arena.members).clone();
         let heaps = members.iter().flat_map(|m| lock(&m.heaps).clone());
         heaps.filter_map(|n| self.heap(n).map(|h| (n, h.lock_quick().next_id))).collect()
     }
 
     /// The arena's part for a stream, made when the stream is new to it.
-    pub(super) fn member(&self, arena: &Arena, stream: StreamHandle) -> Result<Arc<Member>> {
+    pub(super) fn member(&self, arena: &GraphArena, stream: StreamHandle) -> Result<Arc<StreamPart>> {
         let key = capture_key(stream);
         let mut members = lock(&arena.members);
         if arena.released.load(Acquire) {
@@ -238,7 +243,7 @@ impl Pool {
             }
         };
         let record = arena.options.record;
-        let member = Arc::new(Member {
+        let member = Arc::new(StreamPart {
             key,
             lane: heap.lane,
             monotone: arena.options.monotone,
@@ -257,7 +262,7 @@ impl Pool {
     }
 
     /// The heap that a stream's allocations come from.
-    pub(super) fn member_heap(&self, member: &Member) -> Result<&Heap> {
+    pub(super) fn member_heap(&self, member: &StreamPart) -> Result<&Heap> {
         let first = lock(&member.heaps).first().copied();
         first.and_then(|n| self.heap(n)).ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }
@@ -287,7 +292,7 @@ impl Pool {
     }
 
     /// Maps `bytes` for a stream of the arena ahead.
-    pub(super) fn map_ahead(&self, member: &Member, stream: StreamHandle, bytes: u64) -> Result<()> {
+    pub(super) fn map_ahead(&self, member: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
         let heap = self.member_heap(member)?;
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         self.find_span(heap, Want { size, align: GRANULE, stream }).map(|_| ())
@@ -312,7 +317,7 @@ impl Pool {
     }
 
     /// From now on the stream's large allocations go where the layout has them.
-    pub(super) fn lay_out(&self, member: &Arc<Member>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
+    pub(super) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
         let want = Want { size: span.bytes, align: span.align.max(GRANULE), stream };
         // A layout that another graph of the arena was captured with has left its memory.
         let before = lock(&member.heaps).iter().skip(1).filter_map(|&n| self.heap(n)).find_map(|heap| {
@@ -373,15 +378,15 @@ impl Pool {
     }
 
     /// An arena's counters.
-    pub fn arena_stats(&self, arena: &Arena) -> ArenaStats {
+    pub fn arena_stats(&self, arena: &GraphArena) -> GraphArenaStats {
         let members = lock(&arena.members).clone();
         let c = &arena.counts;
-        let mut s = ArenaStats {
+        let mut s = GraphArenaStats {
             total: c.total.load(Relaxed),
             allocations: c.allocations.load(Relaxed),
             deviations: c.deviations.load(Relaxed),
             streams: members.len() as u64,
-            ..ArenaStats::default()
+            ..GraphArenaStats::default()
         };
         for m in &members {
             for heap in lock(&m.heaps).clone().into_iter().filter_map(|n| self.heap(n)) {
@@ -398,7 +403,7 @@ impl Pool {
 
     /// What was recorded of each stream's large allocations, in the order in which the streams came.
     /// `None` for all when nothing is recorded.
-    pub fn arena_lives(&self, arena: &Arena) -> Vec<Option<Vec<Life>>> {
+    pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
         lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone()).collect()
     }
 }

@@ -7,7 +7,7 @@
 
 use super::heap::Heap;
 use super::planned::Span;
-use super::private::Arena;
+use super::private::GraphArena;
 use super::streams::capture_key;
 use super::{lock, Pool};
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
@@ -48,7 +48,7 @@ enum Which {
 
 /// An arena's claim to the allocations of some streams, from [`Pool::begin_route`] to [`Pool::end_route`].
 pub struct Route {
-    arena: Arc<Arena>,
+    arena: Arc<GraphArena>,
     which: Which,
     over: AtomicBool,
     /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed, too.
@@ -79,7 +79,7 @@ impl Pool {
     /// of a single stream go where it has them. On failure nothing has begun; memory that the arena has got stays its own.
     pub fn begin_route(
         &self,
-        arena: &Arc<Arena>,
+        arena: &Arc<GraphArena>,
         which: WhichStreams,
         bytes: u64,
         span: Option<&Arc<Span>>,
@@ -163,7 +163,7 @@ impl Pool {
         self.free_since(&route.arena, &route.since, key);
     }
 
-    pub(super) fn end_routes(&self, arena: &Arena) {
+    pub(super) fn end_routes(&self, arena: &GraphArena) {
         let all = lock(&self.privates.routes.list).clone();
         all.iter().filter(|r| std::ptr::eq(&*r.arena, arena)).for_each(|r| self.end_route(r));
     }

@@ -273,8 +273,8 @@ impl Registry {
 
     fn must_be_current(&self, arena: &Arena, verb: &str) -> Result<()> {
         match self.current() {
-            Some(now) if std::ptr::eq(&*now, arena) => return Ok(()),
-            _ if !lock(&self.shared.open).contains_key(&arena.id) => return Err(exited(arena)),
+            Some(now) if std::ptr::eq(&*now, arena) => Ok(()),
+            _ if !lock(&self.shared.open).contains_key(&arena.id) => Err(exited(arena)),
             Some(now) if thread::has(arena) => Err(Error::invalid(format!(
                 "{verb}: {} is not this thread's innermost arena, {} is; leave that first",
                 arena.text(),

@@ -115,7 +115,7 @@ fn bad_alignments_and_flags_are_refused() {
             assert!(e.status == Status::Invalid && e.message.contains(&align.to_string()), "{e}");
         }
     }
-    for flags in [8, 1 << 31, u32::MAX] {
+    for flags in [8, 1 << 30, AllocFlags::SEPARATE.0 | 8, u32::MAX] {
         let e = rig.pool.malloc(&AllocRequest { flags: AllocFlags(flags), ..request(100, s) }).unwrap_err();
         assert_eq!(e.status, Status::Invalid, "{flags}: {e}");
     }

@@ -1,6 +1,7 @@
 // CUDA graphs over gpumem's capture arenas on a real GPU.
 //
 //   graph_replay [replays=10000] [case ...]      cases: replay growth shared planned failures modes auto; all by default
+//   graph_replay N unprotected                   the same without an arena, to see that wrong words are found
 //
 // A program of more than fifty kernels over 28 allocations, made and freed on the way, is run eagerly for some inputs,
 // then captured and launched again and again; every launch's output is compared with the eager one, word by word, by a
@@ -64,6 +65,15 @@ __global__ void mix(unsigned *out, size_t n, const unsigned *a, size_t na, const
     }
 }
 
+// Each word of the output depends on what it was and on a word of the buffer.
+__global__ void fold(unsigned *out, size_t n, const unsigned *a, size_t na, unsigned salt) {
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        const unsigned x = out[i] * 2654435761u + salt;
+        out[i] = (x >> 9 | x << 23) ^ a[(i * 7 + salt) % na];
+    }
+}
+
 __global__ void set(unsigned *out, size_t n, unsigned salt) {
     const size_t stride = (size_t)gridDim.x * blockDim.x;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
@@ -122,7 +132,7 @@ static void program(cudaStream_t s, const unsigned *in, unsigned *out, unsigned 
         const unsigned *from = last.p ? last.p : in;
         mix<<<BLOCKS, THREADS, 0, s>>>(b.p, b.n, from, last.p ? last.n : IO, in, IO, salt + i);
         const Buffer other = live.empty() ? b : live[live.size() / 2];
-        mix<<<BLOCKS, THREADS, 0, s>>>(out, IO, b.p, b.n, other.p, other.n, salt * 31 + i);
+        fold<<<BLOCKS, THREADS, 0, s>>>(out, IO, other.p, other.n, salt * 31 + i);
         live.push_back(b);
         last = b;
         // Not in the order of allocation, and some much later than others.
@@ -133,7 +143,7 @@ static void program(cudaStream_t s, const unsigned *in, unsigned *out, unsigned 
         }
     }
     for (size_t k = 0; k < live.size(); k++) {
-        mix<<<BLOCKS, THREADS, 0, s>>>(out, IO, live[k].p, live[k].n, out, IO / 2, (unsigned)k);
+        fold<<<BLOCKS, THREADS, 0, s>>>(out, IO, live[k].p, live[k].n, (unsigned)k);
         OWN(gpumem_free_async(live[k].p, handle(s)));
     }
     CUDA(cudaGetLastError());
@@ -501,6 +511,23 @@ static void modes(cudaStream_t s) {
     nothing_left("modes");
 }
 
+// No arena: what the graph uses is anybody's. That must be found, or the other cases prove nothing.
+static void unprotected(cudaStream_t s, int replays) {
+    Expected e(s, 17, 1);
+    Graph g = capture(s, e, cudaStreamCaptureModeThreadLocal, nullptr, 1, false);
+    // The stream is known not to be captured any more, and its memory is free for all.
+    Buffer b = take(s, 1 << 20);
+    OWN(gpumem_free_async(b.p, handle(s)));
+    Churn churn(true);
+    for (int i = 0; i < replays; i++) {
+        e.launch(g.exec, s, (int)(i % Expected::INPUTS));
+        if (i % 16 == 15) CUDA(cudaStreamSynchronize(s));
+    }
+    CHECK(e.wrong_words(s) == 0, "%llu wrong words in %d launches", e.wrong_words(s), replays);
+    churn.end();
+    g.destroy();
+}
+
 // In a process of its own, with GPUMEM_CAPTURE=auto.
 static void automatic(cudaStream_t s) {
     Expected e(s, 77, 1);
@@ -556,6 +583,7 @@ int main(int argc, char **argv) {
         failures = 0;
         detail.clear();
         if (name == "replay") replay(s, replays);
+        else if (name == "unprotected") unprotected(s, replays);
         else if (name == "growth") growth(s);
         else if (name == "shared") shared(s);
         else if (name == "planned") planned(s);

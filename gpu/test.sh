@@ -107,6 +107,14 @@ if wanted graphs; then
     if [ -x "$graphs" ]; then
         step "graphs" "$graphs" "$REPLAYS"
         grep -E '^(pass|FAIL)' "$logs/graphs.log" | sed 's/^/      | /'
+        # It must be able to fail: without an arena the graph's memory is anybody's.
+        start=$SECONDS
+        "$graphs" 2000 unprotected > "$logs/graphs_unprotected.log" 2>&1
+        if grep -qE 'wrong words|illegal memory access' "$logs/graphs_unprotected.log"; then
+            report pass "graphs without an arena are disturbed" $((SECONDS - start)) "$logs/graphs_unprotected.log"
+        else
+            report FAIL "graphs without an arena are disturbed" $((SECONDS - start)) "$logs/graphs_unprotected.log"
+        fi
     else
         lack "graphs" "not built"
     fi

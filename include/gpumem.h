@@ -837,6 +837,7 @@ gpumem_status gpumem_arena_debug_stats_get(struct gpumem_arena_debug_stats *out)
 //
 // Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the pointers.
 // Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
+// GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended (GPUMEM_ARENA_DEBUG=unmap);
 // GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
 gpumem_status gpumem_memcpy_async(void *dst, const void *src, size_t bytes, gpumem_stream s);
 
@@ -848,8 +849,8 @@ gpumem_status gpumem_memcpy(void *dst, const void *src, size_t bytes);
 // Fills device memory with a byte, in the order of a stream.
 //
 // value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
-// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_INVALID_STREAM,
-// GPUMEM_ERROR_DRIVER, and what starting can give.
+// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_USE_AFTER_FREE as for
+// gpumem_memcpy_async; GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
 gpumem_status gpumem_memset_async(void *dst, int value, size_t bytes, gpumem_stream s);
 
 // Fills device memory with a byte in the order of the legacy default stream, and waits until it is done.

@@ -15,6 +15,7 @@ use std::ffi::{c_int, c_void};
 ///
 /// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the pointers.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
+/// GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended (GPUMEM_ARENA_DEBUG=unmap);
 /// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memcpy_async(
@@ -46,8 +47,8 @@ pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, byt
 /// Fills device memory with a byte, in the order of a stream.
 ///
 /// value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
-/// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_INVALID_STREAM,
-/// GPUMEM_ERROR_DRIVER, and what starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_USE_AFTER_FREE as for
+/// gpumem_memcpy_async; GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memset_async(
     dst: *mut c_void,
@@ -81,6 +82,7 @@ fn copy(ctx: &Context, dst: *mut c_void, src: *const c_void, bytes: usize, s: St
     if bytes == 0 {
         return Ok(());
     }
+    ctx.check_mapped(&[(dst, bytes), (src, bytes)])?;
     driver.copy_async(dev, dst, src, bytes, s).map_err(|e| ctx.explain(e, &[(dst, bytes), (src, bytes)]))
 }
 
@@ -90,6 +92,7 @@ fn set(ctx: &Context, dst: *mut c_void, value: c_int, bytes: usize, s: StreamHan
     if bytes == 0 {
         return Ok(());
     }
+    ctx.check_mapped(&[(dst, bytes)])?;
     driver.set_async(dev, dst, value as u8, bytes, s).map_err(|e| ctx.explain(e, &[(dst, bytes)]))
 }
 

@@ -85,6 +85,20 @@ impl Context {
         self.detector().filter(|_| self.config.log >= 1)?.fault_hint(e)
     }
 
+    /// An error when something of the ranges was unmapped by an arena's end. The driver cannot be asked to find that out:
+    /// CUDA takes an address where nothing is mapped for one of the host's, and reads there.
+    pub fn check_mapped(&self, ranges: &[(u64, u64)]) -> Result<()> {
+        let Some(detector) = self.detector().filter(|d| d.wants_separate()) else { return Ok(()) };
+        let found = ranges.iter().find_map(|&(base, bytes)| Some((base, bytes, detector.reclaimed(base, bytes)?)));
+        match found {
+            None => Ok(()),
+            Some((base, bytes, how)) => {
+                let text = format!("{bytes} bytes at {base:#x} are not mapped: {base:#x} is in memory {how}");
+                Err(Error::new(Status::UseAfterFree, text))
+            }
+        }
+    }
+
     /// An error about some ranges of memory, with what is known of them: which was freed by an arena's end.
     pub fn explain(&self, mut e: Error, ranges: &[(u64, u64)]) -> Error {
         let Some(detector) = self.detector() else { return e };

@@ -166,9 +166,9 @@ impl Pool {
             // Under the lock: whoever finds it by its scope finds it here.
             let mut core = lock(&*self.core);
             let scope = self.join_dedicated(req.scope, base, id, req.size);
+            self.index.set(base, Entry::Dedicated);
             core.dedicated.insert(base, Dedicated { scope, ..dedicated });
         }
-        self.index.set(base, Entry::Dedicated);
         self.counters.dedicated_live.fetch_add(mapped, Relaxed);
         self.counters.dedicated_requested.fetch_add(req.size, Relaxed);
         self.counters.dedicated_mallocs.fetch_add(1, Relaxed);

@@ -219,6 +219,9 @@ impl Pool {
     /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the free. Where it
     /// cannot be named from here (another thread's own stream) the context's next marker does.
     pub(super) fn mark_user(&self, user: u32) -> Result<()> {
+        if user == CONTEXT {
+            return Ok(());
+        }
         let handle = self.order.stream(user);
         if self.driver.stream_id(self.dev, handle)? == self.order.identity(user) {
             self.order.mark(&*self.driver, user, handle)?;
@@ -319,14 +322,19 @@ impl Pool {
 
     /// The allocation is also used on `stream`, which stays alive until the allocation is freed.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        let lane = self.heap_for(stream)?.lane;
+        let by = self.heap_for(stream)?;
+        // A capture's lane goes to other streams when the capture is gone, and the stream stays: the context knows both.
+        let elsewhere = if by.is_of_captures() { CONTEXT } else { by.lane };
         match self.find(ptr, "record_stream")? {
             Found::Dedicated => {
                 if let Some(d) = lock(&*self.core).dedicated.get_mut(&ptr) {
-                    d.add_user(lane);
+                    d.add_user(elsewhere);
                 }
             }
-            Found::Pooled { mut st, .. } => note_user(&mut st, ptr, lane),
+            Found::Pooled { heap, mut st, .. } => {
+                let here = heap.lane == st.lane_here(by.lane);
+                note_user(&mut st, ptr, if here { heap.lane } else { elsewhere });
+            }
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::heap::HeapState;
+use super::members::Place;
 use super::private::{Counts, StreamPart};
 use super::region::GRANULE;
 use super::{lock, AllocRequest, Pool};
@@ -135,6 +136,7 @@ impl Pool {
         st.note_taken();
         let block = self.block(heap, &mut st, req, align);
         let addr = st.hand_out(cut, block, &self.index);
+        st.join(req.scope, Place::Block { region: cut }, self.number);
         heap.publish(&st);
         Some(addr)
     }

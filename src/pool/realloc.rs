@@ -52,15 +52,21 @@ impl Pool {
                 (requested, align, tag, AllocFlags::default(), st.scope_at(Place::Block { region }))
             }
         };
-        // It stays where it belongs, whichever arena is current now.
-        let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: scope.as_ref() })?;
+        // Not in the scope yet: until the old one is gone nobody else may free it.
+        let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None })?;
         let kept = old.min(size);
         let copied = match kept {
             0 => Ok(()),
             n => self.driver.copy_async(self.dev, new, ptr, n, stream),
         };
         match copied.and_then(|()| self.free(ptr, Some(stream))) {
-            Ok(()) => Ok(new),
+            Ok(()) => {
+                // It stays where it belongs, whichever arena is current now.
+                if scope.is_some() {
+                    self.keep(new, None, scope.as_ref());
+                }
+                Ok(new)
+            }
             Err(e) => {
                 self.free(new, Some(stream))?;
                 Err(e)

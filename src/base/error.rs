@@ -34,11 +34,15 @@ pub enum Status {
     Capturing = 12,
     /// The stream handle is not, or no longer, a stream (host device; CUDA itself cannot tell).
     InvalidStream = 13,
+    /// A wait ended at its timeout, before there was room.
+    TimedOut = 15,
+    /// A wait was cancelled, before there was room.
+    Cancelled = 16,
 }
 
 impl Status {
     /// Every status, in numeric order.
-    pub const ALL: [Status; 14] = [
+    pub const ALL: [Status; 16] = [
         Status::Ok,
         Status::Invalid,
         Status::OutOfMemory,
@@ -53,6 +57,8 @@ impl Status {
         Status::ShuttingDown,
         Status::Capturing,
         Status::InvalidStream,
+        Status::TimedOut,
+        Status::Cancelled,
     ];
 
     /// The C constant's name, e.g. `GPUMEM_ERROR_OUT_OF_MEMORY`.
@@ -72,6 +78,8 @@ impl Status {
             Status::ShuttingDown => "GPUMEM_ERROR_SHUTTING_DOWN",
             Status::Capturing => "GPUMEM_ERROR_CAPTURING",
             Status::InvalidStream => "GPUMEM_ERROR_INVALID_STREAM",
+            Status::TimedOut => "GPUMEM_ERROR_TIMED_OUT",
+            Status::Cancelled => "GPUMEM_ERROR_CANCELLED",
         }
     }
 

@@ -41,6 +41,10 @@ pub const GPUMEM_ERROR_SHUTTING_DOWN: gpumem_status = 11;
 pub const GPUMEM_ERROR_CAPTURING: gpumem_status = 12;
 /// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 pub const GPUMEM_ERROR_INVALID_STREAM: gpumem_status = 13;
+/// A wait ended at its timeout, before there was room.
+pub const GPUMEM_ERROR_TIMED_OUT: gpumem_status = 15;
+/// A wait was cancelled, before there was room.
+pub const GPUMEM_ERROR_CANCELLED: gpumem_status = 16;
 
 /// The name of a status, such as "GPUMEM_ERROR_INVALID".
 ///
@@ -85,6 +89,8 @@ fn name(status: gpumem_status) -> &'static CStr {
         Some(Status::ShuttingDown) => c"GPUMEM_ERROR_SHUTTING_DOWN",
         Some(Status::Capturing) => c"GPUMEM_ERROR_CAPTURING",
         Some(Status::InvalidStream) => c"GPUMEM_ERROR_INVALID_STREAM",
+        Some(Status::TimedOut) => c"GPUMEM_ERROR_TIMED_OUT",
+        Some(Status::Cancelled) => c"GPUMEM_ERROR_CANCELLED",
         None => c"GPUMEM_ERROR_?",
     }
 }
@@ -105,7 +111,9 @@ const _: () = {
     assert!(GPUMEM_ERROR_SHUTTING_DOWN == Status::ShuttingDown as i32);
     assert!(GPUMEM_ERROR_CAPTURING == Status::Capturing as i32);
     assert!(GPUMEM_ERROR_INVALID_STREAM == Status::InvalidStream as i32);
-    assert!(Status::ALL.len() == 14);
+    assert!(GPUMEM_ERROR_TIMED_OUT == Status::TimedOut as i32);
+    assert!(GPUMEM_ERROR_CANCELLED == Status::Cancelled as i32);
+    assert!(Status::ALL.len() == 16);
 };
 
 #[cfg(test)]

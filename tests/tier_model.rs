@@ -66,9 +66,17 @@ struct Held {
     room: AtomicI64,
     /// What is drawn of it when nobody is drawing.
     drawn: AtomicI64,
-    /// What of `Model::taken` is its: `None` once it may be released.
-    counted: Mutex<Option<i64>>,
+    /// `None` once it may be released.
+    counted: Mutex<Option<Counted>>,
     released: AtomicU64,
+}
+
+/// A reservation's part in `Model::taken`.
+struct Counted {
+    /// Its size but for what it grew by a moment ago: may be below 0 where it has shrunk by that already.
+    size: i64,
+    /// What of it is in `Model::taken`.
+    shown: i64,
 }
 
 /// An allocation and what the model knows of it.
@@ -125,6 +133,16 @@ impl Model {
     /// Before giving back.
     fn give(&self, space: usize, bytes: i64) {
         self.taken[space].fetch_sub(bytes, SeqCst);
+    }
+
+    /// Counts `bytes` of a reservation: more after they have been promised, fewer before they go back.
+    fn show(&self, space: usize, counted: &mut Counted, bytes: i64) {
+        let more = bytes.max(0) - counted.shown;
+        counted.shown += more;
+        match more > 0 {
+            true => self.take(space, more),
+            false => self.give(space, -more),
+        }
     }
 
     fn wait(&self, rng: &mut Rng) -> Wait {
@@ -184,7 +202,7 @@ impl Model {
                     size: size.into(),
                     room: size.into(),
                     drawn: 0.into(),
-                    counted: Mutex::new(Some(size)),
+                    counted: Mutex::new(Some(Counted { size, shown: size })),
                     released: 0.into(),
                 }));
                 self.count("reserved");
@@ -209,8 +227,9 @@ impl Model {
             Ok(()) => {
                 held.size.fetch_add(more, SeqCst);
                 if let Some(counted) = &mut *held.counted.lock().unwrap() {
-                    *counted += more;
-                    self.take(held.space, more);
+                    counted.size += more;
+                    let size = counted.size;
+                    self.show(held.space, counted, size);
                 }
                 self.count("grew");
             }
@@ -225,19 +244,20 @@ impl Model {
         let less = (rng.below(2) == 0).then(|| rng.bytes() as i64);
         // While this is held nobody else shrinks it; drawing, growing and releasing go on.
         let mut counted = held.counted.lock().unwrap();
-        let before = counted.map_or(0, |n| less.unwrap_or(n).min(n));
-        self.give(held.space, before);
+        if let Some(c) = &mut *counted {
+            let least = less.map_or(0, |less| c.size - less);
+            self.show(held.space, c, least);
+        }
         let shrunk = match less {
             None => held.r.shrink_to_fit().map_or(0, |n| n as i64),
             Some(less) => held.r.shrink(less as u64).map_or(0, |()| less),
         };
         held.size.fetch_sub(shrunk, SeqCst);
         held.room.fetch_sub(shrunk, SeqCst);
-        // What is still there of what was given up above.
-        let back = (before - shrunk).max(0);
-        if let Some(n) = &mut *counted {
-            *n -= before - back;
-            self.take(held.space, back);
+        if let Some(c) = &mut *counted {
+            c.size -= shrunk;
+            let size = c.size;
+            self.show(held.space, c, size);
         }
         (shrunk > 0).then(|| self.count("shrank"));
     }
@@ -245,7 +265,7 @@ impl Model {
     fn release(&self, rng: &mut Rng) {
         let Some(held) = rng.pick(&self.held) else { return };
         if let Some(counted) = held.counted.lock().unwrap().take() {
-            self.give(held.space, counted);
+            self.give(held.space, counted.shown);
         }
         // Others may try the same: one succeeds.
         match held.r.release() {

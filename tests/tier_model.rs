@@ -10,8 +10,8 @@
 use gpumem::base::Status;
 use gpumem::tier::*;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -280,6 +280,7 @@ impl Model {
         let (bytes, stream) = (rng.below(400), rng.below(STREAMS));
         let held = rng.pick(&self.held).filter(|_| rng.below(3) > 0);
         let space = held.as_ref().map_or(rng.below(4) as usize, |h| h.space);
+        let size = held.as_ref().map_or(u64::MAX, |h| h.r.size());
         let drawn = match &held {
             Some(held) => held.r.draw(bytes, stream),
             None if rng.below(2) == 0 => self.m.draw_outside(&self.spaces[space], bytes, stream),
@@ -300,6 +301,9 @@ impl Model {
             assert!(!held.fixed || room >= 0, "{inside} bytes drawn and {room} left of {:?}", held.r);
             if outside > 0 {
                 self.count("drew beyond");
+            }
+            if !held.fixed && held.r.size() > size {
+                self.count("grew by its policy");
             }
         }
         self.live.lock().unwrap().push(Live { drawn, space, of, inside, outside });
@@ -398,30 +402,52 @@ impl Model {
     }
 }
 
+/// Where threads meet; all of them fail when one does.
+#[derive(Default)]
+struct Meeting {
+    here: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl Meeting {
+    /// Waits until everybody is here for the `n`th time, ending other threads' waits meanwhile.
+    fn meet(&self, n: u64, model: &Model) {
+        self.here.fetch_add(1, SeqCst);
+        while self.here.load(SeqCst) < n * THREADS {
+            assert!(!self.failed.load(SeqCst), "another thread failed");
+            let token = model.tokens.lock().unwrap().pop();
+            token.inspect(Cancel::cancel);
+            thread::yield_now();
+        }
+    }
+}
+
+struct Watch<'a>(&'a Meeting);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.failed.store(true, SeqCst);
+        }
+    }
+}
+
 fn run(seed: u64) {
     let model = Model::new();
-    let barrier = Barrier::new(THREADS as usize);
-    // How many have ended their steps of a round.
-    let ended = AtomicU64::new(0);
+    let meeting = Meeting::default();
     thread::scope(|s| {
         for t in 0..THREADS {
-            let (model, barrier, ended) = (&model, &barrier, &ended);
+            let (model, meeting) = (&model, &meeting);
             s.spawn(move || {
+                let _watch = Watch(meeting);
                 let mut rng = Rng(seed * 1_000 + t);
                 for round in 1..=ROUNDS {
                     (0..STEPS).for_each(|_| model.step(&mut rng));
-                    ended.fetch_add(1, SeqCst);
-                    // Whoever still waits is let go.
-                    while ended.load(SeqCst) < round * THREADS {
-                        let token = model.tokens.lock().unwrap().pop();
-                        token.inspect(Cancel::cancel);
-                        thread::yield_now();
-                    }
-                    barrier.wait();
+                    meeting.meet(2 * round - 1, model);
                     if t == 0 {
                         model.check();
                     }
-                    barrier.wait();
+                    meeting.meet(2 * round, model);
                 }
             });
         }
@@ -442,18 +468,14 @@ fn run(seed: u64) {
     }
     let done = model.done.lock().unwrap();
     println!("seed {seed}: {done:?}");
-    for what in ["waited for a reservation", "timed out", "cancelled", "had no room", "grew", "shrank", "drew beyond"] {
+    let all = ["waited for a reservation", "timed out", "cancelled", "had no room", "grew", "shrank", "drew beyond"];
+    for what in all.into_iter().chain(["grew by its policy", "freed a part", "attached"]) {
         assert!(done.get(what).is_some_and(|n| *n > 50), "{what}: {done:?}");
     }
 }
 
-/// 104,000 steps.
+/// 104,000 steps each.
 #[test]
 fn eight_threads_keep_every_counter_exact() {
-    run(1);
-}
-
-#[test]
-fn again_with_other_numbers() {
-    run(2);
+    (1..=4).for_each(run);
 }

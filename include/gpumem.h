@@ -141,6 +141,12 @@ typedef int32_t gpumem_status;
 // The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 #define GPUMEM_ERROR_INVALID_STREAM 13
 
+// A wait ended at its timeout, before there was room.
+#define GPUMEM_ERROR_TIMED_OUT 15
+
+// A wait was cancelled, before there was room.
+#define GPUMEM_ERROR_CANCELLED 16
+
 // The name of a status, such as "GPUMEM_ERROR_INVALID".
 //
 // Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no device, cannot fail.

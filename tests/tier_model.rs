@@ -386,14 +386,11 @@ impl Model {
     fn assert_in_turn(&self) {
         let mut turns = self.turns.lock().unwrap();
         turns.sort_by_key(|t| t.0.arrived);
-        for space in 0..IDS.len() {
+        for (space, id) in IDS.iter().enumerate() {
             let mut earliest = u64::MAX;
             for (turn, from, candidates) in turns.iter().rev() {
-                assert!(
-                    !candidates.contains(&space) || turn.granted < earliest,
-                    "{turn:?} was overtaken in {}",
-                    IDS[space]
-                );
+                let wanted = candidates.contains(&space);
+                assert!(!wanted || turn.granted < earliest, "{turn:?} was overtaken in {id}");
                 if *from == space {
                     earliest = earliest.min(turn.granted);
                 }

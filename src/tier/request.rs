@@ -144,7 +144,11 @@ impl Strategy {
             Strategy::Tier(tier) => vec![of(*tier)],
             Strategy::Tiers(tiers) => {
                 let mut once: Vec<Tier> = Vec::new();
-                tiers.iter().for_each(|t| (!once.contains(t)).then(|| once.push(*t)).unwrap_or(()));
+                for tier in tiers {
+                    if !once.contains(tier) {
+                        once.push(*tier);
+                    }
+                }
                 once.into_iter().map(of).collect()
             }
             Strategy::DowngradeFrom { from, to } => {

@@ -147,8 +147,15 @@ typedef int32_t gpumem_status;
 // The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 #define GPUMEM_ERROR_INVALID_STREAM 13
 
-// Memory is used, or was written to, that had been freed. Only gpumem_check and its like say so.
+// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and with
+// GPUMEM_ARENA_DEBUG=unmap copies and fills too.
 #define GPUMEM_ERROR_USE_AFTER_FREE 14
+
+// A wait ended at its timeout, before there was room.
+#define GPUMEM_ERROR_TIMED_OUT 15
+
+// A wait was cancelled, before there was room.
+#define GPUMEM_ERROR_CANCELLED 16
 
 // The name of a status, such as "GPUMEM_ERROR_INVALID".
 //

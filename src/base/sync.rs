@@ -9,7 +9,7 @@ use std::sync::{LockResult, PoisonError};
 pub use std::{
     hint::spin_loop,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
-    sync::{Mutex, MutexGuard, OnceLock},
+    sync::{Condvar, Mutex, MutexGuard, OnceLock},
     thread::yield_now,
 };
 
@@ -18,7 +18,7 @@ pub use {
     self::once::OnceLock,
     loom::hint::spin_loop,
     loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
-    loom::sync::{Mutex, MutexGuard},
+    loom::sync::{Condvar, Mutex, MutexGuard},
     loom::thread::yield_now,
 };
 

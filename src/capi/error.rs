@@ -41,8 +41,13 @@ pub const GPUMEM_ERROR_SHUTTING_DOWN: gpumem_status = 11;
 pub const GPUMEM_ERROR_CAPTURING: gpumem_status = 12;
 /// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 pub const GPUMEM_ERROR_INVALID_STREAM: gpumem_status = 13;
-/// Memory is used, or was written to, that had been freed. Only gpumem_check and its like say so.
+/// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and with
+/// GPUMEM_ARENA_DEBUG=unmap copies and fills too.
 pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
+/// A wait ended at its timeout, before there was room.
+pub const GPUMEM_ERROR_TIMED_OUT: gpumem_status = 15;
+/// A wait was cancelled, before there was room.
+pub const GPUMEM_ERROR_CANCELLED: gpumem_status = 16;
 
 /// The name of a status, such as "GPUMEM_ERROR_INVALID".
 ///
@@ -88,6 +93,8 @@ fn name(status: gpumem_status) -> &'static CStr {
         Some(Status::Capturing) => c"GPUMEM_ERROR_CAPTURING",
         Some(Status::InvalidStream) => c"GPUMEM_ERROR_INVALID_STREAM",
         Some(Status::UseAfterFree) => c"GPUMEM_ERROR_USE_AFTER_FREE",
+        Some(Status::TimedOut) => c"GPUMEM_ERROR_TIMED_OUT",
+        Some(Status::Cancelled) => c"GPUMEM_ERROR_CANCELLED",
         None => c"GPUMEM_ERROR_?",
     }
 }
@@ -109,7 +116,9 @@ const _: () = {
     assert!(GPUMEM_ERROR_CAPTURING == Status::Capturing as i32);
     assert!(GPUMEM_ERROR_INVALID_STREAM == Status::InvalidStream as i32);
     assert!(GPUMEM_ERROR_USE_AFTER_FREE == Status::UseAfterFree as i32);
-    assert!(Status::ALL.len() == 15);
+    assert!(GPUMEM_ERROR_TIMED_OUT == Status::TimedOut as i32);
+    assert!(GPUMEM_ERROR_CANCELLED == Status::Cancelled as i32);
+    assert!(Status::ALL.len() == 17);
 };
 
 #[cfg(test)]

@@ -1,0 +1,226 @@
+//! All spaces of a process, and the promises in them.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::account::{Drawn, Policies};
+use super::hub::{Cancel, Hub};
+use super::policy::OutOfMemoryPolicy;
+use super::queue::Want;
+use super::request::{find, Request};
+use super::reservation::Reservation;
+use super::space::{Space, SpaceId, SpaceOptions, SpaceUsage};
+use super::thresholds::Thresholds;
+use super::usage::Usage;
+use crate::base::{Error, Result};
+use std::sync::Arc;
+
+/// All spaces, and the promises in them. Dropping it shuts it down.
+///
+/// Every method may be called from any thread.
+#[derive(Debug)]
+pub struct Manager {
+    hub: Arc<Hub>,
+}
+
+impl Default for Manager {
+    fn default() -> Manager {
+        Manager::new()
+    }
+}
+
+impl Manager {
+    /// Without any space.
+    pub fn new() -> Manager {
+        Manager { hub: Hub::new() }
+    }
+
+    /// Adds a space.
+    pub fn add_space(&self, id: SpaceId, options: &SpaceOptions) -> Result<Arc<Space>> {
+        let mut state = self.hub.lock();
+        let books = &mut state.books;
+        if books.spaces.iter().any(|s| s.id == id) {
+            return Err(Error::invalid(format!("there is a space {id} already; change that one")));
+        }
+        let space = Arc::new(Space::new(id, options, books.spaces.len(), Arc::downgrade(&self.hub))?);
+        books.spaces.push(space.clone());
+        books.out_of_memory.push(OutOfMemoryPolicy::default());
+        Ok(space)
+    }
+
+    /// Every space, in the order of their adding.
+    pub fn spaces(&self) -> Vec<Arc<Space>> {
+        self.hub.lock().books.spaces.clone()
+    }
+
+    /// The space with this name.
+    pub fn space(&self, id: SpaceId) -> Result<Arc<Space>> {
+        find(&self.hub.lock().books.spaces, id).cloned()
+    }
+
+    /// The counters of a space.
+    pub fn usage(&self, id: SpaceId) -> Result<SpaceUsage> {
+        let state = self.hub.lock();
+        let space = find(&state.books.spaces, id)?;
+        let reservations = state.books.live.values().filter(|a| a.space.index == space.index).count();
+        Ok(space.snapshot(reservations as u64, state.queue.wanting(space.index)))
+    }
+
+    /// Sets how many bytes a space has, and how many of them may be promised or used. What is above a lowered limit stays
+    /// and counts as `beyond`; who waits for what can no longer ever be gets an error.
+    pub fn set_limits(&self, id: SpaceId, capacity: u64, limit: u64, thresholds: Thresholds) -> Result<()> {
+        let mut state = self.hub.lock();
+        let space = find(&state.books.spaces, id)?.clone();
+        space.set_limits(capacity, limit)?;
+        space.set_thresholds(thresholds);
+        state.end_hopeless();
+        state.serve();
+        Ok(())
+    }
+
+    /// Sets what allocations in a space do for which there is no memory, unless their reservation says otherwise.
+    pub fn set_out_of_memory_policy(&self, id: SpaceId, policy: OutOfMemoryPolicy) -> Result<()> {
+        // Out here, so that the old one ends with no lock held.
+        let _old;
+        let mut state = self.hub.lock();
+        let index = find(&state.books.spaces, id)?.index;
+        _old = state.books.out_of_memory.get_mut(index).map(|p| std::mem::replace(p, policy));
+        drop(state);
+        Ok(())
+    }
+
+    /// Promises bytes, or waits for them. How many is the reservation's size: exactly those asked for, or with
+    /// [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Waiting is in turn: nobody overtakes in a space that both want.
+    pub fn reserve(&self, request: Request) -> Result<Reservation> {
+        let (least, most) = request.amount.bounds();
+        if least == 0 || least > most {
+            return Err(Error::invalid(format!(
+                "a reservation of {least} to {most} bytes; ask for at least 1, and at most for as many as will do"
+            )));
+        }
+        let Request { amount, strategy, wait, cancel, policy, out_of_memory } = request;
+        let want = Want::New { amount, policies: Policies { limit: policy, out_of_memory } };
+        let account = self.hub.request(want, |books| strategy.candidates(&books.spaces), wait, cancel)?;
+        Ok(Reservation::new(self.hub.clone(), account))
+    }
+
+    /// A token that ends waits.
+    pub fn cancel_token(&self) -> Cancel {
+        Cancel::new(self.hub.clone())
+    }
+
+    /// How many wait, in any space.
+    pub fn waiters(&self) -> usize {
+        self.hub.lock().queue.len()
+    }
+
+    /// Counts an allocation on a stream: in the reservation attached to the stream, else in the thread's of this space,
+    /// else outside of any. To be called with no lock held: the reservation's policy may call back.
+    pub fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+        self.own(space)?;
+        self.hub.draw(space, bytes, stream)
+    }
+
+    /// Counts an allocation outside of any reservation, whatever is attached.
+    pub fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+        self.own(space)?;
+        self.hub.draw_outside(space, bytes, stream)
+    }
+
+    /// Counts an allocation as [`Manager::draw`] does and makes it with `allocate`. Where either finds no memory, the
+    /// out-of-memory policy decides whether to try both again. To be called with no lock held.
+    pub fn allocate<T>(
+        &self,
+        space: &Arc<Space>,
+        bytes: u64,
+        stream: u64,
+        mut allocate: impl FnMut() -> Result<T>,
+    ) -> Result<(T, Drawn)> {
+        self.own(space)?;
+        let policy = self.hub.out_of_memory(space, stream);
+        policy.allocate(space.id, bytes, stream, || {
+            let drawn = self.hub.draw(space, bytes, stream)?;
+            Ok((allocate()?, drawn))
+        })
+    }
+
+    /// The number of the reservation that the calling thread's allocations on a stream draw from.
+    pub fn current(&self, space: &Arc<Space>, stream: u64) -> Result<Option<u64>> {
+        self.own(space)?;
+        let current = self.hub.attachments.current(self.hub.id, space, stream);
+        Ok(current.account.filter(|a| !a.released()).map(|a| a.id))
+    }
+
+    /// What the live allocations of a stream use in a space, and their peak; `None` where that is not counted.
+    pub fn stream_usage(&self, space: &Arc<Space>, stream: u64) -> Result<Option<Arc<Usage>>> {
+        self.own(space)?;
+        Ok(self.hub.attachments.usage(self.hub.id, space, stream))
+    }
+
+    /// Takes the reservation of a stream in a space off it.
+    pub fn detach_stream(&self, space: &Space, stream: u64) -> Result<()> {
+        self.own(space)?;
+        self.hub.attachments.detach_stream(space, stream)
+    }
+
+    /// Takes the calling thread's reservation in a space off it.
+    pub fn detach_thread(&self, space: &Space) -> Result<()> {
+        self.own(space)?;
+        self.hub.attachments.detach_thread(self.hub.id, space)
+    }
+
+    /// Forgets a stream that is gone: its attachments and its usage. Allocations made on it stay counted.
+    pub fn forget_stream(&self, stream: u64) {
+        self.hub.attachments.forget_stream(stream);
+    }
+
+    /// Refuses every request from now on and ends every wait with an error. Allocations and releases go on as before.
+    pub fn shut_down(&self) {
+        self.hub.shut_down();
+    }
+
+    fn own(&self, space: &Space) -> Result<()> {
+        match std::ptr::eq(space.hub.as_ptr(), &*self.hub) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("this {} is another manager's", space.id))),
+        }
+    }
+
+    /// Checks the equations of [`tier`](super). For a moment at which nobody draws or gives back.
+    pub fn validate(&self) -> Result<()> {
+        let state = self.hub.lock();
+        for space in &state.books.spaces {
+            let live = || state.books.live.values().filter(|a| a.space.index == space.index);
+            if let Some(a) = live().find(|a| a.room() > a.size() || a.released()) {
+                return Err(Error::internal(format!("reservation {}: more room than size: {a:?}", a.id)));
+            }
+            let (sizes, drawn) = (live().map(|a| a.size()).sum(), live().map(|a| a.drawn()).sum());
+            let waited = state.queue.iter().any(|w| w.spaces().any(|s| s == space.index));
+            space.validate(sizes, drawn, waited)?;
+        }
+        // Nobody waits for what there is.
+        let mut held = vec![false; state.books.spaces.len()];
+        for waiter in state.queue.iter() {
+            for space in waiter.spaces() {
+                let there = state.books.spaces.get(space).map_or(0, |s| s.available());
+                if let Some(held @ false) = held.get_mut(space) {
+                    *held = true;
+                    if there >= waiter.want.least() {
+                        return Err(Error::internal(format!(
+                            "{there} bytes are there for the first to wait: {waiter:?}"
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.hub.shut_down();
+        // Callbacks end with the manager, not with the last allocation.
+        let policies = std::mem::take(&mut self.hub.lock().books.out_of_memory);
+        drop(policies);
+    }
+}

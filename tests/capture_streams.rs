@@ -1,0 +1,208 @@
+//! Whose a capture arena's memory is when streams come and go, are used eagerly before they are captured, or share it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod pool_support;
+
+use gpumem::base::size::{GIB, KIB, MIB};
+use gpumem::base::StreamHandle;
+use gpumem::driver::host::Kernel;
+use gpumem::driver::{CaptureMode, Driver};
+use gpumem::pool::{GraphArena, GraphArenaOptions, PoolOptions, Route, WhichStreams};
+use pool_support::{checked, late, Rig, D, STRIDE};
+use std::sync::Arc;
+
+const SIZES: [u64; 4] = [900, 40 * KIB, 3 * MIB, 9 * MIB];
+
+fn options() -> PoolOptions {
+    PoolOptions { wait: true, first_extent: 2 * MIB, max_extent: 2 * MIB, slack_floor: 0, ..PoolOptions::default() }
+}
+
+fn begin(rig: &Rig, arena: &Arc<GraphArena>, s: StreamHandle) -> Arc<Route> {
+    rig.pool.begin_route(arena, WhichStreams::Handle(s), 0, None).unwrap()
+}
+
+/// Work of some length at each of the addresses.
+fn work(rig: &Rig, s: StreamHandle, name: &'static str, id: u64, blocks: &[(u64, u64)]) {
+    for &(p, n) in blocks {
+        rig.host.launch(D, s, Kernel::write_pattern(name, p..p + n, id, STRIDE)).unwrap();
+    }
+}
+
+fn blocks(rig: &Rig, s: StreamHandle) -> Vec<(u64, u64)> {
+    SIZES.iter().map(|&n| (rig.malloc(n, s), n)).collect()
+}
+
+/// Nothing that a stream used may go to the next stream of its handle while it may still be running.
+#[test]
+fn the_next_stream_of_a_handle_does_not_get_what_the_last_one_uses() {
+    for seed in 1..6 {
+        for (filtered, captured) in [(false, false), (true, false), (true, true)] {
+            let rig = Rig::new(late(seed, GIB), options());
+            let s = rig.stream();
+            let arena = rig.pool.open_arena(GraphArenaOptions::default());
+            let which = if filtered { WhichStreams::Filter(Box::new(|_| true)) } else { WhichStreams::Handle(s) };
+            let first = rig.pool.begin_route(&arena, which, 0, None).unwrap();
+            let old = blocks(&rig, s);
+            work(&rig, s, "old", 1, &old);
+            old.iter().for_each(|b| rig.free(b.0, s));
+            if !filtered {
+                rig.pool.end_route(&first);
+            }
+            rig.host.stream_destroy(D, s).unwrap();
+            let next = rig.stream();
+            assert_eq!(next, s, "the handle comes back");
+            let second = (!filtered).then(|| begin(&rig, &arena, next));
+            if captured {
+                rig.host.capture_begin(D, next, CaptureMode::Relaxed).unwrap();
+            }
+            let new = blocks(&rig, next);
+            work(&rig, next, "new", 2, &new);
+            // What another stream allocates after a marker of the new one.
+            new.iter().for_each(|b| rig.free(b.0, next));
+            if captured {
+                let graph = rig.host.capture_end(D, next).unwrap();
+                rig.host.graph_launch(D, graph, rig.stream()).unwrap();
+                rig.sync();
+                rig.host.graph_destroy(D, graph).unwrap();
+            }
+            rig.sync();
+            assert!(rig.host.reports().is_empty(), "{seed} {filtered}: {:#?}", rig.host.reports());
+            second.iter().chain([&first]).for_each(|r| rig.pool.end_route(r));
+            rig.pool.release_arena(&arena);
+            rig.free(rig.malloc(100, next), next);
+            rig.close();
+        }
+    }
+}
+
+/// Eager work on the stream goes on while the graph runs on another one.
+#[test]
+fn a_graph_does_not_get_what_its_stream_uses_eagerly() {
+    for seed in 1..6 {
+        for how in ["freed before", "freed within", "shared"] {
+            let rig = Rig::new(late(seed, GIB), options());
+            let (s, t) = (rig.stream(), rig.stream());
+            let arena = rig.pool.open_arena(GraphArenaOptions::default());
+            let mut route = begin(&rig, &arena, s);
+            let eager = blocks(&rig, s);
+            work(&rig, s, "eager", 1, &eager);
+            let free_all = || eager.iter().for_each(|b| rig.free(b.0, s));
+            if how != "freed within" {
+                free_all();
+            }
+            if how == "shared" {
+                rig.pool.end_route(&route);
+                route = begin(&rig, &arena, s);
+            }
+            rig.host.capture_begin(D, s, CaptureMode::Relaxed).unwrap();
+            if how == "freed within" {
+                free_all();
+            }
+            let captured = blocks(&rig, s);
+            work(&rig, s, "graph", 2, &captured);
+            captured.iter().for_each(|b| rig.free(b.0, s));
+            let graph = rig.host.capture_end(D, s).unwrap();
+            rig.pool.end_route(&route);
+            rig.host.graph_launch(D, graph, t).unwrap();
+            rig.sync();
+            assert!(rig.host.reports().is_empty(), "{seed} {how}: {:#?}", rig.host.reports());
+            rig.host.graph_destroy(D, graph).unwrap();
+            rig.pool.release_arena(&arena);
+            rig.free(rig.malloc(100, s), s);
+            rig.close();
+        }
+    }
+}
+
+/// An eager run that is over before the capture begins leaves it its memory.
+#[test]
+fn a_capture_after_a_finished_eager_run_needs_nothing_more() {
+    let rig = Rig::new(checked(GIB), options());
+    let s = rig.stream();
+    let arena = rig.pool.open_arena(GraphArenaOptions::default());
+    let route = begin(&rig, &arena, s);
+    for _ in 0..3 {
+        blocks(&rig, s).iter().for_each(|b| rig.free(b.0, s));
+    }
+    rig.pool.end_route(&route);
+    let mapped = rig.pool.arena_stats(&arena).mapped;
+    let route = begin(&rig, &arena, s);
+    rig.sync();
+    rig.host.begin_capture(s).unwrap();
+    let large: Vec<u64> = SIZES[2..].iter().map(|&n| rig.malloc(n, s)).collect();
+    large.iter().for_each(|&p| rig.free(p, s));
+    assert!(rig.host.end_capture(s).unwrap(), "the capture was lost");
+    rig.pool.end_route(&route);
+    assert_eq!(rig.pool.arena_stats(&arena).mapped, mapped);
+    rig.pool.release_arena(&arena);
+    rig.free(rig.malloc(100, s), s);
+    rig.close();
+}
+
+/// Captures of one arena, aborted in every order.
+#[test]
+fn an_abort_frees_what_its_own_capture_allocated() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let rig = Rig::new(checked(GIB), options());
+        let s = rig.stream();
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
+        let made: Vec<_> = (0..3)
+            .map(|_| {
+                let route = begin(&rig, &arena, s);
+                let blocks = blocks(&rig, s);
+                rig.pool.end_route(&route);
+                (route, blocks)
+            })
+            .collect();
+        for (i, &which) in order.iter().enumerate() {
+            rig.pool.abort_route(&made[which].0);
+            for (other, (_, blocks)) in made.iter().enumerate() {
+                let live = blocks.iter().filter(|b| rig.pool.info(b.0).is_ok()).count();
+                let gone = order[..=i].contains(&other);
+                assert_eq!(live, if gone { 0 } else { SIZES.len() }, "{which} aborted, of {other}");
+            }
+            rig.books();
+        }
+        rig.pool.release_arena(&arena);
+        rig.free(rig.malloc(100, s), s);
+        rig.close();
+    }
+}
+
+/// What waits for the context gets its marker again although nobody names the captured stream any more; and a capture in
+/// progress is not taken for one of the arena that goes.
+#[test]
+fn a_released_arena_leaves_no_capture_behind() {
+    for another in [false, true] {
+        let rig = Rig::new(checked(GIB), options());
+        let (s, t) = (rig.stream(), rig.stream());
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
+        let route = begin(&rig, &arena, s);
+        rig.host.begin_capture(s).unwrap();
+        let p = rig.malloc(64 * MIB, s);
+        rig.free(p, s);
+        assert!(rig.host.end_capture(s).unwrap());
+        rig.pool.end_route(&route);
+        let other = rig.pool.open_arena(GraphArenaOptions::default());
+        let route = another.then(|| {
+            let route = begin(&rig, &other, s);
+            rig.host.begin_capture(s).unwrap();
+            rig.free(rig.malloc(MIB, s), s);
+            route
+        });
+        rig.pool.release_arena(&arena);
+        let mapped = rig.mapped();
+        for _ in 0..3 {
+            rig.free(rig.malloc(64 * MIB, t), t);
+        }
+        match route {
+            None => assert!(rig.mapped() <= mapped, "{}", rig.pool.dump()),
+            Some(route) => {
+                assert!(rig.host.end_capture(s).unwrap(), "the capture was lost");
+                rig.pool.end_route(&route);
+            }
+        }
+        rig.pool.release_arena(&other);
+        rig.close();
+    }
+}

@@ -3,6 +3,7 @@
 
 mod pool_support;
 
+use gpumem::arena::capture::{Capture, CaptureOptions};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::driver::host::Kernel;
@@ -205,4 +206,39 @@ fn a_released_arena_leaves_no_capture_behind() {
         rig.pool.release_arena(&other);
         rig.close();
     }
+}
+
+/// What is shrunk, or grows within what it was, takes its place in the order of the allocations alike in both runs.
+#[test]
+fn a_layout_fits_a_run_that_reallocates() {
+    let rig = Rig::new(checked(GIB), options());
+    let s = rig.stream();
+    let run = || {
+        let a = rig.malloc(8 * MIB, s);
+        let mut a = rig.pool.realloc(a, 2 * MIB, s).unwrap();
+        for size in [2 * MIB - 100, 2 * MIB, 2 * MIB + 4096, 3 * MIB, 3 * MIB - 4096, 3 * MIB - 1000, MIB] {
+            a = rig.pool.realloc(a, size, s).unwrap();
+        }
+        let all: Vec<u64> = (0..10).map(|i| rig.malloc((1 + i) * MIB, s)).collect();
+        all.iter().chain([&a]).for_each(|&p| rig.free(p, s));
+    };
+    let record = GraphArenaOptions { record: true, ..GraphArenaOptions::default() };
+    let recorded = Capture::begin(&rig.pool, s, CaptureOptions { arena: record, ..CaptureOptions::default() }).unwrap();
+    // Room of all sizes, so that places are found that are a little too large.
+    let uneven: Vec<u64> = (0..20).map(|i| rig.malloc(2 * MIB + i * 4096, s)).collect();
+    uneven.iter().for_each(|&p| rig.free(p, s));
+    run();
+    recorded.end(&rig.pool);
+    let layout = CaptureOptions { layout: Some(&recorded), ..CaptureOptions::default() };
+    let laid_out = Capture::begin(&rig.pool, s, layout).unwrap();
+    let uneven: Vec<u64> = (0..20).map(|i| rig.malloc(2 * MIB + i * 4096, s)).collect();
+    uneven.iter().for_each(|&p| rig.free(p, s));
+    run();
+    laid_out.end(&rig.pool);
+    let stats = laid_out.stats(&rig.pool).arena;
+    assert_eq!((stats.deviations, stats.allocations), (0, recorded.stats(&rig.pool).arena.allocations), "{stats:?}");
+    for c in [laid_out, recorded] {
+        c.release(&rig.pool).unwrap();
+    }
+    rig.close();
 }

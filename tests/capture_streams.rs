@@ -242,3 +242,42 @@ fn a_layout_fits_a_run_that_reallocates() {
     }
     rig.close();
 }
+
+/// Addresses kept for a capture are its own: a span that grows up to them stops there.
+#[test]
+fn others_do_not_grow_into_the_room_of_a_capture() {
+    const ROOM: u64 = 128 * MIB;
+    let reserve = GraphArenaOptions { reserve: ROOM, ..GraphArenaOptions::default() };
+    // The first round tells where the room is, the second fills what is in front of it.
+    let mut distance = None;
+    for _ in 0..2 {
+        let rig = Rig::new(checked(GIB), PoolOptions { va_size: GIB, ..options() });
+        let (s, t) = (rig.stream(), rig.stream());
+        let base = rig.malloc(2 * MIB, s);
+        let arena = rig.pool.open_arena(reserve);
+        let route = begin(&rig, &arena, t);
+        let mut grown = base;
+        if let Some(distance) = distance {
+            let mut size = 2 * MIB;
+            while grown == base && size < distance + ROOM / 2 {
+                size += 2 * MIB;
+                grown = rig.pool.realloc(base, size, s).unwrap();
+            }
+            assert_ne!(grown, base, "it grew into the room");
+            assert!(size > distance, "it stopped before");
+        }
+        let first = rig.malloc(2 * MIB, t);
+        assert_eq!(*distance.get_or_insert(first - base), first - base);
+        for at in (2 * MIB..ROOM).step_by(2 * MIB as usize) {
+            assert_eq!(rig.malloc(2 * MIB, t), first + at, "it grows in place");
+        }
+        let stats = rig.pool.arena_stats(&arena);
+        assert_eq!((stats.reserved, stats.mapped), (ROOM, ROOM));
+        rig.books();
+        rig.pool.abort_route(&route);
+        rig.pool.release_arena(&arena);
+        rig.free(grown, s);
+        rig.free(rig.malloc(100, t), t);
+        rig.close();
+    }
+}

@@ -323,8 +323,18 @@ impl Pool {
         let start = tail.map_or(end, |r| st.regions.get(r).addr).checked_next_multiple_of(want.align)?;
         let has = end.checked_sub(start)?;
         let need = want.size.checked_sub(has)?.checked_next_multiple_of(self.page)?;
-        let fits = end > 0 && has < want.size && lock(&*self.core).holes.after(end) >= need;
-        fits.then(|| Anchor { region: tail.filter(|_| has > 0).unwrap_or(NONE), end, has })
+        let (room, kept) = self.addresses_behind(st, end);
+        let fits = end > 0 && has < want.size && room >= need;
+        fits.then(|| Anchor { region: tail.filter(|_| has > 0).unwrap_or(NONE), end, kept, has })
+    }
+
+    /// How many addresses the heap may grow into at `at`, and the end of those kept for it if it is of them, else 0.
+    pub(super) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
+        let core = lock(&*self.core);
+        match st.room {
+            (start, end) if start == at && start < end => (core.holes.kept_after(at, end), end),
+            _ => (core.holes.after(at), 0),
+        }
     }
 
     /// An arena's counters.

@@ -4,9 +4,11 @@
 mod pool_support;
 
 use gpumem::arena::capture::{Capture, CaptureOptions};
+use gpumem::arena::DebugMode;
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
-use gpumem::driver::host::Kernel;
+use gpumem::context::{Config, Context, Request};
+use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{CaptureMode, Driver};
 use gpumem::pool::{GraphArena, GraphArenaOptions, PoolOptions, Route, WhichStreams};
 use pool_support::{checked, late, Rig, D, STRIDE};
@@ -280,4 +282,34 @@ fn others_do_not_grow_into_the_room_of_a_capture() {
         rig.free(rig.malloc(100, t), t);
         rig.close();
     }
+}
+
+/// The detector does not unmap what a graph keeps, whether the stream was captured already when it was allocated or not.
+#[test]
+fn no_memory_of_a_capture_is_unmapped() {
+    let mode = DebugMode { check: true, abort: false, poison: false, unmap: true };
+    let host = HostDriver::new(HostOptions { bytes_per_device: GIB, ..checked(GIB) }).unwrap();
+    let ctx = Context::new(host.clone(), Config { arena_debug: mode, log: 0, ..Config::default() }).unwrap();
+    let (s, t) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
+    let malloc = |size, stream| ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+    let early = malloc(3 * MIB, s);
+    let other = malloc(3 * MIB, t);
+    host.begin_capture(s).unwrap();
+    let late = malloc(3 * MIB, s);
+    assert!(host.end_capture(s).unwrap());
+    ctx.capture_end(&c).unwrap();
+    assert_eq!(ctx.capture_stats(&c).unwrap().arena.allocations, 2);
+    assert_eq!(ctx.arena_exit(&arena, &[]).unwrap().freed, 3);
+    // Seen not to be captured any more.
+    ctx.free_async(malloc(100, s), s).unwrap();
+    ctx.trim(0).unwrap();
+    let touch = |p| {
+        let before = host.reports().len();
+        let done = host.set_async(D, p, 1, MIB, s).and_then(|()| host.device_sync(D));
+        done.is_ok() && host.reports().len() == before
+    };
+    assert!(touch(early) && touch(late), "a graph uses them yet");
+    assert!(!touch(other), "what is not of the capture is unmapped");
 }

@@ -254,6 +254,11 @@ impl Pool {
         Ok(part)
     }
 
+    /// Whether a route claims the stream.
+    pub fn is_claimed(&self, stream: StreamHandle) -> Result<bool> {
+        Ok(self.privates.routes.count.load(Acquire) > 0 && self.route_of(stream)?.is_some())
+    }
+
     /// The heap of a stream that allocates from an arena.
     #[inline]
     pub(super) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {

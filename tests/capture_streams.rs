@@ -313,3 +313,27 @@ fn no_memory_of_a_capture_is_unmapped() {
     assert!(touch(early) && touch(late), "a graph uses them yet");
     assert!(!touch(other), "what is not of the capture is unmapped");
 }
+
+/// A capture whose stream is destroyed before its end claims what the next stream of the handle captures, as which stream
+/// that is cannot be asked; it ends when that stream is named idle.
+#[test]
+fn an_abandoned_capture_ends_when_the_next_stream_is_named_idle() {
+    let rig = Rig::new(checked(GIB), options());
+    let s = rig.stream();
+    let arena = rig.pool.open_arena(GraphArenaOptions::default());
+    let route = begin(&rig, &arena, s);
+    rig.free(rig.malloc(3 * MIB, s), s);
+    rig.host.stream_destroy(D, s).unwrap();
+    let next = rig.stream();
+    assert_eq!(next, s, "the handle comes back");
+    rig.host.begin_capture(next).unwrap();
+    rig.free(rig.malloc(3 * MIB, next), next);
+    assert!(!route.is_over());
+    assert_eq!(rig.pool.arena_stats(&arena).allocations, 2, "its graph needs the arena, too");
+    assert!(rig.host.end_capture(next).unwrap());
+    rig.free(rig.malloc(3 * MIB, next), next);
+    assert!(route.is_over());
+    assert_eq!(rig.pool.arena_stats(&arena).allocations, 2, "ordinary memory");
+    rig.pool.release_arena(&arena);
+    rig.close();
+}

@@ -1164,8 +1164,10 @@ typedef struct gpumem_capture_stats {
 //
 // s is a live stream, or NULL, which stands for the default stream of the current device; a stream can be in one capture at
 // a time. opts may be NULL for the defaults; it is read and not kept. out receives the capture, with one reference that
-// the caller owns until gpumem_capture_release or gpumem_capture_abort. If the stream is destroyed before
-// gpumem_capture_end, the capture ends when its handle is used for another one. Does not wait for the device.
+// the caller owns until gpumem_capture_release or gpumem_capture_abort. End a capture before its stream is destroyed. If
+// that was missed, it ends when a call names the handle for another stream that is not being captured; until then captures
+// of that one allocate from it. What the stream allocates before it is captured is the capture's, too; freed again, it is
+// not used for the graph while work on it may be running. Does not wait for the device.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, an option is not allowed, share or layout are no captures of the stream's
 // device, layout has recorded nothing or the stream is in a capture already; GPUMEM_ERROR_OUT_OF_MEMORY;
 // GPUMEM_ERROR_UNSUPPORTED where GPUMEM_POOL is off; GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting
@@ -1177,7 +1179,9 @@ gpumem_status gpumem_capture_begin(gpumem_stream s,
 // Ends a capture: allocations on its stream are ordinary again.
 //
 // What was allocated stays as it is, and the caller still owns its reference. Once ended, ending again does nothing. May
-// come before or after the end of the stream's own capture. Makes no driver call.
+// come before or after the end of the stream's own capture. Makes no driver call, so where the stream has allocated while
+// it was being captured, it is taken to be captured yet until a call of gpumem names it again, or the capture's memory is
+// released. That does no harm, but memory that waits for streams that are gone is reused later meanwhile, on all streams.
 // Errors: GPUMEM_ERROR_INVALID when there is no such capture.
 gpumem_status gpumem_capture_end(gpumem_capture capture);
 

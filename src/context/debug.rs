@@ -51,14 +51,16 @@ impl Context {
     }
 
     /// The flags of a request that joins an arena, or none: whether it needs memory of its own. While its stream is being
-    /// captured it gets none: what a graph holds on to is not ours to unmap.
+    /// captured, or allocates from a capture, it gets none: what a graph holds on to is not ours to unmap.
     pub(super) fn flags_in(&self, req: &Request, in_arena: bool) -> AllocFlags {
         if !in_arena || !self.detector().is_some_and(Detector::wants_separate) {
             return req.flags;
         }
         let stream = req.stream.canonical();
-        let capturing = self.device_of(req.device, stream).and_then(|d| self.driver.stream_is_capturing(d, stream));
-        match capturing {
+        let captured = self
+            .device_of(req.device, stream)
+            .and_then(|d| Ok(self.pool(d)?.is_claimed(stream)? || self.driver.stream_is_capturing(d, stream)?));
+        match captured {
             Ok(false) => AllocFlags(req.flags.0 | AllocFlags::SEPARATE.0),
             _ => req.flags,
         }

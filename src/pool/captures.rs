@@ -9,7 +9,7 @@
 use super::lock;
 use super::order::Order;
 use crate::base::sync::{Apart, AtomicU64, AtomicUsize, Mutex, MutexGuard};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The captures known.
@@ -19,18 +19,21 @@ pub(super) struct Captures {
     count: AtomicUsize,
     /// How often something changed that makes threads ask anew which heap is a stream's.
     changes: AtomicU64,
-    /// Streams that were being captured when they were last named, by a number of the caller's.
-    keys: Apart<Mutex<HashSet<usize>>>,
+    /// Streams that were being captured when they were last named, by a number of the caller's, each with a number of that
+    /// time.
+    keys: Apart<Mutex<HashMap<usize, u64>>>,
+    /// Times so far, from 1.
+    met: AtomicU64,
 }
 
 impl Captures {
     /// Keeps others from learning of captures.
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashSet<usize>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
         lock(&*self.keys)
     }
 
     /// No capture that was met before is in progress any more.
-    pub(super) fn none(&self, keys: &mut HashSet<usize>) {
+    pub(super) fn none(&self, keys: &mut HashMap<usize, u64>) {
         keys.clear();
         self.count.store(0, Relaxed);
     }
@@ -38,11 +41,25 @@ impl Captures {
 
 impl Order {
     /// A stream, known to the caller as `key`, was found to be captured. No context marker is recorded, but as a last
-    /// resort, until it is found not to be any more: the marker would fail, and take the capture with it.
-    pub(super) fn capture_met(&self, key: usize) {
+    /// resort, until it is found not to be any more: the marker would fail, and take the capture with it. Returns the
+    /// number of this time, for [`Self::capture_gone`].
+    pub(super) fn capture_met(&self, key: usize) -> u64 {
         let mut keys = self.captures.lock();
-        if keys.insert(key) {
+        let time = self.captures.met.fetch_add(1, Relaxed) + 1;
+        if keys.insert(key, time).is_none() {
             self.forget_places();
+        }
+        self.captures.count.store(keys.len(), Relaxed);
+        time
+    }
+
+    /// What was captured on the stream known as `key` is gone, and no call has named it while it was being captured since
+    /// the one that `capture_met` gave `time`. So it is not taken for one that is being captured any more. It may be, as any
+    /// stream may that nobody names.
+    pub(super) fn capture_gone(&self, key: usize, time: u64) {
+        let mut keys = self.captures.lock();
+        if keys.get(&key).is_some_and(|&met| met <= time) {
+            keys.remove(&key);
         }
         self.captures.count.store(keys.len(), Relaxed);
     }

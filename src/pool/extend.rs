@@ -27,6 +27,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Anchor {
     pub(super) region: u32,
     pub(super) end: u64,
+    /// The end of the addresses kept for the heap, if the run goes there; else 0.
+    pub(super) kept: u64,
     /// Bytes of the request that the region already holds.
     pub(super) has: u64,
 }
@@ -127,7 +129,7 @@ impl Pool {
             let has = g.size - skip;
             let need = want.size.saturating_sub(has).next_multiple_of(self.page);
             if has < want.size && core.holes.after(g.end()) >= need {
-                best = Some(Anchor { region: r, end: g.end(), has });
+                best = Some(Anchor { region: r, end: g.end(), kept: 0, has });
             }
         }
         best
@@ -309,7 +311,7 @@ impl Pool {
         let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
         let created: u64 = supply.create.iter().sum();
         let len = plan.bytes(sources) - planned + stocked + created;
-        let Some(va) = self.take_addresses(anchor.map(|a| a.end), len, want.align)? else {
+        let Some(va) = self.take_addresses(anchor.map(|a| (a.end, a.kept)), len, want.align)? else {
             return Ok(None);
         };
         let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
@@ -344,10 +346,11 @@ impl Pool {
         if have + gain < size {
             let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
             let need = (size - have - gain).next_multiple_of(self.page);
-            if !at_end || lock(&*self.core).holes.after(tail_end) < need {
+            let (room, kept) = self.addresses_behind(st, tail_end);
+            if !at_end || room < need {
                 return Ok(false);
             }
-            let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, has: gain };
+            let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, kept, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
             let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
                 return Ok(false);
@@ -403,6 +406,7 @@ fn commit(
     let (start, end, _) = core.aliases.bounds(id);
     if st.room.0 == start {
         st.room.0 = end;
+        core.holes.taken_for_good(st.room.1);
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
     let region = st.regions.add(start, end - start);

@@ -130,6 +130,8 @@ impl Pool {
             Place::Block { region } => {
                 let (block, size) = (st.regions.block(region), st.regions.get(region).size);
                 let tag = match lane {
+                    // Used before the heap changed hands: see `claims`.
+                    Some(_) if st.private.is_some() && block.stream_id != st.identity => self.order.tag(CONTEXT),
                     Some(lane) => self.order.tag(st.lane_here(lane)),
                     None => self.tag_of(block.lane, block.stream_id),
                 };

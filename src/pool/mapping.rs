@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering::Relaxed;
 const REAP_BATCH: usize = 256;
 
 impl Pool {
-    /// Takes addresses for a run: right at `behind` when that is given (`None` if there is no room), else wherever
-    /// there is room.
-    pub(super) fn take_addresses(&self, behind: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
+    /// Takes addresses for a run: right at the first of `behind` when that is given (`None` if there is no room), out of
+    /// those kept up to the second if that is not 0; else wherever there is room.
+    pub(super) fn take_addresses(&self, behind: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
         match self.find_addresses(behind, len, align) {
             // Old addresses of moved extents may take up what there is.
             Err(e) if e.status == Status::OutOfMemory && lock(&*self.core).aliases.dormant() > 0 => {
@@ -30,10 +30,11 @@ impl Pool {
         }
     }
 
-    fn find_addresses(&self, behind: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
+    fn find_addresses(&self, behind: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
         let mut core = lock(&*self.core);
-        if let Some(end) = behind {
-            return Ok(core.holes.take_at(end, len).then_some(end));
+        if let Some((end, kept)) = behind {
+            let taken = if kept > 0 { core.holes.take_kept(end, len, kept) } else { core.holes.take_at(end, len) };
+            return Ok(taken.then_some(end));
         }
         let align = align.max(self.page);
         if let Some(va) = core.holes.take(len, align) {

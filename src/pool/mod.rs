@@ -36,6 +36,7 @@ mod alloc;
 pub mod bench_internals;
 mod bins;
 mod captures;
+mod claims;
 mod dedicated;
 mod due;
 mod dump;

@@ -14,10 +14,11 @@
 
 use super::alloc::{Found, Want};
 use super::bins::NONE;
+use super::claims::{Now, User};
 use super::extend::Anchor;
 use super::heap::{Heap, HeapState};
 use super::index::SLOT;
-use super::order::{Tag, CONTEXT};
+use super::order::Tag;
 use super::planned::{Life, Notes, Plan, Span};
 use super::region::{State, GRANULE};
 use super::routes::Routes;
@@ -34,9 +35,6 @@ use std::sync::Arc;
 const USUAL_ROOM: u64 = 16 * size::GIB;
 /// Identities of lanes that capture arenas use go down from here. No stream has them.
 const IDENTITIES: u64 = u64::MAX - 1;
-
-/// The bits of an id that the heap counts up.
-const ID_MASK: u64 = (1 << 42) - 1;
 
 /// How an arena behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,13 +84,13 @@ pub(super) struct Counts {
 pub struct GraphArena {
     options: GraphArenaOptions,
     counts: Arc<Counts>,
-    members: Mutex<Vec<Arc<StreamPart>>>,
+    pub(super) members: Mutex<Vec<Arc<StreamPart>>>,
     released: AtomicBool,
 }
 
 /// One stream's part of an arena.
 pub(super) struct StreamPart {
-    key: usize,
+    pub(super) key: usize,
     /// The lane of the heap for what no layout has a place for.
     lane: u32,
     monotone: bool,
@@ -100,14 +98,10 @@ pub(super) struct StreamPart {
     record: bool,
     /// That heap, and those of layouts.
     pub(super) heaps: Mutex<Vec<u32>>,
+    /// Which stream the handle stood for, and who has claimed it.
+    pub(super) user: Mutex<User>,
     pub(super) notes: Mutex<Notes>,
     pub(super) counts: Arc<Counts>,
-}
-
-/// Something that was handed out.
-enum Live {
-    Block { addr: u64, region: u32 },
-    Object { addr: u64, slab: u32, number: u32 },
 }
 
 /// What a pool knows of its arenas.
@@ -144,20 +138,6 @@ impl HeapState {
         !member.monotone
     }
 
-    /// What is live here and whose id comes after `first`.
-    fn live_since(&self, first: u64) -> Vec<Live> {
-        let later = |id: u64| id & ID_MASK > first;
-        let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
-        let live = |&r: &u32| self.regions.get(r).state == State::Live && later(self.regions.block(r).id);
-        let mut found: Vec<Live> =
-            regions.filter(live).map(|region| Live::Block { addr: self.regions.get(region).addr, region }).collect();
-        for (slab, s) in self.slabs.iter() {
-            let live = (0..s.capacity).filter(|&n| s.is_live(n) && later(s.object(n).id));
-            found.extend(live.map(|number| Live::Object { addr: s.addr_of(number), slab, number }));
-        }
-        found
-    }
-
     /// The lane of this heap if `lane` is that of another heap of the same stream in the same arena.
     pub(super) fn lane_here(&self, lane: u32) -> u32 {
         match &self.private {
@@ -190,42 +170,11 @@ impl Pool {
         for number in members.iter().flat_map(|m| lock(&m.heaps).clone()) {
             self.make_public(number);
         }
-    }
-
-    /// Frees every block of the arena that was made since the heaps had handed out the ids in `since`; of one stream only
-    /// if `key` is given.
-    pub(super) fn free_since(&self, arena: &GraphArena, since: &[(u32, u64)], key: Option<usize>) {
-        let members = lock(&arena.members).clone();
-        for number in members.iter().filter(|m| key.is_none_or(|k| k == m.key)).flat_map(|m| lock(&m.heaps).clone()) {
-            let Some(heap) = self.heap(number) else { continue };
-            let first = since.iter().find(|s| s.0 == number).map_or(0, |s| s.1);
-            let mut st = heap.lock();
-            let tag = [self.order.tag(CONTEXT)];
-            for live in st.live_since(first) {
-                match live {
-                    Live::Block { addr, region } => {
-                        st.take_users(addr);
-                        st.take_back(region, &tag, false, &self.index);
-                    }
-                    Live::Object { addr, slab, number } => {
-                        st.take_users(addr);
-                        st.take_back_object(slab, number, &tag, false, &self.order, &self.index);
-                    }
-                }
-            }
-            heap.publish(&st);
-        }
-    }
-
-    /// The ids that the arena's heaps have handed out so far.
-    pub(super) fn ids_so_far(&self, arena: &GraphArena) -> Vec<(u32, u64)> {
-        let members = lock(&arena.members).clone();
-        let heaps = members.iter().flat_map(|m| lock(&m.heaps).clone());
-        heaps.filter_map(|n| self.heap(n).map(|h| (n, h.lock_quick().next_id))).collect()
+        members.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
     /// The arena's part for a stream, made when the stream is new to it.
-    pub(super) fn member(&self, arena: &GraphArena, stream: StreamHandle) -> Result<Arc<StreamPart>> {
+    pub(super) fn member(&self, arena: &GraphArena, stream: StreamHandle, now: Now) -> Result<Arc<StreamPart>> {
         let key = capture_key(stream);
         let mut members = lock(&arena.members);
         if arena.released.load(Acquire) {
@@ -249,6 +198,7 @@ impl Pool {
             monotone: arena.options.monotone,
             record,
             heaps: Mutex::new(vec![heap.number]),
+            user: Mutex::new(User::new(now)),
             notes: Mutex::new(Notes::new(record)),
             counts: arena.counts.clone(),
         });
@@ -373,8 +323,18 @@ impl Pool {
         let start = tail.map_or(end, |r| st.regions.get(r).addr).checked_next_multiple_of(want.align)?;
         let has = end.checked_sub(start)?;
         let need = want.size.checked_sub(has)?.checked_next_multiple_of(self.page)?;
-        let fits = end > 0 && has < want.size && lock(&*self.core).holes.after(end) >= need;
-        fits.then(|| Anchor { region: tail.filter(|_| has > 0).unwrap_or(NONE), end, has })
+        let (room, kept) = self.addresses_behind(st, end);
+        let fits = end > 0 && has < want.size && room >= need;
+        fits.then(|| Anchor { region: tail.filter(|_| has > 0).unwrap_or(NONE), end, kept, has })
+    }
+
+    /// How many addresses the heap may grow into at `at`, and the end of those kept for it if it is of them, else 0.
+    pub(super) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
+        let core = lock(&*self.core);
+        match st.room {
+            (start, end) if start == at && start < end => (core.holes.kept_after(at, end), end),
+            _ => (core.holes.after(at), 0),
+        }
     }
 
     /// An arena's counters.

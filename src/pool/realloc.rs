@@ -45,7 +45,7 @@ impl Pool {
             Found::Pooled { heap, mut st, place: Place::Block { region } } => {
                 let block = st.regions.block(region);
                 let (requested, align, tag) = (block.requested, block.align, block.tag);
-                if heap.lane == me.lane && self.resize(heap, &mut st, region, size, stream)? {
+                if heap.lane == st.lane_here(me.lane) && self.resize(heap, &mut st, region, size, stream)? {
                     heap.publish(&st);
                     return Ok(ptr);
                 }
@@ -86,9 +86,14 @@ impl Pool {
         let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
         st.regions.tidy();
         let old = st.regions.get(region).size;
+        let laid_out = st.is_laid_out();
+        // What it happened to get more than it asked for differs between a recorded run and one that is laid out.
+        if laid_out && Some(size) > round_up(st.regions.block(region).requested.max(SLOT), GRANULE) {
+            return Ok(false);
+        }
         if size > old {
             let want = Want { size, align: GRANULE, stream };
-            if st.is_laid_out() || !self.grow_block(heap, st, region, size, want)? {
+            if !self.grow_block(heap, st, region, size, want)? {
                 return Ok(false);
             }
         } else if old - size >= MIN_SPLIT && !st.is_monotone() && !st.users.contains_key(&st.regions.get(region).addr) {
@@ -97,12 +102,16 @@ impl Pool {
             st.regions.make_ready(rest, self.order.tag(heap.lane));
         }
         let new = st.regions.get(region).size;
+        let private = st.private.is_some();
         let b = st.regions.block_mut(region);
         let (before, member) = (b.requested, b.member);
         b.requested = requested;
         // It belongs to the stream it was resized for now, whichever it was made on.
         b.stream = stream;
-        b.stream_id = self.order.identity(heap.lane);
+        if !private {
+            // In an arena it tells what was used before the heap changed hands.
+            b.stream_id = self.order.identity(heap.lane);
+        }
         b.lane = heap.lane;
         st.live_bytes = st.live_bytes + new - old;
         st.requested_bytes = st.requested_bytes + requested - before;

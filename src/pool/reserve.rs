@@ -14,16 +14,24 @@ const SPACING: u64 = 4 << 30;
 ///
 /// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes neither overlap nor
 /// touch within a root; every hole lies in one root; `total` is the sum of their lengths. Kept addresses are holes that only
-/// who grows into them from their start takes: they are in `kept` alone, and counted in `total`.
+/// who names their end takes, from their start: they are in `kept` alone, and counted in `total`.
 #[derive(Default)]
 pub(super) struct Holes {
     /// Root base → length. Neighbouring roots never coalesce: each is a reservation of its own.
     roots: BTreeMap<u64, u64>,
     by_addr: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
-    /// End → start.
-    kept: BTreeMap<u64, u64>,
+    /// By their end.
+    kept: BTreeMap<u64, Kept>,
     total: u64,
+}
+
+/// Addresses kept for one span to grow into.
+#[derive(Clone, Copy)]
+struct Kept {
+    start: u64,
+    /// Bytes in front of it that were taken and may be given back yet: nothing is mapped there for good.
+    taken: u64,
 }
 
 impl Holes {
@@ -40,7 +48,7 @@ impl Holes {
 
     /// Every hole as `(start, length)`, those that are kept last.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.by_addr.iter().map(|(&a, &l)| (a, l)).chain(self.kept.iter().map(|(&end, &a)| (a, end - a)))
+        self.by_addr.iter().map(|(&a, &l)| (a, l)).chain(self.kept.iter().map(|(&end, k)| (k.start, end - k.start)))
     }
 
     /// Every reservation as `(base, length)`.
@@ -50,7 +58,12 @@ impl Holes {
 
     /// How many hole bytes follow `addr` directly.
     pub(super) fn after(&self, addr: u64) -> u64 {
-        self.by_addr.get(&addr).copied().or_else(|| self.kept_at(addr).map(|end| end - addr)).unwrap_or(0)
+        self.by_addr.get(&addr).copied().unwrap_or(0)
+    }
+
+    /// How many of the addresses kept up to `end` follow `addr` directly.
+    pub(super) fn kept_after(&self, addr: u64, end: u64) -> u64 {
+        self.kept.get(&end).filter(|k| k.start == addr).map_or(0, |_| end - addr)
     }
 
     /// Length of the longest hole.
@@ -61,23 +74,40 @@ impl Holes {
     /// Keeps `len` bytes for a span that will start there and grow. `None` when no hole fits.
     pub(super) fn keep(&mut self, len: u64, align: u64) -> Option<u64> {
         let start = self.take(len, align)?;
-        self.kept.insert(start + len, start);
+        self.kept.insert(start + len, Kept { start, taken: 0 });
         self.total += len;
         Some(start)
     }
 
     /// What is left of the addresses kept up to `end` is a hole like any other.
     pub(super) fn unkeep(&mut self, end: u64) {
-        if let Some(start) = self.kept.remove(&end) {
+        let kept = self.kept.remove(&end).filter(|k| k.start < end);
+        if let Some(Kept { start, .. }) = kept {
             self.total -= end - start;
             self.give(start, end - start);
         }
     }
 
-    /// The end of the kept addresses that start at `addr`.
-    fn kept_at(&self, addr: u64) -> Option<u64> {
-        let (&end, &start) = self.kept.range(addr.saturating_add(1)..).next()?;
-        (start == addr).then_some(end)
+    /// Takes exactly `[start, start + len)` of the addresses kept up to `end`. `false` when they do not start there or are
+    /// fewer. Given back before [`Self::taken_for_good`], they are kept again.
+    pub(super) fn take_kept(&mut self, start: u64, len: u64, end: u64) -> bool {
+        let fits = self.kept_after(start, end) >= len;
+        if fits {
+            self.total -= len;
+            self.kept.insert(end, Kept { start: start + len, taken: len });
+        }
+        fits
+    }
+
+    /// What was taken of the addresses kept up to `end` is in use: an ordinary hole once it is given back. None are left
+    /// when all were taken.
+    pub(super) fn taken_for_good(&mut self, end: u64) {
+        if let Some(k) = self.kept.get_mut(&end) {
+            k.taken = 0;
+            if k.start == end {
+                self.kept.remove(&end);
+            }
+        }
     }
 
     /// Takes `len` bytes for a new span, aligned to `align` (a multiple of the granularity), with room to grow behind
@@ -95,17 +125,6 @@ impl Holes {
 
     /// Takes exactly `[start, start + len)`. `false` when it is not all hole.
     pub(super) fn take_at(&mut self, start: u64, len: u64) -> bool {
-        if let Some(end) = self.kept_at(start) {
-            let fits = len <= end - start;
-            if fits {
-                self.kept.remove(&end);
-                self.total -= len;
-                if start + len < end {
-                    self.kept.insert(end, start + len);
-                }
-            }
-            return fits;
-        }
         let Some((&hole, &hole_len)) = self.by_addr.range(..=start).next_back() else {
             return false;
         };
@@ -118,11 +137,13 @@ impl Holes {
 
     /// Gives addresses back; nothing is mapped there.
     pub(super) fn give(&mut self, start: u64, len: u64) {
-        if let Some(end) = self.kept_at(start + len) {
-            // What could not be mapped there is kept again.
-            self.kept.insert(end, start);
-            self.total += len;
-            return;
+        if let Some((_, k)) = self.kept.range_mut(start + len..).next() {
+            if k.start == start + len && k.taken >= len {
+                // What could not be mapped there is kept again.
+                *k = Kept { start, taken: k.taken - len };
+                self.total += len;
+                return;
+            }
         }
         let root = self.roots.range(..=start).next_back().map_or((0, 0), |(&b, &l)| (b, l));
         let (mut start, mut len) = (start, len);
@@ -207,19 +228,27 @@ mod tests {
     }
 
     #[test]
-    fn kept_addresses_go_from_their_start_to_who_asks_for_just_them() {
+    fn kept_addresses_go_from_their_start_to_who_names_their_end() {
         let mut h = Holes::default();
         h.add_root(100 * P, 100 * P);
         let a = h.keep(60 * P, P).unwrap();
-        assert_eq!((h.after(a), h.longest(), h.totals().1), (60 * P, 40 * P, 100 * P));
+        let end = a + 60 * P;
+        assert_eq!((h.kept_after(a, end), h.longest(), h.totals().1), (60 * P, 40 * P, 100 * P));
         assert!(h.take(50 * P, P).is_none(), "nobody else has them");
-        assert!(!h.take_at(a, 61 * P) && h.take_at(a, 10 * P));
-        assert_eq!(h.after(a + 10 * P), 50 * P);
+        assert_eq!((h.after(a), h.kept_after(a, end + P), h.take_at(a, P)), (0, 0, false), "nor who grows up to them");
+        assert!(!h.take_kept(a, 61 * P, end) && h.take_kept(a, 10 * P, end));
+        assert_eq!(h.kept_after(a + 10 * P, end), 50 * P);
+        h.give(a + 4 * P, 6 * P);
+        h.give(a, 4 * P);
+        assert_eq!((h.kept_after(a, end), h.totals().1), (60 * P, 100 * P), "given back, they are kept again");
+        assert!(h.take_kept(a, 10 * P, end));
+        h.taken_for_good(end);
         h.give(a, 10 * P);
-        assert_eq!((h.after(a), h.totals().1), (60 * P, 100 * P), "given back, they are kept again");
-        assert!(h.take_at(a, 60 * P));
-        h.unkeep(a + 60 * P);
-        assert_eq!((h.after(a), h.totals().1), (0, 40 * P), "nothing was left of them");
+        assert_eq!((h.kept_after(a + 10 * P, end), h.kept_after(a, end)), (50 * P, 0), "used, they are not");
+        assert!(h.take_at(a, 10 * P) && h.take_kept(a + 10 * P, 50 * P, end));
+        assert_eq!(h.totals().1, 40 * P);
+        h.taken_for_good(end);
+        assert!(h.kept.is_empty());
         h.give(a, 60 * P);
         assert_eq!(list(&h), vec![(100, 100)]);
         let a = h.keep(60 * P, P).unwrap();

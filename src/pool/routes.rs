@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::claims::{Claim, Now};
 use super::heap::Heap;
 use super::planned::Span;
 use super::private::GraphArena;
@@ -53,8 +54,10 @@ pub struct Route {
     over: AtomicBool,
     /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed, too.
     capture: AtomicU64,
-    /// The arena's heaps when it began, and the ids that they had handed out.
-    since: Vec<(u32, u64)>,
+    /// Tells it from every other route of the pool; not 0.
+    pub(super) number: u64,
+    /// What was allocated by it.
+    pub(super) claims: Mutex<Vec<Claim>>,
 }
 
 impl Route {
@@ -71,6 +74,8 @@ pub(super) struct Routes {
     /// How many there are, to be read without the lock.
     count: AtomicUsize,
     list: Mutex<Vec<Arc<Route>>>,
+    /// Routes begun so far.
+    begun: AtomicU64,
     unclaimed: OnceLock<Unclaimed>,
 }
 
@@ -84,8 +89,8 @@ impl Pool {
         bytes: u64,
         span: Option<&Arc<Span>>,
     ) -> Result<Arc<Route>> {
-        let since = self.ids_so_far(arena);
         let mut capture = 0;
+        let mut begun = None;
         let which = match which {
             WhichStreams::Filter(f) => Which::Filter(f),
             WhichStreams::CaptureOf(stream) => {
@@ -110,7 +115,9 @@ impl Pool {
                     self.order.capture_over(|| key);
                     self.settle_shells(stream)?;
                 }
-                let member = self.member(arena, stream)?;
+                let now = id.map_or(Now::Captured, Now::Idle);
+                let member = self.member(arena, stream, now)?;
+                self.begin_use(&member, stream, now)?;
                 if bytes > 0 {
                     self.map_ahead(&member, stream, bytes)?;
                 }
@@ -118,16 +125,20 @@ impl Pool {
                     Some(span) => self.lay_out(&member, stream, span)?,
                     None => lock(&member.notes).plan = None,
                 }
+                begun = Some(member);
                 Which::Handle { stream, key, id }
             }
         };
         if let Which::Handle { key, .. } | Which::Capture { key } = &which {
             // It may begin to be captured at any moment now.
-            self.order.capture_met(*key);
+            let time = self.order.capture_met(*key);
+            begun.iter().for_each(|part| part.note_met(time));
         }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
-        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, since });
         let routes = &self.privates.routes;
+        let number = routes.begun.fetch_add(1, Relaxed) + 1;
+        let claims = Mutex::default();
+        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, number, claims });
         let mut list = lock(&routes.list);
         list.push(route.clone());
         routes.count.store(list.len(), Release);
@@ -146,6 +157,7 @@ impl Pool {
         routes.count.store(list.len(), Release);
         drop(list);
         self.order.forget_places();
+        self.close_claims(route);
         match &route.which {
             // No capture was seen, so none is expected to end.
             Which::Handle { key, .. } if route.capture.load(Acquire) == 0 => self.order.capture_over(|| *key),
@@ -153,14 +165,10 @@ impl Pool {
         }
     }
 
-    /// Ends a route and frees every block that was allocated by it and is live. A stream without a route of its own has none.
+    /// Ends a route and frees every block that was allocated by it and is live.
     pub fn abort_route(&self, route: &Route) {
         self.end_route(route);
-        let key = match &route.which {
-            Which::Handle { key, .. } => Some(*key),
-            Which::Capture { .. } | Which::Filter(_) => None,
-        };
-        self.free_since(&route.arena, &route.since, key);
+        self.free_claimed(route);
     }
 
     pub(super) fn end_routes(&self, arena: &GraphArena) {
@@ -173,26 +181,30 @@ impl Pool {
         let _ = self.privates.routes.unclaimed.set(f);
     }
 
-    /// The route that claims a stream: the latest.
-    fn route_of(&self, stream: StreamHandle) -> Result<Option<Arc<Route>>> {
+    /// A route by its number, if it has not ended.
+    pub(super) fn route(&self, number: u64) -> Option<Arc<Route>> {
+        lock(&self.privates.routes.list).iter().find(|r| r.number == number).cloned()
+    }
+
+    /// The route that claims a stream, the latest, and what the stream is now.
+    fn route_of(&self, stream: StreamHandle) -> Result<Option<(Arc<Route>, Now)>> {
         let all = lock(&self.privates.routes.list).clone();
         for route in all.into_iter().rev() {
-            if self.claims(&route, stream)? {
-                return Ok(Some(route));
+            if let Some(now) = self.claims(&route, stream)? {
+                return Ok(Some((route, now)));
             }
         }
         Ok(None)
     }
 
-    fn claims(&self, route: &Route, stream: StreamHandle) -> Result<bool> {
+    fn claims(&self, route: &Route, stream: StreamHandle) -> Result<Option<Now>> {
         match &route.which {
-            Which::Filter(f) => {
-                let claimed = f(stream);
-                if claimed && self.driver.stream_is_capturing(self.dev, stream)? {
-                    self.order.capture_met(capture_key(stream));
-                }
-                Ok(claimed)
-            }
+            Which::Filter(f) if !f(stream) => Ok(None),
+            Which::Filter(_) => match self.driver.stream_id(self.dev, stream) {
+                Ok(id) => Ok(Some(Now::Idle(id))),
+                Err(e) if e.status == Status::Capturing => Ok(Some(Now::Captured)),
+                Err(e) => Err(e),
+            },
             Which::Handle { key, .. } | Which::Capture { key } => {
                 let first = *key == capture_key(stream)
                     && match &route.which {
@@ -201,18 +213,22 @@ impl Pool {
                     };
                 let known = route.capture.load(Acquire);
                 if !first && known == 0 {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 match self.driver.stream_id(self.dev, stream) {
-                    Ok(_) if !first => Ok(false),
-                    Ok(now) if matches!(&route.which, Which::Handle { id, .. } if *id == Some(now)) => Ok(true),
+                    Ok(_) if !first => Ok(None),
+                    Ok(now) if matches!(&route.which, Which::Handle { id, .. } if *id == Some(now)) => {
+                        Ok(Some(Now::Idle(now)))
+                    }
                     Ok(_) => {
                         // Another stream has the handle by now, or the capture that it began in is over.
                         self.end_route(route);
                         self.order.capture_over(|| *key);
-                        Ok(false)
+                        Ok(None)
                     }
-                    Err(e) if e.status == Status::Capturing => self.is_part(route, stream, first, known),
+                    Err(e) if e.status == Status::Capturing => {
+                        Ok(self.is_part(route, stream, first, known)?.then_some(Now::Captured))
+                    }
                     Err(e) => Err(e),
                 }
             }
@@ -235,10 +251,12 @@ impl Pool {
             }
             _ => known == id || (first && id == 0),
         };
-        if part {
-            self.order.capture_met(capture_key(stream));
-        }
         Ok(part)
+    }
+
+    /// Whether a route claims the stream.
+    pub fn is_claimed(&self, stream: StreamHandle) -> Result<bool> {
+        Ok(self.privates.routes.count.load(Acquire) > 0 && self.route_of(stream)?.is_some())
     }
 
     /// The heap of a stream that allocates from an arena.
@@ -252,9 +270,13 @@ impl Pool {
 
     #[cold]
     fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
-        let Some(route) = self.route_of(stream)? else { return Ok(None) };
-        match self.member(&route.arena, stream) {
-            Ok(member) => self.member_heap(&member).map(Some),
+        let Some((route, now)) = self.route_of(stream)? else { return Ok(None) };
+        match self.member(&route.arena, stream, now) {
+            Ok(member) => match self.claim_part(&route, &member, now)? {
+                true => self.member_heap(&member).map(Some),
+                // It has ended meanwhile.
+                false => Ok(None),
+            },
             // The arena was released meanwhile.
             Err(_) if route.is_over() => Ok(None),
             Err(e) => Err(e),

@@ -144,15 +144,19 @@ impl HeapState {
         !member.monotone
     }
 
-    /// What is live here and whose id comes after `first`.
+    /// What is live here and whose id comes after `first`. What an arena's end has in hand is not: that one frees it.
     fn live_since(&self, first: u64) -> Vec<Live> {
         let later = |id: u64| id & ID_MASK > first;
         let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
-        let live = |&r: &u32| self.regions.get(r).state == State::Live && later(self.regions.block(r).id);
+        let live = |&r: &u32| {
+            let b = self.regions.block(r);
+            self.regions.get(r).state == State::Live && later(b.id) && !self.members.is_reclaimed(b.member)
+        };
         let mut found: Vec<Live> =
             regions.filter(live).map(|region| Live::Block { addr: self.regions.get(region).addr, region }).collect();
         for (slab, s) in self.slabs.iter() {
-            let live = (0..s.capacity).filter(|&n| s.is_live(n) && later(s.object(n).id));
+            let live = (0..s.capacity)
+                .filter(|&n| s.is_live(n) && later(s.object(n).id) && !self.members.is_reclaimed(s.object(n).member));
             found.extend(live.map(|number| Live::Object { addr: s.addr_of(number), slab, number }));
         }
         found

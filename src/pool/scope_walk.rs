@@ -172,8 +172,11 @@ impl Pool {
     }
 
     /// Moves everything of a closed scope that is in pooled memory into another one, and says what that was, newest
-    /// first. Dedicated allocations stay.
-    pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>) -> Vec<AllocInfo> {
+    /// first. Dedicated allocations stay, and without `captures` what is in the memory of captures.
+    pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>, captures: bool) -> Vec<AllocInfo> {
+            if st.private.is_some() && !captures {
+                continue;
+            }
         let mut moved = Vec::new();
         for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
             let mut st = heap.lock_quick();

@@ -1,0 +1,108 @@
+//! What an arena's end keeps from being handed out, next to everything else that happens to memory: captures, recorded
+//! streams, frees by id, limits.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use gpumem::arena::capture::CaptureOptions;
+use gpumem::arena::DebugMode;
+use gpumem::base::size::{GIB, MIB};
+use gpumem::base::{DeviceId, StreamHandle};
+use gpumem::context::{Config, Context, Request};
+use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
+use gpumem::driver::{CaptureMode, Driver};
+use gpumem::pool::{AllocFlags, Kept, Scope};
+use std::sync::{Arc, Barrier};
+
+const D: DeviceId = DeviceId(0);
+const CHECK: DebugMode = DebugMode { check: true, abort: false, poison: false, unmap: false };
+const POISON: DebugMode = DebugMode { poison: true, ..CHECK };
+
+fn with(arena_debug: DebugMode) -> (Arc<HostDriver>, Context) {
+    let options = HostOptions { bytes_per_device: 4 * GIB, check: true, ..HostOptions::default() };
+    let host = HostDriver::new(options).unwrap();
+    (host.clone(), Context::new(host, Config { arena_debug, log: 0, ..Config::default() }).unwrap())
+}
+
+fn malloc(ctx: &Context, size: u64, stream: StreamHandle) -> u64 {
+    ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap()
+}
+
+fn kept(ctx: &Context) -> u64 {
+    ctx.detector().unwrap().stats().kept
+}
+
+fn clean(host: &HostDriver, ctx: &Context) {
+    ctx.validate().unwrap();
+    assert!(host.reports().is_empty(), "{:?}", host.reports());
+}
+
+/// A graph writes to its temporaries each time it is launched, also when the arena that they were allocated in has ended.
+#[test]
+fn the_temporaries_of_a_graph_are_not_poisoned() {
+    let (host, ctx) = with(POISON);
+    let s = host.stream_create(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let eager = malloc(&ctx, 3 * MIB, s);
+    let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+    host.capture_begin(D, s, CaptureMode::Global).unwrap();
+    let temporaries = [300, 3 * MIB].map(|n| {
+        let p = malloc(&ctx, n, s);
+        host.launch(D, s, Kernel::write_pattern("write", p..p + n, 1, 64)).unwrap();
+        p
+    });
+    let graph = host.capture_end(D, s).unwrap();
+    ctx.capture_end(&c).unwrap();
+    // The pool learns that the capture is over.
+    ctx.free_async(malloc(&ctx, 100, s), s).unwrap();
+    assert_eq!(ctx.arena_exit(&arena, &[]).unwrap().freed, 3);
+    assert_eq!(kept(&ctx), 1, "what was eager");
+    for p in temporaries.into_iter().chain([eager]) {
+        assert!(ctx.check(p, "op", "x").is_err() && ctx.free(p).is_err());
+    }
+    for _ in 0..3 {
+        host.graph_launch(D, graph, s).unwrap();
+        ctx.arena_verify().unwrap();
+    }
+    host.graph_destroy(D, graph).unwrap();
+    assert!(ctx.capture_release(&c).unwrap());
+    ctx.trim(0).unwrap();
+    assert_eq!((kept(&ctx), ctx.stats(D).unwrap().allocations), (0, 0));
+    clean(&host, &ctx);
+}
+
+/// The abort of a capture frees what it allocated and is live: not what its arena's end has in hand already, of which it
+/// would make somebody else's memory while that still looks after it.
+#[test]
+fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
+    let (host, ctx) = with(POISON);
+    let s = host.stream_create(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+    let p = malloc(&ctx, 8 * MIB, s);
+    ctx.capture_end(&c).unwrap();
+    ctx.arena_exit(&arena, &[]).unwrap();
+    ctx.capture_abort(&c).unwrap();
+    host.device_sync(D).unwrap();
+    let q = std::iter::repeat_with(|| malloc(&ctx, 8 * MIB, s)).take(200).find(|&q| q == p);
+    let q = q.expect("the memory can be had again");
+    host.set_async(D, q, 0x11, 8 * MIB, s).unwrap();
+    ctx.arena_verify().unwrap();
+    let mut bytes = [0u8; 16];
+    host.copy_async(D, bytes.as_mut_ptr() as u64, q, 16, s).unwrap();
+    host.stream_sync(D, s).unwrap();
+    assert_eq!(bytes, [0x11; 16], "a live allocation keeps its contents");
+
+    // The same while the exit is under way, step by step.
+    let pool = ctx.pool(D).unwrap();
+    let (scope, aside) = (Scope::new(None), Scope::of_reclaimed());
+    let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+    for n in [300, 3 * MIB] {
+        let p = malloc(&ctx, n, s);
+        assert!(matches!(pool.keep(p, None, Some(&scope)), Kept::Moved(..)));
+    }
+    scope.close();
+    assert_eq!(pool.move_scope(&scope, &aside, false).len(), 0);
+    assert_eq!(pool.move_scope(&scope, &aside, true).len(), 2);
+    ctx.capture_abort(&c).unwrap();
+    assert_eq!(pool.free_scope(&aside).count, 2, "the abort has freed what the exit had taken");
+    clean(&host, &ctx);
+}

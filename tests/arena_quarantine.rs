@@ -106,3 +106,39 @@ fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
     assert_eq!(pool.free_scope(&aside).count, 2, "the abort has freed what the exit had taken");
     clean(&host, &ctx);
 }
+
+/// What a stream that allocations were recorded on must outlive is the arena's end, not the quarantine.
+#[test]
+fn a_recorded_stream_may_be_gone_once_its_memory_is_in_quarantine() {
+    let (host, ctx) = with(POISON);
+    let (s, u, v) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
+    let asked = |ctx: &Context| ctx.driver_calls().iter().find(|c| c.0.contains("stream_id")).map_or(0, |c| c.1);
+    // With no capture the exit waits for the stream; with one it does not.
+    for capturing in [false, true] {
+        let arena = ctx.arena_enter("step").unwrap();
+        let (p, q) = (malloc(&ctx, 300, s), malloc(&ctx, 3 * MIB, s));
+        for p in [p, q] {
+            ctx.record_stream(p, u).unwrap();
+            host.launch(D, u, Kernel::write_pattern("late", p..p + 300, 1, 4)).unwrap();
+        }
+        if capturing {
+            host.begin_capture(v).unwrap();
+            ctx.free_async(malloc(&ctx, 100, v), v).unwrap();
+        }
+        ctx.arena_exit(&arena, &[]).unwrap();
+        assert_eq!(ctx.detector().unwrap().stats().unchecked, if capturing { 2 } else { 0 });
+        if capturing {
+            assert!(host.end_capture(v).unwrap());
+            ctx.free_async(malloc(&ctx, 100, v), v).unwrap();
+            host.stream_destroy(D, u).unwrap();
+        }
+        let before = asked(&ctx);
+        ctx.trim(0).unwrap();
+        assert_eq!((kept(&ctx), asked(&ctx)), (0, before), "capturing: {capturing}");
+        // All of it can be had again.
+        host.device_sync(D).unwrap();
+        ctx.trim(0).unwrap();
+        assert_eq!(ctx.stats(D).unwrap().mapped, 0);
+        clean(&host, &ctx);
+    }
+}

@@ -6,6 +6,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::free::Found;
+use super::order::CONTEXT;
 use super::scope::Scope;
 use super::{lock, AllocInfo, Pool};
 use crate::base::sync::OnceLock;
@@ -62,6 +64,16 @@ impl Pool {
         match self.order.sync_device(&*self.driver) {
             Err(e) if e.status == Status::Capturing => Ok(false),
             done => done.map(|()| true),
+        }
+    }
+
+    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on: when the device is not known
+    /// to have passed it, the context's marker stands for theirs.
+    pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
+        if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
+            if st.id_at(place) == id && !st.take_users(base).is_empty() && !passed {
+                st.users.insert(base, vec![CONTEXT]);
+            }
         }
     }
 

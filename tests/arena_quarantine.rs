@@ -142,3 +142,32 @@ fn a_recorded_stream_may_be_gone_once_its_memory_is_in_quarantine() {
         clean(&host, &ctx);
     }
 }
+
+/// What somebody takes out of an arena while that ends has either gone with it or lives: it is never both.
+#[test]
+fn what_escapes_an_exit_is_never_stale() {
+    const MANY: u64 = 100;
+    let (host, ctx) = with(CHECK);
+    let request = Request { size: 100, flags: AllocFlags::SINGLE_HANDLE, ..Request::default() };
+    for _ in 0..20 {
+        let arena = ctx.arena_enter("step").unwrap();
+        let all: Vec<u64> = (0..MANY).map(|_| ctx.malloc(&request).unwrap()).collect();
+        let together = Barrier::new(2);
+        let (freed, escaped) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                together.wait();
+                // The exit begins at the other end.
+                all.iter().rev().copied().filter(|&p| ctx.arena_escape(p).is_ok()).collect::<Vec<_>>()
+            });
+            together.wait();
+            (ctx.arena_exit(&arena, &[]).unwrap().freed, other.join().unwrap())
+        });
+        assert_eq!(freed + escaped.len() as u64, MANY);
+        for p in escaped {
+            ctx.check(p, "op", "x").unwrap();
+            ctx.free(p).unwrap();
+        }
+    }
+    assert_eq!(ctx.stats(D).unwrap().allocations, 0);
+    clean(&host, &ctx);
+}

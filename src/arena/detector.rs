@@ -149,7 +149,8 @@ impl Detector {
         pool.free_held(&dedicated);
         let pooled = pool.free_scope(&aside);
         aside.close();
-        Reclaimed { count: dedicated.count + pooled.count, bytes: dedicated.bytes + pooled.bytes }
+        let bytes = dedicated.iter().map(|d| d.0.requested).sum::<u64>();
+        Reclaimed { count: pooled.count + dedicated.len() as u64, bytes: pooled.bytes + bytes }
     }
 
     /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated or a capture's freed: a

@@ -25,7 +25,7 @@ pub(super) struct Dedicated {
     pub(super) info: AllocInfo,
     lane: u32,
     stream_id: u64,
-    users: Vec<u32>,
+    pub(super) users: Vec<u32>,
     exportable: bool,
     separate: bool,
     align: u64,
@@ -179,7 +179,7 @@ impl Pool {
     /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that one.
     pub(super) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
-        let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, false) else {
+        let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, None) else {
             return match id {
                 Some(_) => Ok(false),
                 None => Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already"))),
@@ -199,12 +199,14 @@ impl Pool {
     }
 
     /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it was allocated on; with an
-    /// `id` only of the one that has it.
-    pub(super) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, held: bool) -> Option<Dedicated> {
+    /// `id` only of the one that has it. With a scope only of one that is still in it, and the addresses are held.
+    pub(super) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
+        let held = of.is_some();
         let d = {
             let mut core = lock(&*self.core);
-            let same = core.dedicated.get(&ptr).is_some_and(|d| id.is_none_or(|id| d.info.id == id));
-            same.then(|| core.dedicated.remove(&ptr)).flatten()?
+            let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
+            let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
+            core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?
         };
         if let Some(scope) = &d.scope {
             scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);

@@ -124,7 +124,11 @@ impl Pool {
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
         let mut all = Vec::new();
         for (addr, id) in scope.parts(self.number).dedicated {
-            if let Some(d) = self.entomb(addr, None, Some(id), true) {
+            if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
+                for &user in &d.users {
+                    // Missed markers are made up for by the context's.
+                    let _ = self.mark_user(user);
+                }
                 all.push((d.info, Held { va: d.va, bytes: d.reserved }));
             }
         }
@@ -134,6 +138,22 @@ impl Pool {
     /// Unmaps and releases freed dedicated allocations that the device has passed.
     pub fn unmap_freed(&self) -> Result<()> {
         self.bury().map(|_| ())
+    }
+
+    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail now are made up for
+    /// later.
+    pub fn free_held(&self, all: &[(AllocInfo, Held)]) {
+        let of_legacy = |d: &(AllocInfo, Held)| d.0.stream == StreamHandle::LEGACY;
+        if all.iter().any(of_legacy) {
+            let _ = self.mark_stream(StreamHandle::LEGACY);
+        }
+        if !all.iter().all(of_legacy) {
+            let _ = self.order.mark_context(&*self.driver, None);
+        }
+        all.iter().for_each(|d| self.let_go(d.1));
+        if !all.is_empty() {
+            let _ = self.bury();
+        }
     }
 
     /// Addresses that were held may be handed out again, once nothing is mapped there.

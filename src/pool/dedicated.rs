@@ -221,7 +221,8 @@ impl Pool {
         self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let Dedicated { va, mapped, reserved, handle, .. } = d;
-        lock(&*self.core).graves.push(Grave { va, mapped, reserved, handle, tags, held, busy: false });
+        let grave = Grave { va, mapped, reserved, handle, tags, held, busy: false };
+        lock(&*self.core).graves.insert(va, grave);
         Some(d)
     }
 
@@ -246,11 +247,11 @@ impl Pool {
     pub(super) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
             let core = lock(&*self.core);
-            core.graves.iter().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
+            core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
         };
         self.order.poll(&*self.driver, lanes)?;
         let mut ready: Vec<Grave> = Vec::new();
-        for g in &mut lock(&*self.core).graves {
+        for g in lock(&*self.core).graves.values_mut() {
             if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
                 g.busy = true;
                 ready.push(g.clone());
@@ -263,16 +264,16 @@ impl Pool {
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
             let mut core = lock(&*self.core);
             let Core { graves, holes, .. } = &mut *core;
-            let Some(at) = graves.iter().position(|other| other.va == g.va) else { continue };
-            graves[at].busy = false;
+            let Some(grave) = graves.get_mut(&g.va) else { continue };
+            grave.busy = false;
             if done.is_err() {
                 continue;
             }
             // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the handle.
-            if graves[at].held {
-                graves[at].mapped = 0;
+            if grave.held {
+                grave.mapped = 0;
             } else {
-                graves.swap_remove(at);
+                graves.remove(&g.va);
                 holes.give(g.va, g.reserved);
             }
             drop(core);

@@ -9,7 +9,7 @@
 use super::free::Found;
 use super::order::CONTEXT;
 use super::scope::Scope;
-use super::{lock, AllocInfo, Pool};
+use super::{lock, AllocInfo, Core, Pool};
 use crate::base::sync::OnceLock;
 use crate::base::{Result, Status, StreamHandle};
 use crate::driver::EventHandle;
@@ -159,12 +159,13 @@ impl Pool {
     /// Addresses that were held may be handed out again, once nothing is mapped there.
     pub fn let_go(&self, held: Held) {
         let mut core = lock(&*self.core);
-        let Some(at) = core.graves.iter().position(|g| g.va == held.va && g.held) else { return };
-        if core.graves[at].mapped == 0 {
-            let g = core.graves.swap_remove(at);
-            core.holes.give(g.va, g.reserved);
-        } else {
-            core.graves[at].held = false;
+        let Core { graves, holes, .. } = &mut *core;
+        let Some(grave) = graves.get_mut(&held.va).filter(|g| g.held) else { return };
+        grave.held = false;
+        if grave.mapped == 0 {
+            let reserved = grave.reserved;
+            graves.remove(&held.va);
+            holes.give(held.va, reserved);
         }
     }
 }

@@ -7,8 +7,9 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::lock;
-use crate::base::sync::{AtomicU64, Mutex};
-use std::sync::atomic::Ordering::Relaxed;
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::Arc;
 
 /// A set of allocations, of any heaps, pools and streams.
@@ -30,8 +31,8 @@ struct State {
     closed: bool,
     /// Pool and heap of each list that there is.
     heaps: Vec<(u64, u32)>,
-    /// Pool, address and id of dedicated allocations.
-    dedicated: Vec<(u64, u64, u64)>,
+    /// Pool, id and address of dedicated allocations.
+    dedicated: BTreeSet<(u64, u64, u64)>,
     past: ScopeCounts,
     dedicated_joined: u64,
     dedicated_left: u64,
@@ -155,7 +156,7 @@ impl Scope {
         if st.closed {
             return false;
         }
-        st.dedicated.push((pool, addr, id));
+        st.dedicated.insert((pool, id, addr));
         st.dedicated_joined += 1;
         drop(st);
         self.grow(bytes);
@@ -165,7 +166,7 @@ impl Scope {
     /// A dedicated allocation leaves.
     pub(super) fn remove_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) {
         let mut st = lock(&self.state);
-        st.dedicated.retain(|&d| d != (pool, addr, id));
+        st.dedicated.remove(&(pool, id, addr));
         st.dedicated_left += 1;
         drop(st);
         self.shrink(bytes);
@@ -176,7 +177,7 @@ impl Scope {
         let st = lock(&self.state);
         Parts {
             heaps: st.heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect(),
-            dedicated: st.dedicated.iter().filter(|d| d.0 == pool).map(|d| (d.1, d.2)).collect(),
+            dedicated: st.dedicated.range((pool, 0, 0)..=(pool, u64::MAX, u64::MAX)).map(|d| (d.2, d.1)).collect(),
         }
     }
 }

@@ -19,6 +19,9 @@ pub struct Scope {
     parent: Option<Arc<Scope>>,
     /// Its allocations are freed as far as users can tell, and only kept from being handed out again.
     reclaimed: bool,
+    /// Set under the lock of `state`, read under a heap's too: who walks a heap's list after it was set finds all that joined
+    /// there before.
+    closed: AtomicBool,
     /// Bytes asked for of what is in it, and the most that was.
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
@@ -28,7 +31,6 @@ pub struct Scope {
 /// What a scope's lock guards: it is the last of all locks.
 #[derive(Debug, Default)]
 struct State {
-    closed: bool,
     /// Pool and heap of each list that there is.
     heaps: Vec<(u64, u32)>,
     /// Pool, id and address of dedicated allocations.
@@ -77,6 +79,7 @@ impl Scope {
         Arc::new(Scope {
             parent,
             reclaimed,
+            closed: AtomicBool::new(false),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
             state: Mutex::new(State::default()),
@@ -94,12 +97,14 @@ impl Scope {
 
     /// Nothing joins any more. Whatever joined before is found by [`super::Pool::free_scope`].
     pub fn close(&self) {
-        lock(&self.state).closed = true;
+        let _st = lock(&self.state);
+        self.closed.store(true, Release);
     }
 
     /// Whether [`Self::close`] was called.
+    #[inline]
     pub fn is_closed(&self) -> bool {
-        lock(&self.state).closed
+        self.closed.load(Acquire)
     }
 
     /// Bytes asked for of what is in it.
@@ -137,10 +142,11 @@ impl Scope {
     /// Notes that a heap begins a list of its allocations of this scope. `false` when the scope is closed.
     pub(super) fn add_heap(&self, pool: u64, heap: u32) -> bool {
         let mut st = lock(&self.state);
-        if !st.closed {
+        let open = !self.is_closed();
+        if open {
             st.heaps.push((pool, heap));
         }
-        !st.closed
+        open
     }
 
     /// A list that [`Self::add_heap`] noted is gone; what it had counted stays known.
@@ -153,7 +159,7 @@ impl Scope {
     /// A dedicated allocation joins. `false` when the scope is closed.
     pub(super) fn add_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) -> bool {
         let mut st = lock(&self.state);
-        if st.closed {
+        if self.is_closed() {
             return false;
         }
         st.dedicated.insert((pool, id, addr));

@@ -171,3 +171,21 @@ fn what_escapes_an_exit_is_never_stale() {
     assert_eq!(ctx.stats(D).unwrap().allocations, 0);
     clean(&host, &ctx);
 }
+
+#[test]
+fn a_limit_that_takes_nothing_away_leaves_the_quarantine_alone() {
+    let (host, ctx) = with(POISON);
+    let s = host.stream_create(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    malloc(&ctx, 3 * MIB, s);
+    ctx.arena_exit(&arena, &[]).unwrap();
+    assert!(ctx.set_limit(DeviceId(7), 1).is_err(), "there is no such device");
+    for limit in [3 * GIB, 2 * GIB, 3 * GIB, 0] {
+        ctx.set_limit(D, limit).unwrap();
+        assert_eq!(kept(&ctx), 1);
+    }
+    ctx.set_limit(D, 2 * MIB).unwrap();
+    assert_eq!(kept(&ctx), 0);
+    assert!(ctx.stats(D).unwrap().mapped <= 2 * MIB);
+    clean(&host, &ctx);
+}

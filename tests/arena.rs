@@ -6,7 +6,7 @@ use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
-use gpumem::pool::AllocFlags;
+use gpumem::pool::{AllocFlags, AllocRequest, Scope};
 use std::sync::Arc;
 
 const D: DeviceId = DeviceId(0);
@@ -280,6 +280,42 @@ fn a_finalizer_frees_only_what_it_was_made_for() {
         }
         assert_eq!(ctx.free_id(4096, id, None).unwrap_err().status, Status::UnknownPointer);
     }
+    assert_eq!(live(&ctx), (0, 0));
+    ctx.validate().unwrap();
+}
+
+/// Whatever the heap has of an arena that has been closed already, what is allocated then belongs to the one around it.
+#[test]
+fn nothing_joins_an_arena_that_is_closed() {
+    let (host, ctx) = context();
+    let s = host.stream_create(D).unwrap();
+    let pool = ctx.pool(D).unwrap();
+    let outer = Scope::new(None);
+    let inner = Scope::new(Some(outer.clone()));
+    let make = |size: u64, flags: AllocFlags| {
+        let req = AllocRequest { size, stream: s, flags, scope: Some(&inner), ..AllocRequest::default() };
+        pool.malloc_search(&req).unwrap()
+    };
+    let all = || {
+        let dedicated = make(100, AllocFlags::SINGLE_HANDLE);
+        SIZES.map(|n| make(n, AllocFlags::default())).into_iter().chain([dedicated]).collect::<Vec<u64>>()
+    };
+    let of = |p: u64| pool.scope_containing(p).unwrap().unwrap();
+    let before = all();
+    inner.close();
+    let after = all();
+    // By the short way, too.
+    let short = pool.malloc_hit_in(300, s, &inner).unwrap().get();
+    assert!(before.iter().all(|&p| Arc::ptr_eq(&of(p), &inner)));
+    assert!(after.iter().chain([&short]).all(|&p| Arc::ptr_eq(&of(p), &outer)));
+    assert_eq!(pool.free_scope(&inner).count, 5);
+    assert_eq!((inner.live_bytes(), pool.scope_counts(&outer).joined), (0, 5));
+    outer.close();
+    assert_eq!(pool.free_scope(&outer).count, 6);
+    // With both closed it is in none.
+    let p = make(300, AllocFlags::default());
+    assert!(pool.scope_containing(p).unwrap().is_none());
+    ctx.free(p).unwrap();
     assert_eq!(live(&ctx), (0, 0));
     ctx.validate().unwrap();
 }

@@ -143,22 +143,26 @@ impl Detector {
     fn free(&self, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
         // Where nobody finds it and nobody gets it.
         let aside = Scope::of_reclaimed();
-        let pooled = pool.move_scope(scope, &aside);
-        self.remember(pool.dedicated_in(scope).iter().chain(pooled.iter().rev()), end);
-        let (dedicated, pooled) = (pool.free_scope(scope), pool.free_scope(&aside));
+        let pooled = pool.move_scope(scope, &aside, true);
+        let dedicated = pool.hold_scope(scope);
+        self.remember(dedicated.iter().map(|d| &d.0).chain(pooled.iter().rev()), end);
+        pool.free_held(&dedicated);
+        let pooled = pool.free_scope(&aside);
         aside.close();
-        Reclaimed { count: dedicated.count + pooled.count, bytes: dedicated.bytes + pooled.bytes }
+        let bytes = dedicated.iter().map(|d| d.0.requested).sum::<u64>();
+        Reclaimed { count: pooled.count + dedicated.len() as u64, bytes: pooled.bytes + bytes }
     }
 
-    /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated freed.
+    /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated or a capture's freed: a
+    /// graph uses its memory each time that it is launched, whoever has freed it.
     fn poison(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
-        let pooled = pool.move_scope(scope, quarantine.scope());
+        let pooled = pool.move_scope(scope, quarantine.scope(), false);
         let records = self.remember(pooled.iter().rev(), end);
         quarantine.poison(pool, records);
-        let dedicated = self.free(pool, scope, end);
+        let freed = self.free(pool, scope, end);
         Reclaimed {
-            count: dedicated.count + pooled.len() as u64,
-            bytes: dedicated.bytes + pooled.iter().map(|i| i.requested).sum::<u64>(),
+            count: freed.count + pooled.len() as u64,
+            bytes: freed.bytes + pooled.iter().map(|i| i.requested).sum::<u64>(),
         }
     }
 

@@ -95,7 +95,10 @@ impl Quarantine {
             return;
         }
         let ranges: Vec<(u64, u64)> = records.iter().map(|r| (r.base, r.usable)).collect();
-        let filled = matches!(pool.wait_for_device(), Ok(true)) && pool.fill(&ranges, POISON).is_ok();
+        let passed = matches!(pool.wait_for_device(), Ok(true));
+        // For their users they are freed now, so the streams that they were recorded on may be gone later.
+        records.iter().for_each(|r| pool.forget_streams(r.base, r.id, passed));
+        let filled = passed && pool.fill(&ranges, POISON).is_ok();
         if !filled {
             self.unchecked.fetch_add(records.len() as u64, Relaxed);
         }

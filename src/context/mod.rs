@@ -410,8 +410,11 @@ impl Context {
 
     /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free memory goes back.
     pub fn set_limit(&self, dev: DeviceId, bytes: u64) -> Result<()> {
-        self.empty_quarantine();
-        self.pool(dev)?.set_limit(bytes)
+        let pool = self.pool(dev)?;
+        if bytes > 0 && bytes < pool.stats().mapped {
+            self.empty_quarantine();
+        }
+        pool.set_limit(bytes)
     }
 
     /// Every region of one device's pool in address order, in the notation of docs/spec/pool.md.

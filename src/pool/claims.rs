@@ -68,15 +68,22 @@ enum Live {
 }
 
 impl HeapState {
-    /// What is live here and whose id comes after `first` and not after `last`.
+    /// What is live here and whose id comes after `first` and not after `last`. What an arena's end has in hand is not: that
+    /// one frees it.
     fn live_between(&self, first: u64, last: u64) -> Vec<Live> {
         let meant = |id: u64| id & ID_MASK > first && id & ID_MASK <= last;
         let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
-        let live = |&r: &u32| self.regions.get(r).state == State::Live && meant(self.regions.block(r).id);
+        let live = |&r: &u32| {
+            let b = self.regions.block(r);
+            self.regions.get(r).state == State::Live && meant(b.id) && !self.members.is_reclaimed(b.member)
+        };
         let mut found: Vec<Live> =
             regions.filter(live).map(|region| Live::Block { addr: self.regions.get(region).addr, region }).collect();
         for (slab, s) in self.slabs.iter() {
-            let live = (0..s.capacity).filter(|&n| s.is_live(n) && meant(s.object(n).id));
+            let live = (0..s.capacity).filter(|&n| {
+                let o = s.object(n);
+                s.is_live(n) && meant(o.id) && !self.members.is_reclaimed(o.member)
+            });
             found.extend(live.map(|number| Live::Object { addr: s.addr_of(number), slab, number }));
         }
         found

@@ -25,7 +25,7 @@ pub(super) struct Dedicated {
     pub(super) info: AllocInfo,
     lane: u32,
     stream_id: u64,
-    users: Vec<u32>,
+    pub(super) users: Vec<u32>,
     exportable: bool,
     separate: bool,
     align: u64,
@@ -179,7 +179,7 @@ impl Pool {
     /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that one.
     pub(super) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
-        let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, false) else {
+        let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, None) else {
             return match id {
                 Some(_) => Ok(false),
                 None => Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already"))),
@@ -199,12 +199,14 @@ impl Pool {
     }
 
     /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it was allocated on; with an
-    /// `id` only of the one that has it.
-    pub(super) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, held: bool) -> Option<Dedicated> {
+    /// `id` only of the one that has it. With a scope only of one that is still in it, and the addresses are held.
+    pub(super) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
+        let held = of.is_some();
         let d = {
             let mut core = lock(&*self.core);
-            let same = core.dedicated.get(&ptr).is_some_and(|d| id.is_none_or(|id| d.info.id == id));
-            same.then(|| core.dedicated.remove(&ptr)).flatten()?
+            let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
+            let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
+            core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?
         };
         if let Some(scope) = &d.scope {
             scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
@@ -219,7 +221,8 @@ impl Pool {
         self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let Dedicated { va, mapped, reserved, handle, .. } = d;
-        lock(&*self.core).graves.push(Grave { va, mapped, reserved, handle, tags, held, busy: false });
+        let grave = Grave { va, mapped, reserved, handle, tags, held, busy: false };
+        lock(&*self.core).graves.insert(va, grave);
         Some(d)
     }
 
@@ -244,11 +247,11 @@ impl Pool {
     pub(super) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
             let core = lock(&*self.core);
-            core.graves.iter().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
+            core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
         };
         self.order.poll(&*self.driver, lanes)?;
         let mut ready: Vec<Grave> = Vec::new();
-        for g in &mut lock(&*self.core).graves {
+        for g in lock(&*self.core).graves.values_mut() {
             if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
                 g.busy = true;
                 ready.push(g.clone());
@@ -261,16 +264,16 @@ impl Pool {
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
             let mut core = lock(&*self.core);
             let Core { graves, holes, .. } = &mut *core;
-            let Some(at) = graves.iter().position(|other| other.va == g.va) else { continue };
-            graves[at].busy = false;
+            let Some(grave) = graves.get_mut(&g.va) else { continue };
+            grave.busy = false;
             if done.is_err() {
                 continue;
             }
             // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the handle.
-            if graves[at].held {
-                graves[at].mapped = 0;
+            if grave.held {
+                grave.mapped = 0;
             } else {
-                graves.swap_remove(at);
+                graves.remove(&g.va);
                 holes.give(g.va, g.reserved);
             }
             drop(core);

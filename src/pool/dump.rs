@@ -66,7 +66,7 @@ impl Pool {
         core.zombies.iter().for_each(|z| add(z.addr, z.size, "!", "never used".into()));
         core.dedicated.values().for_each(|d| add(d.va, d.reserved, "=", format!("{} mapped", human(d.mapped))));
         let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
-        core.graves.iter().for_each(|g| add(g.va, g.reserved, "!", grave(g.held).into()));
+        core.graves.values().for_each(|g| add(g.va, g.reserved, "!", grave(g.held).into()));
         pieces.sort_unstable_by_key(|p| p.addr);
         pieces
     }

@@ -355,7 +355,7 @@ impl Pool {
             return Ok(info);
         }
         let inside = |i: AllocInfo| (i.base <= ptr && ptr - i.base < i.usable.max(1)).then_some(i);
-        let found = match self.index.find_back(ptr, self.props.total_bytes) {
+        let found = match self.index.find_back(ptr, self.most_in_a_heap()) {
             Some(Entry::Block { heap, region }) => self.heap(heap).and_then(|heap| {
                 let st = heap.lock();
                 let r = st.regions.try_get(region).filter(|r| r.state == State::Live)?;
@@ -376,6 +376,11 @@ impl Pool {
         found.ok_or_else(|| {
             Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation of device {}", self.dev))
         })
+    }
+
+    /// No live block is longer than this, bytes: what is live in the heap that has most.
+    pub(super) fn most_in_a_heap(&self) -> u64 {
+        self.all_heaps().map(|h| h.live.load(Relaxed)).max().unwrap_or(0)
     }
 
     pub(super) fn info_at(&self, heap: &Heap, st: &HeapState, place: Place) -> AllocInfo {

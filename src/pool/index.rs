@@ -143,19 +143,32 @@ impl Index {
     /// The nearest slot at or before that of `addr` that holds a block start, a slab or a dedicated allocation, no
     /// further than `limit` bytes back. For error texts and interior-pointer queries, not for the hot path.
     pub(super) fn find_back(&self, addr: u64, limit: u64) -> Option<Entry> {
-        let root = self.root(addr)?;
-        let mut at = addr / SLOT * SLOT;
-        let floor = root.base.max(addr.saturating_sub(limit));
-        loop {
-            match self.get(at) {
-                Entry::Empty | Entry::Freed { .. } => {}
-                found => return Some(found),
+        self.count_back(addr, limit).0
+    }
+
+    /// As [`Self::find_back`]; also how many slots and tables were looked at.
+    fn count_back(&self, addr: u64, limit: u64) -> (Option<Entry>, usize) {
+        let Some(root) = self.root(addr) else { return (None, 0) };
+        let slot_of = |addr: u64| ((addr - root.base) / SLOT) as usize;
+        let (mut slot, floor) = (slot_of(addr), slot_of(root.base.max(addr.saturating_sub(limit))));
+        for looks in 1.. {
+            let (number, first) = (slot / LEAF_SLOTS, slot / LEAF_SLOTS * LEAF_SLOTS);
+            // Where there is no table nothing was ever handed out.
+            let at = match root.leaves.get(number).and_then(OnceLock::get) {
+                None => first,
+                Some(leaf) => {
+                    match leaf.get(slot - first).map_or(Entry::Empty, |e| unpack(e.load(Ordering::Acquire))) {
+                        Entry::Empty | Entry::Freed { .. } => slot,
+                        found => return (Some(found), looks),
+                    }
+                }
+            };
+            if at <= floor {
+                return (None, looks);
             }
-            if at < floor + SLOT {
-                return None;
-            }
-            at -= SLOT;
+            slot = at - 1;
         }
+        (None, 0)
     }
 }
 
@@ -193,5 +206,22 @@ mod tests {
         assert_eq!(t.find_back(a + 3 * SLOT, 1 << 30), Some(Entry::Block { heap: 1, region: 2 }));
         assert_eq!(t.find_back(a + 3 * SLOT, 2 * SLOT), None);
         assert_eq!(t.find_back(a - SLOT, 1 << 30), None);
+    }
+
+    #[test]
+    fn searching_backwards_looks_no_further_than_it_must() {
+        let t = Index::new();
+        let (base, len) = (1 << 40, 1 << 40);
+        assert!(t.add_root(base, len));
+        let block = Entry::Block { heap: 1, region: 2 };
+        t.set(base, block);
+        t.set(base + len - SLOT, Entry::Freed { offset: 0 });
+        // 4096 slots of the last table, 4095 tables that are not there, and 4096 slots of the first one.
+        assert_eq!(t.count_back(base + len - SLOT, len), (Some(block), 4096 + 4094 + 4096));
+        assert_eq!(t.count_back(base + len - SLOT, 10 * SLOT), (None, 11));
+        assert_eq!(t.count_back(base + len / 2, 10 * SLOT), (None, 1));
+        assert_eq!(t.count_back(base + 9 * SLOT, 10 * SLOT), (Some(block), 10));
+        assert_eq!(t.count_back(base + 9 * SLOT, 9 * SLOT), (Some(block), 10));
+        assert_eq!(t.count_back(base + 9 * SLOT, 8 * SLOT), (None, 9));
     }
 }

@@ -65,7 +65,7 @@ impl Members {
     #[inline]
     pub(super) fn join(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>, place: Place, bytes: u64) -> u32 {
         match self.lists.get_mut(self.recent as usize) {
-            Some(Some(list)) if Arc::ptr_eq(&list.scope, scope) => {}
+            Some(Some(list)) if Arc::ptr_eq(&list.scope, scope) && !scope.is_closed() => {}
             _ => {
                 if !self.find_list(pool, heap, scope) {
                     return NO_MEMBER;
@@ -114,7 +114,8 @@ impl Members {
     fn find_list(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>) -> bool {
         let mut scope = scope;
         loop {
-            if let Some(i) = self.list_of(scope) {
+            let list = self.list_of(scope).filter(|_| !scope.is_closed());
+            if let Some(i) = list {
                 self.recent = i as u32;
                 return true;
             }

@@ -223,7 +223,8 @@ struct Core {
     aliases: aliases::Aliases,
     zombies: Vec<Zombie>,
     dedicated: BTreeMap<u64, dedicated::Dedicated>,
-    graves: Vec<dedicated::Grave>,
+    /// By `va`.
+    graves: BTreeMap<u64, dedicated::Grave>,
     /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
     orphans: Vec<PhysHandle>,
 }

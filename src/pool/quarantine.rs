@@ -6,8 +6,10 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::free::Found;
+use super::order::CONTEXT;
 use super::scope::Scope;
-use super::{lock, AllocInfo, Pool};
+use super::{lock, AllocInfo, Core, Pool};
 use crate::base::sync::OnceLock;
 use crate::base::{Result, Status, StreamHandle};
 use crate::driver::EventHandle;
@@ -65,6 +67,16 @@ impl Pool {
         }
     }
 
+    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on: when the device is not known
+    /// to have passed it, the context's marker stands for theirs.
+    pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
+        if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
+            if st.id_at(place) == id && !st.take_users(base).is_empty() && !passed {
+                st.users.insert(base, vec![CONTEXT]);
+            }
+        }
+    }
+
     /// Whether a stream is being captured, as far as the pool knows.
     pub fn is_capturing(&self) -> bool {
         let legacy = || self.driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true);
@@ -112,7 +124,11 @@ impl Pool {
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
         let mut all = Vec::new();
         for (addr, id) in scope.parts(self.number).dedicated {
-            if let Some(d) = self.entomb(addr, None, Some(id), true) {
+            if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
+                for &user in &d.users {
+                    // Missed markers are made up for by the context's.
+                    let _ = self.mark_user(user);
+                }
                 all.push((d.info, Held { va: d.va, bytes: d.reserved }));
             }
         }
@@ -124,15 +140,32 @@ impl Pool {
         self.bury().map(|_| ())
     }
 
+    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail now are made up for
+    /// later.
+    pub fn free_held(&self, all: &[(AllocInfo, Held)]) {
+        let of_legacy = |d: &(AllocInfo, Held)| d.0.stream == StreamHandle::LEGACY;
+        if all.iter().any(of_legacy) {
+            let _ = self.mark_stream(StreamHandle::LEGACY);
+        }
+        if !all.iter().all(of_legacy) {
+            let _ = self.order.mark_context(&*self.driver, None);
+        }
+        all.iter().for_each(|d| self.let_go(d.1));
+        if !all.is_empty() {
+            let _ = self.bury();
+        }
+    }
+
     /// Addresses that were held may be handed out again, once nothing is mapped there.
     pub fn let_go(&self, held: Held) {
         let mut core = lock(&*self.core);
-        let Some(at) = core.graves.iter().position(|g| g.va == held.va && g.held) else { return };
-        if core.graves[at].mapped == 0 {
-            let g = core.graves.swap_remove(at);
-            core.holes.give(g.va, g.reserved);
-        } else {
-            core.graves[at].held = false;
+        let Core { graves, holes, .. } = &mut *core;
+        let Some(grave) = graves.get_mut(&held.va).filter(|g| g.held) else { return };
+        grave.held = false;
+        if grave.mapped == 0 {
+            let reserved = grave.reserved;
+            graves.remove(&held.va);
+            holes.give(held.va, reserved);
         }
     }
 }

@@ -7,8 +7,9 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::lock;
-use crate::base::sync::{AtomicU64, Mutex};
-use std::sync::atomic::Ordering::Relaxed;
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::Arc;
 
 /// A set of allocations, of any heaps, pools and streams.
@@ -18,6 +19,9 @@ pub struct Scope {
     parent: Option<Arc<Scope>>,
     /// Its allocations are freed as far as users can tell, and only kept from being handed out again.
     reclaimed: bool,
+    /// Set under the lock of `state`, read under a heap's too: who walks a heap's list after it was set finds all that joined
+    /// there before.
+    closed: AtomicBool,
     /// Bytes asked for of what is in it, and the most that was.
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
@@ -27,11 +31,10 @@ pub struct Scope {
 /// What a scope's lock guards: it is the last of all locks.
 #[derive(Debug, Default)]
 struct State {
-    closed: bool,
     /// Pool and heap of each list that there is.
     heaps: Vec<(u64, u32)>,
-    /// Pool, address and id of dedicated allocations.
-    dedicated: Vec<(u64, u64, u64)>,
+    /// Pool, id and address of dedicated allocations.
+    dedicated: BTreeSet<(u64, u64, u64)>,
     past: ScopeCounts,
     dedicated_joined: u64,
     dedicated_left: u64,
@@ -76,6 +79,7 @@ impl Scope {
         Arc::new(Scope {
             parent,
             reclaimed,
+            closed: AtomicBool::new(false),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
             state: Mutex::new(State::default()),
@@ -93,12 +97,14 @@ impl Scope {
 
     /// Nothing joins any more. Whatever joined before is found by [`super::Pool::free_scope`].
     pub fn close(&self) {
-        lock(&self.state).closed = true;
+        let _st = lock(&self.state);
+        self.closed.store(true, Release);
     }
 
     /// Whether [`Self::close`] was called.
+    #[inline]
     pub fn is_closed(&self) -> bool {
-        lock(&self.state).closed
+        self.closed.load(Acquire)
     }
 
     /// Bytes asked for of what is in it.
@@ -136,10 +142,11 @@ impl Scope {
     /// Notes that a heap begins a list of its allocations of this scope. `false` when the scope is closed.
     pub(super) fn add_heap(&self, pool: u64, heap: u32) -> bool {
         let mut st = lock(&self.state);
-        if !st.closed {
+        let open = !self.is_closed();
+        if open {
             st.heaps.push((pool, heap));
         }
-        !st.closed
+        open
     }
 
     /// A list that [`Self::add_heap`] noted is gone; what it had counted stays known.
@@ -152,10 +159,10 @@ impl Scope {
     /// A dedicated allocation joins. `false` when the scope is closed.
     pub(super) fn add_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) -> bool {
         let mut st = lock(&self.state);
-        if st.closed {
+        if self.is_closed() {
             return false;
         }
-        st.dedicated.push((pool, addr, id));
+        st.dedicated.insert((pool, id, addr));
         st.dedicated_joined += 1;
         drop(st);
         self.grow(bytes);
@@ -165,7 +172,7 @@ impl Scope {
     /// A dedicated allocation leaves.
     pub(super) fn remove_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) {
         let mut st = lock(&self.state);
-        st.dedicated.retain(|&d| d != (pool, addr, id));
+        st.dedicated.remove(&(pool, id, addr));
         st.dedicated_left += 1;
         drop(st);
         self.shrink(bytes);
@@ -176,7 +183,7 @@ impl Scope {
         let st = lock(&self.state);
         Parts {
             heaps: st.heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect(),
-            dedicated: st.dedicated.iter().filter(|d| d.0 == pool).map(|d| (d.1, d.2)).collect(),
+            dedicated: st.dedicated.range((pool, 0, 0)..=(pool, u64::MAX, u64::MAX)).map(|d| (d.2, d.1)).collect(),
         }
     }
 }

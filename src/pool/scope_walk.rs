@@ -45,13 +45,10 @@ impl Pool {
         for heap in parts.heaps.iter().filter_map(|&n| self.heap(n)) {
             while self.free_some(heap, scope, &mut all) {}
         }
-        for (addr, id) in parts.dedicated {
-            let bytes = self.dedicated_info(addr).map_or(0, |i| i.requested);
-            if let Ok(true) = self.free_dedicated(addr, None, Some(id)) {
-                all.count += 1;
-                all.bytes += bytes;
-            }
-        }
+        let dedicated = self.hold_scope(scope);
+        self.free_held(&dedicated);
+        all.count += dedicated.len() as u64;
+        all.bytes += dedicated.iter().map(|d| d.0.requested).sum::<u64>();
         all
     }
 
@@ -172,11 +169,14 @@ impl Pool {
     }
 
     /// Moves everything of a closed scope that is in pooled memory into another one, and says what that was, newest
-    /// first. Dedicated allocations stay.
-    pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>) -> Vec<AllocInfo> {
+    /// first. Dedicated allocations stay, and without `captures` what is in the memory of captures.
+    pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>, captures: bool) -> Vec<AllocInfo> {
         let mut moved = Vec::new();
         for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
             let mut st = heap.lock_quick();
+            if st.private.is_some() && !captures {
+                continue;
+            }
             while let Some((_, place)) = st.members.last_of(scope) {
                 moved.push(self.info_at(heap, &st, place));
                 st.leave(place);
@@ -198,21 +198,23 @@ impl Pool {
         }
     }
 
-    /// What of a scope is dedicated.
-    pub fn dedicated_in(&self, scope: &Scope) -> Vec<AllocInfo> {
-        let core = lock(&*self.core);
-        let live = |(addr, id)| core.dedicated.get(&addr).map(|d| d.info).filter(|i| i.id == id);
-        scope.parts(self.number).dedicated.into_iter().filter_map(live).collect()
-    }
-
     /// The scope of the live allocation that contains `ptr`.
     pub fn scope_containing(&self, ptr: u64) -> Result<Option<Arc<Scope>>> {
-        let info = self.info_containing(ptr)?;
-        Ok(match self.look(info.base) {
-            Ok(Found::Pooled { st, place, .. }) => st.scope_at(place),
-            Ok(Found::Dedicated) => self.dedicated_scope(info.base),
-            Err(_) => None,
-        })
+        // Until it is looked at it may be freed, which is not the same as being in no scope.
+        for _ in 0..64 {
+            let info = self.info_containing(ptr)?;
+            match self.look(info.base) {
+                Ok(Found::Pooled { st, place, .. }) if st.id_at(place) == info.id => return Ok(st.scope_at(place)),
+                Ok(Found::Dedicated) => {
+                    let core = lock(&*self.core);
+                    if let Some(d) = core.dedicated.get(&info.base).filter(|d| d.info.id == info.id) {
+                        return Ok(d.scope.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is being freed or resized")))
     }
 
     /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope itself knows.

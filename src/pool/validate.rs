@@ -37,10 +37,10 @@ impl Pool {
         pieces.extend(core.aliases.iter().map(|(a, l, _)| (a, l, "alias")));
         pieces.extend(core.zombies.iter().map(|z| (z.addr, z.size, "zombie")));
         pieces.extend(core.dedicated.values().map(|d| (d.va, d.reserved, "dedicated")));
-        pieces.extend(core.graves.iter().map(|g| (g.va, g.reserved, "grave")));
+        pieces.extend(core.graves.values().map(|g| (g.va, g.reserved, "grave")));
         mapped += core.dedicated.values().map(|d| d.mapped).sum::<u64>();
         mapped += core.stock.bytes();
-        mapped += core.graves.iter().map(|g| g.mapped).sum::<u64>();
+        mapped += core.graves.values().map(|g| g.mapped).sum::<u64>();
         if mapped != self.counters.mapped.load(Relaxed) {
             return Err(wrong(format!("{} mapped recorded, {mapped} found", self.counters.mapped.load(Relaxed))));
         }

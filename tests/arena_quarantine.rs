@@ -1,0 +1,191 @@
+//! What an arena's end keeps from being handed out, next to everything else that happens to memory: captures, recorded
+//! streams, frees by id, limits.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use gpumem::arena::capture::CaptureOptions;
+use gpumem::arena::DebugMode;
+use gpumem::base::size::{GIB, MIB};
+use gpumem::base::{DeviceId, StreamHandle};
+use gpumem::context::{Config, Context, Request};
+use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
+use gpumem::driver::{CaptureMode, Driver};
+use gpumem::pool::{AllocFlags, Kept, Scope};
+use std::sync::{Arc, Barrier};
+
+const D: DeviceId = DeviceId(0);
+const CHECK: DebugMode = DebugMode { check: true, abort: false, poison: false, unmap: false };
+const POISON: DebugMode = DebugMode { poison: true, ..CHECK };
+
+fn with(arena_debug: DebugMode) -> (Arc<HostDriver>, Context) {
+    let options = HostOptions { bytes_per_device: 4 * GIB, check: true, ..HostOptions::default() };
+    let host = HostDriver::new(options).unwrap();
+    (host.clone(), Context::new(host, Config { arena_debug, log: 0, ..Config::default() }).unwrap())
+}
+
+fn malloc(ctx: &Context, size: u64, stream: StreamHandle) -> u64 {
+    ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap()
+}
+
+fn kept(ctx: &Context) -> u64 {
+    ctx.detector().unwrap().stats().kept
+}
+
+fn clean(host: &HostDriver, ctx: &Context) {
+    ctx.validate().unwrap();
+    assert!(host.reports().is_empty(), "{:?}", host.reports());
+}
+
+/// A graph writes to its temporaries each time it is launched, also when the arena that they were allocated in has ended.
+#[test]
+fn the_temporaries_of_a_graph_are_not_poisoned() {
+    let (host, ctx) = with(POISON);
+    let s = host.stream_create(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let eager = malloc(&ctx, 3 * MIB, s);
+    let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+    host.capture_begin(D, s, CaptureMode::Global).unwrap();
+    let temporaries = [300, 3 * MIB].map(|n| {
+        let p = malloc(&ctx, n, s);
+        host.launch(D, s, Kernel::write_pattern("write", p..p + n, 1, 64)).unwrap();
+        p
+    });
+    let graph = host.capture_end(D, s).unwrap();
+    ctx.capture_end(&c).unwrap();
+    // The pool learns that the capture is over.
+    ctx.free_async(malloc(&ctx, 100, s), s).unwrap();
+    assert_eq!(ctx.arena_exit(&arena, &[]).unwrap().freed, 3);
+    assert_eq!(kept(&ctx), 1, "what was eager");
+    for p in temporaries.into_iter().chain([eager]) {
+        assert!(ctx.check(p, "op", "x").is_err() && ctx.free(p).is_err());
+    }
+    for _ in 0..3 {
+        host.graph_launch(D, graph, s).unwrap();
+        ctx.arena_verify().unwrap();
+    }
+    host.graph_destroy(D, graph).unwrap();
+    assert!(ctx.capture_release(&c).unwrap());
+    ctx.trim(0).unwrap();
+    assert_eq!((kept(&ctx), ctx.stats(D).unwrap().allocations), (0, 0));
+    clean(&host, &ctx);
+}
+
+/// The abort of a capture frees what it allocated and is live: not what its arena's end has in hand already, of which it
+/// would make somebody else's memory while that still looks after it.
+#[test]
+fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
+    let (host, ctx) = with(POISON);
+    let s = host.stream_create(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+    let p = malloc(&ctx, 8 * MIB, s);
+    ctx.capture_end(&c).unwrap();
+    ctx.arena_exit(&arena, &[]).unwrap();
+    ctx.capture_abort(&c).unwrap();
+    host.device_sync(D).unwrap();
+    let q = std::iter::repeat_with(|| malloc(&ctx, 8 * MIB, s)).take(200).find(|&q| q == p);
+    let q = q.expect("the memory can be had again");
+    host.set_async(D, q, 0x11, 8 * MIB, s).unwrap();
+    ctx.arena_verify().unwrap();
+    let mut bytes = [0u8; 16];
+    host.copy_async(D, bytes.as_mut_ptr() as u64, q, 16, s).unwrap();
+    host.stream_sync(D, s).unwrap();
+    assert_eq!(bytes, [0x11; 16], "a live allocation keeps its contents");
+
+    // The same while the exit is under way, step by step.
+    let pool = ctx.pool(D).unwrap();
+    let (scope, aside) = (Scope::new(None), Scope::of_reclaimed());
+    let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+    for n in [300, 3 * MIB] {
+        let p = malloc(&ctx, n, s);
+        assert!(matches!(pool.keep(p, None, Some(&scope)), Kept::Moved(..)));
+    }
+    scope.close();
+    assert_eq!(pool.move_scope(&scope, &aside, false).len(), 0);
+    assert_eq!(pool.move_scope(&scope, &aside, true).len(), 2);
+    ctx.capture_abort(&c).unwrap();
+    assert_eq!(pool.free_scope(&aside).count, 2, "the abort has freed what the exit had taken");
+    clean(&host, &ctx);
+}
+
+/// What a stream that allocations were recorded on must outlive is the arena's end, not the quarantine.
+#[test]
+fn a_recorded_stream_may_be_gone_once_its_memory_is_in_quarantine() {
+    let (host, ctx) = with(POISON);
+    let (s, u, v) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
+    let asked = |ctx: &Context| ctx.driver_calls().iter().find(|c| c.0.contains("stream_id")).map_or(0, |c| c.1);
+    // With no capture the exit waits for the stream; with one it does not.
+    for capturing in [false, true] {
+        let arena = ctx.arena_enter("step").unwrap();
+        let (p, q) = (malloc(&ctx, 300, s), malloc(&ctx, 3 * MIB, s));
+        for p in [p, q] {
+            ctx.record_stream(p, u).unwrap();
+            host.launch(D, u, Kernel::write_pattern("late", p..p + 300, 1, 4)).unwrap();
+        }
+        if capturing {
+            host.begin_capture(v).unwrap();
+            ctx.free_async(malloc(&ctx, 100, v), v).unwrap();
+        }
+        ctx.arena_exit(&arena, &[]).unwrap();
+        assert_eq!(ctx.detector().unwrap().stats().unchecked, if capturing { 2 } else { 0 });
+        if capturing {
+            assert!(host.end_capture(v).unwrap());
+            ctx.free_async(malloc(&ctx, 100, v), v).unwrap();
+            host.stream_destroy(D, u).unwrap();
+        }
+        let before = asked(&ctx);
+        ctx.trim(0).unwrap();
+        assert_eq!((kept(&ctx), asked(&ctx)), (0, before), "capturing: {capturing}");
+        // All of it can be had again.
+        host.device_sync(D).unwrap();
+        ctx.trim(0).unwrap();
+        assert_eq!(ctx.stats(D).unwrap().mapped, 0);
+        clean(&host, &ctx);
+    }
+}
+
+/// What somebody takes out of an arena while that ends has either gone with it or lives: it is never both.
+#[test]
+fn what_escapes_an_exit_is_never_stale() {
+    const MANY: u64 = 100;
+    let (host, ctx) = with(CHECK);
+    let request = Request { size: 100, flags: AllocFlags::SINGLE_HANDLE, ..Request::default() };
+    for _ in 0..20 {
+        let arena = ctx.arena_enter("step").unwrap();
+        let all: Vec<u64> = (0..MANY).map(|_| ctx.malloc(&request).unwrap()).collect();
+        let together = Barrier::new(2);
+        let (freed, escaped) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                together.wait();
+                // The exit begins at the other end.
+                all.iter().rev().copied().filter(|&p| ctx.arena_escape(p).is_ok()).collect::<Vec<_>>()
+            });
+            together.wait();
+            (ctx.arena_exit(&arena, &[]).unwrap().freed, other.join().unwrap())
+        });
+        assert_eq!(freed + escaped.len() as u64, MANY);
+        for p in escaped {
+            ctx.check(p, "op", "x").unwrap();
+            ctx.free(p).unwrap();
+        }
+    }
+    assert_eq!(ctx.stats(D).unwrap().allocations, 0);
+    clean(&host, &ctx);
+}
+
+#[test]
+fn a_limit_that_takes_nothing_away_leaves_the_quarantine_alone() {
+    let (host, ctx) = with(POISON);
+    let s = host.stream_create(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    malloc(&ctx, 3 * MIB, s);
+    ctx.arena_exit(&arena, &[]).unwrap();
+    assert!(ctx.set_limit(DeviceId(7), 1).is_err(), "there is no such device");
+    for limit in [3 * GIB, 2 * GIB, 3 * GIB, 0] {
+        ctx.set_limit(D, limit).unwrap();
+        assert_eq!(kept(&ctx), 1);
+    }
+    ctx.set_limit(D, 2 * MIB).unwrap();
+    assert_eq!(kept(&ctx), 0);
+    assert!(ctx.stats(D).unwrap().mapped <= 2 * MIB);
+    clean(&host, &ctx);
+}

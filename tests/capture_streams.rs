@@ -221,20 +221,20 @@ fn a_layout_fits_a_run_that_reallocates() {
         for size in [2 * MIB - 100, 2 * MIB, 2 * MIB + 4096, 3 * MIB, 3 * MIB - 4096, 3 * MIB - 1000, MIB] {
             a = rig.pool.realloc(a, size, s).unwrap();
         }
+        // Found in a place that is a little too large, with a layout it has its own.
+        let (hole, guard) = (rig.malloc(2 * MIB + 512, s), rig.malloc(2 * MIB, s));
+        rig.free(hole, s);
+        let b = rig.malloc(2 * MIB, s);
+        let b = rig.pool.realloc(b, 2 * MIB + 512, s).unwrap();
         let all: Vec<u64> = (0..10).map(|i| rig.malloc((1 + i) * MIB, s)).collect();
-        all.iter().chain([&a]).for_each(|&p| rig.free(p, s));
+        all.iter().chain([&a, &b, &guard]).for_each(|&p| rig.free(p, s));
     };
     let record = GraphArenaOptions { record: true, ..GraphArenaOptions::default() };
     let recorded = Capture::begin(&rig.pool, s, CaptureOptions { arena: record, ..CaptureOptions::default() }).unwrap();
-    // Room of all sizes, so that places are found that are a little too large.
-    let uneven: Vec<u64> = (0..20).map(|i| rig.malloc(2 * MIB + i * 4096, s)).collect();
-    uneven.iter().for_each(|&p| rig.free(p, s));
     run();
     recorded.end(&rig.pool);
     let layout = CaptureOptions { layout: Some(&recorded), ..CaptureOptions::default() };
     let laid_out = Capture::begin(&rig.pool, s, layout).unwrap();
-    let uneven: Vec<u64> = (0..20).map(|i| rig.malloc(2 * MIB + i * 4096, s)).collect();
-    uneven.iter().for_each(|&p| rig.free(p, s));
     run();
     laid_out.end(&rig.pool);
     let stats = laid_out.stats(&rig.pool).arena;

@@ -146,7 +146,7 @@ fn a_recorded_stream_may_be_gone_once_its_memory_is_in_quarantine() {
 /// What somebody takes out of an arena while that ends has either gone with it or lives: it is never both.
 #[test]
 fn what_escapes_an_exit_is_never_stale() {
-    const MANY: u64 = 100;
+    const MANY: u64 = 400;
     let (host, ctx) = with(CHECK);
     let request = Request { size: 100, flags: AllocFlags::SINGLE_HANDLE, ..Request::default() };
     for _ in 0..20 {
@@ -188,4 +188,21 @@ fn a_limit_that_takes_nothing_away_leaves_the_quarantine_alone() {
     assert_eq!(kept(&ctx), 0);
     assert!(ctx.stats(D).unwrap().mapped <= 2 * MIB);
     clean(&host, &ctx);
+}
+
+/// The checks that every other test ends with can fail: what is in quarantine must still be there.
+#[test]
+fn a_quarantine_that_has_lost_something_is_not_valid() {
+    let (host, ctx) = with(POISON);
+    let s = host.stream_create(D).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let p = malloc(&ctx, 3 * MIB, s);
+    let id = ctx.info(p).unwrap().id;
+    ctx.arena_exit(&arena, &[]).unwrap();
+    assert_eq!(kept(&ctx), 1);
+    ctx.validate().unwrap();
+    // Freed behind the quarantine's back.
+    ctx.pool(D).unwrap().free_reclaimed(p, id, None).unwrap();
+    let e = ctx.validate().unwrap_err();
+    assert!(e.message.contains("is in quarantine and not kept"), "{e}");
 }

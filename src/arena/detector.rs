@@ -290,6 +290,11 @@ impl Detector {
         lock(&self.records).inside(&(base..base.saturating_add(bytes.max(1)))).map(|r| r.reclaimed())
     }
 
+    /// Checks the quarantine against the pools; meant for moments when no other thread is in them.
+    pub fn validate(&self, pools: &dyn Pools) -> Result<()> {
+        self.quarantine.as_ref().map_or(Ok(()), |q| q.validate(pools))
+    }
+
     /// What it has seen so far.
     pub fn stats(&self) -> DetectorStats {
         let quarantine = self.quarantine.as_ref().map(Quarantine::stats).unwrap_or_default();

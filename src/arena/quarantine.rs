@@ -245,6 +245,28 @@ impl Quarantine {
         lock(&self.state).items.iter().rev().take(most).map(|i| i.record.clone()).collect()
     }
 
+    /// Checks that what it keeps is kept in the pools, too, and the sum of it.
+    pub(super) fn validate(&self, pools: &dyn Pools) -> Result<()> {
+        let st = lock(&self.state);
+        for item in &st.items {
+            let mut there = false;
+            pools.each(&mut |pool| {
+                there |= pool.device() == item.dev
+                    && match item.kept {
+                        Kept::Memory { .. } => pool.keeps(item.record.base, item.record.id),
+                        Kept::Addresses(held) => pool.holds(held),
+                    };
+            });
+            if !there {
+                return Err(Error::internal(format!("{} is in quarantine and not kept", item.record)));
+            }
+        }
+        match st.items.iter().map(Item::bytes).sum::<u64>() {
+            sum if sum == st.bytes => Ok(()),
+            sum => Err(Error::internal(format!("{} bytes in quarantine recorded, {sum} found", st.bytes))),
+        }
+    }
+
     pub(super) fn stats(&self) -> QuarantineStats {
         let (kept, kept_bytes) = {
             let st = lock(&self.state);

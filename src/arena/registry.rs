@@ -433,6 +433,11 @@ impl Registry {
         found.map(|l| l.arena.clone())
     }
 
+    /// The scopes of open arenas.
+    pub fn scopes(&self) -> Vec<Arc<Scope>> {
+        lock(&self.shared.open).values().map(|l| l.arena.scope.clone()).collect()
+    }
+
     /// What has happened in an open arena so far.
     pub fn stats(&self, arena: &Arena, pools: &dyn Pools) -> Result<ArenaStats> {
         let (threads, promoted) = {

@@ -6,7 +6,7 @@ use super::{Context, Request};
 use crate::arena::registry::Pools;
 use crate::arena::{Arena, ArenaStats, Detector, ExitReport};
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::{Kept, Pool};
+use crate::pool::{add_to, Kept, Pool, Sums};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -74,6 +74,16 @@ impl Context {
     /// How many arenas are open in the process.
     pub fn arena_count(&self) -> usize {
         self.arenas.open_count()
+    }
+
+    pub(super) fn validate_arenas(&self) -> Result<()> {
+        let mut sums = Sums::new();
+        self.arenas.scopes().iter().for_each(|scope| add_to(&mut sums, scope, 0));
+        self.pools().try_for_each(|pool| pool.add_scopes(&mut sums))?;
+        if let Some((scope, sum)) = sums.values().find(|(scope, sum)| scope.live_bytes() != *sum) {
+            return Err(Error::internal(format!("{} bytes in an arena recorded, {sum} found", scope.live_bytes())));
+        }
+        self.detector().map_or(Ok(()), |d| d.validate(self))
     }
 
     /// Frees `ptr` if the allocation with this id lives there; whether it did. See [`Pool::free_id`].

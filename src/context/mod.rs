@@ -422,9 +422,10 @@ impl Context {
         self.pool(dev).map(Pool::dump)
     }
 
-    /// Checks every invariant of every pool.
+    /// Checks every invariant of every pool, of arenas and of what is kept of those that have ended.
     pub fn validate(&self) -> Result<()> {
-        self.pools().try_for_each(Pool::validate)
+        self.pools().try_for_each(Pool::validate)?;
+        self.validate_arenas()
     }
 
     /// A file descriptor for an `EXPORTABLE` allocation, to be imported by another process.

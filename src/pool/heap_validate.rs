@@ -17,6 +17,7 @@ impl HeapState {
         self.slabs.validate()?;
         self.members.validate()?;
         self.validate_members()?;
+        self.validate_users(index)?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();
         let tickets = self.waiting.tickets();
@@ -71,6 +72,24 @@ impl HeapState {
         ];
         match equal.iter().find(|(_, a, b)| a != b) {
             Some((what, a, b)) => Err(format!("{what}: {a} recorded, {b} found")),
+            None => Ok(()),
+        }
+    }
+
+    /// What was recorded on streams is live.
+    fn validate_users(&self, index: &Index) -> Result<(), String> {
+        let live = |addr: u64| match index.get(addr) {
+            Entry::Block { heap, region } if heap == self.number => {
+                self.regions.try_get(region).is_some_and(|r| r.addr == addr && r.state == State::Live)
+            }
+            Entry::Slab { heap, slab } if heap == self.number => {
+                let s = self.slabs.try_get(slab).filter(|s| s.base <= addr);
+                s.is_some_and(|s| s.object_at(addr).is_some_and(|n| s.is_live(n)))
+            }
+            _ => false,
+        };
+        match self.users.keys().find(|&&addr| !live(addr)) {
+            Some(addr) => Err(format!("{addr:#x} was recorded on streams and is not live")),
             None => Ok(()),
         }
     }

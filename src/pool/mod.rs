@@ -95,6 +95,7 @@ pub use stats::PoolStats;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::Arc;
+pub use validate::{add_to, Sums};
 
 /// Special needs of one allocation, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

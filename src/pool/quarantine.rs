@@ -29,7 +29,7 @@ impl OwnStream {
 /// Addresses of a freed dedicated allocation, kept until [`Pool::let_go`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    va: u64,
+    pub(super) va: u64,
     /// How many addresses, bytes.
     pub bytes: u64,
 }

@@ -929,7 +929,7 @@ gpumem_status gpumem_stream_begin_capture(gpumem_stream s, int32_t mode);
 //
 // out receives the graph, ready to be launched; the caller owns it and gives it to gpumem_graph_destroy.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured. GPUMEM_ERROR_CAPTURING on the wrong
-// thread, which leaves the capture, and when it was invalidated; after that, and after GPUMEM_ERROR_OUT_OF_MEMORY and
+// thread, which ends it all the same, and when it was invalidated; after that, and after GPUMEM_ERROR_OUT_OF_MEMORY and
 // GPUMEM_ERROR_DRIVER, its work is lost and the stream is no longer being captured. GPUMEM_ERROR_INVALID_STREAM.
 gpumem_status gpumem_stream_end_capture(gpumem_stream s,
                                         gpumem_graph *out);

@@ -174,8 +174,8 @@ pub trait Driver: Send + Sync {
     /// default stream, `Capturing` when it is being captured already; a capture in progress is not harmed by either.
     fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()>;
     /// Ends the capture that was begun on `s`, and makes its graph ready to be launched. Only the thread that began it
-    /// may, unless the mode was `Relaxed`; for others it is `Capturing` and the capture goes on. `Invalid` when `s` is
-    /// not being captured. When the capture was invalidated it is `Capturing`, and when the graph cannot be made ready
+    /// may, unless the mode was `Relaxed`; for others it is `Capturing`, and the capture is over all the same, its work
+    /// lost (driver 580.159 does so). `Invalid` when `s` is not being captured. When the capture was invalidated it is `Capturing`, and when the graph cannot be made ready
     /// whatever the driver says: then the captured work is lost and `s` is not being captured any more.
     fn capture_end(&self, dev: DeviceId, s: StreamHandle) -> Result<GraphHandle>;
     /// The capture that `s` is part of, `None` when it is part of none. `Capturing` when that capture has been invalidated

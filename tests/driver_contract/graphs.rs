@@ -159,7 +159,8 @@ pub fn capture_rules(d: &Dut) {
             d.graph_destroy(D, theirs.expect("any thread may end a relaxed capture")).unwrap();
         } else {
             assert_eq!(theirs.unwrap_err().status, Status::Capturing);
-            assert!(d.stream_is_capturing(D, s).unwrap(), "another thread cannot end it");
+            assert!(!d.stream_is_capturing(D, s).unwrap(), "it is over, and its work lost");
+            assert_eq!(d.capture_end(D, s).unwrap_err().status, Status::Invalid);
         }
         if mode != CaptureMode::Relaxed {
             over(d, s, &b);

@@ -148,15 +148,18 @@ impl HostDriver {
         let lane = self.lane(st, dev, s)?;
         let l = st.lanes.get_mut(lane)?;
         let Some(c) = &l.capture else { return Err(Error::invalid(format!("stream {s} is not being captured"))) };
-        if c.mode != CaptureMode::Relaxed && c.thread != std::thread::current().id() {
-            return Err(Error::new(
-                Status::Capturing,
-                format!("the capture of stream {s} was begun by another thread, which has to end it too"),
-            ));
-        }
+        let by_another = c.mode != CaptureMode::Relaxed && c.thread != std::thread::current().id();
         let capture = l.capture.take();
         self.captures.fetch_sub(1, Ordering::Release);
         self.handles.set_captured(s, false);
+        if by_another {
+            drop(guard);
+            drop(capture);
+            return Err(Error::new(
+                Status::Capturing,
+                format!("the capture of stream {s} was begun by another thread, which has to end it; it is lost now"),
+            ));
+        }
         Ok(match capture {
             Some(c) if c.valid => Some(st.graphs.add(dev, c.nodes, c.ties)),
             spoilt => {

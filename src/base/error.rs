@@ -36,11 +36,15 @@ pub enum Status {
     InvalidStream = 13,
     /// Memory was used that its owner, or its arena, had freed.
     UseAfterFree = 14,
+    /// A file could not be read or written; the text names the call, the file and the system's error.
+    Io = 17,
+    /// Data on disk is not what was written there: truncated, or altered.
+    Corrupt = 18,
 }
 
 impl Status {
     /// Every status, in numeric order.
-    pub const ALL: [Status; 15] = [
+    pub const ALL: [Status; 17] = [
         Status::Ok,
         Status::Invalid,
         Status::OutOfMemory,
@@ -56,6 +60,8 @@ impl Status {
         Status::Capturing,
         Status::InvalidStream,
         Status::UseAfterFree,
+        Status::Io,
+        Status::Corrupt,
     ];
 
     /// The C constant's name, e.g. `GPUMEM_ERROR_OUT_OF_MEMORY`.
@@ -76,6 +82,8 @@ impl Status {
             Status::Capturing => "GPUMEM_ERROR_CAPTURING",
             Status::InvalidStream => "GPUMEM_ERROR_INVALID_STREAM",
             Status::UseAfterFree => "GPUMEM_ERROR_USE_AFTER_FREE",
+            Status::Io => "GPUMEM_ERROR_IO",
+            Status::Corrupt => "GPUMEM_ERROR_CORRUPT",
         }
     }
 

@@ -43,6 +43,10 @@ pub const GPUMEM_ERROR_CAPTURING: gpumem_status = 12;
 pub const GPUMEM_ERROR_INVALID_STREAM: gpumem_status = 13;
 /// Memory is used, or was written to, that had been freed. Only gpumem_check and its like say so.
 pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
+/// A file of the disk tier could not be read or written; the text names the call, the file and the system's error.
+pub const GPUMEM_ERROR_IO: gpumem_status = 17;
+/// Data in the disk tier is not what was written there: truncated, or altered.
+pub const GPUMEM_ERROR_CORRUPT: gpumem_status = 18;
 
 /// The name of a status, such as "GPUMEM_ERROR_INVALID".
 ///
@@ -88,6 +92,8 @@ fn name(status: gpumem_status) -> &'static CStr {
         Some(Status::Capturing) => c"GPUMEM_ERROR_CAPTURING",
         Some(Status::InvalidStream) => c"GPUMEM_ERROR_INVALID_STREAM",
         Some(Status::UseAfterFree) => c"GPUMEM_ERROR_USE_AFTER_FREE",
+        Some(Status::Io) => c"GPUMEM_ERROR_IO",
+        Some(Status::Corrupt) => c"GPUMEM_ERROR_CORRUPT",
         None => c"GPUMEM_ERROR_?",
     }
 }
@@ -109,7 +115,9 @@ const _: () = {
     assert!(GPUMEM_ERROR_CAPTURING == Status::Capturing as i32);
     assert!(GPUMEM_ERROR_INVALID_STREAM == Status::InvalidStream as i32);
     assert!(GPUMEM_ERROR_USE_AFTER_FREE == Status::UseAfterFree as i32);
-    assert!(Status::ALL.len() == 15);
+    assert!(GPUMEM_ERROR_IO == Status::Io as i32);
+    assert!(GPUMEM_ERROR_CORRUPT == Status::Corrupt as i32);
+    assert!(Status::ALL.len() == 17);
 };
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ fn a_limit_is_kept_by_many_threads() {
     let granted: u64 = std::thread::scope(|scope| {
         let one = |seed| {
             let store = &store;
-            move || (0..50).filter(|&i| put(store, seed + i, 64 * KIB, &mut buffers(1, 64 * KIB)).is_ok()).count() as u64
+            move || (0..50u64).filter(|&i| put(store, seed + i, 64 * KIB, &mut buffers(1, 64 * KIB)).is_ok()).count() as u64
         };
         let threads: Vec<_> = (0..4).map(|t| scope.spawn(one(t * 100))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).sum()

@@ -53,10 +53,12 @@ fn feed(writer: &mut Writer, buffers: &mut Vec<Buffer>, fill: &mut dyn FnMut(u64
     while offset < length {
         let Some(mut buffer) = buffers.pop() else {
             let over = writer.wait(1);
+            let mut result = Ok(());
             for chunk in some(over, writer.failure())? {
+                result = result.and(chunk.result);
                 buffers.push(chunk.buffer);
-                chunk.result?;
             }
+            result?;
             continue;
         };
         let part = step.min(length - offset) as usize;
@@ -84,13 +86,15 @@ fn drain(reader: &mut Reader, buffers: &mut Vec<Buffer>, take: &mut dyn FnMut(u6
             }
         }
         let over = reader.wait(1);
+        let mut result = Ok(());
         for chunk in some(over, reader.failure())? {
             let part = chunk.buffer.bytes().get(..chunk.length as usize).unwrap_or_default();
-            let taken = chunk.result.and_then(|()| take(chunk.offset, part));
+            // Every buffer comes back, also behind a failure.
+            result = result.and(chunk.result).and_then(|()| take(chunk.offset, part));
             buffers.push(chunk.buffer);
-            taken?;
             left -= 1;
         }
+        result?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The disk tier next to plain direct I/O: `cargo bench --bench disk_io -- [DIR]`; with `--sweep`, engines, block sizes and
 //! depths on bare files. `DIR` is where files are made (default: the current directory).
 
+mod store;
 mod sweep;
 
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ fn main() -> Result<(), Failure> {
     if args.iter().any(|a| a == "--sweep") {
         return sweep::run(&dir, TOTAL, ROUNDS);
     }
-    Ok(())
+    store::run(&dir, TOTAL, 2 * ROUNDS - 1)
 }
 
 /// MB/s.

@@ -83,7 +83,9 @@ fn a_limit_is_kept_by_many_threads() {
     let granted: u64 = std::thread::scope(|scope| {
         let one = |seed| {
             let store = &store;
-            move || (0..50u64).filter(|&i| put(store, seed + i, 64 * KIB, &mut buffers(1, 64 * KIB)).is_ok()).count() as u64
+            move || {
+                (0..50u64).filter(|&i| put(store, seed + i, 64 * KIB, &mut buffers(1, 64 * KIB)).is_ok()).count() as u64
+            }
         };
         let threads: Vec<_> = (0..4).map(|t| scope.spawn(one(t * 100))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).sum()
@@ -134,7 +136,10 @@ fn short_and_interrupted_transfers_go_on() {
             vec![rule(call, 0, Effect::Short(4096), true)],
             vec![rule(call, 0, Effect::Short(20_480), true)],
             vec![rule(call, 2, Effect::Errno(libc::EINTR), false)],
-            vec![rule(call, 2, Effect::Errno(libc::EAGAIN), false), rule(call, 4, Effect::Errno(libc::ECANCELED), false)],
+            vec![
+                rule(call, 2, Effect::Errno(libc::EAGAIN), false),
+                rule(call, 4, Effect::Errno(libc::ECANCELED), false),
+            ],
             vec![rule(call, 1, Effect::Short(0), false)],
         ] {
             let fired = disk.fired();
@@ -167,7 +172,9 @@ fn short_and_interrupted_transfers_go_on() {
 fn permission_refused() {
     let mount = Mount::new("permission");
     let disk = Arc::new(FaultDisk::new(os(Engine::Auto)));
-    for (call, errno) in [(DiskCall::MakeDir, libc::EACCES), (DiskCall::OpenLock, libc::EPERM), (DiskCall::Create, libc::EROFS)] {
+    for (call, errno) in
+        [(DiskCall::MakeDir, libc::EACCES), (DiskCall::OpenLock, libc::EPERM), (DiskCall::Create, libc::EROFS)]
+    {
         disk.fail(call, errno);
         let e = Store::open_on(disk.clone(), &mount.0, &small_chunks()).err().unwrap();
         assert!(e.status == Status::Io && e.message.contains("let this user write there"), "{call:?}: {e}");
@@ -178,7 +185,10 @@ fn permission_refused() {
     for call in [DiskCall::CreateDirect, DiskCall::Create] {
         disk.fail(call, libc::EACCES);
         if (call == DiskCall::CreateDirect) == store.is_direct() {
-            assert!(put(&store, 1, 1, &mut buffers(1, 4096)).unwrap_err().message.contains("let this user write there"));
+            assert!(put(&store, 1, 1, &mut buffers(1, 4096))
+                .unwrap_err()
+                .message
+                .contains("let this user write there"));
         }
     }
     disk.set(&[]);

@@ -23,7 +23,8 @@ fn the_dead_go_and_the_living_stay() {
     let slot = put(&living, 1, 1000, &mut own).unwrap();
     let me = Identity::own();
     // Of an earlier process with this number; of one in another container: locks tell that both are dead.
-    let dead = [leave(&living, Identity { start: me.start - 1, ..me }), leave(&living, Identity { place: !me.place, ..me })];
+    let dead =
+        [leave(&living, Identity { start: me.start - 1, ..me }), leave(&living, Identity { place: !me.place, ..me })];
     let next = Store::open(&mount.0, &small_chunks()).unwrap();
     assert_eq!(next.reclaimed(), Reclaimed { stores: 2, files: 4, bytes: 20 });
     assert!(dead.iter().all(|d| !d.exists()));
@@ -96,7 +97,9 @@ fn closing_removes_slots_that_were_left() {
     let mount = Mount::new("closing");
     let store = Store::open(&mount.0, &small_chunks()).unwrap();
     let mut own = buffers(1, 64 * KIB);
-    (0..5).for_each(|i| { put(&store, i, 1000, &mut own).unwrap(); });
+    (0..5).for_each(|i| {
+        put(&store, i, 1000, &mut own).unwrap();
+    });
     let writer = store.begin_write(1000).unwrap();
     let reader = store.begin_read(store.slots()[0]).unwrap();
     let dir = store.dir();

@@ -6,7 +6,8 @@ use gpumem::base::Status;
 #[test]
 fn slots_that_are_not_there() {
     let mount = Mount::new("slots");
-    let (store, other) = (Store::open(&mount.0, &small_chunks()).unwrap(), Store::open(&mount.0, &small_chunks()).unwrap());
+    let (store, other) =
+        (Store::open(&mount.0, &small_chunks()).unwrap(), Store::open(&mount.0, &small_chunks()).unwrap());
     let mut own = buffers(1, 64 * KIB);
     let slot = put(&store, 1, 1000, &mut own).unwrap();
     let elsewhere = put(&other, 1, 1000, &mut own).unwrap();
@@ -49,7 +50,12 @@ fn chunks_that_do_not_fit() {
         let refused = writer.submit(offset, full()).unwrap_err();
         assert_eq!((refused.error.status, refused.buffer.len()), (Status::Invalid, 64 * KIB), "{offset}");
     }
-    assert!(writer.submit(0, Buffer::new(60 * KIB).unwrap()).unwrap_err().error.message.contains("a buffer of 60.00 KiB"));
+    assert!(writer
+        .submit(0, Buffer::new(60 * KIB).unwrap())
+        .unwrap_err()
+        .error
+        .message
+        .contains("a buffer of 60.00 KiB"));
     writer.submit(64 * KIB, Buffer::new(36 * KIB).unwrap()).unwrap();
     assert!(writer.submit(64 * KIB, full()).unwrap_err().error.message.contains("submitted before"));
     assert_eq!(writer.wait(usize::MAX).len(), 1);
@@ -76,7 +82,8 @@ fn no_buffers_and_failing_functions() {
     assert!(put(&store, 1, 1000, &mut Vec::new()).unwrap_err().message.contains("at least one"));
     assert_empty(&store);
     let mut own = buffers(3, 64 * KIB);
-    let refuse = |at: u64| move |offset| if offset == at { Err(gpumem::base::Error::invalid("not me")) } else { Ok(()) };
+    let refuse =
+        |at: u64| move |offset| if offset == at { Err(gpumem::base::Error::invalid("not me")) } else { Ok(()) };
     let e = store.write(MIB, &mut own, |offset, _| refuse(512 * KIB)(offset)).unwrap_err();
     assert_eq!((e.message.as_str(), own.len()), ("not me", 3));
     assert_empty(&store);
@@ -104,7 +111,8 @@ fn a_dropped_write_leaves_nothing() {
 fn options_that_cannot_be() {
     let mount = Mount::new("options");
     let with = |chunk_bytes, limit| StoreOptions { chunk_bytes, limit, ..StoreOptions::default() };
-    for options in [with(0, None), with(4095, None), with(2 << 30, None), with(MIB, Some(0)), with(MIB, Some(8 * KIB))] {
+    for options in [with(0, None), with(4095, None), with(2 << 30, None), with(MIB, Some(0)), with(MIB, Some(8 * KIB))]
+    {
         assert_eq!(Store::open(&mount.0, &options).err().unwrap().status, Status::Invalid, "{options:?}");
     }
     assert_eq!(files(&mount.0), Vec::<String>::new());

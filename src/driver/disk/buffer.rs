@@ -20,7 +20,9 @@ pub struct Buffer {
 enum Owner {
     Own(Layout),
     /// What keeps the memory alive; dropped with the buffer.
-    Other { _keeper: Box<dyn Any + Send> },
+    Other {
+        _keeper: Box<dyn Any + Send>,
+    },
 }
 
 // SAFETY: the memory belongs to this value alone, as `new` allocated it and `foreign` demands it; the keeper is `Send`.
@@ -48,8 +50,10 @@ impl Buffer {
     /// memory is there until the keeper is dropped, and nobody but this buffer uses it. Device copies to and from it are the
     /// caller's to wait for.
     pub fn foreign(addr: u64, bytes: u64, keeper: Box<dyn Any + Send>) -> Result<Buffer> {
-        let fits = |n: u64| n > 0 && n.is_multiple_of(ALIGN) && usize::try_from(n).is_ok_and(|n| n <= isize::MAX as usize);
-        let start = NonNull::new(addr as *mut u8).filter(|_| fits(addr) && fits(bytes) && addr.checked_add(bytes).is_some());
+        let fits =
+            |n: u64| n > 0 && n.is_multiple_of(ALIGN) && usize::try_from(n).is_ok_and(|n| n <= isize::MAX as usize);
+        let start =
+            NonNull::new(addr as *mut u8).filter(|_| fits(addr) && fits(bytes) && addr.checked_add(bytes).is_some());
         let Some(start) = start else {
             return Err(Error::invalid(format!(
                 "{bytes} B at {addr:#x} as a buffer: address and length must be multiples of {ALIGN}, not 0"
@@ -141,7 +145,9 @@ mod tests {
         let gone = Arc::new(AtomicBool::new(false));
         let Ok(memory) = Buffer::new(ALIGN) else { unreachable!() };
         let addr = memory.addr();
-        let Ok(mut buffer) = Buffer::foreign(addr, ALIGN, Box::new(Keeper(memory, gone.clone()))) else { unreachable!() };
+        let Ok(mut buffer) = Buffer::foreign(addr, ALIGN, Box::new(Keeper(memory, gone.clone()))) else {
+            unreachable!()
+        };
         buffer.bytes_mut()[5] = 9;
         assert!(!gone.load(Relaxed));
         drop(buffer);

@@ -38,7 +38,10 @@ pub struct OsDisk {
 enum Running {
     Uring(Arc<Rings>),
     /// Started by the first lane.
-    Threads { count: usize, workers: Mutex<Option<Workers>> },
+    Threads {
+        count: usize,
+        workers: Mutex<Option<Workers>>,
+    },
 }
 
 impl OsDisk {

@@ -51,7 +51,6 @@ impl Workers {
         Ok(workers)
     }
 
-
     pub(super) fn lane(&self) -> ThreadLane {
         ThreadLane { shared: self.shared.clone(), mailbox: Arc::default(), in_flight: 0 }
     }

@@ -25,7 +25,10 @@ impl Rings {
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         if !probe.is_supported(opcode::Read::CODE) || !probe.is_supported(opcode::Write::CODE) {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring without read and write (Linux 5.6 has them)"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "io_uring without read and write (Linux 5.6 has them)",
+            ));
         }
         Ok(Rings { idle: Mutex::new(vec![ring]) })
     }

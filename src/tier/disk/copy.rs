@@ -47,7 +47,11 @@ impl Store {
     }
 }
 
-fn feed(writer: &mut Writer, buffers: &mut Vec<Buffer>, fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>) -> Result<()> {
+fn feed(
+    writer: &mut Writer,
+    buffers: &mut Vec<Buffer>,
+    fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
     let (length, step) = (writer.length(), writer.chunk_bytes());
     let mut offset = 0;
     while offset < length {

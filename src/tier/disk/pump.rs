@@ -146,5 +146,6 @@ impl Pump {
 }
 
 fn is_passing(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) || e.raw_os_error() == Some(libc::ECANCELED)
+    matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+        || e.raw_os_error() == Some(libc::ECANCELED)
 }

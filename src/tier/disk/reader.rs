@@ -98,14 +98,15 @@ impl Reader {
         let offset = f.tag;
         let (length, padded) = (self.content.length_at(offset), self.content.padded_at(offset));
         let chunk = usize::try_from(offset / self.content.chunk).unwrap_or(usize::MAX);
-        let result = f.result.map_err(|e| read_error(padded, self.content.place(offset), &self.path, &e)).and_then(|()| {
-            let data = f.buffer.bytes().get(..padded as usize).unwrap_or_default();
-            if self.sums.get(chunk) == Some(&checksum(data)) {
-                return Ok(());
-            }
-            let what = format!("the data from byte {offset}, {length} B, does not match its checksum");
-            Err(corrupt(&self.path, &what))
-        });
+        let result =
+            f.result.map_err(|e| read_error(padded, self.content.place(offset), &self.path, &e)).and_then(|()| {
+                let data = f.buffer.bytes().get(..padded as usize).unwrap_or_default();
+                if self.sums.get(chunk) == Some(&checksum(data)) {
+                    return Ok(());
+                }
+                let what = format!("the data from byte {offset}, {length} B, does not match its checksum");
+                Err(corrupt(&self.path, &what))
+            });
         match &result {
             Err(e) => {
                 self.error.get_or_insert_with(|| e.clone());

@@ -205,7 +205,11 @@ fn unknown(slot: Slot) -> Error {
 
 impl Shared {
     fn known(&self, slot: Slot) -> Result<u64> {
-        if slot.store == self.number { Ok(slot.number) } else { Err(unknown(slot)) }
+        if slot.store == self.number {
+            Ok(slot.number)
+        } else {
+            Err(unknown(slot))
+        }
     }
 
     pub fn slot(&self, number: u64) -> Slot {

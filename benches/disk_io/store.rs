@@ -11,6 +11,9 @@ use std::time::Instant;
 /// Seconds of a write and of a read.
 type Pair = (f64, f64);
 
+/// What is measured: its name, whether it is a bare file, seconds of each round's write and read.
+type Row = (String, bool, Vec<f64>, Vec<f64>);
+
 /// A file made beforehand, blocks of `block` bytes, `depth` at a time. Depth 1 without `allocated` is what `dd` does.
 fn bare(disk: &OsDisk, path: &Path, total: u64, block: u64, depth: usize, allocated: bool) -> Result<Pair, Failure> {
     let start = Instant::now();
@@ -48,7 +51,7 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
     let (store, large) = (open(1 << 20)?, open(4 << 20)?);
     println!("{}\n{} MiB, medians of {rounds} rounds in turns", store.describe(), total >> 20);
     let path = dir.join("gpumem-bench-bare");
-    let mut rows: Vec<(String, bool, Vec<f64>, Vec<f64>)> = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for round in 0..rounds {
         let mut at = 0;
         let mut row = |name: String, bare: bool, (write, read): Pair| {
@@ -74,7 +77,7 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
             row(name, false, slots(store, total, bytes, &mut buffers)?);
         }
     }
-    let best = |of: fn(&(String, bool, Vec<f64>, Vec<f64>)) -> &Vec<f64>| {
+    let best = |of: fn(&Row) -> &Vec<f64>| {
         rows.iter().filter(|r| r.1).map(|r| median(&mut of(r).clone())).fold(f64::MAX, f64::min)
     };
     let (write, read) = (best(|r| &r.2), best(|r| &r.3));

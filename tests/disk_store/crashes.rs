@@ -31,10 +31,11 @@ fn child(role: &str) {
     let mount = PathBuf::from(words.next().unwrap());
     let disk = Arc::new(FaultDisk::new(os(Engine::Auto)));
     let calls = random(seed, 1);
-    let effect = if random(seed, 2) % 2 == 0 { Effect::Kill } else { Effect::Torn(random(seed, 3) as usize % 65_536) };
+    let effect =
+        if random(seed, 2).is_multiple_of(2) { Effect::Kill } else { Effect::Torn(random(seed, 3) as usize % 65_536) };
     let rules = [DiskRule { call: None, after: calls % 90, effect, lasting: true }];
     // Now and then already while it opens.
-    let early = inside && seed % 10 == 0;
+    let early = inside && seed.is_multiple_of(10);
     if early {
         disk.set(&rules.map(|rule| DiskRule { after: calls % 20, ..rule }));
     }

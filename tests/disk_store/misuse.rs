@@ -46,7 +46,7 @@ fn chunks_that_do_not_fit() {
     assert_eq!(store.begin_write(u64::MAX).err().unwrap().status, Status::Invalid);
     let mut writer = store.begin_write(100 * KIB).unwrap();
     let full = || Buffer::new(64 * KIB).unwrap();
-    for offset in [1, 4096, 128 * KIB, u64::MAX, u64::MAX & !0xFFFF] {
+    for offset in [1, 4096, 128 * KIB, u64::MAX, !0xFFFF] {
         let refused = writer.submit(offset, full()).unwrap_err();
         assert_eq!((refused.error.status, refused.buffer.len()), (Status::Invalid, 64 * KIB), "{offset}");
     }

@@ -22,7 +22,7 @@ fn many_at_once(name: &str, engine: Engine, options: StoreOptions) {
                     let bytes = bytes.max(1);
                     live.push((put(store, seed, bytes, &mut own).unwrap(), seed));
                     written.fetch_add(bytes, Relaxed);
-                    if random(seed, 3) % 2 == 0 {
+                    if random(seed, 3).is_multiple_of(2) {
                         let (slot, seed) = live.swap_remove((random(seed, 4) % live.len() as u64) as usize);
                         get(store, seed, slot, After::Keep, &mut own).unwrap();
                         get(store, seed, slot, After::Remove, &mut own).unwrap();

@@ -112,6 +112,8 @@ fn some(chunks: Vec<Chunk>, failure: Option<&Error>) -> Result<Vec<Chunk>> {
     }
 }
 
+// As it comes from `submit`.
+#[allow(clippy::boxed_local)]
 fn back(refused: Box<Refused>, buffers: &mut Vec<Buffer>) -> Result<()> {
     buffers.push(refused.buffer);
     Err(refused.error)

@@ -157,6 +157,12 @@ typedef int32_t gpumem_status;
 // A wait was cancelled, before there was room.
 #define GPUMEM_ERROR_CANCELLED 16
 
+// A file of the disk tier could not be read or written; the text names the call, the file and the system's error.
+#define GPUMEM_ERROR_IO 17
+
+// Data in the disk tier is not what was written there: truncated, or altered.
+#define GPUMEM_ERROR_CORRUPT 18
+
 // The name of a status, such as "GPUMEM_ERROR_INVALID".
 //
 // Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no device, cannot fail.

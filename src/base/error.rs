@@ -40,11 +40,15 @@ pub enum Status {
     TimedOut = 15,
     /// A wait was cancelled, before there was room.
     Cancelled = 16,
+    /// A file could not be read or written; the text names the call, the file and the system's error.
+    Io = 17,
+    /// Data on disk is not what was written there: truncated, or altered.
+    Corrupt = 18,
 }
 
 impl Status {
     /// Every status, in numeric order.
-    pub const ALL: [Status; 17] = [
+    pub const ALL: [Status; 19] = [
         Status::Ok,
         Status::Invalid,
         Status::OutOfMemory,
@@ -62,6 +66,8 @@ impl Status {
         Status::UseAfterFree,
         Status::TimedOut,
         Status::Cancelled,
+        Status::Io,
+        Status::Corrupt,
     ];
 
     /// The C constant's name, e.g. `GPUMEM_ERROR_OUT_OF_MEMORY`.
@@ -84,6 +90,8 @@ impl Status {
             Status::UseAfterFree => "GPUMEM_ERROR_USE_AFTER_FREE",
             Status::TimedOut => "GPUMEM_ERROR_TIMED_OUT",
             Status::Cancelled => "GPUMEM_ERROR_CANCELLED",
+            Status::Io => "GPUMEM_ERROR_IO",
+            Status::Corrupt => "GPUMEM_ERROR_CORRUPT",
         }
     }
 

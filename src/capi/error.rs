@@ -48,6 +48,10 @@ pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
 pub const GPUMEM_ERROR_TIMED_OUT: gpumem_status = 15;
 /// A wait was cancelled, before there was room.
 pub const GPUMEM_ERROR_CANCELLED: gpumem_status = 16;
+/// A file of the disk tier could not be read or written; the text names the call, the file and the system's error.
+pub const GPUMEM_ERROR_IO: gpumem_status = 17;
+/// Data in the disk tier is not what was written there: truncated, or altered.
+pub const GPUMEM_ERROR_CORRUPT: gpumem_status = 18;
 
 /// The name of a status, such as "GPUMEM_ERROR_INVALID".
 ///
@@ -95,6 +99,8 @@ fn name(status: gpumem_status) -> &'static CStr {
         Some(Status::UseAfterFree) => c"GPUMEM_ERROR_USE_AFTER_FREE",
         Some(Status::TimedOut) => c"GPUMEM_ERROR_TIMED_OUT",
         Some(Status::Cancelled) => c"GPUMEM_ERROR_CANCELLED",
+        Some(Status::Io) => c"GPUMEM_ERROR_IO",
+        Some(Status::Corrupt) => c"GPUMEM_ERROR_CORRUPT",
         None => c"GPUMEM_ERROR_?",
     }
 }
@@ -118,7 +124,9 @@ const _: () = {
     assert!(GPUMEM_ERROR_USE_AFTER_FREE == Status::UseAfterFree as i32);
     assert!(GPUMEM_ERROR_TIMED_OUT == Status::TimedOut as i32);
     assert!(GPUMEM_ERROR_CANCELLED == Status::Cancelled as i32);
-    assert!(Status::ALL.len() == 17);
+    assert!(GPUMEM_ERROR_IO == Status::Io as i32);
+    assert!(GPUMEM_ERROR_CORRUPT == Status::Corrupt as i32);
+    assert!(Status::ALL.len() == 19);
 };
 
 #[cfg(test)]
@@ -130,7 +138,7 @@ mod tests {
         for s in Status::ALL {
             assert_eq!(name(s as i32).to_str(), Ok(s.name()));
         }
-        for n in [-1, 17, i32::MIN, i32::MAX] {
+        for n in [-1, 19, i32::MIN, i32::MAX] {
             assert_eq!(name(n), c"GPUMEM_ERROR_?");
         }
     }

@@ -12,6 +12,7 @@
 //! - *committed*: what is promised or used. *Beyond*: how far that is above the limit, by leave of a policy, or because the
 //!   limit was lowered.
 //! - *manager* ([`manager`]): all spaces; who asks it for a reservation ([`request`]) may wait in its *queue* ([`queue`]).
+//! - *disk* ([`disk`]): the store of the disk tier: slots in checksummed files under a mount.
 //!
 //! # Equations
 //!
@@ -32,6 +33,7 @@
 
 mod account;
 mod attach;
+pub mod disk;
 mod draw;
 mod hub;
 pub mod manager;

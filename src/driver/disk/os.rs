@@ -1,0 +1,191 @@
+//! The real file system.
+
+use super::threads::Workers;
+use super::uring::Rings;
+use super::{Disk, DiskSpace, Lane};
+use crate::base::sync::lock;
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// Threads when nobody says how many.
+const THREADS: usize = 4;
+
+/// How data is read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// `io_uring` where the kernel permits it, else threads.
+    #[default]
+    Auto,
+    /// `io_uring`; an error where it is not permitted.
+    Uring,
+    /// So many threads with calls that block.
+    Threads(usize),
+}
+
+/// The calls of [`Disk`], made.
+pub struct OsDisk {
+    engine: Running,
+    /// Why it is not `io_uring` although that was asked for.
+    no_uring: Option<io::Error>,
+}
+
+enum Running {
+    Uring(Arc<Rings>),
+    /// Started by the first lane.
+    Threads {
+        count: usize,
+        workers: Mutex<Option<Workers>>,
+    },
+}
+
+impl OsDisk {
+    /// The file system, with data read and written by `engine`.
+    pub fn new(engine: Engine) -> io::Result<OsDisk> {
+        let threads = |count| Running::Threads { count, workers: Mutex::new(None) };
+        if let Engine::Threads(count) = engine {
+            return Ok(OsDisk { engine: threads(count.clamp(1, 256)), no_uring: None });
+        }
+        match Rings::new() {
+            Ok(rings) => Ok(OsDisk { engine: Running::Uring(Arc::new(rings)), no_uring: None }),
+            Err(e) if engine == Engine::Auto => Ok(OsDisk { engine: threads(THREADS), no_uring: Some(e) }),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Disk for OsDisk {
+    fn engine(&self) -> String {
+        match (&self.engine, &self.no_uring) {
+            (Running::Uring(_), _) => "io_uring".into(),
+            (Running::Threads { count, .. }, None) => format!("{count} threads"),
+            (Running::Threads { count, .. }, Some(e)) => format!("{count} threads (io_uring: {e})"),
+        }
+    }
+
+    fn space(&self, path: &Path) -> io::Result<DiskSpace> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: a `statvfs` is integers, so zero is a value.
+        let mut st: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the path ends in NUL and `st` is writable.
+        if unsafe { libc::statvfs(path.as_ptr(), &mut st) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let bytes = |blocks: u64| blocks.saturating_mul(st.f_frsize);
+        Ok(DiskSpace { total: bytes(st.f_blocks), free: bytes(st.f_bavail) })
+    }
+
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
+    }
+
+    fn create(&self, path: &Path, direct: bool) -> io::Result<File> {
+        options(direct).write(true).create_new(true).mode(0o600).open(path)
+    }
+
+    fn open(&self, path: &Path, direct: bool) -> io::Result<File> {
+        options(direct).open(path)
+    }
+
+    fn open_lock(&self, path: &Path) -> io::Result<File> {
+        options(false).write(true).create(true).truncate(false).mode(0o600).open(path)
+    }
+
+    fn lock(&self, file: &File, wait: bool) -> io::Result<bool> {
+        let how = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
+        loop {
+            // SAFETY: `file` is an open descriptor.
+            if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 {
+                return Ok(true);
+            }
+            match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                e => return Err(e),
+            }
+        }
+    }
+
+    fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
+        let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
+        let len = libc::off_t::try_from(bytes).map_err(|_| too_large())?;
+        // Going beyond it ends the process with SIGXFSZ.
+        if bytes > largest_file() {
+            return Err(too_large());
+        }
+        loop {
+            // SAFETY: `file` is an open descriptor.
+            if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
+                return Ok(());
+            }
+            match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                e if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                e => return Err(e),
+            }
+        }
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(dir)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    fn lane(&self) -> io::Result<Box<dyn Lane>> {
+        match &self.engine {
+            Running::Uring(rings) => Ok(Box::new(rings.lane()?)),
+            Running::Threads { count, workers } => {
+                let mut workers = lock(workers);
+                let running = match workers.take() {
+                    Some(running) => running,
+                    None => Workers::start(*count)?,
+                };
+                let lane = running.lane();
+                *workers = Some(running);
+                Ok(Box::new(lane))
+            }
+        }
+    }
+}
+
+fn options(direct: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | if direct { libc::O_DIRECT } else { 0 });
+    options
+}
+
+/// The longest file this process may write, bytes (`ulimit -f`).
+fn largest_file() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => u64::MAX,
+    }
+}

@@ -1,0 +1,192 @@
+//! A store's own directory, and those that dead processes left.
+//!
+//! ```text
+//! MOUNT/gpumem-UID/guard                 locked while somebody makes a directory or looks for dead ones
+//! MOUNT/gpumem-UID/PID-START-PLACE-R/    one store's; R is a random number
+//!                                 lock   locked while the store lives
+//!                                 N.part a write in progress
+//!                                 N.slot a finished one
+//! ```
+//!
+//! A directory is dead when its lock can be taken: the kernel drops it with the last process that has it, whatever ended
+//! that, also for processes in other containers, whose numbers mean nothing here. Where files cannot be locked, it is dead
+//! when its name's process is of this machine, this boot and this space of numbers, and not running.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::failure::failed;
+use super::options::Reclaimed;
+use crate::base::{Error, Result, Status};
+use crate::driver::disk::identity::{self, Identity};
+use crate::driver::disk::Disk;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The end of the name of a write in progress.
+pub(super) const PART: &str = "part";
+/// The end of the name of a finished one.
+pub(super) const SLOT: &str = "slot";
+const LOCK: &str = "lock";
+
+/// A directory of one's own.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// Where all of this user's are.
+    root: PathBuf,
+    pub dir: PathBuf,
+    /// Whether it is known to be alive by a lock.
+    pub locked: bool,
+    /// Who made it: a forked child leaves it alone.
+    pid: u32,
+    /// Open, and so locked, as long as the directory is in use.
+    lock: Option<File>,
+}
+
+/// Makes a directory under `mount`, and removes dead ones.
+pub(super) fn claim(disk: &dyn Disk, mount: &Path) -> Result<(Claim, Reclaimed)> {
+    // The working directory may change later.
+    let mount = fs::canonicalize(mount).map_err(|e| failed("looking for", mount, &e))?;
+    let root = mount.join(format!("gpumem-{}", identity::user()));
+    make_root(disk, &root)?;
+    let guard = open_lock(disk, &root.join("guard"))?;
+    let locks = lock(disk, &guard, true, &root)?.is_some();
+    let claim = make_own(disk, &root, locks)?;
+    let dead = find_dead(disk, &claim, locks)?;
+    // Others may go on: a dead directory is held by its lock, and removing it may take a while.
+    drop(guard);
+    let mut reclaimed = Reclaimed::default();
+    for (dir, _lock) in dead {
+        // What cannot be removed now stays for the next store.
+        let _ = clear(disk, &dir, &mut reclaimed);
+    }
+    Ok((claim, reclaimed))
+}
+
+fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
+    match disk.make_dir(root) {
+        Ok(()) => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(failed("making the directory", root, &e)),
+    }
+    let found = fs::symlink_metadata(root).map_err(|e| failed("looking at", root, &e))?;
+    if !found.is_dir() || found.uid() != identity::user() || found.mode() & 0o022 != 0 {
+        return Err(Error::new(
+            Status::Io,
+            format!(
+                "{} is not a directory of user {} that others cannot write to; remove it, or use another mount",
+                root.display(),
+                identity::user()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn open_lock(disk: &dyn Disk, path: &Path) -> Result<File> {
+    disk.open_lock(path).map_err(|e| failed("opening the lock", path, &e))
+}
+
+/// Whether the lock was taken; `None` where there are no locks.
+fn lock(disk: &dyn Disk, file: &File, wait: bool, path: &Path) -> Result<Option<bool>> {
+    match disk.lock(file, wait) {
+        Ok(taken) => Ok(Some(taken)),
+        // ENOLCK and EOPNOTSUPP, of network file systems.
+        Err(e) if e.kind() == io::ErrorKind::Unsupported || e.raw_os_error() == Some(libc::ENOLCK) => Ok(None),
+        Err(e) => Err(failed("locking in", path, &e)),
+    }
+}
+
+fn make_own(disk: &dyn Disk, root: &Path, locks: bool) -> Result<Claim> {
+    let dir = root.join(format!("{}-{:016x}", Identity::own(), identity::unlikely_twice()));
+    disk.make_dir(&dir).map_err(|e| failed("making the directory", &dir, &e))?;
+    let mut claim = Claim { root: root.to_path_buf(), dir, locked: locks, pid: std::process::id(), lock: None };
+    let path = claim.dir.join(LOCK);
+    let made = open_lock(disk, &path).and_then(|file| {
+        if locks && lock(disk, &file, false, &path)? != Some(true) {
+            return Err(Error::new(Status::Io, format!("{} is new and locked by another", path.display())));
+        }
+        Ok(file)
+    });
+    match made {
+        Ok(file) => claim.lock = Some(file),
+        Err(e) => {
+            claim.release(disk);
+            return Err(e);
+        }
+    }
+    Ok(claim)
+}
+
+/// Dead directories, with their locks. Called with the guard, where there are locks: everyone's directory has its lock.
+fn find_dead(disk: &dyn Disk, own: &Claim, locks: bool) -> Result<Vec<(PathBuf, Option<File>)>> {
+    let mut dead = Vec::new();
+    let entries = disk.list(&own.root).map_err(|e| failed("listing", &own.root, &e))?;
+    for dir in entries.into_iter().filter(|dir| *dir != own.dir) {
+        let Some(owner) = owner(&dir) else { continue };
+        if !fs::symlink_metadata(&dir).is_ok_and(|m| m.is_dir()) {
+            continue;
+        }
+        if !locks {
+            if owner.is_dead() {
+                dead.push((dir, None));
+            }
+            continue;
+        }
+        // What cannot be opened or locked for another reason is left alone.
+        let Ok(file) = disk.open_lock(&dir.join(LOCK)) else { continue };
+        if disk.lock(&file, false).is_ok_and(|taken| taken) {
+            dead.push((dir, Some(file)));
+        }
+    }
+    Ok(dead)
+}
+
+/// Whose directory this is, by its name.
+fn owner(dir: &Path) -> Option<Identity> {
+    let (identity, random) = dir.file_name()?.to_str()?.rsplit_once('-')?;
+    u64::from_str_radix(random, 16).ok()?;
+    Identity::parse(identity)
+}
+
+/// Removes a directory and the files in it that a store makes; others stay, and the directory with them.
+fn clear(disk: &dyn Disk, dir: &Path, reclaimed: &mut Reclaimed) -> io::Result<()> {
+    for path in disk.list(dir)? {
+        if !path.extension().is_some_and(|e| e == PART || e == SLOT) {
+            continue;
+        }
+        let bytes = fs::symlink_metadata(&path).map(|m| m.len()).unwrap_or(0);
+        disk.remove(&path)?;
+        reclaimed.files += 1;
+        reclaimed.bytes = reclaimed.bytes.saturating_add(bytes);
+    }
+    // Last: without it, somebody else would take the directory for dead.
+    gone(disk.remove(&dir.join(LOCK)))?;
+    gone(disk.remove_dir(dir))?;
+    reclaimed.stores += 1;
+    Ok(())
+}
+
+/// What is not there any more is removed.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+impl Claim {
+    /// The name of a slot's file.
+    pub fn file(&self, id: u64, end: &str) -> PathBuf {
+        self.dir.join(format!("{id}.{end}"))
+    }
+
+    /// Removes the directory with its files. What cannot be removed stays for the next store that is opened.
+    pub fn release(&mut self, disk: &dyn Disk) {
+        if self.pid == std::process::id() {
+            let _ = clear(disk, &self.dir, &mut Reclaimed::default());
+        }
+        self.lock = None;
+    }
+}

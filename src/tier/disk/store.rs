@@ -1,0 +1,336 @@
+//! A store: slots of data in files of one mount.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::claim::{claim, Claim, PART, SLOT};
+use super::failure::{failed, is_full};
+use super::format::Content;
+use super::options::{Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
+use super::probe::{probe, Abilities};
+use super::reader::Reader;
+use super::writer::Writer;
+use crate::base::size::human;
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status};
+use crate::driver::disk::identity::unlikely_twice;
+use crate::driver::disk::{Disk, Engine, OsDisk};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// Names data in a store, until it is removed. Never reused; one of another store is unknown here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot {
+    store: u64,
+    number: u64,
+}
+
+/// What is known of a slot besides what its file says.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub content: Content,
+    /// Of each chunk.
+    pub sums: Vec<u64>,
+    /// How many are reading it; it cannot be removed meanwhile.
+    readers: u64,
+}
+
+/// Data in files under one mount. Any thread may use it; closing it, or dropping the last of it, its writers and its readers,
+/// removes all of its files.
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+/// What a store, its writers and its readers share.
+pub(super) struct Shared {
+    pub disk: Arc<dyn Disk>,
+    pub options: StoreOptions,
+    pub abilities: Abilities,
+    pub claim: Claim,
+    reclaimed: Reclaimed,
+    /// Part of every generation: no other store has it.
+    number: u64,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    slots: HashMap<u64, Record>,
+    next: u64,
+    usage: StoreUsage,
+}
+
+impl Store {
+    /// Opens a store under `mount`, a directory that this process may write to. Removes first what dead processes of this
+    /// user left there. `Io` when the directory is not there or not to be written to; `OutOfMemory` when it is full.
+    pub fn open(mount: &Path, options: &StoreOptions) -> Result<Store> {
+        let disk = OsDisk::new(Engine::Auto).map_err(|e| failed("starting I/O for", mount, &e))?;
+        Store::open_on(Arc::new(disk), mount, options)
+    }
+
+    /// The same with calls to the file system made by `disk`.
+    pub fn open_on(disk: Arc<dyn Disk>, mount: &Path, options: &StoreOptions) -> Result<Store> {
+        options.check()?;
+        let (mut claim, reclaimed) = claim(&*disk, mount)?;
+        let abilities = match probe(&*disk, &claim, options) {
+            Ok(abilities) => abilities,
+            Err(e) => {
+                claim.release(&*disk);
+                return Err(e);
+            }
+        };
+        let books = Mutex::new(Books::default());
+        let (options, number) = (options.clone(), unlikely_twice());
+        Ok(Store { shared: Arc::new(Shared { disk, options, abilities, claim, reclaimed, number, books }) })
+    }
+
+    /// How it works here, in a sentence: the directory, direct or not and why not, what reads and writes.
+    pub fn describe(&self) -> String {
+        let Shared { claim, abilities, disk, options, .. } = &*self.shared;
+        let live = if claim.locked { "" } else { "; files cannot be locked: names tell which stores live" };
+        let chunk = human(options.chunk_bytes);
+        format!("{}: {abilities}, {}, chunks of {chunk}{live}", claim.dir.display(), disk.engine())
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> PathBuf {
+        self.shared.claim.dir.clone()
+    }
+
+    /// Whether reads and writes go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.shared.abilities.is_direct()
+    }
+
+    /// What was removed when it was opened.
+    pub fn reclaimed(&self) -> Reclaimed {
+        self.shared.reclaimed
+    }
+
+    /// What it holds now.
+    pub fn usage(&self) -> StoreUsage {
+        lock(&self.shared.books).usage
+    }
+
+    /// How much it can hold.
+    pub fn capacity(&self) -> Result<StoreCapacity> {
+        let dir = &self.shared.claim.dir;
+        let space = self.shared.disk.space(dir).map_err(|e| failed("asking for the space of", dir, &e))?;
+        let limit = self.shared.options.limit.unwrap_or(u64::MAX);
+        let left = limit.saturating_sub(self.usage().used);
+        Ok(StoreCapacity { capacity: space.total.min(limit), available: space.free.min(left) })
+    }
+
+    /// Starts writing `bytes` of data: makes a file and reserves its space, so that it cannot run out later. `OutOfMemory`
+    /// when there is not enough, `Invalid` for 0; nothing has been written then.
+    pub fn begin_write(&self, bytes: u64) -> Result<Writer> {
+        let shared = &self.shared;
+        let (number, content) = shared.admit(bytes)?;
+        let path = shared.claim.file(number, PART);
+        let opened = shared.make_file(&path, content).and_then(|file| Ok((file, shared.lane()?)));
+        match opened {
+            Ok((file, lane)) => Ok(Writer::new(shared.clone(), number, content, file, lane)),
+            Err(e) => {
+                let _ = shared.disk.remove(&path);
+                shared.forget_write(content);
+                Err(e)
+            }
+        }
+    }
+
+    /// Starts reading a slot: checks that its file is the one that was written, but for the data, which is checked as it is
+    /// read. The slot cannot be removed meanwhile. `Corrupt` when the file is truncated or altered, `Invalid` when there is no
+    /// such slot.
+    pub fn begin_read(&self, slot: Slot) -> Result<Reader> {
+        let shared = &self.shared;
+        let (content, sums) = {
+            let mut books = lock(&shared.books);
+            let record = books.slots.get_mut(&shared.known(slot)?).ok_or_else(|| unknown(slot))?;
+            record.readers += 1;
+            let found = (record.content, record.sums.clone());
+            books.usage.reading += 1;
+            found
+        };
+        let path = shared.claim.file(slot.number, SLOT);
+        let opened = shared.disk.open(&path, shared.abilities.is_direct()).map_err(|e| failed("opening", &path, &e));
+        match opened.and_then(|file| Ok((file, shared.lane()?))) {
+            Ok((file, lane)) => Reader::new(shared.clone(), slot.number, content, sums, file, lane),
+            Err(e) => {
+                shared.end_read(slot.number);
+                Err(e)
+            }
+        }
+    }
+
+    /// Removes a slot and its file. A file that is not there any more is removed. `Invalid` when there is no such slot, or
+    /// somebody is reading it; after any error it is as it was.
+    pub fn remove(&self, slot: Slot) -> Result<()> {
+        self.shared.remove(self.shared.known(slot)?)
+    }
+
+    /// Bytes of data in a slot.
+    pub fn length(&self, slot: Slot) -> Result<u64> {
+        let number = self.shared.known(slot)?;
+        lock(&self.shared.books).slots.get(&number).map(|r| r.content.length).ok_or_else(|| unknown(slot))
+    }
+
+    /// The slots there are, in no order.
+    pub fn slots(&self) -> Vec<Slot> {
+        lock(&self.shared.books).slots.keys().map(|&number| Slot { store: self.shared.number, number }).collect()
+    }
+
+    /// Checks that the counters are what the slots add up to.
+    pub fn validate(&self) -> Result<()> {
+        let books = lock(&self.shared.books);
+        let sum = |of: fn(&Record) -> u64| books.slots.values().map(of).fold(0u64, u64::saturating_add);
+        let (data, files) = (sum(|r| r.content.length), sum(|r| r.content.file_bytes()));
+        let usage = books.usage;
+        let fits = usage.slots == books.slots.len() as u64
+            && usage.data == data
+            && usage.reading == sum(|r| r.readers)
+            && (if usage.writing == 0 { usage.used == files } else { usage.used > files })
+            && usage.peak >= usage.used;
+        if fits {
+            return Ok(());
+        }
+        Err(Error::internal(format!("{usage:?}, but the slots have {data} B of data in files of {files} B")))
+    }
+}
+
+fn unknown(slot: Slot) -> Error {
+    Error::invalid(format!("there is no slot {} in this store; it was removed, or is another store's", slot.number))
+}
+
+impl Shared {
+    fn known(&self, slot: Slot) -> Result<u64> {
+        if slot.store == self.number {
+            Ok(slot.number)
+        } else {
+            Err(unknown(slot))
+        }
+    }
+
+    pub fn slot(&self, number: u64) -> Slot {
+        Slot { store: self.number, number }
+    }
+
+    fn lane(&self) -> Result<Box<dyn crate::driver::disk::Lane>> {
+        self.disk.lane().map_err(|e| failed("starting I/O in", &self.claim.dir, &e))
+    }
+
+    /// Counts a write in.
+    fn admit(&self, bytes: u64) -> Result<(u64, Content)> {
+        let mut books = lock(&self.books);
+        let number = books.next;
+        let content = Content::new((self.number, number), bytes, self.options.chunk_bytes)?;
+        let file = content.file_bytes();
+        let used = books.usage.used;
+        let limit = self.options.limit.unwrap_or(u64::MAX);
+        if used.checked_add(file).is_none_or(|sum| sum > limit) {
+            return Err(Error::new(
+                Status::OutOfMemory,
+                format!(
+                    "{} of data need a file of {}, and {} of the {} that {} may have are in use; remove slots, or raise the limit",
+                    human(bytes),
+                    human(file),
+                    human(used),
+                    human(limit),
+                    self.claim.dir.display()
+                ),
+            ));
+        }
+        books.next += 1;
+        books.usage.used += file;
+        books.usage.peak = books.usage.peak.max(books.usage.used);
+        books.usage.writing += 1;
+        Ok((number, content))
+    }
+
+    /// A write came to nothing.
+    pub fn forget_write(&self, content: Content) {
+        let mut books = lock(&self.books);
+        books.usage.writing -= 1;
+        books.usage.used -= content.file_bytes();
+    }
+
+    /// A write is whole.
+    pub fn add_slot(&self, number: u64, content: Content, sums: Vec<u64>) {
+        let mut books = lock(&self.books);
+        books.usage.writing -= 1;
+        books.usage.slots += 1;
+        books.usage.data += content.length;
+        books.slots.insert(number, Record { content, sums, readers: 0 });
+    }
+
+    pub fn end_read(&self, number: u64) {
+        let mut books = lock(&self.books);
+        books.usage.reading -= 1;
+        if let Some(record) = books.slots.get_mut(&number) {
+            record.readers -= 1;
+        }
+    }
+
+    pub fn remove(&self, number: u64) -> Result<()> {
+        // Out of the books first: nobody begins to read it while its file goes.
+        let record = {
+            let mut books = lock(&self.books);
+            let readers = books.slots.get(&number).ok_or_else(|| unknown(self.slot(number)))?.readers;
+            if readers > 0 {
+                return Err(Error::invalid(format!("slot {number} is being read by {readers}; finish that first")));
+            }
+            books.slots.remove(&number).ok_or_else(|| unknown(self.slot(number)))?
+        };
+        let path = self.claim.file(number, SLOT);
+        let result = match self.disk.remove(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
+        let mut books = lock(&self.books);
+        if let Err(e) = result {
+            books.slots.insert(number, record);
+            return Err(failed("removing", &path, &e));
+        }
+        books.usage.slots -= 1;
+        books.usage.data -= record.content.length;
+        books.usage.used -= record.content.file_bytes();
+        Ok(())
+    }
+
+    /// A file of the right length whose space is its own.
+    fn make_file(&self, path: &Path, content: Content) -> Result<File> {
+        let (bytes, dir) = (content.file_bytes(), &self.claim.dir);
+        let space = self.disk.space(dir).map_err(|e| failed("asking for the space of", dir, &e))?;
+        let full = |why: &str| {
+            let message = format!(
+                "{} of data need a file of {}, and {} has {} free{why}; free space there, or use another mount",
+                human(content.length),
+                human(bytes),
+                dir.display(),
+                human(space.free)
+            );
+            Error::new(Status::OutOfMemory, message)
+        };
+        // Asked first, as a file system that is being filled up fails others, too.
+        if space.free < bytes {
+            return Err(full(""));
+        }
+        let file = self.disk.create(path, self.abilities.is_direct()).map_err(|e| failed("making", path, &e))?;
+        match self.disk.allocate(&file, bytes) {
+            Ok(()) => Ok(file),
+            Err(e) if is_full(&e) => Err(full(&format!(" ({e})"))),
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+                file.set_len(bytes).map_err(|e| failed("setting the length of", path, &e))?;
+                Ok(file)
+            }
+            Err(e) => Err(failed("reserving space for", path, &e)),
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.claim.release(&*self.disk);
+    }
+}

@@ -1,7 +1,7 @@
 //! The configuration in force, and where each value came from.
 
 use gpumem::base::size;
-use gpumem::context::config::{Backend, Config, Limit, Prealloc, Reuse, StreamCheck};
+use gpumem::context::config::{Backend, CaptureDetection, Config, Limit, Prealloc, Reuse, StreamCheck};
 use serde::Serialize;
 
 /// One setting.
@@ -40,6 +40,10 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         StreamCheck::Auto => "auto",
         StreamCheck::Driver => "driver",
     };
+    let capture = match config.capture {
+        CaptureDetection::Off => "off",
+        CaptureDetection::Auto => "auto",
+    };
     // A VPMM page size from 1 GiB on says "no pool" and nothing about pages.
     let (pool_alias, page_alias) = match config.pool {
         true => (None, Some("VPMM_PAGE_SIZE")),
@@ -60,6 +64,7 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         setting("GPUMEM_TRIM_THRESHOLD", None, or_zero(config.trim_threshold, "never")),
         setting("GPUMEM_TRIM_INTERVAL", None, interval),
         setting("GPUMEM_STREAM_CHECK", None, check),
+        setting("GPUMEM_CAPTURE", None, capture),
         setting("GPUMEM_ARENA_DEBUG", None, config.arena_debug.to_string()),
         setting("GPUMEM_ARENA_QUARANTINE", None, size::human(config.quarantine())),
         setting("GPUMEM_LOG", None, config.log.to_string()),

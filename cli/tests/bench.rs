@@ -11,8 +11,18 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use tempfile::tempdir;
 
-const WORKLOADS: [&str; 9] =
-    ["cold", "hot", "live", "random", "threads", "threads_one_stream", "cross_stream", "growing", "checkerboard"];
+const WORKLOADS: [&str; 10] = [
+    "cold",
+    "hot",
+    "live",
+    "random",
+    "threads",
+    "threads_one_stream",
+    "cross_stream",
+    "growing",
+    "checkerboard",
+    "arena",
+];
 
 fn bench(args: &[&str]) -> Command {
     let mut command = gpumem();

@@ -1,7 +1,7 @@
 //! The configuration in force, and where each value came from.
 
 use gpumem::base::size;
-use gpumem::context::config::{Backend, CaptureDetection, Config, Limit, Prealloc, Reuse, StreamCheck};
+use gpumem::context::config::{Backend, CaptureDetection, Config, DiskMount, Limit, Prealloc, Reuse, StreamCheck};
 use serde::Serialize;
 
 /// One setting.
@@ -53,9 +53,24 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         0 => "no background trim".to_string(),
         ms => format!("{ms} ms"),
     };
+    let blocks = config.pinned_blocks;
+    let pinned = match config.pinned_limit {
+        Limit::Device => "what each NUMA node has".to_string(),
+        Limit::Bytes(n) => format!("{} of each NUMA node", size::human(n)),
+        Limit::Percent(p) => format!("{p}% of each NUMA node's memory"),
+    };
+    let disk = |m: &DiskMount| match m.limit {
+        Some(limit) => format!("{} ({})", m.path.display(), size::human(limit)),
+        None => m.path.display().to_string(),
+    };
+    let disks = match config.disks.is_empty() {
+        true => "none".to_string(),
+        false => config.disks.iter().map(disk).collect::<Vec<_>>().join(", "),
+    };
+    let switch = |on| if on { "on" } else { "off" };
     let mut settings = vec![
         setting("GPUMEM_BACKEND", None, backend),
-        setting("GPUMEM_POOL", pool_alias, if config.pool { "on" } else { "off" }),
+        setting("GPUMEM_POOL", pool_alias, switch(config.pool)),
         setting("GPUMEM_VA_SIZE", Some("VPMM_VA_SIZE"), size::human(config.va_size)),
         setting("GPUMEM_PAGE_SIZE", page_alias, or_zero(config.page_size, "the device's granularity")),
         setting("GPUMEM_PREALLOC", Some("VPMM_PAGES"), prealloc),
@@ -65,6 +80,16 @@ pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
         setting("GPUMEM_TRIM_INTERVAL", None, interval),
         setting("GPUMEM_STREAM_CHECK", None, check),
         setting("GPUMEM_CAPTURE", None, capture),
+        setting("GPUMEM_TIERS", None, switch(config.tiers)),
+        setting(
+            "GPUMEM_PINNED_BLOCKS",
+            None,
+            format!("{} x {}, {} at first", size::human(blocks.block_bytes), blocks.blocks, blocks.chunks),
+        ),
+        setting("GPUMEM_PINNED_LIMIT", None, pinned),
+        setting("GPUMEM_DISK", None, disks),
+        setting("GPUMEM_DOWNGRADE", None, config.thresholds.to_string()),
+        setting("GPUMEM_MOVER", None, switch(config.mover)),
         setting("GPUMEM_ARENA_DEBUG", None, config.arena_debug.to_string()),
         setting("GPUMEM_ARENA_QUARANTINE", None, size::human(config.quarantine())),
         setting("GPUMEM_LOG", None, config.log.to_string()),

@@ -328,12 +328,12 @@ mod tests {
             stream_check: StreamCheck::Driver,
             arena_debug: DebugMode { check: true, abort: true, poison: true, unmap: false },
             arena_quarantine: Some(9),
-            capture: crate::context::config::CaptureDetection::Off,
             log: 0,
             pool: false,
             host_devices: 6,
             host_bytes: 5,
             host_seed: 7,
+            ..Config::default()
         };
         assert_eq!(config, want);
         apply(&gpumem_context_options { arena_debug: GPUMEM_ARENA_DEBUG_OFF, ..zero() }, &mut config).unwrap();

@@ -2,6 +2,8 @@
 
 use crate::arena::DebugMode;
 use crate::base::size::{GIB, MIB, TIB};
+use crate::tier::Thresholds;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Everything that can be set. `Default` is what an empty environment gives.
@@ -33,6 +35,19 @@ pub struct Config {
     pub arena_quarantine: Option<u64>,
     /// Whether a stream that is being captured gets memory of its own by itself.
     pub capture: CaptureDetection,
+    /// Count every allocation in its device's space from the first on. Without it that begins with the first call that is
+    /// about spaces, reservations or moving.
+    pub tiers: bool,
+    /// The blocks that pinned host memory comes in.
+    pub pinned_blocks: PinnedBlocks,
+    /// The most pinned host memory, of each NUMA node.
+    pub pinned_limit: Limit,
+    /// Directories that data may be moved to, and how much each may hold.
+    pub disks: Vec<DiskMount>,
+    /// From which use of a space on data is moved out of it, and down to which.
+    pub thresholds: Thresholds,
+    /// Whether a thread does that by itself.
+    pub mover: bool,
     /// How much to say on stderr: 0 nothing, 1 warnings, 2 slow-path decisions.
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
@@ -60,6 +75,12 @@ impl Default for Config {
             arena_debug: DebugMode::default(),
             arena_quarantine: None,
             capture: CaptureDetection::Off,
+            tiers: false,
+            pinned_blocks: PinnedBlocks::default(),
+            pinned_limit: Limit::Percent(50),
+            disks: Vec::new(),
+            thresholds: Thresholds::default(),
+            mover: true,
             log: 1,
             pool: true,
             host_devices: 1,
@@ -105,6 +126,32 @@ impl Prealloc {
             Prealloc::Percent(percent) => share(free, percent),
         }
     }
+}
+
+/// The blocks that pinned host memory comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinnedBlocks {
+    /// Bytes of a block, a power of two from 4 KiB on.
+    pub block_bytes: u64,
+    /// How many are made at a time: a chunk.
+    pub blocks: u32,
+    /// Chunks that are made at first use.
+    pub chunks: u32,
+}
+
+impl Default for PinnedBlocks {
+    fn default() -> PinnedBlocks {
+        PinnedBlocks { block_bytes: MIB, blocks: 128, chunks: 4 }
+    }
+}
+
+/// A directory that data may be moved to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskMount {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The most bytes of files in it; `None`: what the file system has.
+    pub limit: Option<u64>,
 }
 
 /// The most a pool may map.

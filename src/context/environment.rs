@@ -15,6 +15,12 @@
 //! | `GPUMEM_ARENA_DEBUG` | `off`, or of `check` (or `1`), `abort`, `poison`, `unmap` some with commas between | `off` |
 //! | `GPUMEM_ARENA_QUARANTINE` | size: of memory with `poison`, of addresses with `unmap` | `256M`, `64G` |
 //! | `GPUMEM_CAPTURE` | `off` or `auto` | `off` |
+//! | `GPUMEM_TIERS` | `on` or `off` | `off` |
+//! | `GPUMEM_PINNED_BLOCKS` | size of a block, blocks made at a time, how often at first | `1M,128,4` |
+//! | `GPUMEM_PINNED_LIMIT` | size, or `N%` of the memory of a NUMA node; 0 for all of it | `50%` |
+//! | `GPUMEM_DISK` | directories with `;` between, each with `=size` if it has a limit | none |
+//! | `GPUMEM_DOWNGRADE` | two numbers from 0 to 1: where moving out starts and stops | `0.85,0.65` |
+//! | `GPUMEM_MOVER` | `on` or `off` | `on` |
 //! | `GPUMEM_LOG` | 0, 1 or 2 | `1` |
 //! | `GPUMEM_POOL` | `on` or `off` | `on` |
 //! | `GPUMEM_HOST_DEVICES` | 1 to 64 | `1` |
@@ -31,15 +37,17 @@
 //!   pages, when it is the largest page size there is, 1 GiB.
 //! - `VPMM_PAGES` times the page size (2 MiB where none is set) as `GPUMEM_PREALLOC`.
 
-use super::config::{Backend, CaptureDetection, Config, Limit, Prealloc, Reuse, StreamCheck};
+use super::config::{Backend, CaptureDetection, Config, DiskMount, Limit, PinnedBlocks, Prealloc, Reuse, StreamCheck};
 use crate::arena::DebugMode;
-use crate::base::size::{self, GIB, MIB, TIB};
+use crate::base::size::{self, GIB, KIB, MIB, TIB};
 use crate::base::{Error, Result, Status};
+use crate::tier::Thresholds;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Every variable of gpumem's own.
-pub const KNOWN: [&str; 17] = [
+pub const KNOWN: [&str; 23] = [
     "GPUMEM_BACKEND",
     "GPUMEM_VA_SIZE",
     "GPUMEM_PAGE_SIZE",
@@ -52,6 +60,12 @@ pub const KNOWN: [&str; 17] = [
     "GPUMEM_ARENA_DEBUG",
     "GPUMEM_ARENA_QUARANTINE",
     "GPUMEM_CAPTURE",
+    "GPUMEM_TIERS",
+    "GPUMEM_PINNED_BLOCKS",
+    "GPUMEM_PINNED_LIMIT",
+    "GPUMEM_DISK",
+    "GPUMEM_DOWNGRADE",
+    "GPUMEM_MOVER",
     "GPUMEM_LOG",
     "GPUMEM_POOL",
     "GPUMEM_HOST_DEVICES",
@@ -95,6 +109,14 @@ impl Config {
             arena_debug: env.read("GPUMEM_ARENA_DEBUG", ARENA_DEBUGS, arena_debug)?.unwrap_or(default.arena_debug),
             arena_quarantine: env.read("GPUMEM_ARENA_QUARANTINE", SIZE, any_size)?.or(default.arena_quarantine),
             capture: env.word("GPUMEM_CAPTURE", &CAPTURES)?.unwrap_or(default.capture),
+            tiers: env.word("GPUMEM_TIERS", &SWITCHES)?.unwrap_or(default.tiers),
+            pinned_blocks: env
+                .read("GPUMEM_PINNED_BLOCKS", PINNED_BLOCKS, pinned_blocks)?
+                .unwrap_or(default.pinned_blocks),
+            pinned_limit: env.read("GPUMEM_PINNED_LIMIT", PINNED_LIMITS, limit)?.unwrap_or(default.pinned_limit),
+            disks: env.read("GPUMEM_DISK", DISKS, disks)?.unwrap_or(default.disks),
+            thresholds: env.read("GPUMEM_DOWNGRADE", THRESHOLDS, thresholds)?.unwrap_or(default.thresholds),
+            mover: env.word("GPUMEM_MOVER", &SWITCHES)?.unwrap_or(default.mover),
             log: env.read("GPUMEM_LOG", "0, 1 or 2", |t| number(t, 0, 2))?.unwrap_or(default.log),
             limit: env.read("GPUMEM_LIMIT", LIMITS, limit)?.unwrap_or(default.limit),
             host_devices: env
@@ -165,6 +187,14 @@ const PAGE_SIZES: &str = "0 for the device's granularity, or a size that is a po
                           (GPUMEM_POOL=off turns the pool off)";
 const VPMM_PAGE_SIZES: &str = "a size that is a power of two, or any size from 1G on";
 
+const PINNED_BLOCKS: &str =
+    "the size of a block (a power of two from 4K to 1G), how many are made at a time and how often \
+                             at first, such as 1M,128,4";
+const PINNED_LIMITS: &str = "a size such as 16G, a share of a NUMA node's memory from 1% to 100%, or 0 for all of it";
+const DISKS: &str = "directories that begin with /, with ; between, each with = and a size if it has a limit, such as \
+                     /scratch=200G;/mnt/nvme";
+const THRESHOLDS: &str = "two numbers from 0 to 1 of which the second is not the larger, such as 0.85,0.65";
+
 const BACKENDS: [(&str, Backend); 3] = [("auto", Backend::Auto), ("cuda", Backend::Cuda), ("host", Backend::Host)];
 const REUSES: [(&str, Reuse); 2] = [("settled", Reuse::Settled), ("wait", Reuse::Wait)];
 const CHECKS: [(&str, StreamCheck); 2] = [("auto", StreamCheck::Auto), ("driver", StreamCheck::Driver)];
@@ -228,6 +258,35 @@ fn page_size(text: &str) -> Option<u64> {
 
 fn vpmm_page_size(text: &str) -> Option<u64> {
     any_size(text).filter(|bytes| bytes.is_power_of_two() || *bytes >= LARGEST_PAGE)
+}
+
+fn pinned_blocks(text: &str) -> Option<PinnedBlocks> {
+    let mut parts = text.split(',').map(str::trim);
+    let block_bytes = any_size(parts.next()?)?;
+    let (blocks, chunks) = (number(parts.next()?, 1, 1 << 20)?, number(parts.next()?, 0, 1 << 20)?);
+    let fits = block_bytes.is_power_of_two() && (4 * KIB..=GIB).contains(&block_bytes) && parts.next().is_none();
+    fits.then_some(PinnedBlocks { block_bytes, blocks, chunks })
+}
+
+fn disks(text: &str) -> Option<Vec<DiskMount>> {
+    let mut mounts: Vec<DiskMount> = Vec::new();
+    for entry in text.split(';').map(str::trim).filter(|e| !e.is_empty()) {
+        let (path, limit) = match entry.rsplit_once('=') {
+            Some((path, size)) => (path, Some(any_size(size).filter(|n| *n > 0)?)),
+            None => (entry, None),
+        };
+        let path = PathBuf::from(path);
+        if !path.is_absolute() || mounts.iter().any(|m| m.path == path) {
+            return None;
+        }
+        mounts.push(DiskMount { path, limit });
+    }
+    (!mounts.is_empty()).then_some(mounts)
+}
+
+fn thresholds(text: &str) -> Option<Thresholds> {
+    let (trigger, stop) = text.split_once(',')?;
+    Thresholds::new(trigger.trim().parse().ok()?, stop.trim().parse().ok()?).ok()
 }
 
 /// `Some(None)` when the text is a percentage out of range.

@@ -22,6 +22,10 @@ fn an_empty_environment_gives_the_defaults() {
     assert_eq!((d.log, d.pool, d.va_size, d.host_bytes), (1, true, 8 << 40, 64 << 30));
 }
 
+fn mount(path: &str, limit: Option<u64>) -> DiskMount {
+    DiskMount { path: path.into(), limit }
+}
+
 #[test]
 fn every_variable_sets_its_field() {
     let base = Config::default;
@@ -50,6 +54,22 @@ fn every_variable_sets_its_field() {
         ("GPUMEM_TRIM_INTERVAL", "0", base()),
         ("GPUMEM_CAPTURE", "auto", Config { capture: CaptureDetection::Auto, ..base() }),
         ("GPUMEM_CAPTURE", "OFF", base()),
+        ("GPUMEM_TIERS", "on", Config { tiers: true, ..base() }),
+        (
+            "GPUMEM_PINNED_BLOCKS",
+            "64K, 16, 0",
+            Config { pinned_blocks: PinnedBlocks { block_bytes: 64 << 10, blocks: 16, chunks: 0 }, ..base() },
+        ),
+        ("GPUMEM_PINNED_BLOCKS", "1M,128,4", base()),
+        ("GPUMEM_PINNED_LIMIT", "8G", Config { pinned_limit: Limit::Bytes(8 << 30), ..base() }),
+        (
+            "GPUMEM_DISK",
+            "/a b=2G;/mnt/c",
+            Config { disks: vec![mount("/a b", Some(2 << 30)), mount("/mnt/c", None)], ..base() },
+        ),
+        ("GPUMEM_DISK", "/x=y=1M; ", Config { disks: vec![mount("/x=y", Some(1 << 20))], ..base() }),
+        ("GPUMEM_DOWNGRADE", "0.9, 0.5", Config { thresholds: Thresholds::new(0.9, 0.5).unwrap(), ..base() }),
+        ("GPUMEM_MOVER", "off", Config { mover: false, ..base() }),
         ("GPUMEM_STREAM_CHECK", "driver", Config { stream_check: StreamCheck::Driver, ..base() }),
         ("GPUMEM_ARENA_DEBUG", "off", base()),
         ("GPUMEM_ARENA_DEBUG", "1", Config { arena_debug: CHECK, ..base() }),
@@ -93,6 +113,12 @@ fn a_bad_value_names_the_variable_the_value_and_what_is_accepted() {
         ("GPUMEM_STREAM_CHECK", vec!["never", ""], "auto, driver"),
         ("GPUMEM_ARENA_DEBUG", vec!["", "2", "on", "off,check", "poison,unmap", "check,", "fill"], "poison and unmap"),
         ("GPUMEM_ARENA_QUARANTINE", vec!["", "all", "10%"], "512M"),
+        ("GPUMEM_TIERS", vec!["2", ""], "on, off"),
+        ("GPUMEM_PINNED_BLOCKS", vec!["", "1M", "1M,128", "3M,128,4", "2K,1,1", "1M,0,4", "1M,1,1,1"], "1M,128,4"),
+        ("GPUMEM_PINNED_LIMIT", vec!["", "0%", "101%"], "100%"),
+        ("GPUMEM_DISK", vec!["", ";", "scratch", "/a=0", "/a=x", "/a;/a"], "/scratch=200G"),
+        ("GPUMEM_DOWNGRADE", vec!["", "0.85", "0.5,0.6", "1.1,0.5", "x,0"], "0.85,0.65"),
+        ("GPUMEM_MOVER", vec!["2", ""], "on, off"),
         ("GPUMEM_LOG", vec!["3", "-1", "debug", ""], "0, 1 or 2"),
         ("GPUMEM_POOL", vec!["2", "disabled", ""], "on, off"),
         ("GPUMEM_HOST_DEVICES", vec!["0", "65", "one"], "1 to 64"),

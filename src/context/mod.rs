@@ -14,6 +14,7 @@ mod global;
 #[cfg(all(test, loom))]
 mod models;
 mod native;
+pub mod tiers;
 mod trimmer;
 
 use crate::arena::{Arena, Registry};
@@ -29,6 +30,7 @@ use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use tiers::Tiers;
 use trimmer::Trimmer;
 
 /// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy stream, no flags.
@@ -61,6 +63,8 @@ pub struct Context {
     arenas: Registry,
     native: Native,
     captures: capture::Shared,
+    /// Spaces, reservations and what moves data, once somebody asks for them.
+    tiers: OnceLock<Tiers>,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
 }
@@ -83,6 +87,7 @@ impl Context {
             making: Mutex::new(()),
             native: Native::default(),
             captures: capture::Shared::default(),
+            tiers: OnceLock::new(),
             trimmer: OnceLock::new(),
         })
     }

@@ -6,6 +6,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::{Error, Result};
+use std::fmt;
 
 const MILLION: u32 = 1_000_000;
 
@@ -66,6 +67,13 @@ impl Thresholds {
     /// The most use, in bytes, at which moving stops.
     pub fn stop_bytes(self, capacity: u64) -> u64 {
         self.stop.floor(capacity)
+    }
+}
+
+impl fmt::Display for Thresholds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |part: Fraction| f64::from(part.0) / f64::from(MILLION / 100);
+        write!(f, "from {}% on, down to {}%", percent(self.trigger), percent(self.stop))
     }
 }
 

@@ -1,0 +1,74 @@
+//! The tiers of one context: spaces, reservations, and what moves data between them. Made by the first call about any of
+//! them, or by the first pool with `GPUMEM_TIERS=on`.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::Context;
+use crate::base::sync::lock;
+use crate::base::{DeviceId, Error, Result, Status};
+use crate::driver::Driver;
+use crate::tier::{Manager, Space, SpaceId, SpaceOptions, Tier};
+use std::sync::Arc;
+
+/// Spaces and who uses them.
+pub struct Tiers {
+    manager: Arc<Manager>,
+    /// The space of each device.
+    gpu: Vec<Arc<Space>>,
+}
+
+impl Tiers {
+    fn start(cx: &Context) -> Result<Tiers> {
+        let manager = Arc::new(Manager::new());
+        let gpu = (0..cx.pools.len() as u32).map(|d| gpu_space(cx, &manager, d)).collect::<Result<_>>()?;
+        Ok(Tiers { manager, gpu })
+    }
+
+    /// The spaces' promises.
+    pub fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    /// The space of a device.
+    pub fn gpu(&self, device: DeviceId) -> Result<&Arc<Space>> {
+        self.gpu.get(device.0 as usize).ok_or_else(|| {
+            Error::invalid(format!(
+                "there is no device {device}; devices are 0 to {}",
+                self.gpu.len().saturating_sub(1)
+            ))
+        })
+    }
+}
+
+fn gpu_space(cx: &Context, manager: &Manager, device: u32) -> Result<Arc<Space>> {
+    let capacity = cx.driver.device_props(DeviceId(device))?.total_bytes;
+    let options = SpaceOptions {
+        limit: Some(cx.config.limit.of(capacity).min(capacity)),
+        thresholds: cx.config.thresholds,
+        ..SpaceOptions::new(capacity)
+    };
+    manager.add_space(SpaceId::new(Tier::Gpu, device), &options)
+}
+
+impl Context {
+    /// The tiers, started if they are not.
+    pub fn tiers(&self) -> Result<&Tiers> {
+        match self.tiers.get() {
+            Some(tiers) => Ok(tiers),
+            None => self.start_tiers(),
+        }
+    }
+
+    #[cold]
+    fn start_tiers(&self) -> Result<&Tiers> {
+        if !self.config.pool {
+            return Err(Error::new(Status::Unsupported, "spaces and reservations need the pool; GPUMEM_POOL is off"));
+        }
+        let _making = lock(&self.making);
+        if let Some(tiers) = self.tiers.get() {
+            return Ok(tiers);
+        }
+        let tiers = Tiers::start(self).map_err(|e| e.context("starting the tiers"))?;
+        Ok(self.tiers.get_or_init(|| tiers))
+    }
+}

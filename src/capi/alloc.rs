@@ -23,6 +23,8 @@ pub const GPUMEM_MALLOC_SINGLE_HANDLE: u32 = 1;
 pub const GPUMEM_MALLOC_EXPORTABLE: u32 = 2;
 /// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs memory.
 pub const GPUMEM_MALLOC_GUARD: u32 = 4;
+/// It can be moved out of the device and come back to its addresses: see gpumem_evict. Whole pages; in no arena.
+pub const GPUMEM_MALLOC_EVICTABLE: u32 = 8;
 /// The device field counts. Without it the allocation lives on the device its stream belongs to.
 pub const GPUMEM_MALLOC_ON_DEVICE: u32 = 65536;
 
@@ -30,6 +32,7 @@ const _: () = {
     assert!(GPUMEM_MALLOC_SINGLE_HANDLE == AllocFlags::SINGLE_HANDLE.0);
     assert!(GPUMEM_MALLOC_EXPORTABLE == AllocFlags::EXPORTABLE.0);
     assert!(GPUMEM_MALLOC_GUARD == AllocFlags::GUARD.0);
+    assert!(GPUMEM_MALLOC_EVICTABLE == AllocFlags::EVICTABLE.0);
     assert!(GPUMEM_MALLOC_ON_DEVICE & AllocFlags::ALL.0 == 0);
 };
 

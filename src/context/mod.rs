@@ -10,6 +10,7 @@ mod capture;
 pub mod config;
 mod debug;
 pub mod environment;
+mod evict;
 mod global;
 #[cfg(all(test, loom))]
 mod models;
@@ -25,6 +26,7 @@ use crate::driver::Driver;
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats, Scope};
 pub use capture::TorchPoolId;
 pub use config::Config;
+pub use evict::What;
 use config::{CaptureDetection, Limit, Reuse, StreamCheck};
 use native::Native;
 use std::num::NonZeroU64;
@@ -280,6 +282,9 @@ impl Context {
 
     /// As [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &Request) -> Result<u64> {
+        if Context::is_evictable(req) {
+            return self.malloc_evictable(req);
+        }
         match self.arenas.in_use() || req.arena.is_some() {
             false => self.malloc_search_of(req, None),
             true => self.malloc_search_in_arena(req),

@@ -7,6 +7,7 @@ use super::Context;
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status};
 use crate::driver::Driver;
+use crate::tier::evict::{Evictor, MoverOptions, Parts};
 use crate::tier::{Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
 
@@ -15,18 +16,34 @@ pub struct Tiers {
     manager: Arc<Manager>,
     /// The space of each device.
     gpu: Vec<Arc<Space>>,
+    /// Evictable allocations.
+    evictor: Evictor,
 }
 
 impl Tiers {
     fn start(cx: &Context) -> Result<Tiers> {
         let manager = Arc::new(Manager::new());
-        let gpu = (0..cx.pools.len() as u32).map(|d| gpu_space(cx, &manager, d)).collect::<Result<_>>()?;
-        Ok(Tiers { manager, gpu })
+        let gpu = (0..cx.pools.len() as u32).map(|d| gpu_space(cx, &manager, d)).collect::<Result<Vec<_>>>()?;
+        let parts = Parts {
+            driver: cx.driver.clone(),
+            manager: manager.clone(),
+            pools: cx.pools.clone(),
+            gpu: gpu.clone(),
+            host: host.clone(),
+            disks: disks.clone(),
+        };
+        let evictor = Evictor::new(parts, MoverOptions { enabled: cx.config.mover, warn: cx.config.log >= 1 });
+        Ok(Tiers { manager, gpu, evictor })
     }
 
     /// The spaces' promises.
     pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
+    }
+
+    /// Evictable allocations, and what moves them.
+    pub fn evictor(&self) -> &Evictor {
+        &self.evictor
     }
 
     /// The space of a device.

@@ -56,6 +56,19 @@ impl Pool {
 
     /// As [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &AllocRequest) -> Result<u64> {
+        let align = self.checked_align(req)?;
+        if req.flags != AllocFlags::default() {
+            return self.malloc_dedicated(req, align, None);
+        }
+        let heap = self.heap_for(req.stream)?;
+        match heap.is_of_captures() {
+            true => self.malloc_captured(heap, req, align),
+            false => self.malloc_in(heap, req, align),
+        }
+    }
+
+    /// The alignment of a request; refuses one that cannot be, and a size that no device has.
+    pub(super) fn checked_align(&self, req: &AllocRequest) -> Result<u64> {
         let align = if req.align == 0 { SMALL_MIN } else { req.align };
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(Error::invalid(format!(
@@ -69,14 +82,7 @@ impl Pool {
             }
             return Err(self.out_of_memory(req.size));
         }
-        if req.flags != AllocFlags::default() {
-            return self.malloc_dedicated(req, align);
-        }
-        let heap = self.heap_for(req.stream)?;
-        match heap.is_of_captures() {
-            true => self.malloc_captured(heap, req, align),
-            false => self.malloc_in(heap, req, align),
-        }
+        Ok(align)
     }
 
     /// Allocates from a heap of the request's stream.

@@ -1,7 +1,9 @@
-//! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded memory.
+//! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded memory; and those whose
+//! memory may go and come back ([`super::evictable`]).
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::evictable::Guest;
 use super::index::{Entry, SLOT};
 use super::order::Tag;
 use super::scope::Scope;
@@ -15,16 +17,23 @@ use std::sync::Arc;
 
 /// One dedicated allocation, by the pointer handed out.
 ///
-/// Addresses: `[va, va + mapped)` is mapped, `[va + mapped, va + reserved)` is a guard.
-#[derive(Clone, Debug)]
+/// Addresses: `[va, va + mapped)` is mapped, while there is a handle, `[va + mapped, va + reserved)` is a guard.
+#[derive(Debug)]
 pub(super) struct Dedicated {
     pub(super) va: u64,
     pub(super) mapped: u64,
     pub(super) reserved: u64,
-    handle: PhysHandle,
+    /// `None` of an evictable one that is elsewhere.
+    pub(super) handle: Option<PhysHandle>,
+    /// Of an evictable one: who knows where its bytes are.
+    pub(super) guest: Option<Arc<dyn Guest>>,
+    /// Of an evictable one: somebody copies, maps or unmaps it.
+    pub(super) moving: bool,
+    /// Of an evictable one: uses that were named when it was unpinned, the last of each lane.
+    pub(super) uses: Vec<Tag>,
     pub(super) info: AllocInfo,
-    lane: u32,
-    stream_id: u64,
+    pub(super) lane: u32,
+    pub(super) stream_id: u64,
     pub(super) users: Vec<u32>,
     exportable: bool,
     separate: bool,
@@ -47,21 +56,29 @@ pub(super) struct Grave {
     pub(super) va: u64,
     pub(super) mapped: u64,
     pub(super) reserved: u64,
-    handle: PhysHandle,
+    pub(super) handle: Option<PhysHandle>,
     tags: Vec<Tag>,
     /// Its addresses stay here when it is unmapped.
     pub(super) held: bool,
-    /// Somebody is unmapping it.
-    busy: bool,
+    /// Somebody is unmapping it, or moving it still.
+    pub(super) busy: bool,
 }
 
 impl Pool {
-    pub(super) fn malloc_dedicated(&self, req: &AllocRequest, align: u64) -> Result<u64> {
+    pub(super) fn malloc_dedicated(
+        &self,
+        req: &AllocRequest,
+        align: u64,
+        guest: Option<Arc<dyn Guest>>,
+    ) -> Result<u64> {
         let unknown = req.flags.0 & !(AllocFlags::ALL.0 | AllocFlags::SEPARATE.0);
         if unknown != 0 {
             return Err(Error::invalid(format!("allocation flags {unknown:#x} are not known to this version")));
         }
         let has = |f: AllocFlags| req.flags.0 & f.0 != 0;
+        if has(AllocFlags::EVICTABLE) != guest.is_some() {
+            return Err(Error::internal("an evictable allocation without anybody to move it"));
+        }
         if has(AllocFlags::EXPORTABLE) && !self.props.posix_fd {
             return Err(Error::new(
                 Status::Unsupported,
@@ -80,7 +97,7 @@ impl Pool {
             _ => mapped - round_up(req.size.max(1), align).ok_or_else(|| too_large(req.size))?.min(mapped),
         };
         let handle = self.create(mapped, flags, req)?;
-        self.place(req, handle, mapped, guard, lead, align).inspect_err(|_| {
+        self.place(req, handle, (mapped, guard, lead), align, guest).inspect_err(|_| {
             // Failing to drop it as well would change nothing for the caller.
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
@@ -88,7 +105,7 @@ impl Pool {
     }
 
     /// Creates physical memory within the limit, giving free memory back where that is needed.
-    fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
+    pub(super) fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
         for attempt in 0..3 {
             if self.claim(bytes).is_ok() {
                 match self.driver.phys_create(self.dev, bytes, flags) {
@@ -113,14 +130,14 @@ impl Pool {
         Err(self.out_of_memory(req.size))
     }
 
+    /// Maps it at addresses of its own: so many bytes, so many of a guard behind, the first handed out so far in.
     fn place(
         &self,
         req: &AllocRequest,
         handle: PhysHandle,
-        mapped: u64,
-        guard: u64,
-        lead: u64,
+        (mapped, guard, lead): (u64, u64, u64),
         align: u64,
+        guest: Option<Arc<dyn Guest>>,
     ) -> Result<u64> {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
@@ -152,7 +169,10 @@ impl Pool {
             va,
             mapped,
             reserved,
-            handle,
+            handle: Some(handle),
+            guest,
+            moving: false,
+            uses: Vec::new(),
             info,
             lane: heap.lane,
             stream_id: self.order.identity(heap.lane),
@@ -195,6 +215,9 @@ impl Pool {
             let _ = self.mark_user(user);
         }
         let _ = self.bury();
+        if let Some(guest) = &d.guest {
+            guest.gone();
+        }
         Ok(true)
     }
 
@@ -215,14 +238,22 @@ impl Pool {
             Some(lane) => self.order.tag(lane),
             None => self.tag_of(d.lane, d.stream_id),
         };
-        let tags = d.users.iter().map(|&l| self.order.tag(l)).chain([tag]).collect();
+        let tags = d.users.iter().map(|&l| self.order.tag(l)).chain(d.uses.iter().copied()).chain([tag]).collect();
         self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
-        self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
-        self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+        if d.handle.is_some() {
+            self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
+            self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+        }
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
-        let Dedicated { va, mapped, reserved, handle, .. } = d;
-        let grave = Grave { va, mapped, reserved, handle, tags, held, busy: false };
-        lock(&*self.core).graves.insert(va, grave);
+        let Dedicated { va, reserved, handle, .. } = d;
+        let mapped = if handle.is_some() { d.mapped } else { 0 };
+        let mut core = lock(&*self.core);
+        if mapped > 0 || held || d.moving {
+            core.graves.insert(va, Grave { va, mapped, reserved, handle, tags, held, busy: d.moving });
+        } else {
+            core.holes.give(va, reserved);
+        }
+        drop(core);
         Some(d)
     }
 
@@ -279,7 +310,7 @@ impl Pool {
             drop(core);
             self.sub_mapped(g.mapped);
             released += g.mapped;
-            done = self.drop_handle(g.handle);
+            done = g.handle.map_or(Ok(()), |h| self.drop_handle(h));
         }
         done.map(|()| released)
     }
@@ -309,7 +340,7 @@ impl Pool {
         // In a statement of its own: `info` takes the core's lock too.
         let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
         let handle = match found {
-            Some((true, handle)) => handle,
+            Some((true, Some(handle))) => handle,
             Some(_) => {
                 return Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag")));
             }
@@ -336,7 +367,7 @@ impl Pool {
         self.counters.mapped.fetch_add(mapped, Relaxed);
         self.note_peak();
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
-        self.place(&req, handle, mapped, 0, 0, self.page).map_err(|e| {
+        self.place(&req, handle, (mapped, 0, 0), self.page, None).map_err(|e| {
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
             e.context(format!("importing {}", human(size)))

@@ -64,7 +64,10 @@ impl Pool {
             .iter()
             .for_each(|(a, l, t)| add(a, l, "!", format!("after lane {} epoch {}", t.lane(), t.epoch())));
         core.zombies.iter().for_each(|z| add(z.addr, z.size, "!", "never used".into()));
-        core.dedicated.values().for_each(|d| add(d.va, d.reserved, "=", format!("{} mapped", human(d.mapped))));
+        core.dedicated.values().for_each(|d| match d.handle {
+            Some(_) => add(d.va, d.reserved, "=", format!("{} mapped", human(d.mapped))),
+            None => add(d.va, d.reserved, "~", format!("{} evicted", human(d.mapped))),
+        });
         let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
         core.graves.values().for_each(|g| add(g.va, g.reserved, "!", grave(g.held).into()));
         pieces.sort_unstable_by_key(|p| p.addr);

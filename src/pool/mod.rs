@@ -15,7 +15,8 @@
 //! - *scope*: allocations that go together ([`scope`]); *member*: one of a heap's that is in one ([`members`]).
 //! - *private heap*: memory of a capture arena, which no other heap takes from ([`private`], [`planned`]); *route*: which
 //!   streams allocate there ([`routes`]).
-//! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]).
+//! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]); *evictable*: one whose memory may
+//!   be given up for a while ([`evictable`]).
 //!
 //! # Locks
 //!
@@ -40,6 +41,7 @@ mod claims;
 mod dedicated;
 mod due;
 mod dump;
+mod evictable;
 mod extend;
 mod extent;
 mod flip;
@@ -84,6 +86,7 @@ mod waiting;
 use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
+pub use evictable::{Guest, Moving};
 use heap::Heap;
 pub use planned::{Life, Placed, Span};
 pub use private::{GraphArena, GraphArenaOptions, GraphArenaStats};
@@ -108,10 +111,12 @@ impl AllocFlags {
     pub const EXPORTABLE: AllocFlags = AllocFlags(2);
     /// The bytes after the allocation are unmapped, so overruns fault.
     pub const GUARD: AllocFlags = AllocFlags(4);
+    /// Physical memory of its own that may be given up and come back at the same addresses.
+    pub const EVICTABLE: AllocFlags = AllocFlags(8);
     /// Physical memory and addresses that nothing else shares. The pool's own: not accepted from C, and not shown.
     pub const SEPARATE: AllocFlags = AllocFlags(1 << 31);
     /// Every bit that has a meaning to users.
-    pub const ALL: AllocFlags = AllocFlags(7);
+    pub const ALL: AllocFlags = AllocFlags(15);
 }
 
 /// Facts about one live allocation.

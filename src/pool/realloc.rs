@@ -11,7 +11,7 @@ use super::region::{GRANULE, MIN_SPLIT};
 use super::slab;
 use super::{too_large, AllocFlags, AllocRequest, Pool};
 use crate::base::size::round_up;
-use crate::base::{Result, StreamHandle};
+use crate::base::{Error, Result, Status, StreamHandle};
 
 impl Pool {
     /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping more behind it or
@@ -40,6 +40,10 @@ impl Pool {
             }
             Found::Dedicated => {
                 let i = self.dedicated_info(ptr)?;
+                if i.flags.0 & AllocFlags::EVICTABLE.0 != 0 {
+                    let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
+                    return Err(Error::new(Status::Unsupported, text));
+                }
                 (i.requested, self.dedicated_align(ptr), i.tag, self.dedicated_flags(ptr), self.dedicated_scope(ptr))
             }
             Found::Pooled { heap, mut st, place: Place::Block { region } } => {

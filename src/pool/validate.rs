@@ -119,7 +119,7 @@ impl Pool {
         pieces.extend(core.zombies.iter().map(|z| (z.addr, z.size, "zombie")));
         pieces.extend(core.dedicated.values().map(|d| (d.va, d.reserved, "dedicated")));
         pieces.extend(core.graves.values().map(|g| (g.va, g.reserved, "grave")));
-        mapped += core.dedicated.values().map(|d| d.mapped).sum::<u64>();
+        mapped += core.dedicated.values().filter(|d| d.handle.is_some()).map(|d| d.mapped).sum::<u64>();
         mapped += core.stock.bytes();
         mapped += core.graves.values().map(|g| g.mapped).sum::<u64>();
         if mapped != self.counters.mapped.load(Relaxed) {

@@ -143,6 +143,13 @@ impl Manager {
         })
     }
 
+    /// The policy of allocations in a space for which there is no memory: that of the reservation, or of the one attached to
+    /// the stream or the thread, else the space's.
+    pub(super) fn policy_of(&self, space: &Space, from: Option<&Reservation>, stream: u64) -> OutOfMemoryPolicy {
+        let own = from.and_then(Reservation::out_of_memory_policy);
+        own.unwrap_or_else(|| self.hub.out_of_memory(space, stream))
+    }
+
     /// The number of the reservation that the calling thread's allocations on a stream draw from.
     pub fn current(&self, space: &Arc<Space>, stream: u64) -> Result<Option<u64>> {
         self.own(space)?;

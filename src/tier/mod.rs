@@ -35,6 +35,9 @@ mod account;
 mod attach;
 pub mod disk;
 mod draw;
+pub mod disk_space;
+pub mod evict;
+pub mod host;
 mod hub;
 pub mod manager;
 #[cfg(all(test, loom))]

@@ -169,6 +169,10 @@ impl Reservation {
         self.set_policies(|p| std::mem::replace(&mut p.out_of_memory, policy)).map(drop)
     }
 
+    pub(super) fn out_of_memory_policy(&self) -> Option<OutOfMemoryPolicy> {
+        lock(&self.account.policies).out_of_memory.clone()
+    }
+
     /// Returns the old one, so that it ends with no lock held.
     fn set_policies<T>(&self, set: impl FnOnce(&mut super::account::Policies) -> T) -> Result<T> {
         let _state = self.hub.lock();

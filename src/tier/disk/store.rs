@@ -104,6 +104,17 @@ impl Store {
         self.shared.abilities.is_direct()
     }
 
+    /// Bytes of the chunks that it is written and read in.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.shared.options.chunk_bytes
+    }
+
+    /// Bytes of a file that `bytes` of data, not 0, need.
+    pub fn file_bytes(&self, bytes: u64) -> u64 {
+        let chunk = self.shared.options.chunk_bytes;
+        Content::new((0, 0), bytes, chunk).map_or(u64::MAX, |content| content.file_bytes())
+    }
+
     /// What was removed when it was opened.
     pub fn reclaimed(&self) -> Reclaimed {
         self.shared.reclaimed

@@ -1,0 +1,326 @@
+//! Moving memory out of the device and back
+//!
+//! Memory allocated with GPUMEM_MALLOC_EVICTABLE can leave its device and come back at the same addresses: to pinned
+//! memory of the host, to a file of a disk (GPUMEM_DISK), or from one to the other. Meanwhile its device memory is free
+//! for others. Each such allocation has whole pages of its own (2 MiB on most devices), belongs to no arena and lives
+//! until it is freed, wherever it is.
+//!
+//! Sleep and wake, for what rests at times that the program knows, such as the weights of a model:
+//!
+//!   opts.flags = GPUMEM_MALLOC_EVICTABLE; opts.tag = WEIGHTS; gpumem_malloc_with(&opts, &w);
+//!   ...
+//!   gpumem_evict_tag(WEIGHTS, NULL, NULL);             (all of them: the device memory is free)
+//!   gpumem_restore_tag(WEIGHTS, NULL, NULL);           (they are back where they were)
+//!
+//! Pins, for more data than the device holds:
+//!
+//!   gpumem_pin(w);                                     (there now, restored if need be, and to stay)
+//!   kernel<<<.., stream>>>(w);
+//!   gpumem_unpin(w, stream);                           (may go when the stream has come this far)
+//!
+//! By itself  What has been unpinned at least once, and is not pinned now, is moved out without being asked for, oldest
+//!            use first: when an allocation, a pin or a restore finds no memory, and by a thread when a space is too
+//!            full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So pin it before each use. What was never unpinned is moved only
+//!            by the functions below.
+//! Streams    A move out waits on the device for the work that uses the memory: what was submitted so far to the
+//!            streams named in gpumem_unpin, in gpumem_record_stream and in the options of the move; without any of
+//!            these, to the stream that it was allocated on. Other streams go on meanwhile.
+//! Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
+//!            where they were. Device code that uses memory that is not there faults.
+//! Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. A
+//!            progress callback may call anything but what waits for an allocation of its own move.
+
+use super::error::gpumem_status;
+use super::guard::guard;
+use super::options::{self, Extensible};
+use super::types::{address, gpumem_stream, not_null, stream};
+use crate::base::{Error, Result};
+use crate::context::{Context, What};
+use crate::tier::evict::{Goal, Moved};
+use crate::tier::{SpaceId, Tier};
+use std::ffi::c_void;
+
+/// Device memory.
+pub const GPUMEM_TIER_GPU: i32 = 1;
+/// Pinned memory of the host, by NUMA node.
+pub const GPUMEM_TIER_HOST: i32 = 2;
+/// Files, by mount.
+pub const GPUMEM_TIER_DISK: i32 = 3;
+
+/// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is ordered before it.
+pub const GPUMEM_MOVE_ON_STREAM: u32 = 1;
+/// gpumem_move_options.space counts.
+pub const GPUMEM_MOVE_TO_SPACE: u32 = 2;
+
+/// Tells how far a move is, on the thread that moves: bytes done, bytes in all. A result that is not 0 cancels the move.
+#[allow(non_camel_case_types)]
+pub type gpumem_progress = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64) -> i32>;
+
+/// How to move. A field that is 0 means its default.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_move_options {
+    /// sizeof(gpumem_move_options).
+    pub size: u32,
+    /// GPUMEM_MOVE_*, or-ed together.
+    pub flags: u32,
+    /// GPUMEM_TIER_*: where to. 0: evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    pub tier: i32,
+    /// Which space of that tier, with GPUMEM_MOVE_TO_SPACE; must be 0 without.
+    pub space: u32,
+    /// The stream, with GPUMEM_MOVE_ON_STREAM; must be NULL without.
+    pub stream: gpumem_stream,
+    /// Called now and then; NULL: nobody asks. It must return: no longjmp, no C++ exception.
+    pub progress: gpumem_progress,
+    /// Passed to it.
+    pub user: *mut c_void,
+}
+
+// SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: integers, pointers that
+// are only passed on, and a function pointer that the caller's contract makes NULL or valid.
+unsafe impl Extensible for gpumem_move_options {
+    const NAME: &'static str = "gpumem_move_options";
+    const FIRST_BYTES: usize = 40;
+}
+const _: () = assert!(size_of::<gpumem_move_options>() == 4 * 4 + 3 * 8);
+
+/// What a move did.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_move_report {
+    /// sizeof(gpumem_move_report), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Allocations moved, a count.
+    pub moved: u64,
+    /// Bytes of these, as asked for.
+    pub moved_bytes: u64,
+    /// Allocations that were there already, a count.
+    pub already: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_move_report {
+    const NAME: &'static str = "gpumem_move_report";
+    const FIRST_BYTES: usize = 32;
+}
+const _: () = assert!(size_of::<gpumem_move_report>() == 2 * 4 + 3 * 8);
+
+/// Where an evictable allocation is.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_location {
+    /// sizeof(gpumem_location), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// GPUMEM_TIER_*; 0 while it is moved.
+    pub tier: i32,
+    /// Which space of the tier.
+    pub space: u32,
+    /// How often it is pinned.
+    pub pins: u32,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Bytes of device memory that it takes while it is there.
+    pub device_bytes: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_location {
+    const NAME: &'static str = "gpumem_location";
+    const FIRST_BYTES: usize = 32;
+}
+const _: () = assert!(size_of::<gpumem_location>() == 4 * 4 + 2 * 8);
+
+/// Keeps an evictable allocation in its device's memory until gpumem_unpin has been called as often, restoring it first
+/// if it is elsewhere: work submitted to any stream after this returns may use it.
+///
+/// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes. What is not pinned may be
+/// moved out to make room.
+/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made, GPUMEM_ERROR_INVALID when it is not
+/// evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. It is where it was then,
+/// and not pinned.
+#[no_mangle]
+pub extern "C" fn gpumem_pin(ptr: *mut c_void) -> gpumem_status {
+    guard(|| Context::global()?.pin(address(ptr)))
+}
+
+/// Ends one pin. All use of the memory so far has been submitted to s, or is ordered before it.
+///
+/// From the first call on the memory may be moved by itself whenever it is not pinned.
+/// Errors: GPUMEM_ERROR_INVALID when it is not pinned or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
+/// GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays pinned. Nothing has changed then.
+#[no_mangle]
+pub extern "C" fn gpumem_unpin(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
+    guard(|| Context::global()?.unpin(address(ptr), stream(s)))
+}
+
+/// Moves an evictable allocation out of its device, and returns when its device memory is free.
+///
+/// ptr is the start of it. opts may be NULL; it is read and not kept. out may be NULL. With opts->tier GPUMEM_TIER_DISK
+/// it also moves from the host to a disk.
+/// Errors: GPUMEM_ERROR_INVALID when it is pinned or not evictable, or for options that make no sense;
+/// GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING,
+/// GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER. It is where it was then.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_evict(
+    ptr: *mut c_void,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { shift(What::One(address(ptr)), false, opts, out) })
+}
+
+/// Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there.
+///
+/// As gpumem_evict; with opts->tier GPUMEM_TIER_HOST from a disk to the host. Work submitted to any stream after this
+/// returns may use the memory; but what may be moved by itself and is not pinned may leave again at once.
+/// Errors: as gpumem_evict and gpumem_pin.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_restore(
+    ptr: *mut c_void,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { shift(What::One(address(ptr)), true, opts, out) })
+}
+
+/// Moves all evictable allocations with a tag out of their devices.
+///
+/// As gpumem_evict for each. When one of them is pinned nothing is moved. After another error those that the text counts
+/// have been moved, the others are where they were.
+/// Errors: as gpumem_evict; GPUMEM_ERROR_INVALID when none has the tag.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_evict_tag(
+    tag: u64,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { shift(What::Tag(tag), false, opts, out) })
+}
+
+/// Moves all evictable allocations with a tag back to their devices, as gpumem_restore does each.
+///
+/// Errors: as gpumem_evict_tag and gpumem_restore.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_restore_tag(
+    tag: u64,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { shift(What::Tag(tag), true, opts, out) })
+}
+
+/// Says where an evictable allocation is.
+///
+/// ptr is the start of it. out is filled as far as its size field says.
+/// Errors: GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_locate(ptr: *mut c_void, out: *mut gpumem_location) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes a structure whose size field is true, or NULL.
+        unsafe { options::check_output(out) }?;
+        let at = Context::global()?.location(address(ptr))?;
+        let value = gpumem_location {
+            size: 0,
+            tier: at.space.map_or(0, |s| tier_number(s.tier)),
+            space: at.space.map_or(0, |s| s.id),
+            pins: at.pins,
+            bytes: at.bytes,
+            device_bytes: at.mapped,
+        };
+        // SAFETY: as above.
+        unsafe { options::write(out, value) }
+    })
+}
+
+/// # Safety
+/// `opts` and `out` are NULL or structures whose size fields are true; the callback is NULL or may be called.
+unsafe fn shift(
+    what: What,
+    back: bool,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> Result<()> {
+    let o = match opts.is_null() {
+        true => None,
+        // SAFETY: not NULL, so a structure by the caller's promise.
+        false => Some(unsafe { options::read(opts) }?),
+    };
+    if !out.is_null() {
+        // SAFETY: not NULL, so a structure by the caller's promise.
+        unsafe { options::check_output(out) }?;
+    }
+    let goal = goal(o.as_ref(), back)?;
+    let by = o.as_ref().filter(|o| o.flags & GPUMEM_MOVE_ON_STREAM != 0).map(|o| stream(o.stream));
+    let told = o.as_ref().and_then(|o| o.progress.map(|f| (f, o.user)));
+    let mut tell = |done: u64, total: u64| {
+        // SAFETY: the caller's function, which it promises may be called with this argument while the move lasts.
+        told.is_none_or(|(f, user)| unsafe { f(user, done, total) } == 0)
+    };
+    let Moved { items, bytes, already } = Context::global()?.shift(what, goal, by, Some(&mut tell))?;
+    if out.is_null() {
+        return Ok(());
+    }
+    let report = gpumem_move_report { size: 0, reserved: 0, moved: items, moved_bytes: bytes, already };
+    // SAFETY: checked above.
+    unsafe { options::write(out, report) }
+}
+
+/// Where the options say that it is to go.
+fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
+    let default = if back { Goal::Device } else { Goal::Lower };
+    let Some(o) = o else { return Ok(default) };
+    let unknown = o.flags & !(GPUMEM_MOVE_ON_STREAM | GPUMEM_MOVE_TO_SPACE);
+    if unknown != 0 {
+        return Err(Error::invalid(format!("gpumem_move_options.flags: {unknown:#x} is not known to this version")));
+    }
+    if o.flags & GPUMEM_MOVE_ON_STREAM == 0 && !o.stream.is_null() {
+        return Err(Error::invalid("gpumem_move_options.stream is set without GPUMEM_MOVE_ON_STREAM; set both or neither"));
+    }
+    let to_space = o.flags & GPUMEM_MOVE_TO_SPACE != 0;
+    if !to_space && o.space != 0 {
+        return Err(Error::invalid("gpumem_move_options.space is set without GPUMEM_MOVE_TO_SPACE; set both or neither"));
+    }
+    let tier = match o.tier {
+        0 if to_space => {
+            return Err(Error::invalid("gpumem_move_options.tier is 0 with GPUMEM_MOVE_TO_SPACE; name the space's tier"))
+        }
+        0 => return Ok(default),
+        number => tier_of(number)?,
+    };
+    match (tier, back) {
+        (Tier::Gpu, true) if to_space => Err(Error::invalid("an allocation comes back to its own device; name no space")),
+        (Tier::Gpu, true) => Ok(Goal::Device),
+        (Tier::Gpu, false) => Err(Error::invalid("gpumem_evict moves to the host or a disk; to come back: gpumem_restore")),
+        (Tier::Disk, true) => Err(Error::invalid("gpumem_restore moves to the device or the host; to a disk: gpumem_evict")),
+        (tier, _) if to_space => Ok(Goal::Space(SpaceId::new(tier, o.space))),
+        (tier, _) => Ok(Goal::Tier(tier)),
+    }
+}
+
+/// The tier that GPUMEM_TIER_* stands for.
+pub(super) fn tier_of(number: i32) -> Result<Tier> {
+    match number {
+        GPUMEM_TIER_GPU => Ok(Tier::Gpu),
+        GPUMEM_TIER_HOST => Ok(Tier::Host),
+        GPUMEM_TIER_DISK => Ok(Tier::Disk),
+        _ => Err(Error::invalid(format!("{number} is no tier; pass GPUMEM_TIER_GPU, _HOST or _DISK"))),
+    }
+}
+
+/// GPUMEM_TIER_* of a tier.
+pub(super) fn tier_number(tier: Tier) -> i32 {
+    match tier {
+        Tier::Gpu => GPUMEM_TIER_GPU,
+        Tier::Host => GPUMEM_TIER_HOST,
+        Tier::Disk => GPUMEM_TIER_DISK,
+    }
+}

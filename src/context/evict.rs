@@ -1,0 +1,77 @@
+//! Evictable allocations, as callers see them: allocating, pinning, moving.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::{Context, Request};
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::{AllocFlags, AllocRequest};
+use crate::tier::evict::{Goal, Location, Moved, Progress};
+use crate::tier::SpaceId;
+
+/// What is to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The allocation that starts here.
+    One(u64),
+    /// All evictable allocations with this tag.
+    Tag(u64),
+}
+
+impl Context {
+    /// Allocates memory that can be moved elsewhere and back to its addresses.
+    pub(super) fn malloc_evictable(&self, req: &Request) -> Result<u64> {
+        if req.arena.is_some() {
+            return Err(Error::invalid(
+                "evictable memory belongs to no arena and lives until it is freed; leave out the arena, or the EVICTABLE flag",
+            ));
+        }
+        if !self.config.pool {
+            return Err(Error::new(Status::Unsupported, "evictable memory needs the pool; GPUMEM_POOL is off"));
+        }
+        let stream = req.stream.canonical();
+        let device = self.device_of(req.device, stream)?;
+        let pool = self.pool(device)?;
+        let Request { size, align, flags, tag, .. } = *req;
+        let request = AllocRequest { size, align, stream, flags, tag, scope: None };
+        self.tiers()?.evictor().malloc(pool, &request, None)
+    }
+
+    /// Whether a request asks for evictable memory.
+    #[inline]
+    pub(super) fn is_evictable(req: &Request) -> bool {
+        req.flags.0 & AllocFlags::EVICTABLE.0 != 0
+    }
+
+    /// Keeps an evictable allocation where the device can use it, bringing it back if need be, until it is unpinned as often.
+    /// It may be used by work submitted to any stream after this returns.
+    pub fn pin(&self, ptr: u64) -> Result<()> {
+        self.tiers()?.evictor().pin(ptr)
+    }
+
+    /// Ends one pin: all use of the allocation so far has been submitted to `stream`, or is ordered before it.
+    pub fn unpin(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
+        self.tiers()?.evictor().unpin(ptr, stream.canonical())
+    }
+
+    /// Moves evictable allocations, and returns when they are there. All use of them so far has been submitted to `by`, or
+    /// is ordered before it; `None`: to the streams that were named when they were unpinned, or the one of their allocation.
+    pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
+        let evictor = self.tiers()?.evictor();
+        let by = by.map(StreamHandle::canonical);
+        match what {
+            What::One(ptr) => evictor.shift(ptr, &goal, by, progress),
+            What::Tag(tag) => evictor.shift_tag(tag, &goal, by, progress),
+        }
+    }
+
+    /// Where an evictable allocation is.
+    pub fn location(&self, ptr: u64) -> Result<Location> {
+        self.tiers()?.evictor().location(ptr)
+    }
+
+    /// Moves what may be moved by itself out of a space, oldest use first, until as many bytes are free that were not.
+    /// Returns how many.
+    pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
+        self.tiers()?.evictor().make_room(space, bytes)
+    }
+}

@@ -1,0 +1,254 @@
+//! Allocations whose physical memory may be given up and come back, at the same addresses.
+//!
+//! An evictable allocation is a dedicated one with a *guest*: whoever moves its bytes ([`crate::tier`]) and knows where they
+//! are while it has no memory. A move is begun, waits for the device's uses, and then either *vacates* the addresses, when the
+//! bytes have been copied elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts nobody
+//! else maps or unmaps there: what is freed meanwhile is buried when the move ends.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::dedicated::Dedicated;
+use super::order::{Tag, CONTEXT};
+use super::{lock, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::driver::PhysFlags;
+use std::fmt::Debug;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// Who moves the bytes of an evictable allocation. The pool lets go of it when the allocation ends, with no lock held.
+pub trait Guest: Send + Sync + Debug {
+    /// The allocation has ended; called once, with no lock of the pool held.
+    fn gone(&self);
+}
+
+/// A move that has begun. It must be ended, with [`Pool::vacate`], [`Pool::end_move`] or after a [`Pool::populate`] that
+/// returned `false`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Moving {
+    /// The allocation.
+    pub base: u64,
+    id: u64,
+    va: u64,
+    /// Bytes mapped there, or to be mapped.
+    pub mapped: u64,
+}
+
+fn capturing() -> Error {
+    Error::new(
+        Status::Capturing,
+        "a stream that uses the allocation is being captured, so its work cannot be waited for; end the capture first, \
+         and keep what its graph uses pinned",
+    )
+}
+
+impl Pool {
+    /// Allocates memory that can be given up for a while. The guest hears when the allocation ends.
+    pub fn malloc_evictable(&self, req: &AllocRequest, guest: Arc<dyn Guest>) -> Result<AllocInfo> {
+        let fixed = AllocFlags::SINGLE_HANDLE.0 | AllocFlags::EXPORTABLE.0;
+        if req.flags.0 & fixed != 0 {
+            return Err(Error::invalid(
+                "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
+            ));
+        }
+        if self.heap_for(req.stream)?.is_of_captures() {
+            return Err(capturing());
+        }
+        let align = self.checked_align(req)?;
+        let flags = AllocFlags(req.flags.0 | AllocFlags::EVICTABLE.0);
+        let base = self.malloc_dedicated(&AllocRequest { flags, scope: None, ..*req }, align, Some(guest))?;
+        self.dedicated_info(base)
+    }
+
+    /// Bytes of physical memory that an evictable request takes.
+    pub fn evictable_bytes(&self, size: u64) -> u64 {
+        size.max(1).checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
+    }
+
+    /// Begins to move an evictable allocation. `None` when it has ended. Nobody else moves it.
+    pub fn begin_move(&self, base: u64, id: u64) -> Result<Option<Moving>> {
+        let mut core = lock(&*self.core);
+        let Some(d) = evictable(&mut core, base, id) else { return Ok(None) };
+        if std::mem::replace(&mut d.moving, true) {
+            return Err(Error::internal(format!("{base:#x} is being moved already")));
+        }
+        Ok(Some(Moving { base, id, va: d.va, mapped: d.mapped }))
+    }
+
+    /// Makes the stream `on` wait, on the device, for every use of the allocation: all work submitted so far to `by`, or to
+    /// the stream it was allocated on when that is `None`; what was named when it was unpinned; and the streams it was
+    /// recorded on. `Capturing` when that cannot be waited for.
+    pub fn wait_for_uses(&self, m: &Moving, by: Option<StreamHandle>, on: StreamHandle) -> Result<()> {
+        let by = match by {
+            Some(stream) => Some((stream, self.heap_for(stream)?.lane)),
+            None => None,
+        };
+        let (mut tags, users) = {
+            let mut core = lock(&*self.core);
+            let Some(d) = evictable(&mut core, m.base, m.id) else { return Ok(()) };
+            let mut tags = d.uses.clone();
+            match by {
+                Some((_, lane)) => tags.push(self.order.tag(lane)),
+                // Whoever unpins says by that which streams use it.
+                None if tags.is_empty() => tags.push(self.tag_of(d.lane, d.stream_id)),
+                None => {}
+            }
+            (tags, d.users.clone())
+        };
+        tags.extend(users.iter().map(|&lane| self.order.tag(lane)));
+        for &user in &users {
+            self.mark_user(user)?;
+        }
+        if let Some((stream, lane)) = by {
+            // Its marker closes the epoch of the tag above.
+            if !self.order.mark(&*self.driver, lane, stream)? {
+                return Err(capturing());
+            }
+        }
+        tags.into_iter().try_for_each(|tag| self.wait_for(tag, on))
+    }
+
+    /// Makes a stream wait for a tag that may have no marker yet.
+    fn wait_for(&self, tag: Tag, on: StreamHandle) -> Result<()> {
+        self.order.poll(&*self.driver, [tag.lane()])?;
+        if self.order.settled(tag) {
+            return Ok(());
+        }
+        // A marker may say nothing of what was before its stream: then the context's does.
+        if self.order.marked(tag) && self.order.wait(&*self.driver, tag, on)? {
+            return Ok(());
+        }
+        self.mark_for(tag)?;
+        match self.order.wait(&*self.driver, tag, on)? {
+            true => Ok(()),
+            false => Err(capturing()),
+        }
+    }
+
+    fn mark_for(&self, tag: Tag) -> Result<()> {
+        let lane = tag.lane();
+        if lane != CONTEXT && !self.order.only_context(tag) && self.order.stream(lane) == StreamHandle::LEGACY {
+            self.order.mark(&*self.driver, lane, StreamHandle::LEGACY)?;
+        } else if !self.order.mark_context(&*self.driver, None)? {
+            if self.is_capturing() {
+                return Err(capturing());
+            }
+            // The driver has no context markers.
+            self.order.sync_device(&*self.driver)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that all use of an evictable allocation so far has been submitted to `stream` or is ordered before it.
+    pub fn note_use(&self, base: u64, id: u64, stream: StreamHandle) -> Result<()> {
+        let heap = self.heap_for(stream)?;
+        let tag = self.order.tag(heap.lane);
+        // With a marker nobody has to name the stream again: it may be gone by then.
+        if heap.is_of_captures() || !self.order.mark(&*self.driver, heap.lane, stream)? {
+            return Err(capturing());
+        }
+        let mut core = lock(&*self.core);
+        if let Some(d) = evictable(&mut core, base, id) {
+            d.uses.retain(|t| t.lane() != heap.lane && !self.order.settled(*t));
+            d.uses.push(tag);
+        }
+        Ok(())
+    }
+
+    /// Gives the memory up: the bytes have been copied, and the device is done with it. Ends the move. `false` when the
+    /// allocation has ended meanwhile. After an error it has its memory still.
+    pub fn vacate(&self, m: Moving) -> Result<bool> {
+        if let Err(e) = self.driver.unmap(m.va, m.mapped) {
+            self.end_move(m);
+            return Err(e.context("giving up the memory of an evictable allocation"));
+        }
+        let (handle, there) = {
+            let mut core = lock(&*self.core);
+            match evictable(&mut core, m.base, m.id) {
+                Some(d) => {
+                    d.moving = false;
+                    d.uses.clear();
+                    self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
+                    self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+                    (d.handle.take(), true)
+                }
+                None => (self.empty_grave(&mut core, m.va), false),
+            }
+        };
+        if let Some(handle) = handle {
+            // If the driver will not drop it now, it is dropped later.
+            let _ = self.drop_handle(handle);
+            self.sub_mapped(m.mapped);
+        }
+        Ok(there)
+    }
+
+    /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied there. `false` when the
+    /// allocation has ended meanwhile, and with it the move. After an error nothing is mapped, and the move goes on.
+    pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
+        let req = AllocRequest { size: m.mapped, stream, ..AllocRequest::default() };
+        let handle = self.create(m.mapped, PhysFlags::default(), &req)?;
+        let undo = |mapped: bool| {
+            if mapped {
+                self.driver.unmap(m.va, m.mapped)?;
+            }
+            let dropped = self.drop_handle(handle);
+            self.sub_mapped(m.mapped);
+            dropped
+        };
+        let done = self.driver.map(self.dev, m.va, m.mapped, handle).map_err(|e| (e, false));
+        let done = done.and_then(|()| self.driver.set_access(m.va, m.mapped, &self.access).map_err(|e| (e, true)));
+        if let Err((e, mapped)) = done {
+            return Err(match undo(mapped) {
+                Ok(()) => e,
+                Err(u) => Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)),
+            });
+        }
+        let mut core = lock(&*self.core);
+        match evictable(&mut core, m.base, m.id) {
+            Some(d) => {
+                d.handle = Some(handle);
+                self.counters.dedicated_live.fetch_add(d.mapped, Relaxed);
+                self.counters.dedicated_requested.fetch_add(d.info.requested, Relaxed);
+                drop(core);
+                self.live_now();
+                Ok(true)
+            }
+            None => {
+                drop(core);
+                undo(true)?;
+                self.empty_grave(&mut lock(&*self.core), m.va);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Ends a move that leaves the memory where it is, or that has brought it back.
+    pub fn end_move(&self, m: Moving) {
+        let mut core = lock(&*self.core);
+        match evictable(&mut core, m.base, m.id) {
+            Some(d) => d.moving = false,
+            None => {
+                let empty = core.graves.get_mut(&m.va).is_some_and(|g| {
+                    g.busy = false;
+                    g.mapped == 0
+                });
+                if empty {
+                    self.empty_grave(&mut core, m.va);
+                }
+            }
+        }
+    }
+
+    /// Ends the grave of an allocation that was freed while it was moved, and in which nothing is mapped.
+    fn empty_grave(&self, core: &mut Core, va: u64) -> Option<crate::driver::PhysHandle> {
+        let grave = core.graves.remove(&va)?;
+        core.holes.give(va, grave.reserved);
+        grave.handle
+    }
+}
+
+/// The live evictable allocation with this id.
+fn evictable(core: &mut Core, base: u64, id: u64) -> Option<&mut Dedicated> {
+    core.dedicated.get_mut(&base).filter(|d| d.info.id == id && d.guest.is_some())
+}

@@ -1,0 +1,219 @@
+//! Moves to and from files: through a few pinned buffers, so that the disk and the copies overlap.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::item::{Claim, Filed, Place};
+use super::shift::{Shift, Step};
+use crate::base::{Error, Result, Status};
+use crate::driver::disk::{Buffer, ALIGN};
+use crate::tier::disk::{After, Store};
+use crate::tier::host::HostMemory;
+use crate::tier::SpaceId;
+
+/// Buffers of a move to or from a file: one is filled while the others are written.
+const BUFFERS: u64 = 4;
+
+impl Shift<'_> {
+    /// Writes an item's bytes into a file of a mount.
+    pub(super) fn to_file(&mut self, mut claim: Claim, target: SpaceId) -> Result<Step> {
+        let item = claim.item.clone();
+        let mount = match self.shared.parts.disks.open(target.id) {
+            Ok(mount) => mount,
+            Err(e) => return Step::or(e, claim),
+        };
+        let bytes = item.bytes.max(1);
+        let drawn = self.shared.parts.manager.draw(&mount.space, mount.store.file_bytes(bytes), 0);
+        let drawn = match drawn {
+            Ok(drawn) => drawn,
+            Err(e) => return Step::or(e, claim),
+        };
+        let pool = self.shared.pool(item.device)?;
+        let moving = match claim.place() {
+            Place::Device => {
+                let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(Step::Taken) };
+                let (by, on) = (self.by, self.flow()?.stream());
+                if let Err(e) = pool.wait_for_uses(&moving, by, on) {
+                    pool.end_move(moving);
+                    return Err(e);
+                }
+                Some(moving)
+            }
+            _ => None,
+        };
+        let written = self.write(&claim, &mount.store, bytes);
+        let slot = match written {
+            Ok(slot) => slot,
+            Err(e) => {
+                if let Some(moving) = moving {
+                    let _ = self.flow()?.drain();
+                    pool.end_move(moving);
+                }
+                return Step::or(e, claim);
+            }
+        };
+        let filed = Filed { store: mount.store.clone(), slot, space: mount.space.clone(), _drawn: drawn };
+        let there = match moving {
+            Some(moving) => pool.vacate(moving)?,
+            None => true,
+        };
+        if there {
+            claim.set_place(Place::Disk(filed));
+            claim.set_drawn(None);
+        }
+        self.count(claim);
+        Ok(Step::Taken)
+    }
+
+    fn write(&mut self, claim: &Claim, store: &Store, bytes: u64) -> Result<crate::tier::disk::Slot> {
+        let item = &claim.item;
+        let mut buffers = self.buffers(store, bytes)?;
+        let base = item.base;
+        let (flow, told) = self.flow_and_told()?;
+        let start = flow.submitted();
+        let mut over = 0;
+        let slot = store.write(bytes, &mut buffers, |offset, part| {
+            // A request of 0 bytes is kept as one.
+            let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
+            match claim.place() {
+                Place::Device => {
+                    flow.copy(part.as_mut_ptr() as u64, base + offset, n, &mut |_| Ok(()))?;
+                    let upto = flow.submitted();
+                    flow.wait(upto, &mut |_| Ok(()))?;
+                }
+                Place::Host(memory) => copy_from(memory, offset, part)?,
+                Place::Disk(_) => return Err(Error::internal("from a file to a file")),
+            }
+            over += n;
+            told.tell(start + over)
+        })?;
+        self.told.over += over - (self.flow()?.submitted() - start);
+        Ok(slot)
+    }
+
+    /// Reads an item's bytes from its file into new device memory.
+    pub(super) fn device_from_file(&mut self, mut claim: Claim) -> Result<()> {
+        let item = claim.item.clone();
+        let Some(moving) = self.populate(&claim)? else { return Ok(()) };
+        let read = self.read(&claim, None);
+        if let Err(e) = read {
+            let _ = self.flow()?.drain();
+            self.depopulate(&mut claim, moving)?;
+            return Err(e);
+        }
+        self.shared.pool(item.device)?.end_move(moving);
+        claim.set_place(Place::Device);
+        self.count(claim);
+        Ok(())
+    }
+
+    /// Reads an item's bytes from its file into pinned memory of a node.
+    pub(super) fn host_from_file(&mut self, mut claim: Claim, node: u32) -> Result<Step> {
+        let memory = match self.shared.parts.host.allocate(node, claim.item.bytes.max(1), None) {
+            Ok(memory) => memory,
+            Err(e) => return Step::or(e, claim),
+        };
+        self.read(&claim, Some(&memory))?;
+        claim.set_place(Place::Host(memory));
+        self.count(claim);
+        Ok(Step::Taken)
+    }
+
+    /// Reads a claim's file into pinned memory, or to its addresses on the device.
+    fn read(&mut self, claim: &Claim, into: Option<&HostMemory>) -> Result<()> {
+        let item = &claim.item;
+        let Place::Disk(filed) = claim.place() else { return Err(Error::internal("the bytes are in no file")) };
+        let mut buffers = self.buffers(&filed.store, item.bytes.max(1))?;
+        let (flow, told) = self.flow_and_told()?;
+        let start = flow.submitted();
+        let mut over = 0;
+        filed.store.read(filed.slot, After::Keep, &mut buffers, |offset, part| {
+            let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
+            match into {
+                None => {
+                    flow.copy(item.base + offset, part.as_ptr() as u64, n, &mut |_| Ok(()))?;
+                    let upto = flow.submitted();
+                    flow.wait(upto, &mut |_| Ok(()))?;
+                }
+                Some(memory) => copy_to(memory, offset, part)?,
+            }
+            over += n;
+            told.tell(start + over)
+        })?;
+        self.told.over += over - (self.flow()?.submitted() - start);
+        Ok(())
+    }
+
+    /// Pinned buffers for a store's chunks; where pinned memory is refused, ordinary ones.
+    fn buffers(&self, store: &Store, bytes: u64) -> Result<Vec<Buffer>> {
+        let chunk = store.chunk_bytes().min(bytes.next_multiple_of(ALIGN));
+        let count = bytes.div_ceil(chunk).min(BUFFERS);
+        (0..count).map(|_| self.buffer(chunk)).collect()
+    }
+
+    fn buffer(&self, bytes: u64) -> Result<Buffer> {
+        match {
+            let (host, device) = (&self.shared.parts.host, self.flow.as_ref().map(|f| f.0));
+            host.contiguous(host.near(device), bytes, None)
+        } {
+            Ok(memory) => match memory.pieces() {
+                [piece] => {
+                    let addr = piece.addr;
+                    Buffer::foreign(addr, bytes, Box::new(memory))
+                }
+                _ => Err(Error::internal("a buffer in pieces")),
+            },
+            Err(e) if e.status == Status::OutOfMemory => Buffer::new(bytes),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Calls `part` with each piece of pinned memory that holds some of `bytes` bytes from `offset` on: where it is, from which
+/// byte of it on, and which of the bytes.
+fn each_piece(
+    memory: &HostMemory,
+    offset: u64,
+    bytes: u64,
+    mut part: impl FnMut(&mut Buffer, usize, std::ops::Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let (mut start, end) = (0, offset + bytes);
+    for piece in memory.pieces() {
+        let (from, to) = (start.max(offset), (start + piece.bytes).min(end));
+        if from < to {
+            // The memory is this move's alone, and outlives the buffer, which is gone at the end of the loop.
+            let mut view = Buffer::foreign(piece.addr, piece.bytes, Box::new(()))?;
+            part(&mut view, (from - start) as usize, (from - offset) as usize..(to - offset) as usize)?;
+        }
+        start += piece.bytes;
+    }
+    match start >= end {
+        true => Ok(()),
+        false => Err(Error::internal(format!("{end} bytes in pinned memory of {start}"))),
+    }
+}
+
+fn copy_from(memory: &HostMemory, offset: u64, out: &mut [u8]) -> Result<()> {
+    each_piece(memory, offset, out.len() as u64, |view, at, range| {
+        let n = range.len();
+        match (out.get_mut(range), view.bytes().get(at..at + n)) {
+            (Some(to), Some(from)) => {
+                to.copy_from_slice(from);
+                Ok(())
+            }
+            _ => Err(Error::internal("a piece outside of its memory")),
+        }
+    })
+}
+
+fn copy_to(memory: &HostMemory, offset: u64, data: &[u8]) -> Result<()> {
+    each_piece(memory, offset, data.len() as u64, |view, at, range| {
+        let n = range.len();
+        match (data.get(range), view.bytes_mut().get_mut(at..at + n)) {
+            (Some(from), Some(to)) => {
+                to.copy_from_slice(from);
+                Ok(())
+            }
+            _ => Err(Error::internal("a piece outside of its memory")),
+        }
+    })
+}

@@ -1,0 +1,328 @@
+//! One evictable allocation: where its bytes are, and who may change that.
+//!
+//! Whoever moves an item *claims* it first. While it is claimed its bytes belong to the claim, and nobody waits for anything
+//! but the claim's end. Its lock is held for moments only, and is the last of all but the manager's.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::register::Register;
+use crate::base::sync::{lock, Condvar, Mutex};
+use crate::base::{size::human, DeviceId, Error, Result, Status, StreamHandle};
+use crate::pool::{AllocInfo, Guest};
+use crate::tier::disk::{Slot, Store};
+use crate::tier::host::HostMemory;
+use crate::tier::{Drawn, Reservation, Space, SpaceId, Tier};
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::thread::{current, ThreadId};
+
+/// Where bytes are.
+pub(super) enum Place {
+    /// In the device's memory, at the allocation's addresses.
+    Device,
+    /// In pinned memory of the host.
+    Host(HostMemory),
+    /// In a file.
+    Disk(Filed),
+}
+
+/// Bytes in a slot of a store, which goes with this.
+pub(super) struct Filed {
+    pub(super) store: Arc<Store>,
+    pub(super) slot: Slot,
+    pub(super) space: Arc<Space>,
+    pub(super) _drawn: Drawn,
+}
+
+impl Drop for Filed {
+    fn drop(&mut self) {
+        // A file that cannot be removed now is left to whoever opens a store there next.
+        let _ = self.store.remove(self.slot);
+    }
+}
+
+impl Place {
+    /// The space that it is in.
+    pub(super) fn space(&self, device: DeviceId) -> SpaceId {
+        match self {
+            Place::Device => SpaceId::new(Tier::Gpu, device.0),
+            Place::Host(memory) => SpaceId::new(Tier::Host, memory.node()),
+            Place::Disk(filed) => filed.space.id(),
+        }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Device => f.write_str("device"),
+            Place::Host(m) => write!(f, "host {}", m.node()),
+            Place::Disk(d) => write!(f, "disk {}", d.space.id()),
+        }
+    }
+}
+
+/// Who has claimed an item.
+#[derive(Clone, Copy, Debug)]
+struct By {
+    thread: ThreadId,
+    /// The claim will free memory of the device, if all goes well.
+    leaves_device: bool,
+}
+
+/// What an item's lock guards.
+#[derive(Debug)]
+struct State {
+    /// `None` while it is claimed.
+    place: Option<Place>,
+    by: Option<By>,
+    /// How often it is pinned.
+    pins: u32,
+    /// The allocation has ended.
+    gone: bool,
+    /// The receipt of its device memory; there exactly while it has some.
+    drawn: Option<Drawn>,
+}
+
+/// One evictable allocation.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) base: u64,
+    pub(super) id: u64,
+    pub(super) device: DeviceId,
+    /// Bytes asked for: those that are moved.
+    pub(super) bytes: u64,
+    /// Bytes of device memory that it takes.
+    pub(super) mapped: u64,
+    pub(super) tag: u64,
+    /// The stream it was allocated on.
+    pub(super) stream: StreamHandle,
+    /// The reservation that its device memory is drawn from, if one was named.
+    pub(super) reservation: Option<Arc<Reservation>>,
+    register: Weak<Register>,
+    state: Mutex<State>,
+    idle: Condvar,
+}
+
+/// What the pool holds of an item: made before the allocation is.
+#[derive(Debug, Default)]
+pub(super) struct Ticket(OnceLock<Arc<Item>>);
+
+impl Guest for Ticket {
+    fn gone(&self) {
+        if let Some(item) = self.0.get() {
+            item.end();
+        }
+    }
+}
+
+/// What became of a claim.
+pub(super) enum Outcome {
+    /// It is the caller's.
+    Claimed(Claim),
+    /// The allocation has ended.
+    Gone,
+    /// Somebody else has it; whether that one will free memory of the device.
+    Busy(bool),
+    /// It is pinned so often.
+    Pinned(u32),
+}
+
+/// The right to move an item's bytes. Dropping it puts them where `place` says.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) item: Arc<Item>,
+    /// Always there but in its own drop.
+    place: Option<Place>,
+}
+
+impl Item {
+    pub(super) fn new(
+        info: &AllocInfo,
+        mapped: u64,
+        drawn: Drawn,
+        reservation: Option<Arc<Reservation>>,
+        register: Weak<Register>,
+    ) -> Arc<Item> {
+        let state = State { place: Some(Place::Device), by: None, pins: 0, gone: false, drawn: Some(drawn) };
+        Arc::new(Item {
+            base: info.base,
+            id: info.id,
+            device: info.device,
+            bytes: info.requested,
+            mapped,
+            tag: info.tag,
+            stream: info.stream,
+            reservation,
+            register,
+            state: Mutex::new(state),
+            idle: Condvar::new(),
+        })
+    }
+
+    /// Tells the pool's ticket whose it is.
+    pub(super) fn enter(self: &Arc<Item>, ticket: &Ticket) {
+        // Each ticket is used once.
+        let _ = ticket.0.set(self.clone());
+    }
+
+    /// The allocation has ended: its bytes go, now or with the claim that has them.
+    fn end(&self) {
+        if let Some(register) = self.register.upgrade() {
+            register.remove(self);
+        }
+        let _left = {
+            let mut st = lock(&self.state);
+            st.gone = true;
+            (st.place.take(), st.drawn.take())
+        };
+        self.idle.notify_all();
+    }
+
+    /// Claims it, to move it out of the device or elsewhere; `any_pins`: although it is pinned.
+    pub(super) fn try_claim(self: &Arc<Item>, any_pins: bool) -> Outcome {
+        let mut st = lock(&self.state);
+        if st.gone {
+            return Outcome::Gone;
+        }
+        if let Some(by) = st.by {
+            return Outcome::Busy(by.leaves_device);
+        }
+        if st.pins > 0 && !any_pins {
+            return Outcome::Pinned(st.pins);
+        }
+        let place = st.place.take();
+        st.by = Some(By { thread: current().id(), leaves_device: false });
+        Outcome::Claimed(Claim { item: self.clone(), place })
+    }
+
+    /// As [`Item::try_claim`], waiting for whoever has it. `None` when the allocation has ended.
+    pub(super) fn claim(self: &Arc<Item>, any_pins: bool) -> Result<Option<Claim>> {
+        loop {
+            match self.try_claim(any_pins) {
+                Outcome::Claimed(claim) => return Ok(Some(claim)),
+                Outcome::Gone => return Ok(None),
+                Outcome::Busy(_) => self.wait()?,
+                Outcome::Pinned(pins) => {
+                    return Err(Error::invalid(format!(
+                        "{:#x} ({}) is pinned {pins} times and cannot be moved; unpin it first",
+                        self.base,
+                        human(self.bytes)
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Waits until nobody has it.
+    pub(super) fn wait(&self) -> Result<()> {
+        let mut st = lock(&self.state);
+        while let Some(by) = st.by {
+            if by.thread == current().id() {
+                return Err(Error::invalid(format!(
+                    "{:#x} is being moved by this very thread; nothing but its end can be waited for in a callback",
+                    self.base
+                )));
+            }
+            st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Pins it if it is in the device's memory and nobody has it; whether that was so.
+    pub(super) fn pin_resident(&self) -> Result<bool> {
+        let mut st = lock(&self.state);
+        if st.gone {
+            return Err(ended(self.base));
+        }
+        let resident = st.by.is_none() && matches!(st.place, Some(Place::Device));
+        if resident {
+            st.pins = st.pins.checked_add(1).ok_or_else(|| Error::invalid("pinned too often"))?;
+        }
+        Ok(resident)
+    }
+
+    /// Takes one pin off.
+    pub(super) fn unpin(&self) -> Result<()> {
+        let mut st = lock(&self.state);
+        st.pins = st.pins.checked_sub(1).ok_or_else(|| {
+            Error::invalid(format!("{:#x} is not pinned; each unpin ends one pin of the same allocation", self.base))
+        })?;
+        Ok(())
+    }
+
+    /// How often it is pinned, and where it is; `None` while it is moved.
+    pub(super) fn look(&self) -> (u32, Option<SpaceId>) {
+        let st = lock(&self.state);
+        (st.pins, st.place.as_ref().map(|p| p.space(self.device)))
+    }
+
+    /// Whether its receipt and its place agree.
+    pub(super) fn is_consistent(&self) -> bool {
+        let st = lock(&self.state);
+        st.by.is_some() || st.gone || st.drawn.is_some() == matches!(st.place, Some(Place::Device))
+    }
+}
+
+/// The error for an allocation that is none any more.
+pub(super) fn ended(base: u64) -> Error {
+    Error::new(Status::UnknownPointer, format!("{base:#x} was freed meanwhile"))
+}
+
+impl Claim {
+    /// Where the bytes are.
+    pub(super) fn place(&self) -> &Place {
+        // Nobody takes it but `drop`.
+        self.place.as_ref().unwrap_or(&Place::Device)
+    }
+
+    /// The bytes are elsewhere from now on.
+    pub(super) fn set_place(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    /// Pins it before anybody else can have it.
+    pub(super) fn pin(&self) {
+        let mut st = lock(&self.item.state);
+        st.pins = st.pins.saturating_add(1);
+    }
+
+    /// It is about to be moved out, and nothing that others may hold up is in the way: who wants device memory may wait for it.
+    pub(super) fn leaves(&self) {
+        if let Some(by) = &mut lock(&self.item.state).by {
+            by.leaves_device = matches!(self.place, Some(Place::Device));
+        }
+    }
+
+    /// Keeps the receipt of the device's memory, or gives it back.
+    pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
+        let old = {
+            let mut st = lock(&self.item.state);
+            std::mem::replace(&mut st.drawn, drawn)
+        };
+        drop(old);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let item = &self.item;
+        let space = self.place.as_ref().map(|p| p.space(item.device));
+        // Entered first: whoever claims it next finds it where it is.
+        if let (Some(register), Some(space)) = (item.register.upgrade(), space) {
+            register.shelve(item, space);
+        }
+        let _left = {
+            let mut st = lock(&item.state);
+            st.by = None;
+            match st.gone {
+                true => (self.place.take(), st.drawn.take()),
+                false => {
+                    st.place = self.place.take();
+                    (None, None)
+                }
+            }
+        };
+        item.idle.notify_all();
+    }
+}

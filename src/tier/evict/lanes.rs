@@ -1,0 +1,180 @@
+//! Streams that moves copy on: each move borrows one of its own, with its events.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{lock, Mutex};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::{Driver, EventHandle};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Bytes of one copy, at most: how finely progress is told and moves are cancelled.
+const CHUNK: u64 = 16 << 20;
+/// Copies in flight: enough for the device never to wait for the host.
+const DEPTH: usize = 4;
+
+/// The lanes that nobody has.
+pub(super) struct Lanes {
+    driver: Arc<dyn Driver>,
+    idle: Mutex<Vec<Idle>>,
+}
+
+struct Idle {
+    device: DeviceId,
+    stream: StreamHandle,
+    events: Vec<EventHandle>,
+}
+
+/// Tells how far a move is: bytes done, bytes in all. `false` cancels it.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+
+/// A borrowed lane: copies in flight, in order.
+///
+/// `completed <= submitted`, and each entry of `ring` says what `completed` is when its event is done.
+pub(super) struct Flow<'a> {
+    lanes: &'a Lanes,
+    idle: Option<Idle>,
+    ring: VecDeque<(EventHandle, u64)>,
+    submitted: u64,
+    completed: u64,
+    /// Something may be in flight that has no event.
+    dirty: bool,
+}
+
+impl Lanes {
+    pub(super) fn new(driver: Arc<dyn Driver>) -> Lanes {
+        Lanes { driver, idle: Mutex::new(Vec::new()) }
+    }
+
+    pub(super) fn borrow(&self, device: DeviceId) -> Result<Flow<'_>> {
+        let found = {
+            let mut idle = lock(&self.idle);
+            idle.iter().position(|l| l.device == device).map(|at| idle.swap_remove(at))
+        };
+        let idle = match found {
+            Some(idle) => idle,
+            None => Idle { device, stream: self.driver.stream_create(device)?, events: Vec::new() },
+        };
+        Ok(Flow { lanes: self, idle: Some(idle), ring: VecDeque::new(), submitted: 0, completed: 0, dirty: false })
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error: the driver may be gone with the process.
+        for lane in std::mem::take(&mut *lock(&self.idle)) {
+            for event in lane.events {
+                let _ = self.driver.event_destroy(lane.device, event);
+            }
+            let _ = self.driver.stream_destroy(lane.device, lane.stream);
+        }
+    }
+}
+
+impl Flow<'_> {
+    fn idle(&mut self) -> Result<&mut Idle> {
+        self.idle.as_mut().ok_or_else(|| Error::internal("a lane was used after its end"))
+    }
+
+    /// The stream that it copies on.
+    pub(super) fn stream(&self) -> StreamHandle {
+        self.idle.as_ref().map_or(StreamHandle::LEGACY, |l| l.stream)
+    }
+
+    /// Bytes whose copies are over.
+    pub(super) fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Bytes whose copies have been submitted.
+    pub(super) fn submitted(&self) -> u64 {
+        self.submitted
+    }
+
+    /// Submits the copy of `bytes` bytes, in parts, waiting for earlier ones where too many are in flight. `told` hears of
+    /// what is over.
+    pub(super) fn copy(&mut self, dst: u64, src: u64, bytes: u64, told: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        let mut at = 0;
+        while at < bytes {
+            let n = (bytes - at).min(CHUNK);
+            while self.ring.len() >= DEPTH {
+                self.wait_one()?;
+                told(self.completed)?;
+            }
+            let (driver, event) = (&*self.lanes.driver, self.event()?);
+            self.dirty = true;
+            let Idle { device, stream, events } = self.idle()?;
+            let done = driver
+                .copy_async(*device, dst + at, src + at, n, *stream)
+                .and_then(|()| driver.event_record(*device, event, *stream));
+            if let Err(e) = done {
+                events.push(event);
+                return Err(e);
+            }
+            self.submitted += n;
+            self.ring.push_back((event, self.submitted));
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self) -> Result<EventHandle> {
+        let driver = &*self.lanes.driver;
+        let idle = self.idle()?;
+        match idle.events.pop() {
+            Some(event) => Ok(event),
+            None => driver.event_create(idle.device),
+        }
+    }
+
+    /// Waits for the oldest copy in flight.
+    fn wait_one(&mut self) -> Result<()> {
+        let Some(&(event, upto)) = self.ring.front() else { return Ok(()) };
+        let driver = &*self.lanes.driver;
+        let idle = self.idle()?;
+        driver.event_sync(idle.device, event)?;
+        idle.events.push(event);
+        self.ring.pop_front();
+        self.completed = upto;
+        Ok(())
+    }
+
+    /// Waits until `upto` bytes have been copied.
+    pub(super) fn wait(&mut self, upto: u64, told: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        while self.completed < upto && !self.ring.is_empty() {
+            self.wait_one()?;
+            told(self.completed)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is in flight, whatever became of it: afterwards the device touches nothing of the move.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        let driver = &*self.lanes.driver;
+        let Some(idle) = self.idle.as_mut() else { return Ok(()) };
+        if std::mem::take(&mut self.dirty) {
+            outcome = driver.stream_sync(idle.device, idle.stream);
+        }
+        idle.events.extend(self.ring.drain(..).map(|r| r.0));
+        if outcome.is_ok() {
+            self.completed = self.submitted;
+        }
+        outcome
+    }
+}
+
+impl Drop for Flow<'_> {
+    fn drop(&mut self) {
+        let drained = self.drain();
+        let Some(idle) = self.idle.take() else { return };
+        match drained {
+            Ok(()) => lock(&self.lanes.idle).push(idle),
+            // What is broken is not used again.
+            Err(e) if e.status == Status::ShuttingDown => {}
+            Err(_) => {
+                let _ = self.lanes.driver.stream_destroy(idle.device, idle.stream);
+            }
+        }
+    }
+}

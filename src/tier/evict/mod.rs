@@ -1,0 +1,266 @@
+//! Moving the bytes of evictable allocations between tiers, and back to where they were.
+//!
+//! # Words
+//!
+//! - *evict*: to copy an allocation's bytes to a lower tier and give up its device memory. Its addresses stay its own.
+//!   *Restore*: to map memory there again and copy them back.
+//! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right to move them.
+//! - *pin*: to keep an item in the device's memory, restoring it if need be. What has been unpinned at least once is moved *by
+//!   itself*: when its space is too full, or when there is no memory for something else. What never was is moved only when
+//!   asked for.
+//! - *register* ([`register`]): all items, and those that are moved by themselves by their last use.
+//! - *flow* ([`lanes`]): copies in flight on a stream of the move's own.
+//! - *shift* ([`shift`]): one or several items on their way; *mover* ([`mover`]): the thread that empties spaces that are too
+//!   full.
+//!
+//! # Order
+//!
+//! A move out waits on the device for the item's uses, and gives the memory up when its copies are known to be over. A move in
+//! is over when it returns, so all work submitted after it sees the bytes. No lock is held while anything is copied.
+//!
+//! # What survives
+//!
+//! Bytes leave a place only when they are known to be whole in another: until then a failure, a cancelled move or the end of
+//! the process's patience leaves them where they were.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+mod filed;
+mod item;
+mod lanes;
+mod mover;
+mod register;
+mod room;
+mod shift;
+
+use super::disk_space::Disks;
+use super::host::HostTier;
+use super::{Drawn, Manager, Reservation, Space, SpaceId, Tier};
+use crate::base::sync::OnceLock;
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::Driver;
+use crate::pool::{AllocRequest, Pool};
+use item::{ended, Item, Ticket};
+pub use lanes::Progress;
+use lanes::Lanes;
+pub use mover::MoverOptions;
+use register::Register;
+pub use shift::{Goal, Moved};
+use std::sync::Arc;
+
+/// What the evictor is made of.
+pub struct Parts {
+    /// Copies, streams and events.
+    pub driver: Arc<dyn Driver>,
+    /// The spaces' promises.
+    pub manager: Arc<Manager>,
+    /// The pools, by device; one that is not there yet has no evictable allocation.
+    pub pools: Arc<[OnceLock<Pool>]>,
+    /// The space of each device.
+    pub gpu: Vec<Arc<Space>>,
+    /// Pinned memory.
+    pub host: Arc<HostTier>,
+    /// Mounts.
+    pub disks: Arc<Disks>,
+}
+
+/// Evictable allocations, and what moves them. Every method may be called from any thread.
+pub struct Evictor {
+    shared: Arc<Shared>,
+    mover: OnceLock<mover::Mover>,
+    options: MoverOptions,
+}
+
+/// What the evictor and its thread share.
+struct Shared {
+    parts: Parts,
+    register: Arc<Register>,
+    lanes: Lanes,
+    bell: mover::Bell,
+}
+
+/// Where an evictable allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The space that holds its bytes; `None` while they are moved.
+    pub space: Option<SpaceId>,
+    /// How often it is pinned.
+    pub pins: u32,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Bytes of device memory that it takes while it is there.
+    pub mapped: u64,
+}
+
+impl Evictor {
+    /// Starts no thread before there is something to move.
+    pub fn new(parts: Parts, options: MoverOptions) -> Evictor {
+        let lanes = Lanes::new(parts.driver.clone());
+        let shared = Shared { parts, register: Arc::default(), lanes, bell: mover::Bell::default() };
+        Evictor { shared: Arc::new(shared), mover: OnceLock::new(), options }
+    }
+
+    /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is given, else as any other.
+    /// Where there is none, what may be moved by itself makes room. It belongs to no arena.
+    pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Arc<Reservation>>) -> Result<u64> {
+        let shared = &self.shared;
+        let ticket = Arc::new(Ticket::default());
+        let mapped = pool.evictable_bytes(req.size);
+        let (info, drawn) = shared.with_room(pool.device(), mapped, req.stream, reservation, || {
+            pool.malloc_evictable(req, ticket.clone())
+        })?;
+        let register = Arc::downgrade(&shared.register);
+        let item = Item::new(&info, mapped, drawn, reservation.cloned(), register);
+        shared.register.add(&item, SpaceId::new(Tier::Gpu, pool.device().0));
+        item.enter(&ticket);
+        self.start_mover();
+        self.nudge();
+        Ok(info.base)
+    }
+
+    /// Keeps the allocation in the device's memory until it is unpinned as often, restoring it if need be, for use by work
+    /// submitted after this returns.
+    pub fn pin(&self, base: u64) -> Result<()> {
+        let item = self.item(base)?;
+        if item.pin_resident()? {
+            return Ok(());
+        }
+        let claim = item.claim(true)?.ok_or_else(|| ended(base))?;
+        let (_, claims) = self.shared.shift(vec![claim], &Goal::Device, None, None)?;
+        claims.iter().for_each(|claim| claim.pin());
+        drop(claims);
+        self.nudge();
+        Ok(())
+    }
+
+    /// Ends one pin: all use of the allocation so far has been submitted to `stream`, or is ordered before it. From the first
+    /// unpin on the allocation may be moved by itself whenever it is not pinned.
+    pub fn unpin(&self, base: u64, stream: StreamHandle) -> Result<()> {
+        let item = self.item(base)?;
+        if item.look().0 == 0 {
+            // For its text.
+            return item.unpin();
+        }
+        self.shared.pool(item.device)?.note_use(base, item.id, stream)?;
+        item.unpin()?;
+        self.shared.register.touch(&item);
+        self.nudge();
+        Ok(())
+    }
+
+    /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it; `None`: to the streams that
+    /// were named when it was unpinned, or else the one it was allocated on.
+    pub fn shift(&self, base: u64, goal: &Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
+        let item = self.item(base)?;
+        self.shift_all(vec![item], goal, by, progress)
+    }
+
+    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is pinned, or nothing is moved. Where one
+    /// cannot be moved, those before it have been, and the error says how many.
+    pub fn shift_tag(&self, tag: u64, goal: &Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
+        let items = self.shared.register.tagged(tag);
+        if items.is_empty() {
+            return Err(Error::invalid(format!("no evictable allocation has the tag {tag}")));
+        }
+        self.shift_all(items, goal, by, progress)
+    }
+
+    fn shift_all(
+        &self,
+        items: Vec<Arc<Item>>,
+        goal: &Goal,
+        by: Option<StreamHandle>,
+        progress: Option<Progress>,
+    ) -> Result<Moved> {
+        let mut claims = Vec::with_capacity(items.len());
+        // By address, so that two who claim several never wait for each other.
+        for item in items {
+            claims.extend(item.claim(*goal == Goal::Device)?);
+        }
+        let moved = self.shared.shift(claims, goal, by, progress)?.0;
+        self.nudge();
+        Ok(moved)
+    }
+
+    /// Where an allocation is.
+    pub fn location(&self, base: u64) -> Result<Location> {
+        let item = self.item(base)?;
+        let (pins, space) = item.look();
+        Ok(Location { space, pins, bytes: item.bytes, mapped: item.mapped })
+    }
+
+    /// Moves what may be moved by itself out of a space, oldest use first, until `bytes` are free that were not. Returns how
+    /// many: perhaps fewer, perhaps some more.
+    pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
+        self.shared.make_room(space, bytes)
+    }
+
+    /// Wakes the mover if a space is too full.
+    pub fn nudge(&self) {
+        if self.mover.get().is_some() && self.shared.too_full().next().is_some() {
+            self.shared.bell.ring();
+        }
+    }
+
+    fn start_mover(&self) {
+        if self.options.enabled && self.mover.get().is_none() {
+            // Without a thread nothing moves by itself but for lack of memory.
+            if let Ok(mover) = mover::Mover::start(&self.shared, self.options) {
+                let _ = self.mover.set(mover);
+            }
+        }
+    }
+
+    fn item(&self, base: u64) -> Result<Arc<Item>> {
+        self.shared.register.find(base).ok_or_else(|| self.shared.none(base))
+    }
+
+    /// Checks the equations of the parts. For a moment at which nobody moves anything.
+    pub fn validate(&self) -> Result<()> {
+        self.shared.register.validate().map_err(Error::internal)
+    }
+}
+
+impl Shared {
+    fn pool(&self, device: DeviceId) -> Result<&Pool> {
+        let pool = self.parts.pools.get(device.0 as usize).and_then(OnceLock::get);
+        pool.ok_or_else(|| Error::internal(format!("device {device} has evictable memory and no pool")))
+    }
+
+    fn gpu(&self, device: DeviceId) -> Result<&Arc<Space>> {
+        let space = self.parts.gpu.get(device.0 as usize);
+        space.ok_or_else(|| Error::internal(format!("device {device} has no space")))
+    }
+
+    /// Why `base` is not evictable.
+    fn none(&self, base: u64) -> Error {
+        let mut pools = self.parts.pools.iter().filter_map(OnceLock::get);
+        match pools.find_map(|p| p.info_containing(base).ok()) {
+            None => Error::new(Status::UnknownPointer, format!("{base:#x} is no live memory of gpumem's")),
+            Some(i) if i.base != base && self.register.find(i.base).is_some() => {
+                let text = format!("{base:#x} is inside the evictable allocation at {:#x}; pass its start", i.base);
+                Error::new(Status::UnknownPointer, text)
+            }
+            Some(i) => Error::invalid(format!(
+                "{base:#x} (device {}, {} bytes, flags {:#x}) cannot be moved: it was not allocated with the EVICTABLE flag",
+                i.device, i.requested, i.flags.0
+            )),
+        }
+    }
+
+    /// Counts memory in the device's space.
+    fn draw(&self, device: DeviceId, bytes: u64, stream: StreamHandle, from: Option<&Arc<Reservation>>) -> Result<Drawn> {
+        let space = self.gpu(device)?;
+        let stream = stream.canonical().0 as u64;
+        match from.filter(|r| !r.is_released()) {
+            Some(reservation) if reservation.space() != space.id() => Err(Error::invalid(format!(
+                "reservation {} is of {}, the memory is in {}",
+                reservation.id(),
+                reservation.space(),
+                space.id()
+            ))),
+            Some(reservation) => reservation.draw(bytes, stream),
+            None => self.parts.manager.draw(space, bytes, stream),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The mover: a thread that empties spaces that are too full, between their thresholds.
+//!
+//! It sleeps until somebody finds a space at its trigger, then moves what may be moved by itself, oldest use first, until just
+//! no more than the stop is used. Below the trigger it does nothing, so use that swings between the two moves nothing.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::Shared;
+use crate::base::sync::{lock, Condvar, Mutex};
+use crate::base::Status;
+use crate::driver::process;
+use crate::tier::Space;
+use std::io::Write;
+use std::sync::{Arc, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// The thread's name, as `top -H` shows it.
+const NAME: &str = "gpumem-mover";
+/// How long to leave a space alone that could not be emptied.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How the mover works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoverOptions {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// Whether to say on stderr what it cannot do.
+    pub warn: bool,
+}
+
+/// What wakes it.
+#[derive(Default)]
+pub(super) struct Bell {
+    rung: Mutex<Rung>,
+    heard: Condvar,
+}
+
+#[derive(Default)]
+struct Rung {
+    now: bool,
+    ended: bool,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        lock(&self.rung).now = true;
+        self.heard.notify_one();
+    }
+
+    fn end(&self) {
+        lock(&self.rung).ended = true;
+        self.heard.notify_one();
+    }
+
+    /// Waits to be rung; `false` when it is over.
+    fn wait(&self) -> bool {
+        let mut rung = lock(&self.rung);
+        loop {
+            if rung.ended {
+                return false;
+            }
+            if std::mem::take(&mut rung.now) {
+                return true;
+            }
+            rung = self.heard.wait(rung).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits some time; `false` when it is over.
+    fn pause(&self, time: Duration) -> bool {
+        let rung = lock(&self.rung);
+        let (rung, _) =
+            self.heard.wait_timeout_while(rung, time, |r| !r.ended).unwrap_or_else(PoisonError::into_inner);
+        !rung.ended
+    }
+}
+
+/// The running mover. Dropping it ends the thread when what it moves just now is over; nobody waits for that.
+pub(super) struct Mover {
+    shared: Weak<Shared>,
+}
+
+impl Mover {
+    pub(super) fn start(shared: &Arc<Shared>, options: MoverOptions) -> std::io::Result<Mover> {
+        let weak = Arc::downgrade(shared);
+        let all = shared.clone();
+        // The thread holds what it needs to sleep; it ends with the evictor.
+        process::without_signals(|| thread::Builder::new().name(NAME.to_string()).spawn(move || run(&all, options)))?;
+        Ok(Mover { shared: weak })
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.bell.end();
+        }
+    }
+}
+
+fn run(shared: &Shared, options: MoverOptions) {
+    let mut warned = false;
+    while shared.bell.wait() {
+        match shared.empty_all() {
+            Ok(()) => warned = false,
+            Err(e) if e.status == Status::ShuttingDown => return,
+            Err(e) => {
+                if options.warn && !std::mem::replace(&mut warned, true) {
+                    // Unlike eprintln!, this does not panic when stderr is closed.
+                    let _ = writeln!(std::io::stderr(), "gpumem: a space stays too full: {e}");
+                }
+                if !shared.bell.pause(PATIENCE) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The spaces at their trigger out of which something can be moved.
+    pub(super) fn too_full(&self) -> impl Iterator<Item = Arc<Space>> + '_ {
+        let disks = !self.parts.disks.is_empty();
+        let host = self.parts.host.spaces().iter().filter(move |_| disks);
+        self.parts.gpu.iter().chain(host).filter(|s| s.should_downgrade()).cloned()
+    }
+
+    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if there is as much.
+    fn empty_all(&self) -> crate::base::Result<()> {
+        let mut outcome = Ok(());
+        for space in self.too_full().collect::<Vec<_>>() {
+            loop {
+                let most = space.amount_to_downgrade();
+                match self.make_room(space.id(), most) {
+                    Ok(0) => break,
+                    Ok(_) if space.should_stop_downgrading() => break,
+                    Ok(_) => {}
+                    Err(e) => {
+                        outcome = outcome.and(Err(e));
+                        break;
+                    }
+                }
+            }
+        }
+        outcome
+    }
+}

@@ -1,0 +1,135 @@
+//! Which evictable allocations there are, and which of them may go first.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::item::Item;
+use crate::base::sync::{lock, Mutex};
+use crate::tier::SpaceId;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// All evictable allocations.
+#[derive(Debug, Default)]
+pub(super) struct Register {
+    books: Mutex<Books>,
+}
+
+/// `shelves` holds, of each entry that may be moved by itself, its last use and address, under the space that it is in.
+#[derive(Debug, Default)]
+struct Books {
+    entries: BTreeMap<u64, Entry>,
+    /// Oldest use first.
+    shelves: HashMap<SpaceId, BTreeSet<(u64, u64)>>,
+    /// Counts uses.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    item: Arc<Item>,
+    space: SpaceId,
+    /// When it was last used, by `clock`; 0: never unpinned, so not to be moved by itself.
+    used: u64,
+}
+
+impl Books {
+    fn take_off(&mut self, base: u64) {
+        if let Some(e) = self.entries.get(&base).filter(|e| e.used > 0) {
+            if let Some(shelf) = self.shelves.get_mut(&e.space) {
+                shelf.remove(&(e.used, base));
+            }
+        }
+    }
+
+    fn put_on(&mut self, base: u64) {
+        if let Some(e) = self.entries.get(&base).filter(|e| e.used > 0) {
+            self.shelves.entry(e.space).or_default().insert((e.used, base));
+        }
+    }
+}
+
+impl Register {
+    pub(super) fn add(&self, item: &Arc<Item>, space: SpaceId) {
+        let mut books = lock(&self.books);
+        books.entries.insert(item.base, Entry { item: item.clone(), space, used: 0 });
+    }
+
+    pub(super) fn remove(&self, item: &Item) {
+        let mut books = lock(&self.books);
+        if books.entries.get(&item.base).is_some_and(|e| e.item.id == item.id) {
+            books.take_off(item.base);
+            let entry = books.entries.remove(&item.base);
+            drop(books);
+            drop(entry);
+        }
+    }
+
+    /// The one that starts at `base`.
+    pub(super) fn find(&self, base: u64) -> Option<Arc<Item>> {
+        lock(&self.books).entries.get(&base).map(|e| e.item.clone())
+    }
+
+    /// Notes where an item is.
+    pub(super) fn shelve(&self, item: &Item, space: SpaceId) {
+        let mut books = lock(&self.books);
+        let Some(e) = books.entries.get(&item.base).filter(|e| e.item.id == item.id) else { return };
+        if e.space == space {
+            return;
+        }
+        books.take_off(item.base);
+        if let Some(e) = books.entries.get_mut(&item.base) {
+            e.space = space;
+        }
+        books.put_on(item.base);
+    }
+
+    /// Notes that an item has just been used; from the first time on it may be moved by itself.
+    pub(super) fn touch(&self, item: &Item) {
+        let mut books = lock(&self.books);
+        books.take_off(item.base);
+        books.clock += 1;
+        let now = books.clock;
+        if let Some(e) = books.entries.get_mut(&item.base).filter(|e| e.item.id == item.id) {
+            e.used = now;
+        }
+        books.put_on(item.base);
+    }
+
+    /// Up to `most` of those in a space that may be moved by themselves, behind `after`, oldest use first, each with its
+    /// last use.
+    pub(super) fn oldest(&self, space: SpaceId, after: (u64, u64), most: usize) -> Vec<(u64, Arc<Item>)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let books = lock(&self.books);
+        let Some(shelf) = books.shelves.get(&space) else { return Vec::new() };
+        let keys = shelf.range((Excluded(after), Unbounded)).take(most);
+        keys.filter_map(|&(used, base)| books.entries.get(&base).map(|e| (used, e.item.clone()))).collect()
+    }
+
+    /// Those with a tag, by address.
+    pub(super) fn tagged(&self, tag: u64) -> Vec<Arc<Item>> {
+        lock(&self.books).entries.values().filter(|e| e.item.tag == tag).map(|e| e.item.clone()).collect()
+    }
+
+    /// All, by address.
+    pub(super) fn all(&self) -> Vec<Arc<Item>> {
+        lock(&self.books).entries.values().map(|e| e.item.clone()).collect()
+    }
+
+    /// Checks the equation above; each entry that nobody is moving must be in the space that it says it is.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let books = lock(&self.books);
+        let shelved: usize = books.shelves.values().map(BTreeSet::len).sum();
+        let movable = books.entries.values().filter(|e| e.used > 0).count();
+        if shelved != movable {
+            return Err(format!("{movable} evictable allocations have been used, {shelved} are in order of use"));
+        }
+        for (&base, e) in &books.entries {
+            let listed = books.shelves.get(&e.space).is_some_and(|s| s.contains(&(e.used, base)));
+            let (_, there) = e.item.look();
+            if (e.used > 0 && !listed) || there.is_some_and(|s| s != e.space) || !e.item.is_consistent() {
+                return Err(format!("{base:#x} is said to be in {}; {:?}", e.space, e.item));
+            }
+        }
+        Ok(())
+    }
+}

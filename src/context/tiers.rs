@@ -3,11 +3,13 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::Context;
+use super::{Config, Context};
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status};
-use crate::driver::Driver;
-use crate::tier::{Manager, Space, SpaceId, SpaceOptions, Tier};
+use crate::driver::{numa, Driver};
+use crate::tier::disk::StoreOptions;
+use crate::tier::host::{HostNode, HostOptions};
+use crate::tier::{Disks, HostTier, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
 
 /// Spaces and who uses them.
@@ -15,18 +17,36 @@ pub struct Tiers {
     manager: Arc<Manager>,
     /// The space of each device.
     gpu: Vec<Arc<Space>>,
+    host: Arc<HostTier>,
+    disks: Arc<Disks>,
 }
 
 impl Tiers {
     fn start(cx: &Context) -> Result<Tiers> {
         let manager = Arc::new(Manager::new());
         let gpu = (0..cx.pools.len() as u32).map(|d| gpu_space(cx, &manager, d)).collect::<Result<_>>()?;
-        Ok(Tiers { manager, gpu })
+        let driver: Arc<dyn Driver> = cx.driver.clone();
+        let host = Arc::new(HostTier::new(driver, manager.clone(), &host_options(cx))?);
+        let disks = Arc::new(Disks::new(manager.clone(), StoreOptions::default(), cx.config.thresholds));
+        for mount in &cx.config.disks {
+            disks.add_mount(&mount.path, mount.limit)?;
+        }
+        Ok(Tiers { manager, gpu, host, disks })
     }
 
     /// The spaces' promises.
     pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
+    }
+
+    /// Pinned memory, a space for each NUMA node.
+    pub fn host(&self) -> &Arc<HostTier> {
+        &self.host
+    }
+
+    /// Directories that data may be moved to, a space for each.
+    pub fn disks(&self) -> &Arc<Disks> {
+        &self.disks
     }
 
     /// The space of a device.
@@ -41,13 +61,27 @@ impl Tiers {
 }
 
 fn gpu_space(cx: &Context, manager: &Manager, device: u32) -> Result<Arc<Space>> {
-    let capacity = cx.driver.device_props(DeviceId(device))?.total_bytes;
+    let props = cx.driver.device_props(DeviceId(device))?;
+    let capacity = props.total_bytes;
     let options = SpaceOptions {
         limit: Some(cx.config.limit.of(capacity).min(capacity)),
         thresholds: cx.config.thresholds,
+        numa: props.numa,
         ..SpaceOptions::new(capacity)
     };
     manager.add_space(SpaceId::new(Tier::Gpu, device), &options)
+}
+
+fn host_options(cx: &Context) -> HostOptions {
+    let Config { pinned_blocks, pinned_limit, thresholds, .. } = &cx.config;
+    let node = |n: &numa::NumaNode| HostNode { id: n.id, capacity: n.bytes, limit: pinned_limit.of(n.bytes) };
+    HostOptions {
+        block_bytes: pinned_blocks.block_bytes,
+        blocks: pinned_blocks.blocks,
+        chunks: pinned_blocks.chunks,
+        nodes: numa::nodes().iter().map(node).collect(),
+        thresholds: *thresholds,
+    }
 }
 
 impl Context {

@@ -50,6 +50,8 @@ fn every_call(d: &dyn Driver) -> Result<()> {
     assert_eq!(d.graphs_gone(), [5]);
     let p = d.host_alloc(D, 64)?;
     d.host_free(D, p)?;
+    let p = d.host_alloc_on(D, 64, Some(0))?;
+    d.host_free(D, p)?;
     let p = d.native_alloc(D, 64, s)?;
     d.native_free(D, p, s)?;
     d.stream_sync(D, s)?;
@@ -67,7 +69,7 @@ fn every_call_is_counted_under_its_own_name() {
     every_call(&d).unwrap();
     let counts: HashMap<_, _> = d.counts().into_iter().collect();
     for call in Call::ALL {
-        let want = if call == Call::PhysRelease { 2 } else { 1 };
+        let want = if matches!(call, Call::PhysRelease | Call::HostFree) { 2 } else { 1 };
         assert_eq!(counts[call.name()], want, "{call}");
         assert_eq!(d.count(call), want);
     }

@@ -11,8 +11,6 @@ use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::Goal;
 use gpumem::tier::{Amount, Request as Reserve, SpaceId, Strategy, Tier};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 const HOST: SpaceId = SpaceId::new(Tier::Host, 0);
@@ -30,7 +28,12 @@ fn bytes_come_back_to_their_addresses_from_every_tier() {
         &[(Goal::Lower, HOST), (Goal::Device, GPU)],
         &[(Goal::Tier(Tier::Disk), DISK), (Goal::Device, GPU)],
         &[(Goal::Lower, HOST), (Goal::Space(DISK), DISK), (Goal::Device, GPU)],
-        &[(Goal::Space(DISK), DISK), (Goal::Tier(Tier::Host), HOST), (Goal::Tier(Tier::Disk), DISK), (Goal::Device, GPU)],
+        &[
+            (Goal::Space(DISK), DISK),
+            (Goal::Tier(Tier::Host), HOST),
+            (Goal::Tier(Tier::Disk), DISK),
+            (Goal::Device, GPU),
+        ],
     ];
     for way in ways {
         for &(goal, space) in way {
@@ -53,15 +56,15 @@ fn bytes_come_back_to_their_addresses_from_every_tier() {
 fn a_thousand_allocations_of_all_sizes_go_round() {
     let rig = Rig::new(Options { disk: true, ..Options::default() });
     let s = rig.stream();
-    let mut rng = StdRng::seed_from_u64(5);
+    let mut rng = fastrand::Rng::with_seed(5);
     let mut all: Vec<(u64, u64, u64)> = Vec::new();
     for i in 0..1000u64 {
         let size = match i {
             0 => 1,
             1 => 64 * MIB,
-            _ => 1 << rng.random_range(0..20),
+            _ => 1 << rng.u32(0..20),
         };
-        let size = rng.random_range(size.div_ceil(2)..=size);
+        let size = rng.u64(size.div_ceil(2)..=size);
         let p = rig.malloc(size, i % 5, s);
         rig.fill(s, p, size, i);
         all.push((p, size, i));
@@ -71,7 +74,7 @@ fn a_thousand_allocations_of_all_sizes_go_round() {
             let goal = if (round + tag) % 2 == 0 { Goal::Lower } else { Goal::Tier(Tier::Disk) };
             assert_eq!(rig.ctx.shift(What::Tag(tag), goal, Some(s), None).unwrap().items, 200);
         }
-        assert_eq!(rig.stats().live, 0);
+        assert_eq!(rig.stats().live, PAGE, "the rig's own");
         for tag in [3, 1, 4, 0, 2] {
             assert_eq!(rig.ctx.shift(What::Tag(tag), Goal::Device, Some(s), None).unwrap().items, 200);
         }
@@ -172,12 +175,14 @@ fn what_cannot_be_moved_is_refused_by_name() {
     let pooled = rig.ctx.malloc(&flags(AllocFlags::default())).unwrap();
     let single = rig.ctx.malloc(&flags(AllocFlags::SINGLE_HANDLE)).unwrap();
     let p = rig.malloc(PAGE, 0, s);
+    let freed = rig.malloc(PAGE, 0, s);
+    rig.ctx.free_async(freed, s).unwrap();
     let cases: [(u64, Status, &str); 5] = [
         (pooled, Status::Invalid, "EVICTABLE"),
         (single, Status::Invalid, "flags 0x1"),
         (p + 256, Status::UnknownPointer, "pass its start"),
         (0x1000, Status::UnknownPointer, "no live memory"),
-        (rig.freed, Status::UnknownPointer, "no live memory"),
+        (freed, Status::UnknownPointer, "no live memory"),
     ];
     for (ptr, status, text) in cases {
         for goal in [Goal::Lower, Goal::Device, Goal::Tier(Tier::Disk)] {
@@ -272,7 +277,7 @@ fn the_least_recently_unpinned_make_room() {
     let e = rig.try_malloc(2 * PAGE, 0, s).unwrap_err();
     assert_eq!(e.status, Status::OutOfMemory);
     rig.ctx.free_async(big, s).unwrap();
-    // Ordinary allocations make room, too.
+    rig.ctx.pin(all[4]).unwrap();
     let ordinary = rig.ctx.malloc(&Request { size: 4 * PAGE, stream: s, ..Request::default() }).unwrap();
     let e = rig.ctx.pin(all[1]).unwrap_err();
     assert_eq!(e.status, Status::OutOfMemory);
@@ -296,7 +301,7 @@ fn moves_can_be_watched_and_cancelled() {
         rig.fill(s, p, size, i as u64);
     }
     for goal in [Goal::Lower, Goal::Tier(Tier::Disk), Goal::Device] {
-        for stop in [1, 30 * MIB, 90 * MIB] {
+        for stop in [1, 30 * MIB, 50 * MIB] {
             let mut told = Vec::new();
             let mut progress = |done: u64, total: u64| {
                 told.push((done, total));

@@ -9,8 +9,6 @@ use gpumem::context::What;
 use gpumem::driver::Driver;
 use gpumem::tier::evict::Goal;
 use gpumem::tier::{SpaceId, Tier};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -62,13 +60,13 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
             for t in 0..threads {
                 let (rig, buffers, restored) = (&rig, &buffers, &restored);
                 scope.spawn(move || {
-                    let mut rng = StdRng::seed_from_u64(seed * 100 + t);
+                    let mut rng = fastrand::Rng::with_seed(seed * 100 + t);
                     let s = rig.stream();
                     for _ in 0..400 / threads {
                         // Half of all uses are of an eighth of the buffers.
-                        let i = match rng.random_bool(0.5) {
-                            true => rng.random_range(0..BUFFERS / 8),
-                            false => rng.random_range(0..BUFFERS),
+                        let i = match rng.bool() {
+                            true => rng.usize(0..BUFFERS / 8),
+                            false => rng.usize(0..BUFFERS),
                         };
                         let (p, size, version) = &buffers[i];
                         let mut version = version.lock().unwrap();
@@ -185,15 +183,15 @@ fn threads_that_meet_at_the_same_memory_leave_it_whole() {
         for t in 0..6u64 {
             let (rig, slots) = (&rig, &slots);
             scope.spawn(move || {
-                let mut rng = StdRng::seed_from_u64(t);
+                let mut rng = fastrand::Rng::with_seed(t);
                 let s = rig.stream();
                 for _ in 0..300 {
-                    let slot = &slots[rng.random_range(0..slots.len())];
+                    let slot = &slots[rng.usize(0..slots.len())];
                     let p = *slot.lock().unwrap();
                     // Whatever has become of it meanwhile: every call either does what it says or changes nothing.
-                    match rng.random_range(0..8) {
+                    match rng.u32(0..8) {
                         0 => {
-                            let Ok(new) = rig.try_malloc(rng.random_range(1..5 * PAGE), t, s) else { continue };
+                            let Ok(new) = rig.try_malloc(rng.u64(1..5 * PAGE), t, s) else { continue };
                             let old = std::mem::replace(&mut *slot.lock().unwrap(), new);
                             if old != 0 {
                                 let _ = rig.ctx.free_async(old, s);

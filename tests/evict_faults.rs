@@ -124,6 +124,7 @@ impl Parted {
         let disks = Disks::new_on(disk.clone(), manager.clone(), StoreOptions::default(), Thresholds::default());
         let dir = TempDir::new().unwrap();
         disks.add_mount(dir.path(), Some(64 * PAGE)).unwrap();
+        disks.mount(0).unwrap().store().unwrap();
         let disks = Arc::new(disks);
         let pools: Arc<[OnceLock<Pool>]> = Arc::new([OnceLock::new()]);
         let _ = pools[0].set(Pool::new(host.clone(), DeviceId(0), PoolOptions::default()).unwrap());
@@ -200,7 +201,7 @@ fn a_disk_that_fails_leaves_the_bytes_where_they_were() {
         (DiskCall::Write, libc::ENOSPC, Status::OutOfMemory),
         (DiskCall::Write, libc::EIO, Status::Io),
         (DiskCall::Rename, libc::EIO, Status::Io),
-        (DiskCall::Create, libc::EACCES, Status::Io),
+        (DiskCall::CreateDirect, libc::EACCES, Status::Io),
     ] {
         for after in [0, 2] {
             let rig = Parted::new(64 * MIB);
@@ -209,7 +210,10 @@ fn a_disk_that_fails_leaves_the_bytes_where_they_were() {
                 if from == Tier::Host {
                     rig.shift(p, Goal::Lower).unwrap();
                 }
-                rig.disk.set(&[DiskRule { call: Some(call), after, effect: Effect::Errno(errno), lasting: true }]);
+                let rule = |call| DiskRule { call: Some(call), after, effect: Effect::Errno(errno), lasting: true };
+                // Where files cannot be direct they are made otherwise.
+                let also = if call == DiskCall::CreateDirect { DiskCall::Create } else { call };
+                rig.disk.set(&[rule(call), rule(also)]);
                 match rig.shift(p, DISK) {
                     Err(e) => {
                         assert_eq!(e.status, status, "{call:?}: {e}");
@@ -237,7 +241,12 @@ fn a_read_that_fails_can_be_tried_again() {
             let rig = Parted::new(64 * MIB);
             let p = rig.malloc(size);
             rig.shift(p, DISK).unwrap();
-            rig.disk.set(&[DiskRule { call: Some(DiskCall::Read), after, effect: Effect::Errno(libc::EIO), lasting: false }]);
+            rig.disk.set(&[DiskRule {
+                call: Some(DiskCall::Read),
+                after,
+                effect: Effect::Errno(libc::EIO),
+                lasting: false,
+            }]);
             let e = rig.shift(p, goal).unwrap_err();
             assert_eq!(e.status, Status::Io, "{e}");
             assert_eq!((rig.at(p), rig.files().len()), (Tier::Disk, 1));
@@ -318,7 +327,7 @@ fn refused_pinned_memory_is_done_without() {
     let s = rig.stream();
     let p = rig.malloc(3 * PAGE, 0, s);
     rig.fill(s, p, 3 * PAGE, 4);
-    for call in [Call::HostAlloc, Call::HostAllocOn] {
+    for call in [Call::HostAllocOn, Call::HostAlloc] {
         rig.fault.set_rule(Some(FaultRule::nth_of(call, 0).with_status(Status::OutOfMemory).lasting()));
         let outcome = rig.ctx.shift(What::One(p), Goal::Tier(Tier::Host), Some(s), None);
         if rig.fault.fired() == 0 {

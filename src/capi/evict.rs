@@ -243,12 +243,7 @@ pub unsafe extern "C" fn gpumem_locate(ptr: *mut c_void, out: *mut gpumem_locati
 
 /// # Safety
 /// `opts` and `out` are NULL or structures whose size fields are true; the callback is NULL or may be called.
-unsafe fn shift(
-    what: What,
-    back: bool,
-    opts: *const gpumem_move_options,
-    out: *mut gpumem_move_report,
-) -> Result<()> {
+unsafe fn shift(what: What, back: bool, opts: *const gpumem_move_options, out: *mut gpumem_move_report) -> Result<()> {
     let o = match opts.is_null() {
         true => None,
         // SAFETY: not NULL, so a structure by the caller's promise.
@@ -283,24 +278,36 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
         return Err(Error::invalid(format!("gpumem_move_options.flags: {unknown:#x} is not known to this version")));
     }
     if o.flags & GPUMEM_MOVE_ON_STREAM == 0 && !o.stream.is_null() {
-        return Err(Error::invalid("gpumem_move_options.stream is set without GPUMEM_MOVE_ON_STREAM; set both or neither"));
+        return Err(Error::invalid(
+            "gpumem_move_options.stream is set without GPUMEM_MOVE_ON_STREAM; set both or neither",
+        ));
     }
     let to_space = o.flags & GPUMEM_MOVE_TO_SPACE != 0;
     if !to_space && o.space != 0 {
-        return Err(Error::invalid("gpumem_move_options.space is set without GPUMEM_MOVE_TO_SPACE; set both or neither"));
+        return Err(Error::invalid(
+            "gpumem_move_options.space is set without GPUMEM_MOVE_TO_SPACE; set both or neither",
+        ));
     }
     let tier = match o.tier {
         0 if to_space => {
-            return Err(Error::invalid("gpumem_move_options.tier is 0 with GPUMEM_MOVE_TO_SPACE; name the space's tier"))
+            return Err(Error::invalid(
+                "gpumem_move_options.tier is 0 with GPUMEM_MOVE_TO_SPACE; name the space's tier",
+            ))
         }
         0 => return Ok(default),
         number => tier_of(number)?,
     };
     match (tier, back) {
-        (Tier::Gpu, true) if to_space => Err(Error::invalid("an allocation comes back to its own device; name no space")),
+        (Tier::Gpu, true) if to_space => {
+            Err(Error::invalid("an allocation comes back to its own device; name no space"))
+        }
         (Tier::Gpu, true) => Ok(Goal::Device),
-        (Tier::Gpu, false) => Err(Error::invalid("gpumem_evict moves to the host or a disk; to come back: gpumem_restore")),
-        (Tier::Disk, true) => Err(Error::invalid("gpumem_restore moves to the device or the host; to a disk: gpumem_evict")),
+        (Tier::Gpu, false) => {
+            Err(Error::invalid("gpumem_evict moves to the host or a disk; to come back: gpumem_restore"))
+        }
+        (Tier::Disk, true) => {
+            Err(Error::invalid("gpumem_restore moves to the device or the host; to a disk: gpumem_evict"))
+        }
         (tier, _) if to_space => Ok(Goal::Space(SpaceId::new(tier, o.space))),
         (tier, _) => Ok(Goal::Tier(tier)),
     }

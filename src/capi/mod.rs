@@ -14,6 +14,7 @@ pub mod check;
 pub mod context;
 pub mod device;
 pub mod error;
+pub mod evict;
 pub mod graph;
 mod guard;
 mod handles;

@@ -3,12 +3,14 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::Context;
+use super::{Config, Context};
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status};
-use crate::driver::Driver;
+use crate::driver::{numa, Driver};
+use crate::tier::disk::StoreOptions;
 use crate::tier::evict::{Evictor, MoverOptions, Parts};
-use crate::tier::{Manager, Space, SpaceId, SpaceOptions, Tier};
+use crate::tier::host::{HostNode, HostOptions};
+use crate::tier::{Disks, HostTier, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
 
 /// Spaces and who uses them.
@@ -16,6 +18,8 @@ pub struct Tiers {
     manager: Arc<Manager>,
     /// The space of each device.
     gpu: Vec<Arc<Space>>,
+    host: Arc<HostTier>,
+    disks: Arc<Disks>,
     /// Evictable allocations.
     evictor: Evictor,
 }
@@ -24,6 +28,12 @@ impl Tiers {
     fn start(cx: &Context) -> Result<Tiers> {
         let manager = Arc::new(Manager::new());
         let gpu = (0..cx.pools.len() as u32).map(|d| gpu_space(cx, &manager, d)).collect::<Result<Vec<_>>>()?;
+        let driver: Arc<dyn Driver> = cx.driver.clone();
+        let host = Arc::new(HostTier::new(driver, manager.clone(), &host_options(cx))?);
+        let disks = Arc::new(Disks::new(manager.clone(), StoreOptions::default(), cx.config.thresholds));
+        for mount in &cx.config.disks {
+            disks.add_mount(&mount.path, mount.limit)?;
+        }
         let parts = Parts {
             driver: cx.driver.clone(),
             manager: manager.clone(),
@@ -33,12 +43,22 @@ impl Tiers {
             disks: disks.clone(),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: cx.config.mover, warn: cx.config.log >= 1 });
-        Ok(Tiers { manager, gpu, evictor })
+        Ok(Tiers { manager, gpu, host, disks, evictor })
     }
 
     /// The spaces' promises.
     pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
+    }
+
+    /// Pinned memory, a space for each NUMA node.
+    pub fn host(&self) -> &Arc<HostTier> {
+        &self.host
+    }
+
+    /// Directories that data may be moved to, a space for each.
+    pub fn disks(&self) -> &Arc<Disks> {
+        &self.disks
     }
 
     /// Evictable allocations, and what moves them.
@@ -58,13 +78,27 @@ impl Tiers {
 }
 
 fn gpu_space(cx: &Context, manager: &Manager, device: u32) -> Result<Arc<Space>> {
-    let capacity = cx.driver.device_props(DeviceId(device))?.total_bytes;
+    let props = cx.driver.device_props(DeviceId(device))?;
+    let capacity = props.total_bytes;
     let options = SpaceOptions {
         limit: Some(cx.config.limit.of(capacity).min(capacity)),
         thresholds: cx.config.thresholds,
+        numa: props.numa,
         ..SpaceOptions::new(capacity)
     };
     manager.add_space(SpaceId::new(Tier::Gpu, device), &options)
+}
+
+fn host_options(cx: &Context) -> HostOptions {
+    let Config { pinned_blocks, pinned_limit, thresholds, .. } = &cx.config;
+    let node = |n: &numa::NumaNode| HostNode { id: n.id, capacity: n.bytes, limit: pinned_limit.of(n.bytes) };
+    HostOptions {
+        block_bytes: pinned_blocks.block_bytes,
+        blocks: pinned_blocks.blocks,
+        chunks: pinned_blocks.chunks,
+        nodes: numa::nodes().iter().map(node).collect(),
+        thresholds: *thresholds,
+    }
 }
 
 impl Context {

@@ -62,6 +62,7 @@ calls! {
     CopyAsync "copy_async",
     SetAsync "set_async",
     HostAlloc "host_alloc",
+    HostAllocOn "host_alloc_on",
     HostFree "host_free",
     NativeAlloc "native_alloc",
     NativeFree "native_free",

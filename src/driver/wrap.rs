@@ -136,6 +136,7 @@ impl<H: Hook> Driver for Wrap<H> {
         CopyAsync: fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
         SetAsync: fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;
         HostAlloc: fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;
+        HostAllocOn: fn host_alloc_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64>;
         HostFree: fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
         NativeAlloc: fn native_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64>;
         NativeFree: fn native_free(&self, dev: DeviceId, ptr: u64, s: StreamHandle) -> Result<()>;

@@ -11,7 +11,7 @@ use super::dedicated::Dedicated;
 use super::order::{Tag, CONTEXT};
 use super::{lock, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::driver::PhysFlags;
+use crate::driver::{PhysFlags, PhysHandle};
 use std::fmt::Debug;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -63,6 +63,12 @@ impl Pool {
     /// Bytes of physical memory that an evictable request takes.
     pub fn evictable_bytes(&self, size: u64) -> u64 {
         size.max(1).checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of physical memory that can still be created: within the limit, and what the device has.
+    pub fn unmapped(&self) -> Result<u64> {
+        let within = self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed));
+        Ok(self.driver.mem_info(self.dev)?.free.min(within))
     }
 
     /// Begins to move an evictable allocation. `None` when it has ended. Nobody else moves it.
@@ -158,21 +164,82 @@ impl Pool {
     /// Gives the memory up: the bytes have been copied, and the device is done with it. Ends the move. `false` when the
     /// allocation has ended meanwhile. After an error it has its memory still.
     pub fn vacate(&self, m: Moving) -> Result<bool> {
-        if let Err(e) = self.driver.unmap(m.va, m.mapped) {
-            self.end_move(m);
-            return Err(e.context("giving up the memory of an evictable allocation"));
+        let unmapped = self.unmap_moving(&m);
+        let there = self.end_move(m);
+        unmapped.map_err(|e| e.context("giving up the memory of an evictable allocation"))?;
+        Ok(there)
+    }
+
+    /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied there. `false` when the
+    /// allocation has ended meanwhile, and with it the move. After an error there is no memory, and the move goes on.
+    pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
+        // Memory may be left there that the driver would not unmap.
+        let left = evictable(&mut lock(&*self.core), m.base, m.id).and_then(|d| d.handle);
+        let handle = match left {
+            Some(handle) => handle,
+            None => {
+                let req = AllocRequest { size: m.mapped, stream, ..AllocRequest::default() };
+                let handle = self.create(m.mapped, PhysFlags::default(), &req)?;
+                if let Err(e) = self.driver.map(self.dev, m.va, m.mapped, handle) {
+                    let _ = self.drop_handle(handle);
+                    self.sub_mapped(m.mapped);
+                    return Err(e);
+                }
+                handle
+            }
+        };
+        let accessible = self.driver.set_access(m.va, m.mapped, &self.access);
+        let there = self.keep_mapped(m, handle);
+        if accessible.is_ok() && there {
+            self.live_now();
+            return Ok(true);
         }
-        let (handle, there) = {
+        // Whatever cannot be unmapped stays mapped: its owner's, or its grave's.
+        let unmapped = self.unmap_moving(m);
+        if !there {
+            self.end_move(Moving { ..*m });
+            return Ok(false);
+        }
+        match (accessible, unmapped) {
+            (Err(e), Err(u)) => {
+                Err(Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)))
+            }
+            (Err(e), _) => Err(e),
+            (Ok(()), _) => Err(Error::internal("mapped, and not kept")),
+        }
+    }
+
+    /// Notes that memory is mapped at an allocation's addresses; whether that lives.
+    fn keep_mapped(&self, m: &Moving, handle: PhysHandle) -> bool {
+        let mut core = lock(&*self.core);
+        if let Some(d) = evictable(&mut core, m.base, m.id) {
+            if d.handle.replace(handle).is_none() {
+                self.counters.dedicated_live.fetch_add(d.mapped, Relaxed);
+                self.counters.dedicated_requested.fetch_add(d.info.requested, Relaxed);
+            }
+            return true;
+        }
+        if let Some(grave) = core.graves.get_mut(&m.va) {
+            (grave.handle, grave.mapped) = (Some(handle), m.mapped);
+        }
+        false
+    }
+
+    /// Unmaps and releases what is mapped at an allocation's addresses, of a move that goes on.
+    fn unmap_moving(&self, m: &Moving) -> Result<()> {
+        self.driver.unmap(m.va, m.mapped)?;
+        let handle = {
             let mut core = lock(&*self.core);
             match evictable(&mut core, m.base, m.id) {
                 Some(d) => {
-                    d.moving = false;
-                    d.uses.clear();
                     self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
                     self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
-                    (d.handle.take(), true)
+                    d.handle.take()
                 }
-                None => (self.empty_grave(&mut core, m.va), false),
+                None => core.graves.get_mut(&m.va).and_then(|grave| {
+                    grave.mapped = 0;
+                    grave.handle.take()
+                }),
             }
         };
         if let Some(handle) = handle {
@@ -180,71 +247,28 @@ impl Pool {
             let _ = self.drop_handle(handle);
             self.sub_mapped(m.mapped);
         }
-        Ok(there)
+        Ok(())
     }
 
-    /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied there. `false` when the
-    /// allocation has ended meanwhile, and with it the move. After an error nothing is mapped, and the move goes on.
-    pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
-        let req = AllocRequest { size: m.mapped, stream, ..AllocRequest::default() };
-        let handle = self.create(m.mapped, PhysFlags::default(), &req)?;
-        let undo = |mapped: bool| {
-            if mapped {
-                self.driver.unmap(m.va, m.mapped)?;
-            }
-            let dropped = self.drop_handle(handle);
-            self.sub_mapped(m.mapped);
-            dropped
-        };
-        let done = self.driver.map(self.dev, m.va, m.mapped, handle).map_err(|e| (e, false));
-        let done = done.and_then(|()| self.driver.set_access(m.va, m.mapped, &self.access).map_err(|e| (e, true)));
-        if let Err((e, mapped)) = done {
-            return Err(match undo(mapped) {
-                Ok(()) => e,
-                Err(u) => Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)),
-            });
-        }
+    /// Ends a move. `false` when the allocation has ended meanwhile.
+    pub fn end_move(&self, m: Moving) -> bool {
         let mut core = lock(&*self.core);
-        match evictable(&mut core, m.base, m.id) {
-            Some(d) => {
-                d.handle = Some(handle);
-                self.counters.dedicated_live.fetch_add(d.mapped, Relaxed);
-                self.counters.dedicated_requested.fetch_add(d.info.requested, Relaxed);
-                drop(core);
-                self.live_now();
-                Ok(true)
+        if let Some(d) = evictable(&mut core, m.base, m.id) {
+            d.moving = false;
+            if d.handle.is_none() {
+                d.uses.clear();
             }
-            None => {
-                drop(core);
-                undo(true)?;
-                self.empty_grave(&mut lock(&*self.core), m.va);
-                Ok(false)
+            return true;
+        }
+        let Core { graves, holes, .. } = &mut *core;
+        if let Some(grave) = graves.get_mut(&m.va) {
+            grave.busy = false;
+            if grave.mapped == 0 {
+                holes.give(m.va, grave.reserved);
+                graves.remove(&m.va);
             }
         }
-    }
-
-    /// Ends a move that leaves the memory where it is, or that has brought it back.
-    pub fn end_move(&self, m: Moving) {
-        let mut core = lock(&*self.core);
-        match evictable(&mut core, m.base, m.id) {
-            Some(d) => d.moving = false,
-            None => {
-                let empty = core.graves.get_mut(&m.va).is_some_and(|g| {
-                    g.busy = false;
-                    g.mapped == 0
-                });
-                if empty {
-                    self.empty_grave(&mut core, m.va);
-                }
-            }
-        }
-    }
-
-    /// Ends the grave of an allocation that was freed while it was moved, and in which nothing is mapped.
-    fn empty_grave(&self, core: &mut Core, va: u64) -> Option<crate::driver::PhysHandle> {
-        let grave = core.graves.remove(&va)?;
-        core.holes.give(va, grave.reserved);
-        grave.handle
+        false
     }
 }
 

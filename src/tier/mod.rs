@@ -12,7 +12,9 @@
 //! - *committed*: what is promised or used. *Beyond*: how far that is above the limit, by leave of a policy, or because the
 //!   limit was lowered.
 //! - *manager* ([`manager`]): all spaces; who asks it for a reservation ([`request`]) may wait in its *queue* ([`queue`]).
-//! - *disk* ([`disk`]): the store of the disk tier: slots in checksummed files under a mount.
+//! - *host* ([`host`]): pinned memory in blocks.
+//! - *disk* ([`disk`]): the store of the disk tier: slots in checksummed files under a mount; its spaces are in
+//!   [`disk_space`].
 //!
 //! # Equations
 //!
@@ -34,8 +36,8 @@
 mod account;
 mod attach;
 pub mod disk;
-mod draw;
 pub mod disk_space;
+mod draw;
 pub mod evict;
 pub mod host;
 mod hub;
@@ -52,6 +54,8 @@ pub mod thresholds;
 pub mod usage;
 
 pub use account::Drawn;
+pub use disk_space::{Disks, Mount};
+pub use host::{HostMemory, HostTier};
 pub use hub::Cancel;
 pub use manager::Manager;
 pub use policy::{Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Overdraw, Shortage};

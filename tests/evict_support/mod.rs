@@ -48,10 +48,8 @@ pub struct Rig {
     pub host: Arc<HostDriver>,
     pub fault: Arc<Fault>,
     pub ctx: Context,
-    /// Memory that is always there.
+    /// A page that is always there.
     pub scratch: u64,
-    /// An address that was freed.
-    pub freed: u64,
     disk: Option<TempDir>,
 }
 
@@ -75,15 +73,9 @@ impl Rig {
             ..Config::default()
         };
         let ctx = Context::new(fault.clone(), config).unwrap();
-        let single = || {
-            let flags = AllocFlags::SINGLE_HANDLE;
-            ctx.malloc(&Request { size: PAGE, flags, ..Request::default() }).unwrap()
-        };
-        let (scratch, freed) = (single(), single());
-        ctx.free(freed).unwrap();
-        host.device_sync(D).unwrap();
-        ctx.trim(0).unwrap();
-        Rig { host, fault, ctx, scratch, freed, disk }
+        let flags = AllocFlags::SINGLE_HANDLE;
+        let scratch = ctx.malloc(&Request { size: PAGE, flags, ..Request::default() }).unwrap();
+        Rig { host, fault, ctx, scratch, disk }
     }
 
     pub fn stream(&self) -> StreamHandle {

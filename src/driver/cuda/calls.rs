@@ -15,7 +15,7 @@ use crate::driver::{
 };
 use cudarc::driver::sys::{
     CUevent, CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstream,
-    CUstreamCaptureStatus, CUstream_flags, CU_MEMHOSTALLOC_PORTABLE,
+    CUstreamCaptureStatus, CUstream_flags,
 };
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -438,21 +438,15 @@ impl Driver for CudaDriver {
     }
 
     fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64> {
-        let _bound = self.bind(dev)?;
-        let _relaxed = self.relax()?;
-        let mut ptr = std::ptr::null_mut();
-        // SAFETY: writes one pointer.
-        let code = unsafe { (self.api.cuMemHostAlloc)(&mut ptr, size as usize, CU_MEMHOSTALLOC_PORTABLE) };
-        self.check(code, "cuMemHostAlloc", || format!("{} of page-locked host memory", size::human(size)))?;
-        Ok(ptr as u64)
+        self.pin(dev, size)
+    }
+
+    fn host_alloc_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64> {
+        self.pin_on(dev, size, numa)
     }
 
     fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()> {
-        let _bound = self.bind(dev)?;
-        let _relaxed = self.relax()?;
-        // SAFETY: a pointer from `host_alloc`, which the caller gives up.
-        let code = unsafe { (self.api.cuMemFreeHost)(ptr as usize as *mut c_void) };
-        self.check(code, "cuMemFreeHost", || format!("{ptr:#x}"))
+        self.unpin(dev, ptr)
     }
 
     // ---- the driver's own allocator -------------------------------------------------------------------------------

@@ -119,6 +119,10 @@ entry_points! {
     optional {
         cuCtxRecordEvent(CUcontext, CUevent);   // 12.5
         cuStreamGetDevice(CUstream, *mut CUdevice); // 12.8
+        // Every driver has these; without them, less is known and pinning is slower.
+        cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        cuMemHostUnregister(*mut c_void);
         // Captures and graphs: every driver has them, and a program that captures nothing can do without.
         cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
         cuStreamEndCapture(CUstream, *mut CUgraph);

@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod graph;
 mod load;
+mod pinned;
 mod props;
 mod watch;
 
@@ -40,6 +41,8 @@ pub struct CudaDriver {
     /// Where the driver keeps what a stream is, found out on first use.
     watch: OnceLock<Watch>,
     graphs: graph::Graphs,
+    /// Host memory that is registered with the driver.
+    registered: pinned::Registered,
 }
 
 /// Loads and initialises the CUDA driver. No context is made yet.
@@ -63,6 +66,7 @@ impl CudaDriver {
             down: AtomicBool::new(false),
             watch: OnceLock::new(),
             graphs: graph::Graphs::default(),
+            registered: pinned::Registered::default(),
         }))
     }
 
@@ -103,7 +107,7 @@ impl CudaDriver {
             self.down.store(true, Ordering::Relaxed);
         }
         let mut text = format!("{call} ({what}) failed: {}", error::describe(&self.api, code));
-        if code == CODE_OUT_OF_MEMORY && call != "cuMemHostAlloc" {
+        if code == CODE_OUT_OF_MEMORY && !call.starts_with("cuMemHost") {
             if let Some((free, total)) = self.memory_here() {
                 text.push_str(&format!("; {} of {} is free", size::human(free), size::human(total)));
             }

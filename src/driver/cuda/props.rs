@@ -1,10 +1,10 @@
 //! Facts about a device, and what memory is asked of it.
 
 use super::device::Device;
-use super::error::CODE_INVALID_VALUE;
+use super::error::{CODE_INVALID_VALUE, CODE_SUCCESS};
 use super::CudaDriver;
 use crate::base::{size, DeviceId, Result};
-use crate::driver::{DeviceProps, PhysFlags};
+use crate::driver::{numa, DeviceProps, PhysFlags};
 use cudarc::driver::sys::{
     CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
@@ -41,6 +41,16 @@ impl CudaDriver {
         Ok(value)
     }
 
+    /// The device's place on the PCI bus, where the driver says.
+    fn pci_address(&self, device: &Device) -> Option<String> {
+        let mut address = [0u8; 64];
+        // SAFETY: writes at most the given number of bytes, with a terminating zero.
+        let code =
+            unsafe { (self.api.cuDeviceGetPCIBusId?)(address.as_mut_ptr().cast(), address.len() as c_int, device.raw) };
+        let text = CStr::from_bytes_until_nul(&address).ok().filter(|_| code == CODE_SUCCESS)?;
+        text.to_str().ok().map(str::to_string)
+    }
+
     pub(super) fn read_props(&self, dev: DeviceId, device: &Device) -> Result<DeviceProps> {
         use CUdevice_attribute as A;
         let mut name = [0u8; 256];
@@ -74,6 +84,7 @@ impl CudaDriver {
                 self.attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.unsigned_abs(),
                 self.attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?.unsigned_abs(),
             ),
+            numa: self.pci_address(device).and_then(|address| numa::node_of_pci(&address)),
         })
     }
 

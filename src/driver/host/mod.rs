@@ -176,6 +176,7 @@ impl Driver for HostDriver {
             // Each is one of the 65,530 that Linux gives a process, and the process has others.
             max_mappings: 60_000,
             compute: (0, 0),
+            numa: None,
         })
     }
 
@@ -454,6 +455,10 @@ impl Driver for HostDriver {
     }
 
     fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64> {
+        self.pinned_alloc(dev, size)
+    }
+
+    fn host_alloc_on(&self, dev: DeviceId, size: u64, _numa: Option<u32>) -> Result<u64> {
         self.pinned_alloc(dev, size)
     }
 

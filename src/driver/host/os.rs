@@ -4,6 +4,7 @@
 //! memory that the host device did not make.
 
 use crate::base::{size, Error, Result, Status};
+use crate::driver::pages::alignment;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -48,13 +49,17 @@ fn map_new(size: u64, prot: libc::c_int, flags: libc::c_int) -> Result<u64> {
 
 /// Reserves inaccessible addresses, aligned to `align` (a power of two, at least a page).
 pub(super) fn reserve(size: u64, align: u64) -> Result<u64> {
+    map_aligned(size, align, libc::PROT_NONE)
+}
+
+fn map_aligned(size: u64, align: u64, prot: libc::c_int) -> Result<u64> {
     let Some(slack) = size.checked_add(align).filter(|n| *n <= i64::MAX as u64) else {
         return Err(Error::new(
             Status::OutOfMemory,
             format!("no address space holds {} aligned to {}", size::human(size), size::human(align)),
         ));
     };
-    let start = map_new(slack, libc::PROT_NONE, QUIET)?;
+    let start = map_new(slack, prot, QUIET)?;
     let aligned = (start + align - 1) & !(align - 1);
     let (head, tail) = (aligned - start, start + slack - (aligned + size));
     let trimmed = unmap(start, head).and_then(|()| unmap(aligned + size, tail));
@@ -66,9 +71,9 @@ pub(super) fn reserve(size: u64, align: u64) -> Result<u64> {
     Ok(aligned)
 }
 
-/// Readable and writable zeroed memory that belongs to no file.
+/// Readable and writable zeroed memory that belongs to no file, aligned as [`alignment`] says.
 pub(super) fn map_anonymous(size: u64) -> Result<u64> {
-    map_new(size, libc::PROT_READ | libc::PROT_WRITE, QUIET)
+    map_aligned(size, alignment(size), libc::PROT_READ | libc::PROT_WRITE)
 }
 
 /// Gives addresses back to the system; `size` may be 0.

@@ -124,6 +124,7 @@ impl Driver for Device {
         fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()>;
         fn set_async(&self, dev: DeviceId, dst: u64, byte: u8, size: u64, s: StreamHandle) -> Result<()>;
         fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;
+        fn host_alloc_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64>;
         fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
         fn native_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64>;
         fn native_free(&self, dev: DeviceId, ptr: u64, s: StreamHandle) -> Result<()>;

@@ -154,6 +154,12 @@ fn seal(out: &mut [u8]) {
     sum.copy_from_slice(&checksum(body).to_le_bytes());
 }
 
+/// Bytes of the file of a slot of `bytes` of data, in chunks of `chunk_bytes`: the data, rounded up to 4 KiB, with a header and a
+/// footer. `Invalid` for 0.
+pub fn file_bytes(bytes: u64, chunk_bytes: u64) -> Result<u64> {
+    Content::new((0, 0), bytes, chunk_bytes).map(|content| content.file_bytes())
+}
+
 /// A checksum of any bytes.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)

@@ -26,6 +26,7 @@ mod store;
 mod writer;
 
 pub use copy::inspect;
+pub use format::file_bytes;
 pub use options::{After, Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
 pub use reader::Reader;
 pub use store::{Slot, Store};

@@ -109,12 +109,6 @@ impl Store {
         self.shared.options.chunk_bytes
     }
 
-    /// Bytes of a file that `bytes` of data, not 0, need.
-    pub fn file_bytes(&self, bytes: u64) -> u64 {
-        let chunk = self.shared.options.chunk_bytes;
-        Content::new((0, 0), bytes, chunk).map_or(u64::MAX, |content| content.file_bytes())
-    }
-
     /// What was removed when it was opened.
     pub fn reclaimed(&self) -> Reclaimed {
         self.shared.reclaimed

@@ -3,12 +3,12 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::item::{Claim, Filed, Place};
-use super::shift::{Shift, Step};
+use super::shift::{Goal, Shift, Step};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, ALIGN};
 use crate::tier::disk::{After, Store};
 use crate::tier::host::HostMemory;
-use crate::tier::SpaceId;
+use crate::tier::{SpaceId, Tier};
 
 /// Buffers of a move to or from a file: one is filled while the others are written.
 const BUFFERS: u64 = 4;
@@ -17,12 +17,13 @@ impl Shift<'_> {
     /// Writes an item's bytes into a file of a mount.
     pub(super) fn to_file(&mut self, mut claim: Claim, target: SpaceId) -> Result<Step> {
         let item = claim.item.clone();
-        let mount = match self.shared.parts.disks.open(target.id) {
-            Ok(mount) => mount,
+        let opened = self.shared.parts.disks.mount(target.id).and_then(|m| Ok((m.store()?, m)));
+        let (store, mount) = match opened {
+            Ok(opened) => opened,
             Err(e) => return Step::or(e, claim),
         };
         let bytes = item.bytes.max(1);
-        let drawn = self.shared.parts.manager.draw(&mount.space, mount.store.file_bytes(bytes), 0);
+        let drawn = mount.draw(bytes, None);
         let drawn = match drawn {
             Ok(drawn) => drawn,
             Err(e) => return Step::or(e, claim),
@@ -40,7 +41,7 @@ impl Shift<'_> {
             }
             _ => None,
         };
-        let written = self.write(&claim, &mount.store, bytes);
+        let written = self.write(&claim, &store, bytes);
         let slot = match written {
             Ok(slot) => slot,
             Err(e) => {
@@ -51,7 +52,7 @@ impl Shift<'_> {
                 return Step::or(e, claim);
             }
         };
-        let filed = Filed { store: mount.store.clone(), slot, space: mount.space.clone(), _drawn: drawn };
+        let filed = Filed { store, slot, space: mount.space().clone(), _drawn: drawn };
         let there = match moving {
             Some(moving) => pool.vacate(moving)?,
             None => true,
@@ -151,19 +152,15 @@ impl Shift<'_> {
     }
 
     fn buffer(&self, bytes: u64) -> Result<Buffer> {
-        match {
-            let (host, device) = (&self.shared.parts.host, self.flow.as_ref().map(|f| f.0));
-            host.contiguous(host.near(device), bytes, None)
-        } {
-            Ok(memory) => match memory.pieces() {
-                [piece] => {
-                    let addr = piece.addr;
-                    Buffer::foreign(addr, bytes, Box::new(memory))
-                }
-                _ => Err(Error::internal("a buffer in pieces")),
-            },
+        let host = &self.shared.parts.host;
+        let from = self.flow.as_ref().map(|f| SpaceId::new(Tier::Gpu, f.0 .0));
+        let node = match from {
+            Some(from) => self.shared.targets(&Goal::Tier(Tier::Host), from)?.first().map_or(0, |s| s.id),
+            None => 0,
+        };
+        match host.contiguous(node, bytes, None).and_then(|m| m.into_buffer()) {
             Err(e) if e.status == Status::OutOfMemory => Buffer::new(bytes),
-            Err(e) => Err(e),
+            other => other,
         }
     }
 }
@@ -180,8 +177,8 @@ fn each_piece(
     for piece in memory.pieces() {
         let (from, to) = (start.max(offset), (start + piece.bytes).min(end));
         if from < to {
-            // The memory is this move's alone, and outlives the buffer, which is gone at the end of the loop.
-            let mut view = Buffer::foreign(piece.addr, piece.bytes, Box::new(()))?;
+            // The memory is this move's alone, in parts of at least ALIGN bytes, and outlives the buffer, which is gone at the end of the loop.
+            let mut view = Buffer::foreign(piece.addr, piece.bytes.next_multiple_of(ALIGN), Box::new(()))?;
             part(&mut view, (from - start) as usize, (from - offset) as usize..(to - offset) as usize)?;
         }
         start += piece.bytes;

@@ -93,7 +93,13 @@ impl Flow<'_> {
 
     /// Submits the copy of `bytes` bytes, in parts, waiting for earlier ones where too many are in flight. `told` hears of
     /// what is over.
-    pub(super) fn copy(&mut self, dst: u64, src: u64, bytes: u64, told: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+    pub(super) fn copy(
+        &mut self,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+        told: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
         let mut at = 0;
         while at < bytes {
             let n = (bytes - at).min(CHUNK);

@@ -41,8 +41,8 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
 use crate::pool::{AllocRequest, Pool};
 use item::{ended, Item, Ticket};
-pub use lanes::Progress;
 use lanes::Lanes;
+pub use lanes::Progress;
 pub use mover::MoverOptions;
 use register::Register;
 pub use shift::{Goal, Moved};
@@ -74,6 +74,8 @@ pub struct Evictor {
 /// What the evictor and its thread share.
 struct Shared {
     parts: Parts,
+    /// The spaces of pinned memory.
+    hosts: Vec<Arc<Space>>,
     register: Arc<Register>,
     lanes: Lanes,
     bell: mover::Bell,
@@ -96,7 +98,9 @@ impl Evictor {
     /// Starts no thread before there is something to move.
     pub fn new(parts: Parts, options: MoverOptions) -> Evictor {
         let lanes = Lanes::new(parts.driver.clone());
-        let shared = Shared { parts, register: Arc::default(), lanes, bell: mover::Bell::default() };
+        let host = &parts.host;
+        let hosts = host.nodes().into_iter().filter_map(|n| host.space(n).ok().cloned()).collect();
+        let shared = Shared { parts, hosts, register: Arc::default(), lanes, bell: mover::Bell::default() };
         Evictor { shared: Arc::new(shared), mover: OnceLock::new(), options }
     }
 
@@ -106,9 +110,8 @@ impl Evictor {
         let shared = &self.shared;
         let ticket = Arc::new(Ticket::default());
         let mapped = pool.evictable_bytes(req.size);
-        let (info, drawn) = shared.with_room(pool.device(), mapped, req.stream, reservation, || {
-            pool.malloc_evictable(req, ticket.clone())
-        })?;
+        let (info, drawn) = shared
+            .with_room(pool.device(), mapped, req.stream, reservation, || pool.malloc_evictable(req, ticket.clone()))?;
         let register = Arc::downgrade(&shared.register);
         let item = Item::new(&info, mapped, drawn, reservation.cloned(), register);
         shared.register.add(&item, SpaceId::new(Tier::Gpu, pool.device().0));
@@ -157,7 +160,13 @@ impl Evictor {
 
     /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is pinned, or nothing is moved. Where one
     /// cannot be moved, those before it have been, and the error says how many.
-    pub fn shift_tag(&self, tag: u64, goal: &Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
+    pub fn shift_tag(
+        &self,
+        tag: u64,
+        goal: &Goal,
+        by: Option<StreamHandle>,
+        progress: Option<Progress>,
+    ) -> Result<Moved> {
         let items = self.shared.register.tagged(tag);
         if items.is_empty() {
             return Err(Error::invalid(format!("no evictable allocation has the tag {tag}")));
@@ -249,7 +258,13 @@ impl Shared {
     }
 
     /// Counts memory in the device's space.
-    fn draw(&self, device: DeviceId, bytes: u64, stream: StreamHandle, from: Option<&Arc<Reservation>>) -> Result<Drawn> {
+    fn draw(
+        &self,
+        device: DeviceId,
+        bytes: u64,
+        stream: StreamHandle,
+        from: Option<&Arc<Reservation>>,
+    ) -> Result<Drawn> {
         let space = self.gpu(device)?;
         let stream = stream.canonical().0 as u64;
         match from.filter(|r| !r.is_released()) {

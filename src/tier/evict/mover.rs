@@ -9,7 +9,7 @@ use super::Shared;
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::Status;
 use crate::driver::process;
-use crate::tier::Space;
+use crate::tier::{Space, Tier};
 use std::io::Write;
 use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
@@ -70,8 +70,7 @@ impl Bell {
     /// Waits some time; `false` when it is over.
     fn pause(&self, time: Duration) -> bool {
         let rung = lock(&self.rung);
-        let (rung, _) =
-            self.heard.wait_timeout_while(rung, time, |r| !r.ended).unwrap_or_else(PoisonError::into_inner);
+        let (rung, _) = self.heard.wait_timeout_while(rung, time, |r| !r.ended).unwrap_or_else(PoisonError::into_inner);
         !rung.ended
     }
 }
@@ -121,16 +120,15 @@ fn run(shared: &Shared, options: MoverOptions) {
 impl Shared {
     /// The spaces at their trigger out of which something can be moved.
     pub(super) fn too_full(&self) -> impl Iterator<Item = Arc<Space>> + '_ {
-        let disks = !self.parts.disks.is_empty();
-        let host = self.parts.host.spaces().iter().filter(move |_| disks);
-        self.parts.gpu.iter().chain(host).filter(|s| s.should_downgrade()).cloned()
+        self.parts.gpu.iter().chain(&self.hosts).filter(|s| s.should_downgrade()).cloned()
     }
 
     /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if there is as much.
     fn empty_all(&self) -> crate::base::Result<()> {
         let mut outcome = Ok(());
         for space in self.too_full().collect::<Vec<_>>() {
-            loop {
+            // Out of the host there is no way but to a disk.
+            while space.id().tier == Tier::Gpu || !self.parts.disks.mounts().is_empty() {
                 let most = space.amount_to_downgrade();
                 match self.make_room(space.id(), most) {
                     Ok(0) => break,

@@ -110,11 +110,6 @@ impl Register {
         lock(&self.books).entries.values().filter(|e| e.item.tag == tag).map(|e| e.item.clone()).collect()
     }
 
-    /// All, by address.
-    pub(super) fn all(&self) -> Vec<Arc<Item>> {
-        lock(&self.books).entries.values().map(|e| e.item.clone()).collect()
-    }
-
     /// Checks the equation above; each entry that nobody is moving must be in the space that it says it is.
     pub(super) fn validate(&self) -> Result<(), String> {
         let books = lock(&self.books);

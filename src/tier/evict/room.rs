@@ -38,7 +38,7 @@ impl Shared {
         let id = SpaceId::new(Tier::Gpu, device.0);
         let mut moving = || loop {
             match once() {
-                Err(e) if e.status == Status::OutOfMemory => match self.make_room(id, bytes) {
+                Err(e) if e.status == Status::OutOfMemory => match self.make_room(id, self.missing(device, bytes)?) {
                     Ok(0) => return Err(e),
                     Ok(_) => {}
                     Err(why) => {
@@ -51,6 +51,14 @@ impl Shared {
         };
         let policy = self.parts.manager.policy_of(self.gpu(device)?, from.map(|r| &**r), stream.canonical().0 as u64);
         policy.allocate(id, bytes, stream.canonical().0 as u64, &mut moving)
+    }
+
+    /// How many of `bytes` bytes a device lacks, at least 1: of those that may be promised, or of memory itself, all of
+    /// which that was free in its pool has been given back by now.
+    fn missing(&self, device: DeviceId, bytes: u64) -> Result<u64> {
+        let promised = self.gpu(device)?.available();
+        let there = self.pool(device)?.unmapped()?.min(promised);
+        Ok(bytes.saturating_sub(there).max(1))
     }
 
     /// See [`super::Evictor::make_room`].

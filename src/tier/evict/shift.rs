@@ -103,7 +103,11 @@ impl Told<'_> {
             true => Ok(()),
             false => Err(Error::new(
                 Status::Cancelled,
-                format!("the move was cancelled at {} of {}; what is not moved is where it was", human(done), human(self.total)),
+                format!(
+                    "the move was cancelled at {} of {}; what is not moved is where it was",
+                    human(done),
+                    human(self.total)
+                ),
             )),
         }
     }
@@ -313,9 +317,8 @@ impl<'a> Shift<'a> {
         let pool = shared.pool(item.device)?;
         let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(None) };
         let on = self.flow()?.stream();
-        let filled = shared.with_room(item.device, item.mapped, item.stream, item.reservation.as_ref(), || {
-            pool.populate(&moving, on)
-        });
+        let filled = shared
+            .with_room(item.device, item.mapped, item.stream, item.reservation.as_ref(), || pool.populate(&moving, on));
         match filled {
             Ok((true, drawn)) => {
                 claim.set_drawn(Some(drawn));

@@ -1,0 +1,60 @@
+//! The thread that pins memory ahead of need.
+//!
+//! One for all nodes, started when first there is something to do. It holds nothing while it waits, and ends with the tier,
+//! which waits for it.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::node::Node;
+use crate::base::sync::lock;
+use crate::driver::process;
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle};
+
+/// The thread's name, as `top -H` shows it.
+const NAME: &str = "gpumem-pin";
+
+/// The thread, if it has been started.
+pub(super) struct Grower {
+    nodes: Vec<Weak<Node>>,
+    running: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+}
+
+impl Grower {
+    pub(super) fn new(nodes: &[Arc<Node>]) -> Grower {
+        Grower { nodes: nodes.iter().map(Arc::downgrade).collect(), running: Mutex::new(None) }
+    }
+
+    /// Tells the thread that a node asks for memory.
+    pub(super) fn wake(&self) {
+        let mut running = lock(&self.running);
+        if running.is_none() {
+            let (bell, rings) = channel();
+            let nodes = self.nodes.clone();
+            let start = || thread::Builder::new().name(NAME.to_string()).spawn(move || run(&nodes, &rings));
+            *running = process::without_signals(start).ok().map(|thread| (bell, thread));
+        }
+        let rung = running.as_ref().is_some_and(|(bell, _)| bell.send(()).is_ok());
+        if !rung {
+            // Without the thread, memory is pinned when it is needed.
+            self.nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.end_growing());
+        }
+    }
+}
+
+fn run(nodes: &[Weak<Node>], rings: &Receiver<()>) {
+    while rings.recv().is_ok() {
+        nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.grow_ahead());
+    }
+}
+
+impl Drop for Grower {
+    fn drop(&mut self) {
+        if let Some((bell, thread)) = lock(&self.running).take() {
+            drop(bell);
+            // It ends after what it is pinning just now.
+            let _ = thread.join();
+        }
+    }
+}

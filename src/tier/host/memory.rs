@@ -1,0 +1,92 @@
+//! Pinned memory, as whoever asked for it holds it.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::node::{Node, Want};
+use crate::base::{Error, Result};
+use crate::driver::disk::Buffer;
+use crate::tier::account::Drawn;
+use std::fmt;
+use std::sync::Arc;
+
+/// Neighbouring bytes of pinned memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Where they start.
+    pub addr: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; whoever still copies to or from
+/// it waits for that before. Only where it outlives its [`HostTier`](super::HostTier) the last of it unpins it.
+pub struct HostMemory {
+    pieces: Vec<Piece>,
+    bytes: u64,
+    want: Want,
+    node: Arc<Node>,
+    /// Dropped after the memory has been given back, so that whoever gets the promise finds the memory.
+    drawn: Drawn,
+}
+
+impl HostMemory {
+    /// `pieces` in whole blocks, or a part.
+    pub(super) fn new(node: Arc<Node>, want: Want, mut pieces: Vec<Piece>, bytes: u64, drawn: Drawn) -> HostMemory {
+        let whole: u64 = pieces.iter().map(|p| p.bytes).sum();
+        if let Some(last) = pieces.last_mut() {
+            last.bytes -= whole.saturating_sub(bytes).min(last.bytes);
+        }
+        HostMemory { pieces, bytes, want, node, drawn }
+    }
+
+    /// Where it is: pieces that add up to [`HostMemory::bytes`]. All but the last are whole blocks, each piece starts at a
+    /// multiple of its size or of 4 KiB, and none overlaps another or another memory.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Bytes that were asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that it is counted with: whole blocks, or a whole part.
+    pub fn counted(&self) -> u64 {
+        self.drawn.bytes()
+    }
+
+    /// The NUMA node.
+    pub fn node(&self) -> u32 {
+        self.node.id
+    }
+
+    /// The number of the reservation it was made with, if any.
+    pub fn reservation(&self) -> Option<u64> {
+        self.drawn.reservation()
+    }
+
+    /// All of it as memory to read files into and write them from. `Invalid`, and the memory goes back, when it is not one
+    /// piece, or not a multiple of 4 KiB.
+    pub fn into_buffer(self) -> Result<Buffer> {
+        match *self.pieces.as_slice() {
+            [Piece { addr, bytes }] => Buffer::foreign(addr, bytes, Box::new(self)),
+            _ => Err(Error::invalid(format!(
+                "{} pieces of pinned memory as one buffer; ask for it in one piece",
+                self.pieces.len()
+            ))),
+        }
+    }
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HostMemory { pieces, bytes, .. } = self;
+        write!(f, "HostMemory({bytes} B of node {}, {pieces:x?})", self.node.id)
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.node.give(self.want, &self.pieces);
+    }
+}

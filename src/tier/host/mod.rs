@@ -1,0 +1,147 @@
+//! The host tier: pinned memory in blocks.
+//!
+//! - A *chunk* is pinned at a time: a run of neighbouring *blocks* ([`blocks`]). Memory is given out in whole blocks; what
+//!   needs half of one or less gets a *part* of a block that is *shared* ([`parts`]): a power of two of bytes.
+//! - A *run* is neighbouring free blocks of one chunk. A *piece* is what is given out of one run.
+//! - *Pinned*: bytes of all chunks. *Stranded*: bytes of shared blocks that are in no part given out.
+//! - A *node* ([`node`]) is a NUMA node of the host, and a space: what is given out of it is counted there, by whole blocks
+//!   and whole parts. Free blocks are not counted, but for the limit:
+//!
+//! Equations, which [`HostTier::validate`] checks:
+//!
+//! - `pinned == blocks given out + shared blocks + free blocks`, and the runs are as long as they can be
+//! - `shared blocks == parts given out + stranded`, and no block is shared of which no part is given out
+//! - `space's use == blocks given out + parts given out`
+//! - `pinned <= limit + stranded`: when a block is shared, what is left of it may be pinned once more, so that what is
+//!   promised can be given. Where a policy lets the use go beyond the limit, it counts in place of that.
+//!
+//! Memory is pinned when it is needed; a thread ([`grow`]) does so ahead of need. What is given back stays pinned
+//! until it is trimmed.
+//!
+//! One lock for each node, of its books. It is held for no call to the driver, and may be taken under any other but the
+//! manager's. One thread at a time pins or unpins memory of a node; the others wait for what it does.
+
+mod blocks;
+mod grow;
+mod memory;
+mod node;
+mod options;
+mod parts;
+
+pub use memory::{HostMemory, Piece};
+pub use options::{HostNode, HostOptions, HostStats};
+
+use super::manager::Manager;
+use super::reservation::Reservation;
+use super::space::Space;
+use crate::base::{Error, Result};
+use crate::driver::Driver;
+use grow::Grower;
+use node::Node;
+use std::sync::Arc;
+
+/// Pinned memory of the host's NUMA nodes. Any thread may use it. Memory that is given out outlives it.
+pub struct HostTier {
+    nodes: Vec<Arc<Node>>,
+    manager: Arc<Manager>,
+    grower: Grower,
+}
+
+impl HostTier {
+    /// Adds a space for each node. Pins nothing.
+    pub fn new(driver: Arc<dyn Driver>, manager: Arc<Manager>, options: &HostOptions) -> Result<HostTier> {
+        options.check()?;
+        let nodes: Vec<Arc<Node>> = options
+            .nodes
+            .iter()
+            .map(|n| Node::new(&driver, &manager, options, n).map(Arc::new))
+            .collect::<Result<_>>()?;
+        let grower = Grower::new(&nodes);
+        Ok(HostTier { nodes, manager, grower })
+    }
+
+    /// The numbers of the nodes.
+    pub fn nodes(&self) -> Vec<u32> {
+        self.nodes.iter().map(|n| n.id).collect()
+    }
+
+    /// The space of a node.
+    pub fn space(&self, node: u32) -> Result<&Arc<Space>> {
+        self.node(node).map(|n| &n.space)
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> u64 {
+        self.nodes.first().map_or(0, |n| n.geometry.block)
+    }
+
+    /// Memory in as few pieces as there are, in whole blocks; what needs half a block or less, in a part of one, of 4 KiB or
+    /// more. Counted in the reservation, which must be one of the node's space; without one, in that which is attached to
+    /// the thread, or outside of any. Pins more when too little is free, which takes its time. `OutOfMemory` when so much
+    /// cannot be promised or pinned. To be called with no lock held: policies of reservations may call back.
+    pub fn allocate(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
+        self.take(node, bytes, reservation, node::Shape::Pieces)
+    }
+
+    /// The same in one piece, which starts a block or a part. What is larger than a chunk gets one of its own; what needs
+    /// half a block or less may have as few as 256 bytes.
+    pub fn contiguous(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
+        self.take(node, bytes, reservation, node::Shape::One)
+    }
+
+    fn take(&self, id: u32, bytes: u64, from: Option<&Reservation>, shape: node::Shape) -> Result<HostMemory> {
+        let node = self.node(id)?;
+        let want = node.want(bytes, shape)?;
+        let counted = want.bytes();
+        let drawn = match from {
+            None => self.manager.draw(&node.space, counted, node::NO_STREAM)?,
+            Some(r) if Arc::ptr_eq(r.in_space(), &node.space) => r.draw(counted, node::NO_STREAM)?,
+            Some(r) => {
+                return Err(Error::invalid(format!(
+                    "reservation {} is one of {}, not of {}; reserve there",
+                    r.id(),
+                    r.space(),
+                    node.space.id()
+                )))
+            }
+        };
+        let (pieces, more) = node.take(want)?;
+        if more {
+            self.grower.wake();
+        }
+        Ok(HostMemory::new(node.clone(), want, pieces, bytes, drawn))
+    }
+
+    /// Pins memory until `bytes` of whole blocks are free. `OutOfMemory` when the limit or the system forbids it; what has
+    /// been pinned until then stays.
+    pub fn prepare(&self, node: u32, bytes: u64) -> Result<()> {
+        self.node(node)?.prepare(bytes)
+    }
+
+    /// Unpins chunks of which nothing is given out, as long as `keep` bytes of blocks stay free; returns how many bytes.
+    pub fn trim(&self, node: u32, keep: u64) -> Result<u64> {
+        self.node(node)?.trim(keep)
+    }
+
+    /// The counters of a node.
+    pub fn stats(&self, node: u32) -> Result<HostStats> {
+        Ok(self.node(node)?.stats())
+    }
+
+    /// Waits until the thread that pins ahead of need has nothing left to do.
+    pub fn settle(&self) {
+        self.nodes.iter().for_each(|n| n.settle());
+    }
+
+    /// Checks the equations above. For a moment at which nobody allocates or frees.
+    pub fn validate(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|n| n.validate())
+    }
+
+    fn node(&self, id: u32) -> Result<&Arc<Node>> {
+        self.nodes.iter().find(|n| n.id == id).ok_or_else(|| {
+            let ids: Vec<String> = self.nodes.iter().map(|n| n.id.to_string()).collect();
+            Error::invalid(format!("the host has no NUMA node {id} with memory to pin; there is {}", ids.join(", ")))
+        })
+    }
+}

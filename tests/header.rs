@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 18] = [
+const SECTIONS: [&str; 19] = [
     "error",
     "version",
     "context",
@@ -23,6 +23,7 @@ const SECTIONS: [&str; 18] = [
     "ipc",
     "stats",
     "capture",
+    "evict",
     "plan",
     "plan_graph",
     "plan_solve",

@@ -237,7 +237,7 @@ pub unsafe extern "C" fn gpumem_locate(ptr: *mut c_void, out: *mut gpumem_locati
             device_bytes: at.mapped,
         };
         // SAFETY: as above.
-        unsafe { options::write(out, value) }
+        unsafe { options::write(out, &value) }
     })
 }
 
@@ -266,7 +266,7 @@ unsafe fn shift(what: What, back: bool, opts: *const gpumem_move_options, out: *
     }
     let report = gpumem_move_report { size: 0, reserved: 0, moved: items, moved_bytes: bytes, already };
     // SAFETY: checked above.
-    unsafe { options::write(out, report) }
+    unsafe { options::write(out, &report) }
 }
 
 /// Where the options say that it is to go.

@@ -4,7 +4,11 @@
 
 use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Error, Status};
+use gpumem::context::config::{DiskMount, Limit, PinnedBlocks};
+use gpumem::context::{Config, Context};
 use gpumem::driver::disk::{Buffer, Disk, Engine, OsDisk};
+use gpumem::driver::host::{HostDriver, HostOptions};
+use gpumem::driver::{numa, Driver};
 use gpumem::tier::disk::{file_bytes, After, StoreOptions};
 use gpumem::tier::*;
 use std::fs;
@@ -174,4 +178,38 @@ fn threads_that_come_at_once_get_one_store_and_one_space() {
     assert_eq!((added, manager.spaces().len()), (1, 1));
     let root = fs::read_dir(&dir.0).unwrap().next().unwrap().unwrap().path();
     assert_eq!(fs::read_dir(root).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir()).count(), 1, "one store");
+}
+
+#[test]
+fn a_context_has_the_spaces_of_its_settings() {
+    let (a, b) = (Dir::new("context-a"), Dir::new("context-b"));
+    let disks = vec![DiskMount { path: a.0.clone(), limit: Some(MIB) }, DiskMount { path: b.0.clone(), limit: None }];
+    let config = Config {
+        disks,
+        pinned_blocks: PinnedBlocks { block_bytes: 64 * KIB, blocks: 8, chunks: 2 },
+        pinned_limit: Limit::Percent(25),
+        thresholds: Thresholds::new(0.5, 0.25).unwrap(),
+        ..Config::default()
+    };
+    let driver: Arc<dyn Driver> = HostDriver::new(HostOptions { devices: 2, ..HostOptions::default() }).unwrap();
+    let context = Context::new(driver.clone(), config.clone()).unwrap();
+    let tiers = context.tiers().unwrap();
+    let nodes = numa::nodes();
+    let mut want: Vec<_> = (0..2).map(|n| SpaceId::new(Tier::Gpu, n)).collect();
+    want.extend(nodes.iter().map(|n| SpaceId::new(Tier::Host, n.id)));
+    want.extend([id(0), id(1)]);
+    assert_eq!(tiers.manager().spaces().iter().map(|s| s.id()).collect::<Vec<_>>(), want);
+    let node = nodes[0];
+    let host = tiers.manager().usage(SpaceId::new(Tier::Host, node.id)).unwrap();
+    assert_eq!((host.capacity, host.trigger), (node.bytes, node.bytes.div_ceil(2)));
+    assert!(host.limit.abs_diff(node.bytes / 4) <= 1, "{host:?}");
+    assert_eq!(tiers.manager().usage(id(0)).unwrap().trigger, MIB / 2);
+    let memory = tiers.host().allocate(node.id, 100 * KIB, None).unwrap();
+    tiers.host().settle();
+    assert_eq!((memory.counted(), tiers.host().stats(node.id).unwrap().pinned), (128 * KIB, 2 * 8 * 64 * KIB));
+    assert_eq!(tiers.disks().mount(1).unwrap().path(), fs::canonicalize(&b.0).unwrap());
+    assert_eq!((a.entries(), b.entries()), (0, 0));
+    drop(memory);
+    let gone = Config { disks: vec![DiskMount { path: a.0.join("absent"), limit: None }], ..config };
+    says(Context::new(driver, gone).unwrap().tiers(), Status::Io, &["starting the tiers", "absent"]);
 }

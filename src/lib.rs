@@ -19,7 +19,8 @@
 //!
 //! # Threads
 //!
-//! The library starts no thread but, with `GPUMEM_TRIM_INTERVAL`, the background trim's. Every call may come from any
+//! The library starts no thread but, with `GPUMEM_TRIM_INTERVAL`, the background trim's; one that pins host memory ahead of need, once
+//! somebody has used pinned memory; and helpers that touch the pages of large blocks and end with the call. Every call may come from any
 //! thread. Allocating on the hit path takes one lock, that of a heap of the stream; threads that use streams of their own do
 //! not meet there, and threads that share one get heaps of their own once they keep meeting. The
 //! order in which locks are taken is at the top of [`pool`]; no lock is held in a call that waits for the device. A lock

@@ -104,6 +104,7 @@ fn every_call(d: &CudaDriver, dev: DeviceId) -> Vec<(&'static str, Result<()>)> 
     let s = StreamHandle(0x3000);
     let fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let host = d.host_alloc(dev, 64);
+    let near = d.host_alloc_on(dev, 64, Some(0));
     vec![
         ("device_props", d.device_props(dev).map(drop)),
         ("can_access", d.can_access(dev, D1).map(drop)),
@@ -137,6 +138,8 @@ fn every_call(d: &CudaDriver, dev: DeviceId) -> Vec<(&'static str, Result<()>)> 
         ("set_async", d.set_async(dev, 1, 2, 3, s)),
         ("host_alloc", host.clone().map(drop)),
         ("host_free", host.and_then(|p| d.host_free(dev, p))),
+        ("host_alloc_on", near.clone().map(drop)),
+        ("host_free of registered memory", near.and_then(|p| d.host_free(dev, p))),
         ("native_alloc", d.native_alloc(dev, 64, s).map(drop)),
         ("native_free", d.native_free(dev, 0x42000, s)),
     ]
@@ -238,6 +241,74 @@ fn errors_too_leave_the_thread_as_it_was_and_name_call_code_and_sizes() {
     assert_eq!(d.event_query(D0, EVENT), Ok(true));
 }
 
+/// Whether an address is mapped.
+fn is_mapped(addr: u64) -> bool {
+    let mut there = 0;
+    unsafe { libc::mincore(addr as *mut c_void, 4096, &mut there) == 0 }
+}
+
+#[test]
+fn pages_are_registered_and_go_when_they_are_freed() {
+    let Some(path) = build("register", &[]) else { return };
+    let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+    let large = d.host_alloc_on(D1, 300 << 20, Some(0)).unwrap();
+    assert_eq!(fake.int("fake_registered"), 1);
+    assert_eq!((fake.long("fake_last_size"), fake.long("fake_last_flags")), (300 << 20, 1), "portable");
+    assert!(large.is_multiple_of(2 << 20));
+    let small = d.host_alloc_on(D0, 1, None).unwrap();
+    assert_eq!((fake.long("fake_last_size"), fake.int("fake_registered")), (4096, 2));
+    let plain = d.host_alloc(D0, 64).unwrap();
+    assert_eq!(fake.int("fake_registered"), 2);
+    fake.fail("cuMemHostUnregister", 999);
+    let e = d.host_free(D0, large).unwrap_err();
+    assert!(e.message.contains("cuMemHostUnregister") && e.message.contains("300.00 MiB"), "{e}");
+    fake.fail("", 0);
+    assert!(is_mapped(large), "as before");
+    for p in [large, plain, small] {
+        d.host_free(D0, p).unwrap();
+    }
+    assert!(!is_mapped(large) && !is_mapped(small) && fake.int("fake_registered") == 0);
+    let e = d.host_alloc_on(D0, 0, None).unwrap_err();
+    assert_eq!(e.status, Status::Invalid);
+    assert_eq!(d.host_alloc_on(D0, u64::MAX, None).unwrap_err().status, Status::Invalid);
+    assert_eq!(d.host_alloc_on(D0, 1 << 60, None).unwrap_err().status, Status::OutOfMemory);
+}
+
+/// Bytes of address space that this process has.
+fn address_space() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_given_back() {
+    let Some(path) = build("refuse", &[]) else { return };
+    let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+    d.mem_info(D0).unwrap();
+    fake.fail("cuMemHostRegister_v2", 2);
+    let before = address_space();
+    for _ in 0..8 {
+        let e = d.host_alloc_on(D0, 256 << 20, Some(0)).unwrap_err();
+        assert_eq!(e.status, Status::OutOfMemory);
+        assert!(e.message.contains("cuMemHostRegister") && e.message.contains("256.00 MiB"), "{e}");
+        assert!(!e.message.contains("is free"), "that would be the device's memory: {e}");
+    }
+    // Other tests of this program have memory, too, but not as much.
+    assert!(address_space().saturating_sub(before) < 1 << 30, "{before}");
+}
+
+#[test]
+fn a_driver_that_cannot_register_pins_memory_of_its_own() {
+    let Some(path) = build("unregistered", &["-DWITHOUT_REGISTER"]) else { return };
+    let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+    fake.fail("cuMemHostAlloc", 2);
+    let e = d.host_alloc_on(D0, 4096, Some(0)).unwrap_err();
+    assert!(e.status == Status::OutOfMemory && e.message.contains("cuMemHostAlloc"), "{e}");
+    fake.fail("", 0);
+    let p = d.host_alloc_on(D0, 4096, Some(0)).unwrap();
+    d.host_free(D0, p).unwrap();
+}
+
 #[test]
 fn stream_identities() {
     let Some(path) = build("ids", &[]) else { return };
@@ -297,6 +368,7 @@ fn parameters_reach_the_driver() {
     assert!(d.library().contains("libcuda_parameters"), "{}", d.library());
     let props = d.device_props(D1).unwrap();
     assert_eq!((props.name.as_str(), props.total_bytes, props.granularity), ("Fake 1", 2 << 30, 2 << 20));
+    assert_eq!(props.numa, None, "the system has no such device");
     assert_eq!((props.vmm, props.posix_fd, props.rdma, props.compute), (true, true, false, (9, 0)));
     assert_eq!((d.can_access(D0, D1), d.can_access(D1, D0), d.can_access(D1, D1)), (Ok(true), Ok(false), Ok(true)));
     for (flags, want) in [((false, false), 1), ((true, false), 1001), ((false, true), 101), ((true, true), 1101)] {

@@ -589,17 +589,34 @@ fn fills_touch_what_they_are_told(d: &Dut) {
 fn pinned_memory_is_memory(d: &Dut) {
     let b = block(d, 1);
     let s = d.stream_create(D).unwrap();
-    let p = d.host_alloc(D, 100_000).unwrap();
-    // SAFETY: `p` is host memory of that size, used by nobody else while the slice is.
-    unsafe { std::slice::from_raw_parts_mut(p as *mut u8, 100_000) }.copy_from_slice(&bytes(5, 100_000));
-    d.copy_async(D, b.va, p, 100_000, s).unwrap();
-    d.copy_async(D, p, b.va + 1, 99_999, s).unwrap();
-    d.stream_sync(D, s).unwrap();
-    // SAFETY: as above; the copies are complete.
-    assert_eq!(unsafe { std::slice::from_raw_parts(p as *const u8, 99_999) }, &bytes(5, 100_000)[1..]);
-    d.host_free(D, p).unwrap();
+    for near in [false, true] {
+        let p = if near { d.host_alloc_on(D, 100_000, Some(0)) } else { d.host_alloc(D, 100_000) }.unwrap();
+        // SAFETY: `p` is host memory of that size, used by nobody else while the slice is.
+        unsafe { std::slice::from_raw_parts_mut(p as *mut u8, 100_000) }.copy_from_slice(&bytes(5, 100_000));
+        d.copy_async(D, b.va, p, 100_000, s).unwrap();
+        d.copy_async(D, p, b.va + 1, 99_999, s).unwrap();
+        d.stream_sync(D, s).unwrap();
+        // SAFETY: as above; the copies are complete.
+        assert_eq!(unsafe { std::slice::from_raw_parts(p as *const u8, 99_999) }, &bytes(5, 100_000)[1..]);
+        d.host_free(D, p).unwrap();
+    }
     d.stream_destroy(D, s).unwrap();
     b.drop(d);
+}
+
+fn pinned_memory_near_a_node_is_aligned(d: &Dut) {
+    for (size, align) in [(1, 4096), (5000, 8192), (1 << 20, 1 << 20), ((3 << 20) + 1, 2 << 20)] {
+        // One after the other, so that what is left between them is not always as good.
+        let all: Vec<u64> = [None, Some(0), Some(9), Some(u32::MAX)]
+            .into_iter()
+            .map(|numa| d.host_alloc_on(D, size, numa).unwrap())
+            .collect();
+        for p in all {
+            assert!(p.is_multiple_of(align), "{size} bytes at {p:#x}");
+            d.host_free(D, p).unwrap();
+        }
+    }
+    assert_eq!(d.host_alloc_on(D, 0, None).unwrap_err().status, Status::Invalid);
 }
 
 fn native_memory_follows_stream_order(d: &Dut) {
@@ -662,6 +679,7 @@ suite! {
     pageable_memory_can_be_reused_at_once,
     fills_touch_what_they_are_told,
     pinned_memory_is_memory,
+    pinned_memory_near_a_node_is_aligned,
     native_memory_follows_stream_order,
     a_graph_does_its_work_at_each_launch,
     a_graph_copies_pinned_memory_as_it_is_at_each_launch,

@@ -110,7 +110,7 @@ fn the_nth_call_fails_and_never_arrives() {
     d.start_recording();
     every_call(&d).unwrap();
     let calls = d.stop_recording();
-    assert_eq!(calls.len(), Call::COUNT + 1);
+    assert_eq!(calls.len(), Call::COUNT + 2);
     for (n, call) in calls.iter().enumerate() {
         let host = Arc::new(Counted::new(host()));
         let d = Fault::new(host.clone());

@@ -162,6 +162,38 @@ mod tests {
         }
     }
 
+    /// What the system's list says of the mapping that contains an address: its lines after the first.
+    fn about(addr: u64) -> Vec<String> {
+        let list = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let range = |line: &str| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?)
+        };
+        let own = list.lines().skip_while(|line| !range(line).is_some_and(|r| r.contains(&addr)));
+        own.skip(1).take_while(|line| range(line).is_none()).map(str::to_string).collect()
+    }
+
+    #[test]
+    fn a_forked_child_does_not_get_it() {
+        let Ok(addr) = map(8192, None) else { unreachable!() };
+        let about = about(addr);
+        let flags = about.iter().find(|l| l.starts_with("VmFlags:"));
+        assert!(flags.is_some_and(|l| l.split(' ').any(|f| f == "dc")), "{addr:x}: {about:?}");
+        assert!(unmap(addr, 8192).is_ok());
+    }
+
+    #[test]
+    fn pages_are_wanted_on_the_node() {
+        let Ok(addr) = map(8192, Some(0)) else { unreachable!() };
+        assert!(touch(addr, 8192).is_ok());
+        let list = std::fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
+        match list.lines().find(|line| line.starts_with(&format!("{addr:x} "))) {
+            Some(line) => assert!(line.contains("prefer") && line.contains(":0 "), "{line}"),
+            None => println!("skipped: the system does not say which nodes are wanted"),
+        }
+        assert!(unmap(addr, 8192).is_ok());
+    }
+
     #[test]
     fn a_node_that_is_not_there_is_no_error() {
         for node in [63, 64, 1023, 1024, u32::MAX] {

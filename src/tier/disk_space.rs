@@ -58,6 +58,9 @@ impl Disks {
         let disk = self.disk()?;
         // The working directory may change before the store is opened.
         let path = std::fs::canonicalize(path).map_err(|e| at("looking for", path, &e))?;
+        if !path.is_dir() {
+            return Err(Error::new(Status::Io, format!("{} is not a directory; give one", path.display())));
+        }
         let bytes = disk.space(&path).map_err(|e| at("asking for the space of", &path, &e))?;
         let mut mounts = lock(&self.mounts);
         if let Some(known) = mounts.iter().find(|m| m.path == path) {

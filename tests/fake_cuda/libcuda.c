@@ -11,6 +11,7 @@
  *   -DSTALE                a structure given out again keeps   -DCAPTURE_OF_THE_FIRST   the word shows captures that begin
  *                          the id of its first stream                                   on a stream, not those it joins
  *   -DWITHOUT_CAPTURES     lacks captures and graphs           -DWITHOUT_OBJECTS        lacks user objects
+ *   -DWITHOUT_REGISTER     cannot register host memory
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -103,6 +104,7 @@ code cuGetErrorString(int c, const char **s) { *s = c == 2 ? "out of memory" : "
 code cuDeviceGetCount(int *n) { BEGIN; *n = DEVICES; return 0; }
 code cuDeviceGet(int *d, int i) { BEGIN; *d = i; return 0; }
 code cuDeviceGetName(char *s, int n, int d) { BEGIN; snprintf(s, (size_t)n, "Fake %d", d); return 0; }
+code cuDeviceGetPCIBusId(char *s, int n, int d) { BEGIN; snprintf(s, (size_t)n, "FFFF:%02X:00.0", d); return 0; }
 code cuDeviceTotalMem_v2(size_t *n, int d) { BEGIN; *n = (size_t)(d + 1) << 30; return 0; }
 code cuDeviceGetAttribute(int *v, int a, int d) {
     BEGIN;
@@ -336,6 +338,31 @@ code cuMemcpyAsync(uint64_t d, uint64_t s, size_t n, uintptr_t st) { BEGIN; NEED
 code cuMemsetD8Async(uint64_t d, unsigned char b, size_t n, uintptr_t st) { BEGIN; NEEDS_STREAM(st); NEEDS_CONTEXT; CAPTURES(st, 2); last_size = (long)n; last_flags = b; return 0; }
 code cuMemHostAlloc(ptr *p, size_t n, unsigned f) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; *p = malloc(n); return *p ? 0 : 2; }
 code cuMemFreeHost(ptr p) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; free(p); return 0; }
+#ifndef WITHOUT_REGISTER
+/* Registered memory must be mapped and there, and is unregistered by the address it was registered with. */
+enum { BLOCKS = 16, PAGE = 4096 };
+static struct { char *start; size_t size; } registered[BLOCKS];
+int fake_registered(void) { int n = 0; for (int i = 0; i < BLOCKS; i++) n += registered[i].start != 0; return n; }
+code cuMemHostRegister_v2(ptr p, size_t n, unsigned f) {
+    BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED;
+    last_size = (long)n; last_flags = (long)f;
+    if (!n || n % PAGE || (uintptr_t)p % PAGE) return 1;
+    for (size_t at = 0; at < n; at += PAGE) {
+        unsigned char there = 0;
+        if (mincore((char *)p + at, PAGE, &there) || !(there & 1)) die(__func__, "a page is not there");
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        if (!registered[i].start) { registered[i].start = p; registered[i].size = n; return 0; }
+    return 2;
+}
+code cuMemHostUnregister(ptr p) {
+    BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED;
+    for (int i = 0; i < BLOCKS; i++)
+        if (p && registered[i].start == p) { registered[i].start = 0; return 0; }
+    die(__func__, "not registered");
+    return 1;
+}
+#endif
 static uint64_t threshold[2];
 static char pools[2];
 uint64_t fake_threshold(int d) { return threshold[d]; }

@@ -12,8 +12,11 @@
 //! - `pinned == blocks given out + shared blocks + free blocks`, and the runs are as long as they can be
 //! - `shared blocks == parts given out + stranded`, and no block is shared of which no part is given out
 //! - `space's use == blocks given out + parts given out`
-//! - `pinned <= limit + stranded`: when a block is shared, what is left of it may be pinned once more, so that what is
-//!   promised can be given. Where a policy lets the use go beyond the limit, it counts in place of that.
+//!
+//! And a rule: nothing is pinned that would make `pinned > limit + stranded`. What is left of a shared block may be pinned once
+//! more, so that what is promised can be given, however small parts lie: `use <= limit`, so whole blocks and parts that are
+//! counted always find room. One piece of several blocks may not: free neighbours may be missing. Where a policy lets
+//! the use go beyond the limit, it counts in place of that.
 //!
 //! Memory is pinned when it is needed; a thread ([`grow`]) does so ahead of need. What is given back stays pinned
 //! until it is trimmed.

@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 18] = [
+const SECTIONS: [&str; 23] = [
     "error",
     "version",
     "context",
     "device",
     "stream",
+    "streams",
     "alloc",
     "arena",
     "check",
@@ -22,6 +23,10 @@ const SECTIONS: [&str; 18] = [
     "graph",
     "ipc",
     "stats",
+    "space",
+    "policy",
+    "cancel",
+    "reserve",
     "capture",
     "plan",
     "plan_graph",

@@ -5,7 +5,7 @@
 
 use super::Context;
 use crate::base::sync::lock;
-use crate::base::{DeviceId, Error, Result, Status};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
 use crate::tier::{Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
@@ -57,6 +57,26 @@ impl Context {
             Some(tiers) => Ok(tiers),
             None => self.start_tiers(),
         }
+    }
+
+    /// Forgets a stream that is gone, and what was attached to it: the driver gives its handle to another one.
+    pub fn forget_stream(&self, stream: StreamHandle) {
+        if let Some(tiers) = self.tiers.get() {
+            tiers.manager.forget_stream(stream.0 as u64);
+        }
+    }
+
+    /// Takes every reservation off a stream: it goes to another user.
+    pub fn detach_stream(&self, stream: StreamHandle) -> Result<()> {
+        let Some(tiers) = self.tiers.get() else { return Ok(()) };
+        for space in tiers.manager.spaces() {
+            match tiers.manager.detach_stream(&space, stream.0 as u64) {
+                // There was none.
+                Err(e) if e.status == Status::Invalid => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     #[cold]

@@ -55,6 +55,8 @@
  *                  bytes that its buffers are laid out in, and that becomes one allocation.
  * keep, promote    To move an allocation out of its arena to the one around it, or out of all when there is none.
  * escape           To take an allocation out of all arenas.
+ * space            One place that memory can be in: a device, a NUMA node of the host, a disk's mount. Its tier is its kind.
+ * reservation      A promise of bytes of one space. Drawn: what live allocations use of it.
  * step             Of a plan: a position in the execution order.
  * live             Of a buffer in a plan: at the steps at which it holds something.
  *
@@ -84,6 +86,9 @@ typedef struct CUstream_st *gpumem_stream;
 
 /* A handle to an arena: see the section on arenas. Compare it with NULL and with others; do not look into it. */
 typedef struct gpumem_arena_st *gpumem_arena;
+
+/* A handle to a reservation: see the section on reservations. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_reservation_st *gpumem_reservation;
 
 /* The legacy default stream of the current device; CUDA's cudaStreamLegacy means the same. */
 #define GPUMEM_STREAM_LEGACY ((gpumem_stream)0)

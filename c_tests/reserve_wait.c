@@ -157,7 +157,9 @@ static void tokens_end_waits_now_and_later(void) {
     options.bytes = 1;
     options.cancel = cancel;
     CHECK_STATUS(GPUMEM_ERROR_CANCELLED, gpumem_reserve(&options, &r));
+    OK(gpumem_reservation_shrink(first, 1));
     CHECK_STATUS(GPUMEM_ERROR_CANCELLED, gpumem_reservation_grow(first, 1, 0, cancel));
+    CHECK(info_of(first).promised == ALL - 1);
     OK(gpumem_cancel_trigger(cancel));
     OK(gpumem_cancel_destroy(cancel));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_cancel_trigger(cancel));

@@ -28,7 +28,7 @@
  *            current device. A handle must be a live stream: CUDA crashes on a destroyed one.
  * Ownership  Memory belongs to whoever got it, until one free. A free of memory that is not live is an error and a
  *            count, never damage. Strings that are returned are static. What is passed in is read during the call only,
- *            except the data of asynchronous copies.
+ *            except the data of asynchronous copies; callbacks are kept, and what they are handed is the program's.
  * Starting   The first call that needs a device starts the library, so every such call can fail with
  *            GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER ("what starting can give").
  * Fork       A child of a process that had started gpumem gets GPUMEM_ERROR_FORKED; its frees do nothing. exec mends it.
@@ -55,6 +55,8 @@
  *                  bytes that its buffers are laid out in, and that becomes one allocation.
  * keep, promote    To move an allocation out of its arena to the one around it, or out of all when there is none.
  * escape           To take an allocation out of all arenas.
+ * space            One place that memory can be in: a device, a NUMA node of the host, a disk's mount. Its tier is its kind.
+ * reservation      A promise of bytes of one space. Drawn: what live allocations use of it.
  * step             Of a plan: a position in the execution order.
  * live             Of a buffer in a plan: at the steps at which it holds something.
  *
@@ -84,6 +86,9 @@ typedef struct CUstream_st *gpumem_stream;
 
 /* A handle to an arena: see the section on arenas. Compare it with NULL and with others; do not look into it. */
 typedef struct gpumem_arena_st *gpumem_arena;
+
+/* A handle to a reservation: see the section on them. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_reservation_st *gpumem_reservation;
 
 /* The legacy default stream of the current device; CUDA's cudaStreamLegacy means the same. */
 #define GPUMEM_STREAM_LEGACY ((gpumem_stream)0)
@@ -398,6 +403,7 @@ gpumem_status gpumem_stream_create(gpumem_stream *out);
 // The handle must not be used afterwards: CUDA gives the same value to the next stream at once. Memory allocated on
 // it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
 // or with gpumem_free, after which its reuse waits for the whole device.
+// Reservations attached to it are detached.
 // Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_destroy(gpumem_stream s);
 
@@ -412,6 +418,83 @@ gpumem_status gpumem_stream_sync(gpumem_stream s);
 // CUDA's own events there), GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_wait(gpumem_stream s,
                                  gpumem_stream on);
+
+/* ---- Pools of streams ----------------------------------------------------------------------------------------------
+ *
+ * A stream pool lends streams of one device, each to one borrower at a time. It makes them when they are first needed, up to its
+ * size, and keeps them. Whoever finds none waits in turn, or has one more made.
+ *
+ * A stream goes back with whatever work it still has; the next borrower's work comes after that. Reservations that are attached
+ * to it are detached.
+ */
+
+// A wait without an end, where a parameter is a time in milliseconds.
+#define GPUMEM_WAIT_FOREVER UINT64_MAX
+
+// What a gpumem_stream_pool seems to point to. There is nothing there.
+typedef struct gpumem_stream_pool_st gpumem_stream_pool_st;
+
+// A handle to a stream pool. Compare it with NULL and with others; do not look into it.
+typedef struct gpumem_stream_pool_st *gpumem_stream_pool;
+
+// What there is in a stream pool.
+typedef struct gpumem_stream_pool_counts {
+    // sizeof(gpumem_stream_pool_counts), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // The device that its streams are of.
+    int32_t device;
+    // Streams there are, or that are just being made.
+    uint64_t made;
+    // Those that nobody has.
+    uint64_t idle;
+    // Those that are lent.
+    uint64_t borrowed;
+    // Calls that wait for one.
+    uint64_t waiters;
+} gpumem_stream_pool_counts;
+
+// Makes a pool of streams of the current device.
+//
+// size is how many it makes by itself at most; 0 means 16. None is made yet. out receives the pool; the caller owns it until
+// gpumem_stream_pool_close.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_stream_pool_create(size_t size,
+                                        gpumem_stream_pool *out);
+
+// Borrows a stream that nobody else has, or waits for one, in turn.
+//
+// timeout_ms is how long at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end. out receives the stream,
+// which is the caller's until gpumem_stream_pool_return. The caller must not destroy it.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool, GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent
+// and timeout_ms is 0, GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
+// GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_stream_pool_borrow(gpumem_stream_pool pool,
+                                        uint64_t timeout_ms,
+                                        gpumem_stream *out);
+
+// As gpumem_stream_pool_borrow, but when all streams are lent, one more is made, which stays in the pool.
+//
+// Does not wait. Errors: those of gpumem_stream_pool_borrow, without those of a wait.
+gpumem_status gpumem_stream_pool_borrow_or_grow(gpumem_stream_pool pool, gpumem_stream *out);
+
+// Gives a borrowed stream back, on any thread. Does not wait for its work.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such pool, or it has not lent this stream.
+gpumem_status gpumem_stream_pool_return(gpumem_stream_pool pool, gpumem_stream s);
+
+// Closes a pool: it lends no more, and calls that wait get GPUMEM_ERROR_SHUTTING_DOWN.
+//
+// Streams that nobody has are destroyed now, each of the others when it is returned, and with the last of them the handle is
+// stale, at once if there is none. Until then the pool can be asked for its counts, and closed again, which does nothing.
+// Errors: GPUMEM_ERROR_INVALID when there is no such pool; GPUMEM_ERROR_DRIVER when a stream could not be destroyed, the pool is
+// closed all the same.
+gpumem_status gpumem_stream_pool_close(gpumem_stream_pool pool);
+
+// What there is in a pool.
+//
+// out->size must be set (GPUMEM_INIT).
+// Errors: GPUMEM_ERROR_INVALID when there is no such pool, out is NULL or its size impossible.
+gpumem_status gpumem_stream_pool_counts_get(gpumem_stream_pool pool, struct gpumem_stream_pool_counts *out);
 
 /* ---- Allocating and freeing ----------------------------------------------------------------------------------------
  *
@@ -428,6 +511,9 @@ gpumem_status gpumem_stream_wait(gpumem_stream s,
 
 // Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs memory.
 #define GPUMEM_MALLOC_GUARD 4
+
+// It can be moved out of the device and come back to its addresses: see gpumem_evict. Whole pages; in no arena.
+#define GPUMEM_MALLOC_EVICTABLE 8
 
 // The device field counts. Without it the allocation lives on the device its stream belongs to.
 #define GPUMEM_MALLOC_ON_DEVICE 65536
@@ -1077,6 +1163,633 @@ gpumem_status gpumem_dump(int device, char *buf, size_t cap, size_t *needed);
 // receives how many there are.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0, and what starting can give.
 gpumem_status gpumem_driver_calls(struct gpumem_driver_call *out, size_t cap, size_t *count);
+
+/* ---- Spaces --------------------------------------------------------------------------------------------------------
+ *
+ * A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node of the host, the files
+ * under a mount. Its tier says which kind, its id which one of the kind: for a device its number, for a node the node's, for a
+ * mount its place in GPUMEM_DISK. All bytes of a space are counted:
+ *
+ *   used        live allocations
+ *   promised    the sizes of live reservations; see there
+ *   unreserved  live allocations that are not drawn from a reservation
+ *   committed   promised + unreserved: at most the limit, unless somebody was given leave or the limit was lowered
+ *
+ * Counting begins with the first call about spaces or reservations, or with GPUMEM_TIERS=on with the first allocation. It needs
+ * the pool: with GPUMEM_POOL=off these calls are GPUMEM_ERROR_UNSUPPORTED. The limit of a device's space is of what is in use;
+ * GPUMEM_LIMIT, which it starts from, is of what the pool maps.
+ *
+ * Every function here is GPUMEM_ERROR_INVALID for a space that there is not, and can give what starting can give.
+ */
+
+// The memory of devices.
+#define GPUMEM_TIER_GPU 1
+
+// Pinned memory of the host.
+#define GPUMEM_TIER_HOST 2
+
+// Files.
+#define GPUMEM_TIER_DISK 3
+
+// Which space.
+typedef struct gpumem_space {
+    // GPUMEM_TIER_*.
+    int32_t tier;
+    // Which one of the tier.
+    uint32_t id;
+} gpumem_space;
+
+// The counters of one space. Bytes unless a field says otherwise.
+typedef struct gpumem_space_usage {
+    // sizeof(gpumem_space_usage), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // GPUMEM_TIER_*.
+    int32_t tier;
+    // Which one of the tier.
+    uint32_t id;
+    // 1 when so much is used that data should be moved out, else 0.
+    uint32_t should_downgrade;
+    // 1 when moving data out, once started, should stop, else 0.
+    uint32_t should_stop;
+    // 0.
+    uint32_t reserved;
+    // What there is.
+    uint64_t capacity;
+    // What may be promised or used.
+    uint64_t limit;
+    // Sum of the sizes of live reservations.
+    uint64_t promised;
+    // Live allocations that are not drawn from a reservation.
+    uint64_t unreserved;
+    // Live allocations.
+    uint64_t used;
+    // The most that used was since the last gpumem_space_reset_peak.
+    uint64_t peak;
+    // What can still be promised or used.
+    uint64_t available;
+    // How far promised + unreserved is above the limit.
+    uint64_t beyond;
+    // From this use on data should be moved out.
+    uint64_t trigger;
+    // At this use moving stops.
+    uint64_t stop;
+    // What to move out so that as much is used as moving stops at; 0 when it is not more.
+    uint64_t amount_to_downgrade;
+    // Live reservations, a count.
+    uint64_t reservations;
+    // Requests that wait for this space, among others or alone, a count.
+    uint64_t waiters;
+} gpumem_space_usage;
+
+// Lists every space.
+//
+// out has room for cap entries and may be NULL when cap is 0; spaces beyond are left out. count may be NULL; it receives how
+// many there are. Spaces of one tier come in the order of their ids.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
+gpumem_status gpumem_space_list(struct gpumem_space *out,
+                                size_t cap,
+                                size_t *count);
+
+// The counters of a space.
+//
+// out->size must be set (GPUMEM_INIT). The counters are of one moment as far as other threads' allocations allow.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+gpumem_status gpumem_space_usage_get(int32_t tier, uint32_t id, struct gpumem_space_usage *out);
+
+// Sets how much of a space may be promised or used.
+//
+// bytes is at most the capacity; UINT64_MAX stands for all of it. What is above a lowered limit stays, and is counted as
+// beyond. Requests that wait for what can no longer ever be end with GPUMEM_ERROR_OUT_OF_MEMORY; those that now fit are
+// granted.
+// Errors: GPUMEM_ERROR_INVALID for more than the capacity.
+gpumem_status gpumem_space_set_limit(int32_t tier,
+                                     uint32_t id,
+                                     uint64_t bytes);
+
+// Sets from which share of its capacity on data should be moved out of a space, and down to which.
+//
+// Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
+// Errors: GPUMEM_ERROR_INVALID for others.
+gpumem_status gpumem_space_set_thresholds(int32_t tier, uint32_t id, double trigger, double stop);
+
+// Starts the peak of a space anew, from what is used now.
+gpumem_status gpumem_space_reset_peak(int32_t tier, uint32_t id);
+
+// What live allocations of a stream use in a space.
+//
+// An allocation belongs to the stream that it was made on, whichever it is freed on. used and peak may be NULL; they receive
+// bytes, peak the most that used was since the stream was first seen, or since gpumem_space_stream_reset_peak.
+// GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
+// Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
+gpumem_status gpumem_space_stream_usage(int32_t tier,
+                                        uint32_t id,
+                                        gpumem_stream s,
+                                        uint64_t *used,
+                                        uint64_t *peak);
+
+// Starts the peak of a stream in a space anew, from what is used now.
+//
+// Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
+gpumem_status gpumem_space_stream_reset_peak(int32_t tier, uint32_t id, gpumem_stream s);
+
+// The reservation that the calling thread's allocations on a stream draw from in a space: the stream's, else the thread's.
+//
+// out receives its number (gpumem_reservation_info.number), 0 when there is none.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL.
+gpumem_status gpumem_space_current(int32_t tier,
+                                   uint32_t id,
+                                   gpumem_stream s,
+                                   uint64_t *out);
+
+// Takes the reservation of a space that is attached to a stream off it.
+//
+// Errors: GPUMEM_ERROR_INVALID when none is.
+gpumem_status gpumem_space_detach_stream(int32_t tier, uint32_t id, gpumem_stream s);
+
+// Takes the reservation of a space that is attached to the calling thread off it.
+//
+// Errors: GPUMEM_ERROR_INVALID when none is.
+gpumem_status gpumem_space_detach_thread(int32_t tier, uint32_t id);
+
+/* ---- Policies ------------------------------------------------------------------------------------------------------
+ *
+ * What happens when an allocation does not fit the reservation that it draws from (it overdraws), and when there is no memory for
+ * it. Both can be left to a function of the program's.
+ *
+ * Callbacks  Are called by the thread that allocates, with no lock of gpumem's held, from several threads at once. They may
+ *            call every function of this header, in particular free, and shrink, grow or release reservations. An allocation
+ *            in an overdraw callback that overdraws calls it again; one in an out-of-memory callback for which there is no
+ *            memory fails. They must not wait for a thread that waits for this one, and must return: no longjmp, no C++
+ *            exception (gpumem.hpp catches them).
+ * user       Is handed to the callback. It stays the program's. free_user, unless NULL, is called with it once, when the
+ *            callback is not running and will not be called any more: after it was replaced, or its reservation was released.
+ *            On which thread is not said; it holds no lock of gpumem's. It is not called when the function that was given it
+ *            fails, nor at exit.
+ */
+
+// An allocation that overdraws fails: the default.
+#define GPUMEM_POLICY_FAIL 1
+
+// What is missing is taken from outside of the reservation, if the space's limit allows.
+#define GPUMEM_POLICY_IGNORE 2
+
+// The reservation grows to factor times its size, or by what the allocation needs if that is more; where the space has less
+// than that, by what there is. It does not wait.
+#define GPUMEM_POLICY_INCREASE 3
+
+// The callback decides.
+#define GPUMEM_POLICY_CALLBACK 4
+
+// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the space's limit, up to its
+// capacity.
+#define GPUMEM_POLICY_BEYOND_LIMIT 1
+
+// Of an overdraw callback: the allocation fails. So it does with a number that has no meaning.
+#define GPUMEM_OVERDRAW_FAIL 0
+
+// Of an overdraw callback: as GPUMEM_POLICY_IGNORE.
+#define GPUMEM_OVERDRAW_IGNORE -1
+
+// Of an overdraw callback: look again; something was freed.
+#define GPUMEM_OVERDRAW_RETRY -2
+
+// An allocation that overdraws, as a callback is told of it.
+typedef struct gpumem_overdraw {
+    // Bytes that the library filled; fields beyond are not there.
+    uint32_t size;
+    // How often the callback has been called for this allocation, from 1.
+    uint32_t attempt;
+    // The reservation's space: GPUMEM_TIER_*.
+    int32_t tier;
+    // The reservation's space: which one of the tier.
+    uint32_t id;
+    // The reservation's number.
+    uint64_t number;
+    // The reservation's size, bytes.
+    uint64_t promised;
+    // How much of that is drawn, bytes.
+    uint64_t drawn;
+    // What the allocation needs, bytes.
+    uint64_t bytes;
+    // The stream that it is on.
+    gpumem_stream stream;
+} gpumem_overdraw;
+
+// Decides about an allocation that overdraws: GPUMEM_OVERDRAW_*, or a positive number of bytes by which the reservation is to
+// grow at once, before the allocation is tried again. If the space has not that much, the allocation fails.
+typedef int64_t (*gpumem_overdraw_callback)(const struct gpumem_overdraw *what, void *user);
+
+// Is told that user is not used any more.
+typedef void (*gpumem_free_user)(void *user);
+
+// What an allocation does that overdraws. A field that is 0 means its default.
+typedef struct gpumem_reserve_policy {
+    // sizeof(gpumem_reserve_policy).
+    uint32_t size;
+    // GPUMEM_POLICY_*.
+    int32_t kind;
+    // With GPUMEM_POLICY_INCREASE: how much larger, from 1 to 1000; the default is 1.25.
+    double factor;
+    // With GPUMEM_POLICY_INCREASE: the reservation never gets larger than this, bytes; 0 means that it may.
+    uint64_t cap;
+    // GPUMEM_POLICY_BEYOND_LIMIT or 0.
+    uint32_t flags;
+    // Must be 0.
+    uint32_t reserved;
+    // With GPUMEM_POLICY_CALLBACK: the function, else NULL.
+    gpumem_overdraw_callback callback;
+    // For the callback.
+    void *user;
+    // Told when user is not used any more; may be NULL.
+    gpumem_free_user free_user;
+} gpumem_reserve_policy;
+
+// An allocation for which there is no memory, as a callback is told of it.
+typedef struct gpumem_shortage {
+    // Bytes that the library filled; fields beyond are not there.
+    uint32_t size;
+    // How often the allocation has failed, from 1.
+    uint32_t attempt;
+    // Where: GPUMEM_TIER_*.
+    int32_t tier;
+    // Where: which one of the tier.
+    uint32_t id;
+    // What it needs, bytes.
+    uint64_t bytes;
+    // The stream that it is on.
+    gpumem_stream stream;
+} gpumem_shortage;
+
+// Makes room for an allocation for which there is no memory, and returns whether to try it again: 0 gives up. It is asked after
+// every try that fails.
+typedef int32_t (*gpumem_out_of_memory_callback)(const struct gpumem_shortage *what, void *user);
+
+// Sets what an allocation does that does not fit a reservation.
+//
+// policy is read and not kept; NULL means GPUMEM_POLICY_FAIL. Allocations under way may still see the one before.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation or a field is not allowed.
+gpumem_status gpumem_reservation_set_policy(gpumem_reservation r, const struct gpumem_reserve_policy *policy);
+
+// Sets what an allocation in a reservation does for which there is no memory.
+//
+// callback may be NULL: what its space does. user and free_user may be NULL.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no callback.
+gpumem_status gpumem_reservation_set_out_of_memory(gpumem_reservation r,
+                                                   gpumem_out_of_memory_callback callback,
+                                                   void *user,
+                                                   gpumem_free_user free_user);
+
+// Sets what an allocation in a space does for which there is no memory, unless its reservation says otherwise.
+//
+// callback may be NULL: it fails, which is so at first. user and free_user may be NULL.
+// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback; GPUMEM_ERROR_UNSUPPORTED with
+// GPUMEM_POOL=off, and what starting can give.
+gpumem_status gpumem_space_set_out_of_memory(int32_t tier,
+                                             uint32_t id,
+                                             gpumem_out_of_memory_callback callback,
+                                             void *user,
+                                             gpumem_free_user free_user);
+
+/* ---- Ending waits --------------------------------------------------------------------------------------------------
+ *
+ * A token is given to calls that wait for a reservation, and ends their waits when it is triggered. One token may be in any
+ * number of calls.
+ */
+
+// What a gpumem_cancel seems to point to. There is nothing there.
+typedef struct gpumem_cancel_st gpumem_cancel_st;
+
+// A handle to a token that ends waits. Compare it with NULL and with others; do not look into it.
+typedef struct gpumem_cancel_st *gpumem_cancel;
+
+// Makes a token that ends waits.
+//
+// out receives it; the caller owns it until gpumem_cancel_destroy.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, and what starting can give.
+gpumem_status gpumem_cancel_create(gpumem_cancel *out);
+
+// Ends every wait that has this token with GPUMEM_ERROR_CANCELLED, now and from now on.
+//
+// A request is either granted or cancelled. One that need not wait is refused as well.
+// Errors: GPUMEM_ERROR_INVALID when there is no such token.
+gpumem_status gpumem_cancel_trigger(gpumem_cancel cancel);
+
+// Gives a token up. Waits that have it go on.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such token.
+gpumem_status gpumem_cancel_destroy(gpumem_cancel cancel);
+
+// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request from now on.
+//
+// There is no way back. Allocations, frees and releases go on as before. For programs that must get their threads home.
+// Errors: GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, and what starting can give.
+gpumem_status gpumem_tiers_shutdown(void);
+
+/* ---- Reservations --------------------------------------------------------------------------------------------------
+ *
+ * A reservation is a promise of bytes of one space: what was promised to one is not given to another, nor to allocations outside.
+ * So a job that has its reservation does not run out of memory half-way because of its neighbours; it waits before it starts.
+ *
+ *   gpumem_reserve_options want;
+ *   GPUMEM_INIT(&want);
+ *   want.bytes = 4ull << 30;
+ *   want.timeout_ms = 10000;
+ *   gpumem_reservation r;
+ *   if (gpumem_reserve(&want, &r) != GPUMEM_OK) ...
+ *   gpumem_reservation_attach_thread(r);
+ *   ...                                        (what this thread allocates in the space is drawn from it)
+ *   gpumem_reservation_release(r, NULL);
+ *
+ * Drawing    An allocation on a stream draws from the reservation that is attached to the stream in the device's space, else
+ *            from the one attached to the calling thread, else from what is available outside of any. When it ends, on
+ *            whichever thread and stream, its bytes go back to where they came from. What an allocation does that does not
+ *            fit is the reservation's policy: see above. Allocations never wait.
+ * Sizes      Are exact: gpumem_reserve gives what was asked for or fails, unless least_bytes says that less will do; then
+ *            gpumem_reservation_info_get tells what it became. Memory itself is not set aside: other programs on the device,
+ *            and memory that a pool holds for other streams, can still make an allocation fail.
+ * Waiting    Is in turn: whoever came first is served first in a space that both want. Each release, shrink, free or raised
+ *            limit that makes room serves those who wait. A request that can never be met fails at once.
+ * Release    What is drawn of a released reservation goes on as use outside of any. Streams and threads it was attached to
+ *            have none any more. The handle is stale afterwards, which is GPUMEM_ERROR_INVALID.
+ * Threads    A reservation may be used, and released, by any thread. A wait in gpumem_reservation_grow ends with an error when
+ *            another thread releases it.
+ */
+
+// In the space that tier and id name: the default.
+#define GPUMEM_RESERVE_SPACE 1
+
+// In any space of tier: the one with the most room.
+#define GPUMEM_RESERVE_TIER 2
+
+// In any space of the first of tiers that has room, else of the next, and so on.
+#define GPUMEM_RESERVE_TIERS 3
+
+// In one that data of the space tier, id can be moved down to: of the next tier below that has room, spaces of the same NUMA
+// node first; or of tiers[0], if that is given.
+#define GPUMEM_RESERVE_DOWNGRADE 4
+
+// In one that data of the space tier, id can be moved up to, likewise.
+#define GPUMEM_RESERVE_UPGRADE 5
+
+// What to reserve, for gpumem_reserve. A field that is 0 means its default.
+typedef struct gpumem_reserve_options {
+    // sizeof(gpumem_reserve_options).
+    uint32_t size;
+    // GPUMEM_RESERVE_*: where.
+    int32_t strategy;
+    // How much, bytes; not 0.
+    uint64_t bytes;
+    // If not 0: less than bytes will do, but not less than this; it becomes as much as there is.
+    uint64_t least_bytes;
+    // GPUMEM_TIER_*. With GPUMEM_RESERVE_SPACE 0 means the space of the current device; id must be 0 then.
+    int32_t tier;
+    // Which one of the tier, for the strategies that name a space.
+    uint32_t id;
+    // GPUMEM_TIER_*, the one that is preferred first; ends with a 0 unless full.
+    int32_t tiers[4];
+    // How long to wait for room at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end.
+    uint64_t timeout_ms;
+    // Ends the wait when triggered; may be NULL.
+    gpumem_cancel cancel;
+    // What an allocation does that does not fit; NULL: it fails.
+    const gpumem_reserve_policy *policy;
+    // What an allocation does for which there is no memory; NULL: what the space does.
+    gpumem_out_of_memory_callback out_of_memory;
+    // For out_of_memory.
+    void *user;
+    // Told when user is not used any more; may be NULL.
+    gpumem_free_user free_user;
+} gpumem_reserve_options;
+
+// Facts about a live reservation. Bytes unless a field says otherwise.
+typedef struct gpumem_reservation_info {
+    // sizeof(gpumem_reservation_info), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // Its space: GPUMEM_TIER_*.
+    int32_t tier;
+    // Its space: which one of the tier.
+    uint32_t id;
+    // 0.
+    uint32_t reserved;
+    // A number that no other reservation of this process has had or will have; texts of errors have it too.
+    uint64_t number;
+    // Its size.
+    uint64_t promised;
+    // How much of that live allocations use.
+    uint64_t drawn;
+    // What live allocations made with it use, also what a policy took from outside of it.
+    uint64_t used;
+    // The most that used was.
+    uint64_t peak;
+    // When it was asked for, in a count of requests and grants of the whole process.
+    uint64_t arrived;
+    // When it was granted, in the same count.
+    uint64_t granted;
+} gpumem_reservation_info;
+
+// Promises bytes of a space, or waits until they can be.
+//
+// opts is read and not kept, but for the callbacks in it. out receives the reservation, which the caller owns until
+// gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not wait for what the waiting thread itself would
+// release.
+// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such space;
+// GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never be so much;
+// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after gpumem_tiers_shutdown;
+// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, and what starting can give. Nothing is promised then.
+gpumem_status gpumem_reserve(const struct gpumem_reserve_options *opts, gpumem_reservation *out);
+
+// Ends a reservation: its bytes are available to others.
+//
+// Live allocations that were drawn from it stay, and their bytes count as use outside of any reservation from now on.
+// drawn_or_null receives how many those are. The handle is stale afterwards.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or it has been released.
+gpumem_status gpumem_reservation_release(gpumem_reservation r, uint64_t *drawn_or_null);
+
+// Makes a reservation larger, or waits until it can be.
+//
+// timeout_ms as in gpumem_reserve_options; cancel may be NULL. The wait is in turn with those of gpumem_reserve, and whoever came
+// before may be waiting for just what this reservation has: a wait without an end is for those who know better.
+// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or there is no such reservation, also when it is released meanwhile; those of a
+// wait as gpumem_reserve. It is as large as before then.
+gpumem_status gpumem_reservation_grow(gpumem_reservation r,
+                                      uint64_t bytes,
+                                      uint64_t timeout_ms,
+                                      gpumem_cancel cancel);
+
+// Makes a reservation smaller by what is not drawn of it.
+//
+// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than is not drawn, or there is no such reservation.
+gpumem_status gpumem_reservation_shrink(gpumem_reservation r, uint64_t bytes);
+
+// Makes a reservation as small as what is drawn of it.
+//
+// out_or_null receives by how many bytes, possibly none.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation.
+gpumem_status gpumem_reservation_shrink_to_fit(gpumem_reservation r, uint64_t *out_or_null);
+
+// Facts about a reservation.
+//
+// out->size must be set (GPUMEM_INIT).
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, out is NULL or its size impossible.
+gpumem_status gpumem_reservation_info_get(gpumem_reservation r, struct gpumem_reservation_info *out);
+
+// Lets allocations on a stream in the reservation's space draw from it, on every thread.
+//
+// A stream has at most one reservation of each space. It is detached by gpumem_space_detach_stream, by the release, and by
+// gpumem_stream_destroy; before the program destroys a stream by other means, it must detach it, as CUDA gives the handle to
+// the next stream. GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this space, or is one of another
+// device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
+gpumem_status gpumem_reservation_attach_stream(gpumem_reservation r,
+                                               gpumem_stream s);
+
+// Lets the calling thread's allocations in the reservation's space draw from it, on streams that have none of their own.
+//
+// A thread has at most one reservation of each space. It is detached by gpumem_space_detach_thread, by the release, and by the
+// end of the thread.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread has one of this space.
+gpumem_status gpumem_reservation_attach_thread(gpumem_reservation r);
+
+/* ---- Moving memory out of the device and back ----------------------------------------------------------------------
+ *
+ * Memory allocated with GPUMEM_MALLOC_EVICTABLE can leave its device and come back at the same addresses: to pinned
+ * memory of the host, to a file of a disk (GPUMEM_DISK), or from one to the other. Meanwhile its device memory is free
+ * for others. Each such allocation has whole pages of its own (2 MiB on most devices), belongs to no arena and lives
+ * until it is freed, wherever it is.
+ *
+ * Sleep and wake, for what rests at times that the program knows, such as the weights of a model:
+ *
+ *   opts.flags = GPUMEM_MALLOC_EVICTABLE; opts.tag = WEIGHTS; gpumem_malloc_with(&opts, &w);
+ *   ...
+ *   gpumem_evict_tag(WEIGHTS, NULL, NULL);             (all of them: the device memory is free)
+ *   gpumem_restore_tag(WEIGHTS, NULL, NULL);           (they are back where they were)
+ *
+ * Pins, for more data than the device holds:
+ *
+ *   gpumem_pin(w);                                     (there now, restored if need be, and to stay)
+ *   kernel<<<.., stream>>>(w);
+ *   gpumem_unpin(w, stream);                           (may go when the stream has come this far)
+ *
+ * By itself  What has been unpinned at least once, and is not pinned now, is moved out without being asked for, oldest
+ *            use first: when an allocation, a pin or a restore finds no memory, and by a thread when a space is too
+ *            full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So pin it before each use. What was never unpinned is moved only
+ *            by the functions below.
+ * Streams    A move out waits on the device for the work that uses the memory: what was submitted so far to the
+ *            streams named in gpumem_unpin, in gpumem_record_stream and in the options of the move; without any of
+ *            these, to the stream that it was allocated on. Other streams go on meanwhile.
+ * Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
+ *            where they were. Device code that uses memory that is not there faults.
+ * Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. A
+ *            progress callback may call anything but what waits for an allocation of its own move.
+ */
+
+// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is ordered before it.
+#define GPUMEM_MOVE_ON_STREAM 1
+
+// gpumem_move_options.space counts.
+#define GPUMEM_MOVE_TO_SPACE 2
+
+// Tells how far a move is, on the thread that moves: bytes done, bytes in all. A result that is not 0 cancels the move.
+typedef int32_t (*gpumem_progress)(void *user, uint64_t done, uint64_t total);
+
+// How to move. A field that is 0 means its default.
+typedef struct gpumem_move_options {
+    // sizeof(gpumem_move_options).
+    uint32_t size;
+    // GPUMEM_MOVE_*, or-ed together.
+    uint32_t flags;
+    // GPUMEM_TIER_*: where to. 0: evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    int32_t tier;
+    // Which space of that tier, with GPUMEM_MOVE_TO_SPACE; must be 0 without.
+    uint32_t space;
+    // The stream, with GPUMEM_MOVE_ON_STREAM; must be NULL without.
+    gpumem_stream stream;
+    // Called now and then; NULL: nobody asks. It must return: no longjmp, no C++ exception.
+    gpumem_progress progress;
+    // Passed to it.
+    void *user;
+} gpumem_move_options;
+
+// What a move did.
+typedef struct gpumem_move_report {
+    // sizeof(gpumem_move_report), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // 0.
+    uint32_t reserved;
+    // Allocations moved, a count.
+    uint64_t moved;
+    // Bytes of these, as asked for.
+    uint64_t moved_bytes;
+    // Allocations that were there already, a count.
+    uint64_t already;
+} gpumem_move_report;
+
+// Where an evictable allocation is.
+typedef struct gpumem_location {
+    // sizeof(gpumem_location), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // GPUMEM_TIER_*; 0 while it is moved.
+    int32_t tier;
+    // Which space of the tier.
+    uint32_t space;
+    // How often it is pinned.
+    uint32_t pins;
+    // Bytes asked for.
+    uint64_t bytes;
+    // Bytes of device memory that it takes while it is there.
+    uint64_t device_bytes;
+} gpumem_location;
+
+// Keeps an evictable allocation in its device's memory until gpumem_unpin has been called as often, restoring it first
+// if it is elsewhere: work submitted to any stream after this returns may use it.
+//
+// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes. What is not pinned may be
+// moved out to make room.
+// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made, GPUMEM_ERROR_INVALID when it is not
+// evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. It is where it was then,
+// and not pinned.
+gpumem_status gpumem_pin(void *ptr);
+
+// Ends one pin. All use of the memory so far has been submitted to s, or is ordered before it.
+//
+// From the first call on the memory may be moved by itself whenever it is not pinned.
+// Errors: GPUMEM_ERROR_INVALID when it is not pinned or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
+// GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays pinned. Nothing has changed then.
+gpumem_status gpumem_unpin(void *ptr, gpumem_stream s);
+
+// Moves an evictable allocation out of its device, and returns when its device memory is free.
+//
+// ptr is the start of it. opts may be NULL; it is read and not kept. out may be NULL. With opts->tier GPUMEM_TIER_DISK
+// it also moves from the host to a disk.
+// Errors: GPUMEM_ERROR_INVALID when it is pinned or not evictable, or for options that make no sense;
+// GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING,
+// GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER. It is where it was then.
+gpumem_status gpumem_evict(void *ptr, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
+
+// Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there.
+//
+// As gpumem_evict; with opts->tier GPUMEM_TIER_HOST from a disk to the host. Work submitted to any stream after this
+// returns may use the memory; but what may be moved by itself and is not pinned may leave again at once.
+// Errors: as gpumem_evict and gpumem_pin.
+gpumem_status gpumem_restore(void *ptr, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
+
+// Moves all evictable allocations with a tag out of their devices.
+//
+// As gpumem_evict for each. When one of them is pinned nothing is moved. After another error those that the text counts
+// have been moved, the others are where they were.
+// Errors: as gpumem_evict; GPUMEM_ERROR_INVALID when none has the tag.
+gpumem_status gpumem_evict_tag(uint64_t tag, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
+
+// Moves all evictable allocations with a tag back to their devices, as gpumem_restore does each.
+//
+// Errors: as gpumem_evict_tag and gpumem_restore.
+gpumem_status gpumem_restore_tag(uint64_t tag, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
+
+// Says where an evictable allocation is.
+//
+// ptr is the start of it. out is filled as far as its size field says.
+// Errors: GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER.
+gpumem_status gpumem_locate(void *ptr, struct gpumem_location *out);
 
 /* ---- Memory for CUDA graphs ----------------------------------------------------------------------------------------
  *

@@ -14,8 +14,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -416,6 +418,349 @@ class arena_attachment {
 
   private:
     gpumem_arena handle_ = nullptr;
+};
+
+// ---- spaces and reservations ----------------------------------------------------------------------------------------
+
+// A wait without an end, where a parameter is a time in milliseconds.
+constexpr std::uint64_t forever = GPUMEM_WAIT_FOREVER;
+
+// Decides about an allocation that does not fit its reservation: GPUMEM_OVERDRAW_*, or bytes to grow it by.
+using overdraw_function = std::function<std::int64_t(const gpumem_overdraw &)>;
+// Makes room for an allocation for which there is no memory; true to try it again.
+using out_of_memory_function = std::function<bool(const gpumem_shortage &)>;
+
+namespace detail {
+
+// The functions that stand between gpumem.h and a std::function that it keeps. An exception in one counts as giving up.
+inline std::int64_t call_overdraw(const gpumem_overdraw *what, void *user) noexcept {
+    try {
+        return (*static_cast<overdraw_function *>(user))(*what);
+    } catch (...) {
+        return GPUMEM_OVERDRAW_FAIL;
+    }
+}
+inline std::int32_t call_out_of_memory(const gpumem_shortage *what, void *user) noexcept {
+    try {
+        return (*static_cast<out_of_memory_function *>(user))(*what) ? 1 : 0;
+    } catch (...) {
+        return 0;
+    }
+}
+template <class F> void free_function(void *user) noexcept { delete static_cast<F *>(user); }
+
+// Hands a function to a call of gpumem.h, which keeps it if it succeeds.
+template <class Call> void give_out_of_memory(out_of_memory_function call, Call set) {
+    if (!call) {
+        check(set(nullptr, nullptr, nullptr));
+        return;
+    }
+    auto kept = std::make_unique<out_of_memory_function>(std::move(call));
+    check(set(call_out_of_memory, kept.get(), free_function<out_of_memory_function>));
+    kept.release();
+}
+
+} // namespace detail
+
+// One place that memory can be in: gpumem_space_*. A value; whether there is such a space its calls tell.
+class space {
+  public:
+    space(std::int32_t tier, std::uint32_t id) noexcept : tier_(tier), id_(id) {}
+    static space gpu(std::uint32_t device = 0) noexcept { return space(GPUMEM_TIER_GPU, device); }
+    static space host(std::uint32_t node = 0) noexcept { return space(GPUMEM_TIER_HOST, node); }
+    static space disk(std::uint32_t mount = 0) noexcept { return space(GPUMEM_TIER_DISK, mount); }
+    static std::vector<space> all() {
+        std::vector<gpumem_space> list;
+        std::size_t count = 0;
+        check(gpumem_space_list(nullptr, 0, &count));
+        do {
+            list.resize(count);
+            check(gpumem_space_list(list.data(), list.size(), &count));
+        } while (count > list.size());
+        std::vector<space> out;
+        for (const gpumem_space &one : list) out.emplace_back(one.tier, one.id);
+        return out;
+    }
+
+    std::int32_t tier() const noexcept { return tier_; }
+    std::uint32_t id() const noexcept { return id_; }
+    gpumem_space_usage usage() const {
+        gpumem_space_usage out;
+        GPUMEM_INIT(&out);
+        check(gpumem_space_usage_get(tier_, id_, &out));
+        return out;
+    }
+    // How much may be promised or used, bytes; without a number, all there is.
+    void set_limit(std::uint64_t bytes = UINT64_MAX) const { check(gpumem_space_set_limit(tier_, id_, bytes)); }
+    void set_thresholds(double trigger, double stop) const {
+        check(gpumem_space_set_thresholds(tier_, id_, trigger, stop));
+    }
+    void reset_peak() const { check(gpumem_space_reset_peak(tier_, id_)); }
+    // What allocations do for which there is no memory, unless their reservation says otherwise. Without a function they
+    // fail.
+    void on_out_of_memory(out_of_memory_function call) const {
+        detail::give_out_of_memory(std::move(call), [this](auto function, void *user, auto free_user) {
+            return gpumem_space_set_out_of_memory(tier_, id_, function, user, free_user);
+        });
+    }
+    void detach(gpumem_stream s) const { check(gpumem_space_detach_stream(tier_, id_, s)); }
+    void detach(const stream &s) const { detach(s.get()); }
+    // The number of the reservation that this thread's allocations on a stream draw from, 0 for none.
+    std::uint64_t current(gpumem_stream s) const {
+        std::uint64_t out = 0;
+        check(gpumem_space_current(tier_, id_, s, &out));
+        return out;
+    }
+
+    friend bool operator==(const space &a, const space &b) noexcept { return a.tier_ == b.tier_ && a.id_ == b.id_; }
+    friend bool operator!=(const space &a, const space &b) noexcept { return !(a == b); }
+
+  private:
+    std::int32_t tier_;
+    std::uint32_t id_;
+};
+
+// Ends waits: gpumem_cancel_*. Move-only. trigger() may come from any thread.
+class cancel_token {
+  public:
+    cancel_token() { check(gpumem_cancel_create(&handle_)); }
+    cancel_token(cancel_token &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    cancel_token &operator=(cancel_token &&other) noexcept {
+        cancel_token(std::move(other)).swap(*this);
+        return *this;
+    }
+    cancel_token(const cancel_token &) = delete;
+    cancel_token &operator=(const cancel_token &) = delete;
+    ~cancel_token() {
+        if (handle_ != nullptr) {
+            gpumem_cancel_destroy(handle_);
+        }
+    }
+
+    gpumem_cancel get() const noexcept { return handle_; }
+    void trigger() const { check(gpumem_cancel_trigger(handle_)); }
+    void swap(cancel_token &other) noexcept { std::swap(handle_, other.handle_); }
+
+  private:
+    gpumem_cancel handle_ = nullptr;
+};
+
+// A promise of bytes until the end of a scope: gpumem_reservation_*. Move-only.
+//
+//     gpumem::reservation job = gpumem::reserve(std::uint64_t{4} << 30, 10000); // waits up to ten seconds
+//     gpumem::reservation_attachment here(job);                               // what this thread allocates draws from it
+//
+// A request for which there is no room throws bad_alloc; a wait that ends without throws error, whose status says why.
+class reservation {
+  public:
+    // Holds nothing.
+    reservation() noexcept = default;
+    explicit reservation(const gpumem_reserve_options &options) { check(gpumem_reserve(&options, &handle_)); }
+    reservation(reservation &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    // Releases the one there was.
+    reservation &operator=(reservation &&other) noexcept {
+        reservation(std::move(other)).swap(*this);
+        return *this;
+    }
+    reservation(const reservation &) = delete;
+    reservation &operator=(const reservation &) = delete;
+    ~reservation() {
+        if (handle_ != nullptr) {
+            gpumem_reservation_release(handle_, nullptr);
+        }
+    }
+
+    // NULL once it has been released or moved from.
+    gpumem_reservation get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    void swap(reservation &other) noexcept { std::swap(handle_, other.handle_); }
+
+    gpumem_reservation_info info() const {
+        gpumem_reservation_info out;
+        GPUMEM_INIT(&out);
+        check(gpumem_reservation_info_get(handle_, &out));
+        return out;
+    }
+    // Its size, bytes.
+    std::uint64_t size() const { return info().promised; }
+    void grow(std::uint64_t bytes, std::uint64_t timeout_ms = 0) {
+        check(gpumem_reservation_grow(handle_, bytes, timeout_ms, nullptr));
+    }
+    void grow(std::uint64_t bytes, std::uint64_t timeout_ms, const cancel_token &cancel) {
+        check(gpumem_reservation_grow(handle_, bytes, timeout_ms, cancel.get()));
+    }
+    void shrink(std::uint64_t bytes) { check(gpumem_reservation_shrink(handle_, bytes)); }
+    // Returns by how many bytes.
+    std::uint64_t shrink_to_fit() {
+        std::uint64_t out = 0;
+        check(gpumem_reservation_shrink_to_fit(handle_, &out));
+        return out;
+    }
+    // Ends it now. Returns how much of it live allocations had drawn: use outside of any reservation from now on.
+    std::uint64_t release() {
+        std::uint64_t drawn = 0;
+        check(gpumem_reservation_release(handle_, &drawn));
+        handle_ = nullptr;
+        return drawn;
+    }
+    void attach(gpumem_stream s) const { check(gpumem_reservation_attach_stream(handle_, s)); }
+    void attach(const stream &s) const { attach(s.get()); }
+    // What an allocation does that does not fit.
+    void set_policy(const gpumem_reserve_policy &policy) { check(gpumem_reservation_set_policy(handle_, &policy)); }
+    void on_overdraw(overdraw_function call) {
+        gpumem_reserve_policy policy;
+        GPUMEM_INIT(&policy);
+        if (!call) {
+            set_policy(policy);
+            return;
+        }
+        auto kept = std::make_unique<overdraw_function>(std::move(call));
+        policy.kind = GPUMEM_POLICY_CALLBACK;
+        policy.callback = detail::call_overdraw;
+        policy.user = kept.get();
+        policy.free_user = detail::free_function<overdraw_function>;
+        set_policy(policy);
+        kept.release();
+    }
+    // What an allocation does for which there is no memory. Without a function, what the space does.
+    void on_out_of_memory(out_of_memory_function call) {
+        detail::give_out_of_memory(std::move(call), [this](auto function, void *user, auto free_user) {
+            return gpumem_reservation_set_out_of_memory(handle_, function, user, free_user);
+        });
+    }
+
+  private:
+    gpumem_reservation handle_ = nullptr;
+};
+
+inline reservation reserve(const gpumem_reserve_options &options) { return reservation(options); }
+// In a space, or that of the current device, with a wait of at most so many milliseconds.
+inline reservation reserve(const space &where, std::uint64_t bytes, std::uint64_t timeout_ms = 0) {
+    gpumem_reserve_options options;
+    GPUMEM_INIT(&options);
+    options.bytes = bytes;
+    options.tier = where.tier();
+    options.id = where.id();
+    options.timeout_ms = timeout_ms;
+    return reservation(options);
+}
+inline reservation reserve(std::uint64_t bytes, std::uint64_t timeout_ms = 0) {
+    gpumem_reserve_options options;
+    GPUMEM_INIT(&options);
+    options.bytes = bytes;
+    options.timeout_ms = timeout_ms;
+    return reservation(options);
+}
+
+// Attaches a reservation to the thread for the length of a scope, which must end on the same thread.
+class reservation_attachment {
+  public:
+    explicit reservation_attachment(const reservation &r) : reservation_attachment(r.get()) {}
+    explicit reservation_attachment(gpumem_reservation r) {
+        gpumem_reservation_info info;
+        GPUMEM_INIT(&info);
+        check(gpumem_reservation_info_get(r, &info));
+        check(gpumem_reservation_attach_thread(r));
+        space_ = {info.tier, info.id};
+    }
+    reservation_attachment(reservation_attachment &&other) noexcept : space_(std::exchange(other.space_, {0, 0})) {}
+    reservation_attachment &operator=(reservation_attachment &&other) noexcept {
+        reservation_attachment(std::move(other)).swap(*this);
+        return *this;
+    }
+    reservation_attachment(const reservation_attachment &) = delete;
+    reservation_attachment &operator=(const reservation_attachment &) = delete;
+    // One that was released meanwhile is detached already.
+    ~reservation_attachment() {
+        if (space_.tier != 0) {
+            gpumem_space_detach_thread(space_.tier, space_.id);
+        }
+    }
+    void swap(reservation_attachment &other) noexcept { std::swap(space_, other.space_); }
+
+  private:
+    gpumem_space space_ = {0, 0};
+};
+
+// ---- stream pools ---------------------------------------------------------------------------------------------------
+
+// A stream of a pool, until it is destroyed: then it goes back, with whatever work it still has. It may outlive the
+// stream_pool that lent it. Move-only.
+class borrowed_stream {
+  public:
+    borrowed_stream(borrowed_stream &&other) noexcept
+        : pool_(std::exchange(other.pool_, nullptr)), handle_(std::exchange(other.handle_, nullptr)) {}
+    borrowed_stream &operator=(borrowed_stream &&other) noexcept {
+        borrowed_stream(std::move(other)).swap(*this);
+        return *this;
+    }
+    borrowed_stream(const borrowed_stream &) = delete;
+    borrowed_stream &operator=(const borrowed_stream &) = delete;
+    ~borrowed_stream() {
+        if (pool_ != nullptr) {
+            gpumem_stream_pool_return(pool_, handle_);
+        }
+    }
+
+    gpumem_stream get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return pool_ != nullptr; }
+    // Blocks until everything submitted is done.
+    void sync() const { check(gpumem_stream_sync(handle_)); }
+    void swap(borrowed_stream &other) noexcept {
+        std::swap(pool_, other.pool_);
+        std::swap(handle_, other.handle_);
+    }
+
+  private:
+    friend class stream_pool;
+    borrowed_stream(gpumem_stream_pool pool, gpumem_stream handle) noexcept : pool_(pool), handle_(handle) {}
+    gpumem_stream_pool pool_ = nullptr;
+    gpumem_stream handle_ = nullptr;
+};
+
+// Lends streams of the device that is current when it is made: gpumem_stream_pool_*. Move-only. borrow() and
+// borrow_or_grow() may be called from several threads at once.
+class stream_pool {
+  public:
+    // Makes up to size streams by itself.
+    explicit stream_pool(std::size_t size = 16) { check(gpumem_stream_pool_create(size, &handle_)); }
+    stream_pool(stream_pool &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    stream_pool &operator=(stream_pool &&other) noexcept {
+        stream_pool(std::move(other)).swap(*this);
+        return *this;
+    }
+    stream_pool(const stream_pool &) = delete;
+    stream_pool &operator=(const stream_pool &) = delete;
+    // Closes it: streams that are lent are destroyed when they come back.
+    ~stream_pool() {
+        if (handle_ != nullptr) {
+            gpumem_stream_pool_close(handle_);
+        }
+    }
+
+    gpumem_stream_pool get() const noexcept { return handle_; }
+    void swap(stream_pool &other) noexcept { std::swap(handle_, other.handle_); }
+    // Waits, without an end unless one is given, for a stream that nobody has.
+    borrowed_stream borrow(std::uint64_t timeout_ms = forever) const {
+        gpumem_stream out = nullptr;
+        check(gpumem_stream_pool_borrow(handle_, timeout_ms, &out));
+        return borrowed_stream(handle_, out);
+    }
+    // Has one more made instead of waiting.
+    borrowed_stream borrow_or_grow() const {
+        gpumem_stream out = nullptr;
+        check(gpumem_stream_pool_borrow_or_grow(handle_, &out));
+        return borrowed_stream(handle_, out);
+    }
+    gpumem_stream_pool_counts counts() const {
+        gpumem_stream_pool_counts out;
+        GPUMEM_INIT(&out);
+        check(gpumem_stream_pool_counts_get(handle_, &out));
+        return out;
+    }
+
+  private:
+    gpumem_stream_pool handle_ = nullptr;
 };
 
 // ---- memory resource ------------------------------------------------------------------------------------------------

@@ -13,7 +13,11 @@ use gpumem::capi::device::gpumem_device_props;
 use gpumem::capi::graph::gpumem_graph_info;
 use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
 use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_summary};
+use gpumem::capi::policy::{gpumem_overdraw, gpumem_reserve_policy, gpumem_shortage};
+use gpumem::capi::reserve::{gpumem_reservation_info, gpumem_reserve_options};
+use gpumem::capi::space::{gpumem_space, gpumem_space_usage};
 use gpumem::capi::stats::{gpumem_driver_call, gpumem_stats};
+use gpumem::capi::streams::gpumem_stream_pool_counts;
 use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_SONAME};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSymbol};
@@ -130,6 +134,21 @@ fn structures_have_their_golden_layout() {
         }
         gpumem_arena_stats {
             size depth live live_bytes peak_bytes joined left promoted freed_early threads nanoseconds id name
+        }
+        gpumem_stream_pool_counts { size device made idle borrowed waiters }
+        gpumem_space { tier id }
+        gpumem_space_usage {
+            size tier id should_downgrade should_stop reserved capacity limit promised unreserved used peak available
+            beyond trigger stop amount_to_downgrade reservations waiters
+        }
+        gpumem_overdraw { size attempt tier id number promised drawn bytes stream }
+        gpumem_shortage { size attempt tier id bytes stream }
+        gpumem_reserve_policy { size kind factor cap flags reserved callback user free_user }
+        gpumem_reserve_options {
+            size strategy bytes least_bytes tier id tiers timeout_ms cancel policy out_of_memory user free_user
+        }
+        gpumem_reservation_info {
+            size tier id reserved number promised drawn used peak arrived granted
         }
         gpumem_plan_options { size flags capacity unit alignment }
         gpumem_plan_interval { lower upper }

@@ -67,6 +67,11 @@ programs! {
     plan_no_threads: C99 Cxx17;
     plan_memory: C99 Cxx17;
     plan_raii: Cxx17;
+    spaces: C99 Cxx17;
+    reserve: C99 Cxx17;
+    reserve_wait: C99 Cxx17;
+    reserve_raii: Cxx17;
+    stream_pool: C99 Cxx17;
 }
 
 fn test(name: &str, language: Language) {

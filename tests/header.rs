@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 19] = [
+const SECTIONS: [&str; 24] = [
     "error",
     "version",
     "context",
     "device",
     "stream",
+    "streams",
     "alloc",
     "arena",
     "check",
@@ -22,8 +23,12 @@ const SECTIONS: [&str; 19] = [
     "graph",
     "ipc",
     "stats",
-    "capture",
+    "space",
+    "policy",
+    "cancel",
+    "reserve",
     "evict",
+    "capture",
     "plan",
     "plan_graph",
     "plan_solve",

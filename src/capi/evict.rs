@@ -33,19 +33,13 @@
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
-use super::types::{address, gpumem_stream, not_null, stream};
+use super::space::{tier, tier_number};
+use super::types::{address, gpumem_stream, stream};
 use crate::base::{Error, Result};
 use crate::context::{Context, What};
 use crate::tier::evict::{Goal, Moved};
 use crate::tier::{SpaceId, Tier};
 use std::ffi::c_void;
-
-/// Device memory.
-pub const GPUMEM_TIER_GPU: i32 = 1;
-/// Pinned memory of the host, by NUMA node.
-pub const GPUMEM_TIER_HOST: i32 = 2;
-/// Files, by mount.
-pub const GPUMEM_TIER_DISK: i32 = 3;
 
 /// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is ordered before it.
 pub const GPUMEM_MOVE_ON_STREAM: u32 = 1;
@@ -288,16 +282,16 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
             "gpumem_move_options.space is set without GPUMEM_MOVE_TO_SPACE; set both or neither",
         ));
     }
-    let tier = match o.tier {
+    let to = match o.tier {
         0 if to_space => {
             return Err(Error::invalid(
                 "gpumem_move_options.tier is 0 with GPUMEM_MOVE_TO_SPACE; name the space's tier",
             ))
         }
         0 => return Ok(default),
-        number => tier_of(number)?,
+        number => tier(number)?,
     };
-    match (tier, back) {
+    match (to, back) {
         (Tier::Gpu, true) if to_space => {
             Err(Error::invalid("an allocation comes back to its own device; name no space"))
         }
@@ -310,24 +304,5 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
         }
         (tier, _) if to_space => Ok(Goal::Space(SpaceId::new(tier, o.space))),
         (tier, _) => Ok(Goal::Tier(tier)),
-    }
-}
-
-/// The tier that GPUMEM_TIER_* stands for.
-pub(super) fn tier_of(number: i32) -> Result<Tier> {
-    match number {
-        GPUMEM_TIER_GPU => Ok(Tier::Gpu),
-        GPUMEM_TIER_HOST => Ok(Tier::Host),
-        GPUMEM_TIER_DISK => Ok(Tier::Disk),
-        _ => Err(Error::invalid(format!("{number} is no tier; pass GPUMEM_TIER_GPU, _HOST or _DISK"))),
-    }
-}
-
-/// GPUMEM_TIER_* of a tier.
-pub(super) fn tier_number(tier: Tier) -> i32 {
-    match tier {
-        Tier::Gpu => GPUMEM_TIER_GPU,
-        Tier::Host => GPUMEM_TIER_HOST,
-        Tier::Disk => GPUMEM_TIER_DISK,
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod alloc;
 pub mod arena;
+pub mod cancel;
 pub mod capture;
 pub mod check;
 pub mod context;
@@ -27,11 +28,15 @@ pub mod plan_memory;
 pub mod plan_report;
 pub mod plan_solve;
 mod plan_state;
+pub mod policy;
+pub mod reserve;
+pub mod space;
 pub mod stats;
 pub mod stream;
+pub mod streams;
 mod text;
 pub mod torch;
 mod types;
 pub mod version;
 
-pub use types::{gpumem_arena, gpumem_arena_st, gpumem_stream, CUstream_st};
+pub use types::{gpumem_arena, gpumem_arena_st, gpumem_reservation, gpumem_reservation_st, gpumem_stream, CUstream_st};

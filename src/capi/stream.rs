@@ -32,6 +32,7 @@ pub unsafe extern "C" fn gpumem_stream_create(out: *mut gpumem_stream) -> gpumem
 /// The handle must not be used afterwards: CUDA gives the same value to the next stream at once. Memory allocated on
 /// it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
 /// or with gpumem_free, after which its reuse waits for the whole device.
+/// Reservations attached to it are detached.
 /// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
@@ -40,8 +41,11 @@ pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
         if handle == StreamHandle::LEGACY || handle == StreamHandle::PER_THREAD {
             return Err(Error::invalid(format!("the {handle} stream is CUDA's and cannot be destroyed")));
         }
-        let driver = Context::global()?.driver();
-        driver.stream_destroy(driver.stream_device(handle)?, handle)
+        let ctx = Context::global()?;
+        let device = ctx.driver().stream_device(handle)?;
+        // Before its handle can be another stream's.
+        ctx.forget_stream(handle);
+        ctx.driver().stream_destroy(device, handle)
     })
 }
 

@@ -1,9 +1,10 @@
-//! Types every entry point uses, and their conversions. The header's prologue declares the stream and the arena by
-//! hand.
+//! Types every entry point uses, and their conversions. The header's prologue declares the handles here by hand.
 
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::context::Context;
+use crate::tier::Wait;
 use std::ffi::{c_int, c_void};
+use std::time::Duration;
 
 /// CUDA's stream object. Never looked into here.
 #[repr(C)]
@@ -22,6 +23,14 @@ pub struct gpumem_arena_st(());
 /// A handle to an arena; see [`super::arena`].
 #[allow(non_camel_case_types)]
 pub type gpumem_arena = *mut gpumem_arena_st;
+
+/// What a `gpumem_reservation` seems to point to. There is nothing there.
+#[allow(non_camel_case_types)]
+pub struct gpumem_reservation_st(());
+
+/// A handle to a reservation; see [`super::reserve`].
+#[allow(non_camel_case_types)]
+pub type gpumem_reservation = *mut gpumem_reservation_st;
 
 /// The core's name for a stream.
 pub(super) fn stream(s: gpumem_stream) -> StreamHandle {
@@ -45,6 +54,15 @@ pub(super) fn address(ptr: *const c_void) -> u64 {
 /// A device address as C holds it. Addresses come from this process's address space, so they always fit.
 pub(super) fn pointer(address: u64) -> *mut c_void {
     address as usize as *mut c_void
+}
+
+/// How long to wait, as C says it.
+pub(super) fn wait(timeout_ms: u64) -> Wait {
+    match timeout_ms {
+        0 => Wait::No,
+        u64::MAX => Wait::Forever,
+        ms => Wait::For(Duration::from_millis(ms)),
+    }
 }
 
 /// Fails when a pointer parameter that must not be null is.

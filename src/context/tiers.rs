@@ -5,7 +5,7 @@
 
 use super::{Config, Context};
 use crate::base::sync::lock;
-use crate::base::{DeviceId, Error, Result, Status};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{numa, Driver};
 use crate::tier::disk::StoreOptions;
 use crate::tier::evict::{Evictor, MoverOptions, Parts};
@@ -108,6 +108,26 @@ impl Context {
             Some(tiers) => Ok(tiers),
             None => self.start_tiers(),
         }
+    }
+
+    /// Forgets a stream that is gone, and what was attached to it: the driver gives its handle to another one.
+    pub fn forget_stream(&self, stream: StreamHandle) {
+        if let Some(tiers) = self.tiers.get() {
+            tiers.manager.forget_stream(stream.0 as u64);
+        }
+    }
+
+    /// Takes every reservation off a stream: it goes to another user.
+    pub fn detach_stream(&self, stream: StreamHandle) -> Result<()> {
+        let Some(tiers) = self.tiers.get() else { return Ok(()) };
+        for space in tiers.manager.spaces() {
+            match tiers.manager.detach_stream(&space, stream.0 as u64) {
+                // There was none.
+                Err(e) if e.status == Status::Invalid => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     #[cold]

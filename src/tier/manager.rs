@@ -77,6 +77,23 @@ impl Manager {
         Ok(())
     }
 
+    /// Sets how many of a space's bytes may be promised or used, all of them with `None`, as [`Manager::set_limits`] does.
+    pub fn set_limit(&self, id: SpaceId, limit: Option<u64>) -> Result<()> {
+        let mut state = self.hub.lock();
+        let space = find(&state.books.spaces, id)?.clone();
+        space.set_limits(space.capacity(), limit.unwrap_or(space.capacity()))?;
+        state.end_hopeless();
+        state.serve();
+        Ok(())
+    }
+
+    /// Sets from which use of a space on data should be moved out, and down to which.
+    pub fn set_thresholds(&self, id: SpaceId, thresholds: Thresholds) -> Result<()> {
+        let state = self.hub.lock();
+        find(&state.books.spaces, id)?.set_thresholds(thresholds);
+        Ok(())
+    }
+
     /// Sets what allocations in a space do for which there is no memory, unless their reservation says otherwise.
     pub fn set_out_of_memory_policy(&self, id: SpaceId, policy: OutOfMemoryPolicy) -> Result<()> {
         // Out here, so that the old one ends with no lock held.

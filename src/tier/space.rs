@@ -120,6 +120,18 @@ pub struct SpaceUsage {
     pub waiters: u64,
 }
 
+impl SpaceUsage {
+    /// Whether so much is used that data should be moved out.
+    pub fn should_downgrade(&self) -> bool {
+        self.used >= self.trigger && self.used > self.stop
+    }
+
+    /// Bytes to move out so that exactly as much is used as moving stops at; 0 when it is not more.
+    pub fn amount_to_downgrade(&self) -> u64 {
+        self.used.saturating_sub(self.stop)
+    }
+}
+
 /// One place that memory can be in.
 #[derive(Debug)]
 pub struct Space {

@@ -28,7 +28,7 @@
  *            current device. A handle must be a live stream: CUDA crashes on a destroyed one.
  * Ownership  Memory belongs to whoever got it, until one free. A free of memory that is not live is an error and a
  *            count, never damage. Strings that are returned are static. What is passed in is read during the call only,
- *            except the data of asynchronous copies.
+ *            except the data of asynchronous copies; callbacks are kept, and what they are handed is the program's.
  * Starting   The first call that needs a device starts the library, so every such call can fail with
  *            GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER ("what starting can give").
  * Fork       A child of a process that had started gpumem gets GPUMEM_ERROR_FORKED; its frees do nothing. exec mends it.
@@ -55,6 +55,8 @@
  *                  bytes that its buffers are laid out in, and that becomes one allocation.
  * keep, promote    To move an allocation out of its arena to the one around it, or out of all when there is none.
  * escape           To take an allocation out of all arenas.
+ * space            One place that memory can be in: a device, a NUMA node of the host, a disk's mount. Its tier is its kind.
+ * reservation      A promise of bytes of one space. Drawn: what live allocations use of it.
  * step             Of a plan: a position in the execution order.
  * live             Of a buffer in a plan: at the steps at which it holds something.
  *
@@ -84,6 +86,9 @@ typedef struct CUstream_st *gpumem_stream;
 
 /* A handle to an arena: see the section on arenas. Compare it with NULL and with others; do not look into it. */
 typedef struct gpumem_arena_st *gpumem_arena;
+
+/* A handle to a reservation: see the section on them. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_reservation_st *gpumem_reservation;
 
 /* The legacy default stream of the current device; CUDA's cudaStreamLegacy means the same. */
 #define GPUMEM_STREAM_LEGACY ((gpumem_stream)0)

@@ -108,7 +108,7 @@ cp gpu/torture.cu "$out/torture.cu"
 if have nvcc; then
     say "torture"
     gpu/build_torture.sh "$out/bin/torture" || say "torture not prebuilt; gpu/test.sh builds it where there is nvcc"
-    for program in stale_kernel graph_replay; do
+    for program in stale_kernel graph_replay tiers; do
         gpu/build_torture.sh "$out/bin/$program" "gpu/$program.cu" || say "$program not prebuilt either"
     done
 else

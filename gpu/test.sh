@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
 # Runs on a machine with a GPU what gpu/stage.sh put into .gpu/: the contract suite and the device tests on CUDA, the C
 # tests on CUDA, the same under compute-sanitizer, late uses by kernels, CUDA graphs over capture arenas (with PyTorch too,
-# where there is one), and the kernel-level torture. One line per step; output of failed steps is shown; exits with 1 when
+# where there is one), moves between tiers, and the kernel-level torture. One line per step; output of failed steps is shown; exits with 1 when
 # a step fails.
 #
 #   gpu/test.sh [LOG-FOLDER]            logs go to .gpu/logs by default
 #   TORTURE_SECONDS=60                  how long the torture runs
 #   TESTS="driver_contract cuda_device"  which test executables run, by the beginning of their names
-#   STEPS="tests c sanitizer stale graphs torture"   which steps run
+#   STEPS="tests c sanitizer stale graphs tiers torture"   which steps run
 #   REPLAYS=10000                       launches of one graph
+#   TIERS_DIR=.gpu/disk                 a directory on the disk that data is moved to, with 12 GiB free
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs="${1:-.gpu/logs}"
 mkdir -p "$logs"
 failures=0
-: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer stale graphs torture}" "${REPLAYS:=10000}"
-unset GPUMEM_ARENA_DEBUG GPUMEM_ARENA_QUARANTINE GPUMEM_CAPTURE GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
+: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer stale graphs tiers torture}" "${TIERS_DIR:=.gpu/disk}" "${REPLAYS:=10000}"
+unset GPUMEM_ARENA_DEBUG GPUMEM_ARENA_QUARANTINE GPUMEM_CAPTURE GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC GPUMEM_DISK GPUMEM_TIERS GPUMEM_MOVER VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 export GPUMEM_BACKEND=cuda GPUMEM_TEST_BACKEND=cuda
 export LD_LIBRARY_PATH="$PWD/.gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
@@ -122,6 +123,19 @@ if wanted graphs; then
         step "torch.cuda.graph" "${PYTHON:-python3}" gpu/torch_graph.py
     else
         skip "torch.cuda.graph" "no PyTorch with CUDA; set PYTHON"
+    fi
+fi
+
+if wanted tiers; then
+    tiers=.gpu/bin/tiers
+    if [ ! -x "$tiers" ] || [ gpu/tiers.cu -nt "$tiers" ]; then step "build tiers" gpu/build_torture.sh "$tiers" gpu/tiers.cu; fi
+    mkdir -p "$TIERS_DIR"
+    if [ -x "$tiers" ]; then
+        for one in trips oversubscribe cycles timeline; do
+            step "tiers: $one" env GPUMEM_PINNED_LIMIT="${GPUMEM_PINNED_LIMIT:-24G}" "$tiers" "$TIERS_DIR" "$one"
+        done
+    else
+        lack "tiers" "not built"
     fi
 fi
 

@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::config::Limit;
 use super::{Config, Context};
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -91,7 +92,15 @@ fn gpu_space(cx: &Context, manager: &Manager, device: u32) -> Result<Arc<Space>>
 
 fn host_options(cx: &Context) -> HostOptions {
     let Config { pinned_blocks, pinned_limit, thresholds, .. } = &cx.config;
-    let node = |n: &numa::NumaNode| HostNode { id: n.id, capacity: n.bytes, limit: pinned_limit.of(n.bytes) };
+    // Who names bytes knows more than the system shows: a virtual machine may get memory as it uses it.
+    let capacity = |bytes: u64| match *pinned_limit {
+        Limit::Bytes(limit) => bytes.max(limit),
+        _ => bytes,
+    };
+    let node = |n: &numa::NumaNode| {
+        let capacity = capacity(n.bytes);
+        HostNode { id: n.id, capacity, limit: pinned_limit.of(capacity) }
+    };
     HostOptions {
         block_bytes: pinned_blocks.block_bytes,
         blocks: pinned_blocks.blocks,

@@ -4,7 +4,7 @@
 #
 #   gpu/bench.sh [OUTPUT-FOLDER] [TRACE...]     default: .gpu/bench, and the trace of this repository
 #
-# Leaves in OUTPUT-FOLDER: gpumem.txt (gpumem alone, with driver calls), peers.md (the table), peers.svg, peers.jsonl,
+# Leaves in OUTPUT-FOLDER: gpumem.txt (gpumem alone, with driver calls), tiers.txt (moves between tiers), peers.md (the table), peers.svg, peers.jsonl,
 # peers.log. Needs g++ with C++20 and CUDA's headers and runtime library; measures RMM and PyTorch where they are
 # (bench/peers/build.sh says what it lacks). Settings of bench/peers/run.sh hold. Exits with 1 when something failed.
 set -uo pipefail
@@ -30,5 +30,14 @@ cat "$out/gpumem-replay.txt" >> "$out/gpumem.txt"
 rm -f "$out/gpumem-replay.txt"
 cat "$out/gpumem.txt"
 echo
+# Moves between tiers, beside plain copies and plain files.
+tiers=.gpu/bin/tiers
+if [ ! -x "$tiers" ] || [ gpu/tiers.cu -nt "$tiers" ]; then gpu/build_torture.sh "$tiers" gpu/tiers.cu || failed=1; fi
+if [ -x "$tiers" ]; then
+    mkdir -p "${TIERS_DIR:=.gpu/disk}"
+    env LD_LIBRARY_PATH="$PWD/.gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" GPUMEM_PINNED_LIMIT="${GPUMEM_PINNED_LIMIT:-48G}" \
+        "$tiers" "$TIERS_DIR" copies sleep disk | tee "$out/tiers.txt" || failed=1
+    echo
+fi
 bash bench/peers/run.sh "$out" "${traces[@]}" || failed=1
 exit $failed

@@ -8,10 +8,11 @@ use super::policy::OutOfMemoryPolicy;
 use super::queue::Want;
 use super::request::{find, Request};
 use super::reservation::Reservation;
+use super::source::Source;
 use super::space::{Space, SpaceId, SpaceOptions, SpaceUsage};
 use super::thresholds::Thresholds;
 use super::usage::Usage;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, Status};
 use std::sync::Arc;
 
 /// All spaces, and the promises in them. Dropping it shuts it down.
@@ -135,12 +136,52 @@ impl Manager {
         stream: u64,
         mut allocate: impl FnMut() -> Result<T>,
     ) -> Result<(T, Drawn)> {
+        self.allocate_with(space, None, bytes, stream, |drawn| Ok((allocate()?, drawn)))
+    }
+
+    /// As [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`, whatever is attached, if there
+    /// is one: it must be of this space.
+    pub fn allocate_with<T>(
+        &self,
+        space: &Arc<Space>,
+        reservation: Option<&Reservation>,
+        bytes: u64,
+        stream: u64,
+        mut allocate: impl FnMut(Drawn) -> Result<T>,
+    ) -> Result<T> {
         self.own(space)?;
-        let policy = self.hub.out_of_memory(space, stream);
-        policy.allocate(space.id, bytes, stream, || {
-            let drawn = self.hub.draw(space, bytes, stream)?;
-            Ok((allocate()?, drawn))
-        })
+        let account = reservation.map(|r| r.account_in(space)).transpose()?;
+        let mut attempt = || {
+            allocate(match account {
+                Some(account) => self.hub.draw_from(account, bytes, stream)?,
+                None => self.hub.draw(space, bytes, stream)?,
+            })
+        };
+        match attempt() {
+            Err(e) if e.status == Status::OutOfMemory => {
+                let policy = self.hub.out_of_memory(space, account, stream);
+                policy.go_on(Err(e), space.id, bytes, stream, attempt)
+            }
+            other => other,
+        }
+    }
+
+    /// Counts an allocation as one that a receipt was of: in the same reservation while that lives, else outside of any. For
+    /// what leaves memory and comes back. To be called with no lock held.
+    pub fn draw_from_source(&self, source: &Source, bytes: u64) -> Result<Drawn> {
+        self.own(source.space())?;
+        self.hub.draw_again(source, bytes)
+    }
+
+    /// Counts an allocation that is there already, outside of any reservation and also where the limit forbids it. May be
+    /// called under any lock.
+    pub fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
+        self.hub.draw_anyway(space, bytes, stream)
+    }
+
+    /// Whether a reservation was ever attached to a stream.
+    pub fn has_attached(&self) -> bool {
+        self.hub.attachments.has_changed()
     }
 
     /// The number of the reservation that the calling thread's allocations on a stream draw from.

@@ -60,6 +60,17 @@ impl Reservation {
         &self.account.space
     }
 
+    /// Its books, if it is in this space.
+    pub(super) fn account_in(&self, space: &Arc<Space>) -> Result<&Arc<Account>> {
+        match Arc::ptr_eq(&self.account.space, space) {
+            true => Ok(&self.account),
+            false => Err(Error::invalid(format!(
+                "reservation {} is of {}, and the allocation is in {}; use a reservation of that space",
+                self.account.id, self.account.space.id, space.id
+            ))),
+        }
+    }
+
     /// Bytes promised; 0 once released.
     pub fn size(&self) -> u64 {
         self.account.size()

@@ -270,7 +270,7 @@ fn every_way_out_gives_the_bytes_back_once() {
 #[test]
 fn what_is_in_quarantine_is_not_counted() {
     for unmap in [false, true] {
-        let arena_debug = DebugMode { check: true, unmap, ..DebugMode::default() };
+        let arena_debug = DebugMode { check: true, poison: !unmap, unmap, ..DebugMode::default() };
         let rig = Rig::new(Config { arena_debug, tiers: true, log: 0, ..Config::default() });
         let arena = rig.ctx.arena_enter("step").unwrap();
         let all = [300, 100 * KIB, 3 * MIB].map(|n| rig.malloc(n));

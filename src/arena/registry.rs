@@ -91,7 +91,8 @@ struct Links {
 /// What the arenas of one registry share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// How often a thread is attached to an arena, over all of them; one more while there is a detector.
+    /// How often a thread is attached to an arena, over all of them; one more while there is a detector, and one while
+    /// allocations are counted.
     attached: AtomicUsize,
     /// Open arenas by id.
     open: Mutex<BTreeMap<u64, Links>>,
@@ -189,8 +190,13 @@ impl Registry {
         self.detector.as_ref()
     }
 
-    /// Whether any thread is attached to an arena, or there is a detector. If neither, an allocation need not look for an
-    /// arena, and concerns nobody else.
+    /// Every allocation is counted from now on, so each concerns somebody else.
+    pub fn count_all(&self) {
+        self.shared.attached.fetch_add(1, Relaxed);
+    }
+
+    /// Whether any thread is attached to an arena, there is a detector, or allocations are counted. If none of that, an
+    /// allocation need not look for an arena, and concerns nobody else.
     #[inline]
     pub fn in_use(&self) -> bool {
         self.shared.attached.load(Relaxed) != 0

@@ -354,6 +354,7 @@ pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Reques
         stream: stream(o.stream),
         flags: AllocFlags(o.flags & AllocFlags::ALL.0),
         tag: o.tag,
+        reservation: None,
     })
 }
 

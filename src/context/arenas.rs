@@ -103,9 +103,14 @@ impl Context {
         }
     }
 
-    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one, or there is a detector.
+    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one, or there is a detector, or the
+    /// tiers are in use.
     #[inline(never)]
     pub(super) fn malloc_hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        if self.tiers.get().is_some() {
+            // It has to be counted.
+            return None;
+        }
         let separate = self.detector().is_some_and(Detector::wants_separate);
         let hit = self.arenas.with_scope(|scope| match scope {
             Some(_) if separate => None,
@@ -115,8 +120,8 @@ impl Context {
         Some(hit)
     }
 
-    /// [`Context::malloc_search`] while a thread is attached to an arena or there is a detector, or for a request that
-    /// names an arena.
+    /// [`Context::malloc_search`] while a thread is attached to an arena, there is a detector or the tiers are in use,
+    /// or for a request that names an arena.
     pub(super) fn malloc_search_in_arena(&self, req: &Request) -> Result<u64> {
         let arena = match req.arena {
             Some(arena) => Some(arena.clone()),

@@ -31,9 +31,11 @@ impl Context {
         let stream = req.stream.canonical();
         let device = self.device_of(req.device, stream)?;
         let pool = self.pool(device)?;
-        let Request { size, align, flags, tag, .. } = *req;
-        let request = AllocRequest { size, align, stream, flags, tag, scope: None };
-        self.tiers()?.evictor().malloc(pool, &request, None)
+        let Request { size, align, flags, tag, reservation, .. } = *req;
+        let request = AllocRequest { size, align, stream, flags, tag, ..AllocRequest::default() };
+        let tiers = self.tiers()?;
+        self.meet(tiers, pool, stream)?;
+        tiers.evictor().malloc(pool, &request, reservation)
     }
 
     /// Whether a request asks for evictable memory.

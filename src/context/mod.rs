@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+mod accounts;
 mod arenas;
 pub mod backend;
 mod capture;
@@ -24,6 +25,7 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats, Scope};
+use crate::tier::Reservation;
 pub use capture::TorchPoolId;
 pub use config::Config;
 use config::{CaptureDetection, Limit, Reuse, StreamCheck};
@@ -52,6 +54,9 @@ pub struct Request<'a> {
     pub tag: u64,
     /// The arena it belongs to; `None` means the calling thread's current one, if it has one.
     pub arena: Option<&'a Arc<Arena>>,
+    /// The reservation that it draws from, whatever is attached; `None` means that of the stream or of the thread, if there
+    /// is one. It must be in the device's space.
+    pub reservation: Option<&'a Reservation>,
 }
 
 /// The library's state in one process (or one test).
@@ -127,6 +132,10 @@ impl Context {
         if let Some(pool) = cell.get() {
             return Ok(pool);
         }
+        let tiers = match self.config.tiers && self.config.pool {
+            true => Some(self.tiers_making()?),
+            false => self.tiers.get(),
+        };
         let total = self.driver.device_props(dev)?.total_bytes;
         let free = self.driver.mem_info(dev)?.free;
         let options = PoolOptions {
@@ -148,6 +157,9 @@ impl Context {
             Pool::new(driver, dev, options).map_err(|e| e.context(format!("starting the pool of device {dev}")))?;
         if self.config.capture == CaptureDetection::Auto {
             self.detect_captures(&pool);
+        }
+        if let Some(tiers) = tiers {
+            tiers.count(&pool)?;
         }
         let pool = cell.get_or_init(|| pool);
         self.start_trimmer();
@@ -295,11 +307,17 @@ impl Context {
         let stream = req.stream.canonical();
         let device = self.device_of(req.device, stream)?;
         if !self.config.pool {
+            self.no_reservation(req)?;
             return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
         }
         self.collect_graphs();
+        let pool = self.pool(device)?;
+        if let Some(tiers) = self.tiers.get() {
+            return self.malloc_counted(tiers, pool, req, scope);
+        }
+        self.no_reservation(req)?;
         let Request { size, align, flags, tag, .. } = *req;
-        self.pool(device)?.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope })
+        pool.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope, slip: None })
     }
 
     /// Frees in the order of the stream it was allocated on. Null is allowed and does nothing.
@@ -360,7 +378,10 @@ impl Context {
         }
         let pool = self.owner(ptr, "realloc")?;
         let stream = self.stream_for(pool, stream)?;
-        let new = self.or_from_quarantine(|| pool.realloc(ptr, size, stream))?;
+        let new = match self.tiers.get() {
+            Some(tiers) => self.realloc_counted(tiers, pool, ptr, size, stream)?,
+            None => self.or_from_quarantine(|| pool.realloc(ptr, size, stream))?,
+        };
         self.handed_out(new);
         Ok(new)
     }
@@ -435,6 +456,7 @@ impl Context {
     /// Checks every invariant of every pool, of arenas and of what is kept of those that have ended.
     pub fn validate(&self) -> Result<()> {
         self.pools().try_for_each(Pool::validate)?;
+        self.validate_accounts()?;
         self.validate_arenas()
     }
 

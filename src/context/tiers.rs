@@ -8,10 +8,11 @@ use super::{Config, Context};
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{numa, Driver};
+use crate::pool::Pool;
 use crate::tier::disk::StoreOptions;
 use crate::tier::evict::{Evictor, MoverOptions, Parts};
 use crate::tier::host::{HostNode, HostOptions};
-use crate::tier::{Disks, HostTier, Manager, Space, SpaceId, SpaceOptions, Tier};
+use crate::tier::{Disks, HostTier, LiveCounter, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
 
 /// Spaces and who uses them.
@@ -65,6 +66,18 @@ impl Tiers {
     /// Evictable allocations, and what moves them.
     pub fn evictor(&self) -> &Evictor {
         &self.evictor
+    }
+
+    /// The device whose space it is.
+    pub(super) fn device_of(&self, space: &Arc<Space>) -> Option<DeviceId> {
+        self.gpu.iter().position(|s| Arc::ptr_eq(s, space)).map(|d| DeviceId(d as u32))
+    }
+
+    /// From now on all that lives in the pool counts in its device's space.
+    pub(super) fn count(&self, pool: &Pool) -> Result<()> {
+        let space = self.gpu(pool.device())?.clone();
+        pool.count_live(Arc::new(LiveCounter::new(self.manager.clone(), space)));
+        Ok(())
     }
 
     /// The space of a device.
@@ -145,10 +158,20 @@ impl Context {
             return Err(Error::new(Status::Unsupported, "spaces and reservations need the pool; GPUMEM_POOL is off"));
         }
         let _making = lock(&self.making);
+        self.tiers_making()
+    }
+
+    /// As [`Self::tiers`], under `making`.
+    pub(super) fn tiers_making(&self) -> Result<&Tiers> {
         if let Some(tiers) = self.tiers.get() {
             return Ok(tiers);
         }
         let tiers = Tiers::start(self).map_err(|e| e.context("starting the tiers"))?;
-        Ok(self.tiers.get_or_init(|| tiers))
+        // Nobody gets a promise before all that lives is counted. What is allocated until the tiers are there is counted
+        // by the pool itself, outside of any reservation.
+        self.pools().try_for_each(|pool| tiers.count(pool))?;
+        let tiers = self.tiers.get_or_init(|| tiers);
+        self.arenas.count_all();
+        Ok(tiers)
     }
 }

@@ -14,14 +14,12 @@ use super::index::SLOT;
 use super::members::{Place, NO_MEMBER};
 use super::order::Tag;
 use super::region::{Block, GRANULE};
-use super::scope::Scope;
 use super::slab::{self, Taken, SMALL_MAX, SMALL_MIN};
 use super::stitch::Source;
 use super::{too_large, AllocFlags, AllocRequest, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
 
 /// Largest alignment on request, bytes.
 const MAX_ALIGN: u64 = 1 << 30;
@@ -105,7 +103,7 @@ impl Pool {
         if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
             let addr = st.hand_out(r, block, &self.index);
-            st.join(req.scope, Place::Block { region: r }, self.number);
+            st.admit(req, Place::Block { region: r }, self.number);
             heap.publish(&st);
             return Ok(addr);
         }
@@ -157,7 +155,7 @@ impl Pool {
     #[inline]
     fn finish_object(&self, heap: &Heap, st: &mut HeapState, taken: Taken, req: &AllocRequest) {
         st.note_tag(taken.addr, req.tag);
-        st.join(req.scope, Place::Object { slab: taken.slab, number: taken.number }, self.number);
+        st.admit(req, Place::Object { slab: taken.slab, number: taken.number }, self.number);
         heap.publish(st);
     }
 
@@ -176,7 +174,7 @@ impl Pool {
             Found::Borrowed(addr) => return Ok(addr),
         };
         let addr = st.hand_out(region, block, &self.index);
-        st.join(req.scope, Place::Block { region }, self.number);
+        st.admit(req, Place::Block { region }, self.number);
         heap.publish(&st);
         Ok(addr)
     }
@@ -293,7 +291,7 @@ impl Pool {
         mine: &mut HeapState,
         want: Want,
         block: Block,
-        scope: Option<&Arc<Scope>>,
+        req: &AllocRequest,
     ) -> Result<Option<u64>> {
         if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.borrowing.again() {
             return Ok(None);
@@ -307,7 +305,7 @@ impl Pool {
                 });
             if let Some(r) = found {
                 let addr = st.hand_out(r, block, &self.index);
-                st.join(scope, Place::Block { region: r }, self.number);
+                st.admit(req, Place::Block { region: r }, self.number);
                 other.publish(&st);
                 mine.borrowing.ended(true);
                 return Ok(Some(addr));
@@ -344,8 +342,7 @@ impl Pool {
                         return Ok(Found::Here(st, r));
                     }
                 }
-                if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b, req.scope)).transpose()?.flatten()
-                {
+                if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b, req)).transpose()?.flatten() {
                     return Ok(Found::Borrowed(addr));
                 }
             }

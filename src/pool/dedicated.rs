@@ -6,6 +6,7 @@
 use super::evictable::Guest;
 use super::index::{Entry, SLOT};
 use super::order::Tag;
+use super::receipts::Receipt;
 use super::scope::Scope;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
 use crate::base::size::{human, round_up};
@@ -39,6 +40,9 @@ pub(super) struct Dedicated {
     separate: bool,
     align: u64,
     pub(super) scope: Option<Arc<Scope>>,
+    /// Whether its memory is its own: not if it was imported.
+    pub(super) counts: bool,
+    pub(super) receipt: Option<Box<dyn Receipt>>,
 }
 
 impl Dedicated {
@@ -97,7 +101,9 @@ impl Pool {
             _ => mapped - round_up(req.size.max(1), align).ok_or_else(|| too_large(req.size))?.min(mapped),
         };
         let handle = self.create(mapped, flags, req)?;
-        self.place(req, handle, (mapped, guard, lead), align, guest).inspect_err(|_| {
+        // Who moves it counts it.
+        let counts = guest.is_none();
+        self.place(req, (handle, counts), (mapped, guard, lead), align, guest).inspect_err(|_| {
             // Failing to drop it as well would change nothing for the caller.
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
@@ -134,7 +140,7 @@ impl Pool {
     fn place(
         &self,
         req: &AllocRequest,
-        handle: PhysHandle,
+        (handle, owns): (PhysHandle, bool),
         (mapped, guard, lead): (u64, u64, u64),
         align: u64,
         guest: Option<Arc<dyn Guest>>,
@@ -181,13 +187,16 @@ impl Pool {
             separate: req.flags.0 & AllocFlags::SEPARATE.0 != 0,
             align,
             scope: None,
+            counts: owns,
+            receipt: None,
         };
         {
             // Under the lock: whoever finds it by its scope finds it here.
             let mut core = lock(&*self.core);
             let scope = self.join_dedicated(req.scope, base, id, req.size);
             self.index.set(base, Entry::Dedicated);
-            core.dedicated.insert(base, Dedicated { scope, ..dedicated });
+            let receipt = if owns { self.receipt_for(req, mapped) } else { None };
+            core.dedicated.insert(base, Dedicated { scope, receipt, ..dedicated });
         }
         self.counters.dedicated_live.fetch_add(mapped, Relaxed);
         self.counters.dedicated_requested.fetch_add(req.size, Relaxed);
@@ -367,7 +376,7 @@ impl Pool {
         self.counters.mapped.fetch_add(mapped, Relaxed);
         self.note_peak();
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
-        self.place(&req, handle, (mapped, 0, 0), self.page, None).map_err(|e| {
+        self.place(&req, (handle, false), (mapped, 0, 0), self.page, None).map_err(|e| {
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
             e.context(format!("importing {}", human(size)))

@@ -15,6 +15,7 @@ use super::members::{Members, Place, NO_MEMBER};
 use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
 use super::private::StreamPart;
+use super::receipts::Counter;
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs, Taken};
 use super::trial::Trial;
@@ -121,8 +122,10 @@ pub(super) struct HeapState {
     pub(super) least_ready: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(super) users: HashMap<u64, Vec<u32>>,
-    /// Which live blocks and objects are in a scope.
+    /// Which live blocks and objects are in a scope, and their receipts.
     pub(super) members: Members,
+    /// Who counts what is live: then nothing is handed out without a receipt.
+    pub(super) counter: Option<Arc<dyn Counter>>,
     /// Callers' tags of small objects that have one, by address.
     pub(super) tags: HashMap<u64, u64>,
     pub(super) next_id: u64,
@@ -168,6 +171,7 @@ impl HeapState {
             least_ready: 0,
             users: HashMap::new(),
             members: Members::new(),
+            counter: None,
             tags: HashMap::new(),
             next_id: 0,
             live_bytes: 0,

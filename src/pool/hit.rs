@@ -36,6 +36,10 @@ impl Pool {
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
         let mut st = heap.try_lock_quick()?;
+        if st.counter.is_some() {
+            // No hit is worth a receipt.
+            return None;
+        }
         let addr = match size <= SMALL_MAX {
             true => {
                 let Taken { slab, number, addr } = st.take_object(slab::class_of(size), size, self.number)?;

@@ -2,17 +2,22 @@
 //!
 //! Each allocation in a scope has a *member* record, whose number is kept with what the pool knows about the allocation
 //! (a block's or an object's `member`). Records of one scope form a list. A record comes with the allocation and goes
-//! with it: nothing is left behind by what is freed early.
+//! with it: nothing is left behind by what is freed early. An allocation that has a receipt ([`super::receipts`]) has a
+//! record to keep it with, too, which may be of no scope.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bins::NONE;
 use super::heap::HeapState;
+use super::receipts::Receipt;
 use super::scope::{Scope, ScopeCounts};
 use std::sync::Arc;
 
-/// The number of no record: an allocation that is in no scope.
+/// The number of no record: an allocation that is in no scope and has no receipt.
 pub(super) const NO_MEMBER: u32 = 0;
+
+/// The list of records that are only there for a receipt.
+const LOOSE: u32 = NONE - 1;
 
 /// Where a live allocation of a heap is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +32,7 @@ struct Member {
     /// Region or slab, and the object's number; [`NONE`] for a block.
     holder: u32,
     object: u32,
-    /// Position in `lists`; [`NONE`] in a vacant record.
+    /// Position in `lists`; [`NONE`] in a vacant record, [`LOOSE`] in one of no scope.
     list: u32,
     prev: u32,
     next: u32,
@@ -43,8 +48,8 @@ struct List {
 
 /// A heap's records.
 ///
-/// Invariants: every record is vacant or in the list it names; a list's `joined - left` is its length; no two lists are of
-/// one scope.
+/// Invariants: every record is vacant, or in the list it names, or loose; a list's `joined - left` is its length; no two
+/// lists are of one scope; vacant records have no receipt, and loose ones have one.
 #[derive(Debug)]
 pub(super) struct Members {
     /// The first is never used, so that 0 is no record.
@@ -53,11 +58,13 @@ pub(super) struct Members {
     lists: Vec<Option<List>>,
     /// The list that was joined last.
     recent: u32,
+    /// By record; shorter than `all`, or empty, where there are none.
+    receipts: Vec<Option<Box<dyn Receipt>>>,
 }
 
 impl Members {
     pub(super) fn new() -> Members {
-        Members { all: Vec::new(), vacant: NO_MEMBER, lists: Vec::new(), recent: 0 }
+        Members { all: Vec::new(), vacant: NO_MEMBER, lists: Vec::new(), recent: 0, receipts: Vec::new() }
     }
 
     /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next one around it that is
@@ -76,21 +83,9 @@ impl Members {
         let Some(Some(list)) = self.lists.get_mut(at as usize) else { return NO_MEMBER };
         list.scope.grow(bytes);
         list.counts.joined += 1;
-        let (holder, object) = match place {
-            Place::Block { region } => (region, NONE),
-            Place::Object { slab, number } => (slab, number),
-        };
+        let (holder, object) = place.parts();
         let head = list.head;
-        let member = Member { holder, object, list: at, prev: NO_MEMBER, next: head };
-        let number = self.vacant;
-        let number = match self.all.get_mut(number as usize).filter(|_| number != NO_MEMBER) {
-            Some(vacant) => {
-                self.vacant = vacant.next;
-                *vacant = member;
-                number
-            }
-            None => self.push(member),
-        };
+        let number = self.take_record(Member { holder, object, list: at, prev: NO_MEMBER, next: head });
         if let Some(old) = self.all.get_mut(head as usize).filter(|_| head != NO_MEMBER) {
             old.prev = number;
         }
@@ -98,6 +93,49 @@ impl Members {
             list.head = number;
         }
         number
+    }
+
+    #[inline]
+    fn take_record(&mut self, member: Member) -> u32 {
+        let number = self.vacant;
+        match self.all.get_mut(number as usize).filter(|_| number != NO_MEMBER) {
+            Some(vacant) => {
+                self.vacant = vacant.next;
+                *vacant = member;
+                number
+            }
+            None => self.push(member),
+        }
+    }
+
+    /// A record of no scope, for a receipt that comes next.
+    fn hold(&mut self, place: Place) -> u32 {
+        let (holder, object) = place.parts();
+        self.take_record(Member { holder, object, list: LOOSE, prev: NO_MEMBER, next: NO_MEMBER })
+    }
+
+    /// The receipt that a record has.
+    pub(super) fn receipt(&self, member: u32) -> Option<&dyn Receipt> {
+        self.receipts.get(member as usize)?.as_deref()
+    }
+
+    pub(super) fn receipt_mut(&mut self, member: u32) -> Option<&mut Box<dyn Receipt>> {
+        self.receipts.get_mut(member as usize)?.as_mut()
+    }
+
+    fn keep_receipt(&mut self, member: u32, receipt: Box<dyn Receipt>) {
+        let at = member as usize;
+        if self.receipts.len() <= at {
+            self.receipts.resize_with(at + 1, || None);
+        }
+        if let Some(slot) = self.receipts.get_mut(at) {
+            *slot = Some(receipt);
+        }
+    }
+
+    #[inline]
+    fn take_receipt(&mut self, member: u32) -> Option<Box<dyn Receipt>> {
+        self.receipts.get_mut(member as usize)?.take()
     }
 
     #[cold]
@@ -158,9 +196,10 @@ impl Members {
         member != NO_MEMBER && self.scope_of(member).is_some_and(|s| s.is_of_reclaimed())
     }
 
-    /// An allocation of `bytes` leaves its scope: its record goes.
+    /// An allocation of `bytes` leaves its scope: its record goes, and its receipt.
     #[inline]
     pub(super) fn leave(&mut self, member: u32, bytes: u64) {
+        drop(self.take_receipt(member));
         let vacant = self.vacant;
         let Some(m) = self.all.get_mut(member as usize) else { return };
         let (list, prev, next) = (m.list, m.prev, m.next);
@@ -195,7 +234,8 @@ impl Members {
     }
 
     /// Takes the allocations of a scope that joined last off its list, up to as many as there is room for. Returns how
-    /// many. They still hold the numbers of their records, which are gone, and the scope still counts their bytes.
+    /// many. They still hold the numbers of their records, which are gone with their receipts, and the scope still counts
+    /// their bytes.
     fn pop(&mut self, scope: &Scope, places: &mut [Place]) -> usize {
         let Some(i) = self.list_of(scope) else { return 0 };
         let Some(Some(list)) = self.lists.get_mut(i) else { return 0 };
@@ -205,6 +245,7 @@ impl Members {
             *place = m.place();
             let next = m.next;
             *m = Member { next: self.vacant, ..Member::VACANT };
+            drop(self.receipts.get_mut(at as usize).and_then(Option::take));
             self.vacant = std::mem::replace(&mut at, next);
             n += 1;
         }
@@ -240,7 +281,12 @@ impl Members {
 
     /// Checks the invariants written above.
     pub(super) fn validate(&self) -> Result<(), String> {
-        let used = self.all.iter().filter(|m| m.list != NONE).count();
+        let used = self.all.iter().filter(|m| m.list != NONE && m.list != LOOSE).count();
+        let held = |i: usize| self.receipts.get(i).is_some_and(Option::is_some);
+        let wrong = |(i, m): &(usize, &Member)| (m.list == NONE && held(*i)) || (m.list == LOOSE && !held(*i));
+        if let Some((i, m)) = self.all.iter().enumerate().find(wrong) {
+            return Err(format!("record {i} of list {} has a receipt: {}", m.list, held(i)));
+        }
         let mut listed = 0;
         for (i, list) in self.lists.iter().enumerate() {
             let Some(list) = list else { continue };
@@ -264,6 +310,15 @@ impl Members {
         match listed == used {
             true => Ok(()),
             false => Err(format!("{used} records of allocations in scopes, {listed} in lists")),
+        }
+    }
+}
+
+impl Place {
+    fn parts(self) -> (u32, u32) {
+        match self {
+            Place::Block { region } => (region, NONE),
+            Place::Object { slab, number } => (slab, number),
         }
     }
 }
@@ -356,12 +411,29 @@ impl HeapState {
         self.members.scope_of(member).filter(|_| member != NO_MEMBER).cloned()
     }
 
-    /// A live block or object leaves its scope, if it is in one.
-    pub(super) fn leave(&mut self, place: Place) {
+    /// A live block or object goes from the scope that it is in, if it is in one, to another one or none. Its receipt goes
+    /// with it, unless it counts as freed there.
+    pub(super) fn move_to(&mut self, to: Option<&Arc<Scope>>, place: Place, pool: u64) {
         let member = self.member_at(place);
+        let mut receipt = None;
         if member != NO_MEMBER {
+            receipt = self.members.take_receipt(member);
             self.members.leave(member, self.requested_at(place));
             self.set_member(place, NO_MEMBER);
         }
+        self.join(to, place, pool);
+        if let Some(receipt) = receipt.filter(|_| !self.is_reclaimed(place)) {
+            self.give_receipt(place, receipt);
+        }
+    }
+
+    /// A live block or object has a receipt from now on.
+    pub(super) fn give_receipt(&mut self, place: Place, receipt: Box<dyn Receipt>) {
+        let mut member = self.member_at(place);
+        if member == NO_MEMBER {
+            member = self.members.hold(place);
+            self.set_member(place, member);
+        }
+        self.members.keep_receipt(member, receipt);
     }
 }

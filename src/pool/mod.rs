@@ -64,6 +64,7 @@ mod private;
 mod quarantine;
 mod quick;
 mod realloc;
+mod receipts;
 mod region;
 mod reserve;
 mod retire;
@@ -91,6 +92,8 @@ use heap::Heap;
 pub use planned::{Life, Placed, Span};
 pub use private::{GraphArena, GraphArenaOptions, GraphArenaStats};
 pub use quarantine::Held;
+pub use realloc::{Relocation, Resized};
+pub use receipts::{Counter, Receipt, Slip};
 pub use routes::{Filter, Route, Unclaimed, WhichStreams};
 pub use scope::{Scope, ScopeCounts};
 pub use scope_walk::{Kept, Reclaimed};
@@ -212,6 +215,8 @@ pub struct AllocRequest<'a> {
     pub tag: u64,
     /// What it belongs to, besides its user.
     pub scope: Option<&'a Arc<Scope>>,
+    /// Its receipt, which leaves the slip when the allocation is made.
+    pub slip: Option<&'a Slip>,
 }
 
 /// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is given back.
@@ -287,6 +292,8 @@ pub struct Pool {
     own: quarantine::OwnStream,
     /// Heaps of capture arenas, and which streams allocate from them.
     privates: Apart<private::Privates>,
+    /// Who counts what is live, if anybody does. Set under the lock of `streams`.
+    counter: OnceLock<Arc<dyn Counter>>,
 }
 
 impl Pool {
@@ -335,6 +342,7 @@ impl Pool {
             counters: Apart(Counters::default()),
             own: quarantine::OwnStream::new(),
             privates: Apart(private::Privates::default()),
+            counter: OnceLock::new(),
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;
@@ -408,6 +416,7 @@ impl Pool {
             .heaps
             .get(number as usize)?
             .get_or_init(|| Box::new(Heap::new(number, lane, self.order.identity(lane), of_captures, self.page)));
+        self.count_in(heap);
         self.heap_count.store(number + 1, Release);
         Some(heap)
     }

@@ -136,7 +136,7 @@ impl Pool {
         st.note_taken();
         let block = self.block(heap, &mut st, req, align);
         let addr = st.hand_out(cut, block, &self.index);
-        st.join(req.scope, Place::Block { region: cut }, self.number);
+        st.admit(req, Place::Block { region: cut }, self.number);
         heap.publish(&st);
         Some(addr)
     }

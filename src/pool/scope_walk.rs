@@ -145,8 +145,7 @@ impl Pool {
                         return Kept::Foreign(id);
                     }
                     let bytes = st.requested_at(place);
-                    st.leave(place);
-                    st.join(to, place, self.number);
+                    st.move_to(to, place, self.number);
                     heap.publish(&st);
                     return Kept::Moved(id, bytes);
                 }
@@ -179,8 +178,7 @@ impl Pool {
             }
             while let Some((_, place)) = st.members.last_of(scope) {
                 moved.push(self.info_at(heap, &st, place));
-                st.leave(place);
-                st.join(Some(to), place, self.number);
+                st.move_to(Some(to), place, self.number);
             }
             if let Some(counts) = st.members.drop_list(scope) {
                 scope.remove_heap(self.number, heap.number, counts);

@@ -326,6 +326,9 @@ impl Pool {
     fn change_hands(&self, members: &Members, stream: StreamHandle, id: u64) -> Result<()> {
         // First the barrier, then the heaps: what is freed into one of them after its turn sees the barrier.
         self.order.hand_over(members.lane, id);
+        if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
+            counter.stream_renewed(stream);
+        }
         let mut waits = false;
         for heap in members.heaps.iter().filter_map(|&n| self.heap(n)) {
             let mut st = heap.lock();

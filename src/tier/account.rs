@@ -174,8 +174,8 @@ impl Account {
 }
 
 /// Whose bytes an allocation uses.
-#[derive(Debug)]
-enum From {
+#[derive(Clone, Debug)]
+pub(super) enum From {
     Reservation(Arc<Account>),
     Space(Arc<Space>),
 }
@@ -187,8 +187,10 @@ enum From {
 /// under which nothing else is ever called. So it may be dropped under any other lock.
 #[derive(Debug)]
 pub struct Drawn {
-    from: From,
-    stream: Option<Arc<Usage>>,
+    pub(super) from: From,
+    /// The stream that it was made on, and what that one's allocations use, where that is counted.
+    pub(super) stream: u64,
+    pub(super) usage: Option<Arc<Usage>>,
     /// Bytes of the reservation.
     inside: u64,
     /// Bytes outside of any.
@@ -198,30 +200,33 @@ pub struct Drawn {
 impl Drawn {
     pub(super) fn of_reservation(
         account: Arc<Account>,
-        stream: Option<Arc<Usage>>,
+        (stream, usage): (u64, Option<Arc<Usage>>),
         inside: u64,
         outside: u64,
     ) -> Drawn {
-        Drawn { from: From::Reservation(account), stream, inside: 0, outside: 0 }.with(inside, outside)
+        let mut drawn = Drawn { from: From::Reservation(account), stream, usage, inside: 0, outside: 0 };
+        drawn.add(inside, outside);
+        drawn
     }
 
-    pub(super) fn of_space(space: Arc<Space>, stream: Option<Arc<Usage>>, bytes: u64) -> Drawn {
-        Drawn { from: From::Space(space), stream, inside: 0, outside: 0 }.with(0, bytes)
+    pub(super) fn of_space(space: Arc<Space>, (stream, usage): (u64, Option<Arc<Usage>>), bytes: u64) -> Drawn {
+        let mut drawn = Drawn { from: From::Space(space), stream, usage, inside: 0, outside: 0 };
+        drawn.add(0, bytes);
+        drawn
     }
 
     /// Counts bytes that have been taken.
-    fn with(mut self, inside: u64, outside: u64) -> Drawn {
+    pub(super) fn add(&mut self, inside: u64, outside: u64) {
         let bytes = inside + outside;
         self.space().usage.add(bytes);
         if let From::Reservation(account) = &self.from {
             account.usage.add(bytes);
         }
-        if let Some(stream) = &self.stream {
-            stream.add(bytes);
+        if let Some(usage) = &self.usage {
+            usage.add(bytes);
         }
         self.inside += inside;
         self.outside += outside;
-        self
     }
 
     /// The allocation's bytes.
@@ -266,8 +271,8 @@ impl Drawn {
         if bytes == 0 {
             return;
         }
-        if let Some(stream) = &self.stream {
-            stream.sub(bytes);
+        if let Some(usage) = &self.usage {
+            usage.sub(bytes);
         }
         self.space().usage.sub(bytes);
         let mut back = outside;

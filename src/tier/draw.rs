@@ -14,7 +14,7 @@ use crate::base::{size::human, Error, Result, Status};
 use std::sync::Arc;
 
 /// What was taken: bytes of the reservation, bytes outside of any. `None` when the reservation is released.
-type Parts = Option<(u64, u64)>;
+pub(super) type Parts = Option<(u64, u64)>;
 
 /// How a reservation may grow for an allocation.
 #[derive(Clone, Copy)]
@@ -63,11 +63,11 @@ impl Hub {
         let current = self.attachments.current(self.id, space, stream);
         if let Some(account) = current.account {
             if let Some((inside, outside)) = self.take(&account, bytes, stream)? {
-                return Ok(Drawn::of_reservation(account, current.usage, inside, outside));
+                return Ok(Drawn::of_reservation(account, (stream, current.usage), inside, outside));
             }
         }
         match space.take(bytes) {
-            true => Ok(Drawn::of_space(space.clone(), current.usage, bytes)),
+            true => Ok(Drawn::of_space(space.clone(), (stream, current.usage), bytes)),
             false => Err(no_room(space, bytes, "")),
         }
     }
@@ -77,7 +77,7 @@ impl Hub {
         too_many(bytes)?;
         let usage = self.attachments.usage(self.id, space, stream);
         match space.take(bytes) {
-            true => Ok(Drawn::of_space(space.clone(), usage, bytes)),
+            true => Ok(Drawn::of_space(space.clone(), (stream, usage), bytes)),
             false => Err(no_room(space, bytes, "")),
         }
     }
@@ -87,12 +87,31 @@ impl Hub {
         too_many(bytes)?;
         let (inside, outside) = self.take(account, bytes, stream)?.ok_or_else(|| released(account.id))?;
         let usage = self.attachments.usage(self.id, &account.space, stream);
-        Ok(Drawn::of_reservation(account.clone(), usage, inside, outside))
+        Ok(Drawn::of_reservation(account.clone(), (stream, usage), inside, outside))
     }
 
-    /// The policy for allocations on the stream for which there is no memory.
-    pub(super) fn out_of_memory(&self, space: &Space, stream: u64) -> OutOfMemoryPolicy {
-        let account = self.attachments.current(self.id, space, stream).account;
+    /// Counts an allocation that is there already outside of any reservation, whether or not there is room for it.
+    pub(super) fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
+        let bytes = bytes.min(MAX_BYTES);
+        if !space.take(bytes) {
+            let _state = self.lock();
+            space.take_anyway(bytes);
+        }
+        Drawn::of_space(space.clone(), (stream, self.attachments.usage(self.id, space, stream)), bytes)
+    }
+
+    /// The policy for allocations for which there is no memory: that of the reservation they are made with, else of the
+    /// one attached to the stream, else of the space.
+    pub(super) fn out_of_memory(
+        &self,
+        space: &Space,
+        account: Option<&Arc<Account>>,
+        stream: u64,
+    ) -> OutOfMemoryPolicy {
+        let account = match account {
+            Some(account) => Some(account.clone()),
+            None => self.attachments.current(self.id, space, stream).account,
+        };
         let own = account.and_then(|a| lock(&a.policies).out_of_memory.clone());
         own.unwrap_or_else(|| self.lock().books.out_of_memory.get(space.index).cloned().unwrap_or_default())
     }
@@ -132,6 +151,25 @@ impl Hub {
                 Decision::Grow(more) => self.grow_now(account, more, bytes)?,
                 Decision::Retry => {}
             }
+        }
+    }
+
+    /// As [`Self::take`], under any lock: nobody is called back, so a policy that would does not help.
+    pub(super) fn take_quietly(&self, account: &Arc<Account>, bytes: u64) -> Result<Parts> {
+        match account.take(bytes) {
+            Taken::All => return Ok(Some((bytes, 0))),
+            Taken::Released => return Ok(None),
+            Taken::Short(_) => {}
+        }
+        // Not cloned: the last copy of a callback must not go under somebody's lock.
+        let growth = match lock(&account.policies).limit {
+            LimitPolicy::Increase { factor, cap, beyond_limit } => Some(Growth { factor, cap, beyond_limit }),
+            LimitPolicy::Ignore => None,
+            LimitPolicy::Fail | LimitPolicy::Callback(_) => return Err(overdrawn(account, bytes, "")),
+        };
+        match growth {
+            Some(growth) => self.take_growing(account, bytes, growth),
+            None => take_around(account, bytes),
         }
     }
 

@@ -8,18 +8,30 @@ use super::policy::OutOfMemoryPolicy;
 use super::queue::Want;
 use super::request::{find, Request};
 use super::reservation::Reservation;
+use super::source::Source;
 use super::space::{Space, SpaceId, SpaceOptions, SpaceUsage};
 use super::thresholds::Thresholds;
 use super::usage::Usage;
-use crate::base::{Error, Result};
+use crate::base::sync::OnceLock;
+use crate::base::{Error, Result, Status};
+use std::fmt;
 use std::sync::Arc;
 
 /// All spaces, and the promises in them. Dropping it shuts it down.
 ///
 /// Every method may be called from any thread.
-#[derive(Debug)]
 pub struct Manager {
     hub: Arc<Hub>,
+    relief: OnceLock<Relief>,
+}
+
+/// Makes room in a space: see [`Manager::set_relief`].
+pub type Relief = Box<dyn Fn(SpaceId, u64) -> Result<u64> + Send + Sync>;
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").field("hub", &self.hub).finish_non_exhaustive()
+    }
 }
 
 impl Default for Manager {
@@ -31,7 +43,7 @@ impl Default for Manager {
 impl Manager {
     /// Without any space.
     pub fn new() -> Manager {
-        Manager { hub: Hub::new() }
+        Manager { hub: Hub::new(), relief: OnceLock::new() }
     }
 
     /// Adds a space.
@@ -152,19 +164,93 @@ impl Manager {
         stream: u64,
         mut allocate: impl FnMut() -> Result<T>,
     ) -> Result<(T, Drawn)> {
-        self.own(space)?;
-        let policy = self.hub.out_of_memory(space, stream);
-        policy.allocate(space.id, bytes, stream, || {
-            let drawn = self.hub.draw(space, bytes, stream)?;
-            Ok((allocate()?, drawn))
-        })
+        self.allocate_with(space, None, bytes, stream, |drawn| Ok((allocate()?, drawn)))
     }
 
-    /// The policy of allocations in a space for which there is no memory: that of the reservation, or of the one attached to
-    /// the stream or the thread, else the space's.
-    pub(super) fn policy_of(&self, space: &Space, from: Option<&Reservation>, stream: u64) -> OutOfMemoryPolicy {
-        let own = from.and_then(Reservation::out_of_memory_policy);
-        own.unwrap_or_else(|| self.hub.out_of_memory(space, stream))
+    /// As [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`, whatever is attached, if there
+    /// is one: it must be of this space.
+    pub fn allocate_with<T>(
+        &self,
+        space: &Arc<Space>,
+        reservation: Option<&Reservation>,
+        bytes: u64,
+        stream: u64,
+        mut allocate: impl FnMut(Drawn) -> Result<T>,
+    ) -> Result<T> {
+        self.own(space)?;
+        let account = reservation.map(|r| r.account_in(space)).transpose()?;
+        let draw = || match account {
+            Some(account) => self.hub.draw_from(account, bytes, stream),
+            None => self.hub.draw(space, bytes, stream),
+        };
+        let policy = || self.hub.out_of_memory(space, account, stream);
+        self.attempt(space, bytes, stream, policy, || allocate(draw()?))
+    }
+
+    /// As [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
+    pub fn allocate_again<T>(
+        &self,
+        source: &Source,
+        bytes: u64,
+        mut allocate: impl FnMut(Drawn) -> Result<T>,
+    ) -> Result<T> {
+        let (space, stream) = (source.space(), source.stream());
+        self.own(space)?;
+        let policy = || self.hub.out_of_memory(space, source.account(), stream);
+        self.attempt(space, bytes, stream, policy, || allocate(self.hub.draw_again(source, bytes)?))
+    }
+
+    /// Tries an allocation: where there is no memory, again after the relief has made room, and as often as the policy says.
+    fn attempt<T>(
+        &self,
+        space: &Space,
+        bytes: u64,
+        stream: u64,
+        policy: impl Fn() -> OutOfMemoryPolicy,
+        mut once: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut relieved = || loop {
+            let error = match once() {
+                Err(e) if e.status == Status::OutOfMemory => e,
+                other => return other,
+            };
+            match self.relief.get().map_or(Ok(0), |relief| relief(space.id, bytes)) {
+                Ok(0) => return Err(error),
+                Ok(_) => {}
+                Err(why) => {
+                    let text = format!("{}; nothing could be moved out: {}", error.message, why.message);
+                    return Err(Error::new(error.status, text));
+                }
+            }
+        };
+        match relieved() {
+            Err(e) if e.status == Status::OutOfMemory => policy().go_on(Err(e), space.id, bytes, stream, relieved),
+            other => other,
+        }
+    }
+
+    /// Sets who makes room where there is no memory: it is told the space and how many bytes are wanted, and says how many
+    /// there are now that were not; 0 ends the trying. Called with no lock held. Only once.
+    pub fn set_relief(&self, relief: Relief) {
+        let _ = self.relief.set(relief);
+    }
+
+    /// Counts an allocation as one that a receipt was of: in the same reservation while that lives, else outside of any. For
+    /// what leaves memory and comes back. To be called with no lock held.
+    pub fn draw_from_source(&self, source: &Source, bytes: u64) -> Result<Drawn> {
+        self.own(source.space())?;
+        self.hub.draw_again(source, bytes)
+    }
+
+    /// Counts an allocation that is there already, outside of any reservation and also where the limit forbids it. May be
+    /// called under any lock.
+    pub fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
+        self.hub.draw_anyway(space, bytes, stream)
+    }
+
+    /// Whether a reservation was ever attached to a stream.
+    pub fn has_attached(&self) -> bool {
+        self.hub.attachments.has_changed()
     }
 
     /// The number of the reservation that the calling thread's allocations on a stream draw from.

@@ -179,9 +179,22 @@ impl OutOfMemoryPolicy {
         stream: u64,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let mut failed = 0u32;
+        let first = attempt();
+        self.go_on(first, space, bytes, stream, attempt)
+    }
+
+    /// As [`Self::allocate`], after the first try, which nothing need be known of the policy for.
+    pub(super) fn go_on<T>(
+        &self,
+        first: Result<T>,
+        space: SpaceId,
+        bytes: u64,
+        stream: u64,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let (mut failed, mut last) = (0u32, first);
         loop {
-            let error = match attempt() {
+            let error = match last {
                 Err(e) if e.status == Status::OutOfMemory => e,
                 other => return other,
             };
@@ -191,6 +204,7 @@ impl OutOfMemoryPolicy {
             if !callback(&Shortage { space, bytes, stream, attempt: failed }) {
                 return Err(error);
             }
+            last = attempt();
         }
     }
 }

@@ -60,6 +60,17 @@ impl Reservation {
         &self.account.space
     }
 
+    /// Its books, if it is in this space.
+    pub(super) fn account_in(&self, space: &Arc<Space>) -> Result<&Arc<Account>> {
+        match Arc::ptr_eq(&self.account.space, space) {
+            true => Ok(&self.account),
+            false => Err(Error::invalid(format!(
+                "reservation {} is of {}, and the allocation is in {}; use a reservation of that space",
+                self.account.id, self.account.space.id, space.id
+            ))),
+        }
+    }
+
     /// Bytes promised; 0 once released.
     pub fn size(&self) -> u64 {
         self.account.size()
@@ -167,10 +178,6 @@ impl Reservation {
     /// Sets what an allocation does for which there is no memory; `None`: as the space does.
     pub fn set_out_of_memory_policy(&self, policy: Option<OutOfMemoryPolicy>) -> Result<()> {
         self.set_policies(|p| std::mem::replace(&mut p.out_of_memory, policy)).map(drop)
-    }
-
-    pub(super) fn out_of_memory_policy(&self) -> Option<OutOfMemoryPolicy> {
-        lock(&self.account.policies).out_of_memory.clone()
     }
 
     /// Returns the old one, so that it ends with no lock held.

@@ -256,6 +256,12 @@ impl Space {
         taken
     }
 
+    /// Takes `bytes` (at most [`MAX_BYTES`]) although there may not be as many: they are in use already. Under the mutex.
+    pub(super) fn take_anyway(&self, bytes: u64) {
+        self.room.fetch_sub(bytes << 1, AcqRel);
+        self.excuse();
+    }
+
     /// Remembers how far the commitments are above the limit: somebody allowed it. Under the mutex.
     fn excuse(&self) {
         let beyond = available(self.room.load(Acquire)).min(0).unsigned_abs();

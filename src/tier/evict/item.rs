@@ -7,11 +7,11 @@
 
 use super::register::Register;
 use crate::base::sync::{lock, Condvar, Mutex};
-use crate::base::{size::human, DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::pool::{AllocInfo, Guest};
 use crate::tier::disk::{Slot, Store};
 use crate::tier::host::HostMemory;
-use crate::tier::{Drawn, Reservation, Space, SpaceId, Tier};
+use crate::tier::{Drawn, Source, Space, SpaceId, Tier};
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::thread::{current, ThreadId};
@@ -95,10 +95,8 @@ pub(super) struct Item {
     /// Bytes of device memory that it takes.
     pub(super) mapped: u64,
     pub(super) tag: u64,
-    /// The stream it was allocated on.
-    pub(super) stream: StreamHandle,
-    /// The reservation that its device memory is drawn from, if one was named.
-    pub(super) reservation: Option<Arc<Reservation>>,
+    /// Where its device memory is drawn from.
+    pub(super) source: Source,
     register: Weak<Register>,
     state: Mutex<State>,
     idle: Condvar,
@@ -137,13 +135,8 @@ pub(super) struct Claim {
 }
 
 impl Item {
-    pub(super) fn new(
-        info: &AllocInfo,
-        mapped: u64,
-        drawn: Drawn,
-        reservation: Option<Arc<Reservation>>,
-        register: Weak<Register>,
-    ) -> Arc<Item> {
+    pub(super) fn new(info: &AllocInfo, mapped: u64, drawn: Drawn, register: Weak<Register>) -> Arc<Item> {
+        let source = drawn.source();
         let state = State { place: Some(Place::Device), by: None, pins: 0, gone: false, drawn: Some(drawn) };
         Arc::new(Item {
             base: info.base,
@@ -152,8 +145,7 @@ impl Item {
             bytes: info.requested,
             mapped,
             tag: info.tag,
-            stream: info.stream,
-            reservation,
+            source,
             register,
             state: Mutex::new(state),
             idle: Condvar::new(),

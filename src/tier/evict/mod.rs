@@ -35,7 +35,7 @@ mod shift;
 
 use super::disk_space::Disks;
 use super::host::HostTier;
-use super::{Drawn, Manager, Reservation, Space, SpaceId, Tier};
+use super::{Manager, Reservation, Space, SpaceId, Tier};
 use crate::base::sync::OnceLock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
@@ -100,20 +100,25 @@ impl Evictor {
         let lanes = Lanes::new(parts.driver.clone());
         let host = &parts.host;
         let hosts = host.nodes().into_iter().filter_map(|n| host.space(n).ok().cloned()).collect();
-        let shared = Shared { parts, hosts, register: Arc::default(), lanes, bell: mover::Bell::default() };
-        Evictor { shared: Arc::new(shared), mover: OnceLock::new(), options }
+        let shared = Arc::new(Shared { parts, hosts, register: Arc::default(), lanes, bell: mover::Bell::default() });
+        let weak = Arc::downgrade(&shared);
+        let relief = move |space, bytes| weak.upgrade().map_or(Ok(0), |shared| shared.relieve(space, bytes));
+        shared.parts.manager.set_relief(Box::new(relief));
+        Evictor { shared, mover: OnceLock::new(), options }
     }
 
     /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is given, else as any other.
     /// Where there is none, what may be moved by itself makes room. It belongs to no arena.
-    pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Arc<Reservation>>) -> Result<u64> {
+    pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Reservation>) -> Result<u64> {
         let shared = &self.shared;
         let ticket = Arc::new(Ticket::default());
         let mapped = pool.evictable_bytes(req.size);
-        let (info, drawn) = shared
-            .with_room(pool.device(), mapped, req.stream, reservation, || pool.malloc_evictable(req, ticket.clone()))?;
-        let register = Arc::downgrade(&shared.register);
-        let item = Item::new(&info, mapped, drawn, reservation.cloned(), register);
+        let space = shared.gpu(pool.device())?;
+        let stream = req.stream.canonical().0 as u64;
+        let (info, drawn) = shared.parts.manager.allocate_with(space, reservation, mapped, stream, |drawn| {
+            Ok((pool.malloc_evictable(req, ticket.clone())?, drawn))
+        })?;
+        let item = Item::new(&info, mapped, drawn, Arc::downgrade(&shared.register));
         shared.register.add(&item, SpaceId::new(Tier::Gpu, pool.device().0));
         item.enter(&ticket);
         self.start_mover();
@@ -254,28 +259,6 @@ impl Shared {
                 "{base:#x} (device {}, {} bytes, flags {:#x}) cannot be moved: it was not allocated with the EVICTABLE flag",
                 i.device, i.requested, i.flags.0
             )),
-        }
-    }
-
-    /// Counts memory in the device's space.
-    fn draw(
-        &self,
-        device: DeviceId,
-        bytes: u64,
-        stream: StreamHandle,
-        from: Option<&Arc<Reservation>>,
-    ) -> Result<Drawn> {
-        let space = self.gpu(device)?;
-        let stream = stream.canonical().0 as u64;
-        match from.filter(|r| !r.is_released()) {
-            Some(reservation) if reservation.space() != space.id() => Err(Error::invalid(format!(
-                "reservation {} is of {}, the memory is in {}",
-                reservation.id(),
-                reservation.space(),
-                space.id()
-            ))),
-            Some(reservation) => reservation.draw(bytes, stream),
-            None => self.parts.manager.draw(space, bytes, stream),
         }
     }
 }

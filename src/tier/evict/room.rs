@@ -5,8 +5,8 @@
 use super::item::{Claim, Item, Outcome};
 use super::shift::Goal;
 use super::Shared;
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::tier::{Drawn, Reservation, SpaceId, Tier};
+use crate::base::{DeviceId, Result};
+use crate::tier::{SpaceId, Tier};
 use std::sync::Arc;
 
 /// How many to look at at a time.
@@ -21,36 +21,13 @@ struct Found {
 }
 
 impl Shared {
-    /// Draws `bytes` of a device's space and allocates them with `allocate`. Where either finds no memory, others are moved
-    /// out; and where that is not enough, the out-of-memory policy decides whether to try again.
-    pub(super) fn with_room<T>(
-        &self,
-        device: DeviceId,
-        bytes: u64,
-        stream: StreamHandle,
-        from: Option<&Arc<Reservation>>,
-        mut allocate: impl FnMut() -> Result<T>,
-    ) -> Result<(T, Drawn)> {
-        let mut once = || -> Result<(T, Drawn)> {
-            let drawn = self.draw(device, bytes, stream, from)?;
-            Ok((allocate()?, drawn))
-        };
-        let id = SpaceId::new(Tier::Gpu, device.0);
-        let mut moving = || loop {
-            match once() {
-                Err(e) if e.status == Status::OutOfMemory => match self.make_room(id, self.missing(device, bytes)?) {
-                    Ok(0) => return Err(e),
-                    Ok(_) => {}
-                    Err(why) => {
-                        let text = format!("{}; nothing could be moved out: {}", e.message, why.message);
-                        return Err(Error::new(e.status, text));
-                    }
-                },
-                done => return done,
-            }
-        };
-        let policy = self.parts.manager.policy_of(self.gpu(device)?, from.map(|r| &**r), stream.canonical().0 as u64);
-        policy.allocate(id, bytes, stream.canonical().0 as u64, &mut moving)
+    /// For an allocation of `bytes` in a space, or a restore, for which there is no memory.
+    pub(super) fn relieve(&self, space: SpaceId, bytes: u64) -> Result<u64> {
+        match space.tier {
+            Tier::Gpu => self.make_room(space, self.missing(DeviceId(space.id), bytes)?),
+            // What is in pinned memory has nowhere to go but to a disk, and the mover sees to that.
+            Tier::Host | Tier::Disk => Ok(0),
+        }
     }
 
     /// How many of `bytes` bytes a device lacks, at least 1: of those that may be promised, or of memory itself, all of

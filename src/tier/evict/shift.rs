@@ -318,7 +318,9 @@ impl<'a> Shift<'a> {
         let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(None) };
         let on = self.flow()?.stream();
         let filled = shared
-            .with_room(item.device, item.mapped, item.stream, item.reservation.as_ref(), || pool.populate(&moving, on));
+            .parts
+            .manager
+            .allocate_again(&item.source, item.mapped, |drawn| Ok((pool.populate(&moving, on)?, drawn)));
         match filled {
             Ok((true, drawn)) => {
                 claim.set_drawn(Some(drawn));

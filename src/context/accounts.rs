@@ -1,0 +1,123 @@
+//! Allocations count in their device's space, and draw from reservations, while the tiers are in use.
+//!
+//! Until somebody asks for a space or a reservation nothing is counted, and allocating costs what it did. From then on each
+//! allocation is drawn first, from the reservation that it names, else from that of its stream, of its thread, or from
+//! outside of any; the pool keeps the receipt and drops it when the allocation ends. There are no hits then.
+//!
+//! Reservations are attached to a stream by its handle, as users name it, and CUDA gives the handle of a destroyed stream to
+//! the next one. The pool notices that when the new stream is first named, and then what was attached is off; so a stream is
+//! made known to it before anything is attached, and before anything is drawn that may be attached to the one before.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::tiers::Tiers;
+use super::{Context, Request};
+use crate::base::{Error, Result, StreamHandle};
+use crate::pool::{AllocRequest, Pool, Resized, Scope, Slip};
+use crate::tier::{Drawn, Reservation};
+use std::sync::Arc;
+
+/// A receipt for the pool.
+fn slip(drawn: Drawn) -> Slip {
+    Slip::new(Box::new(drawn))
+}
+
+/// What a stream is called where streams are numbers.
+fn number(stream: StreamHandle) -> u64 {
+    stream.0 as u64
+}
+
+impl Context {
+    /// Lets allocations on the stream, on the reservation's device, draw from it until it is released, the stream is detached
+    /// or its handle is found to stand for another stream. One handle stands for every thread's own stream
+    /// (`StreamHandle::PER_THREAD`), as for the legacy one.
+    pub fn attach_stream(&self, reservation: &Reservation, stream: StreamHandle) -> Result<()> {
+        let tiers = self.tiers()?;
+        let stream = stream.canonical();
+        if let Some(device) = tiers.device_of(reservation.in_space()) {
+            let pool = self.pool(device)?;
+            pool.meet(self.stream_for(pool, stream)?)?;
+        }
+        reservation.attach_stream(number(stream))
+    }
+
+    /// As `malloc_search_of` for a request on a device of the pool's, counted.
+    pub(super) fn malloc_counted(
+        &self,
+        tiers: &Tiers,
+        pool: &Pool,
+        req: &Request,
+        scope: Option<&Arc<Scope>>,
+    ) -> Result<u64> {
+        let Request { size, align, flags, tag, reservation, .. } = *req;
+        let stream = req.stream.canonical();
+        self.meet(tiers, pool, stream)?;
+        let space = tiers.gpu(pool.device())?;
+        let bytes = pool.counted_bytes(size, flags);
+        let made = tiers.manager().allocate_with(space, reservation, bytes, number(stream), |drawn| {
+            let slip = slip(drawn);
+            let req = AllocRequest { size, align, stream, flags, tag, scope, slip: Some(&slip) };
+            self.or_from_quarantine(|| pool.malloc_search(&req))
+        });
+        tiers.evictor().nudge();
+        made
+    }
+
+    /// As [`Context::realloc`], counted: what grows in place draws on from where it was drawn, what moves draws anew.
+    pub(super) fn realloc_counted(
+        &self,
+        tiers: &Tiers,
+        pool: &Pool,
+        ptr: u64,
+        size: u64,
+        stream: StreamHandle,
+    ) -> Result<u64> {
+        let moving = match pool.realloc_here(ptr, size, stream)? {
+            Resized::Here => return Ok(ptr),
+            Resized::Not(moving) => moving,
+        };
+        self.meet(tiers, pool, stream)?;
+        let space = tiers.gpu(pool.device())?;
+        let bytes = pool.counted_bytes(size, moving.flags);
+        tiers.manager().allocate_with(space, None, bytes, number(stream), |drawn| {
+            let slip = slip(drawn);
+            self.or_from_quarantine(|| pool.realloc_moving(ptr, size, stream, &moving, Some(&slip)))
+        })
+    }
+
+    /// Where a reservation may be attached to the stream that the handle stood for before, the pool has to hear of this one.
+    pub(super) fn meet(&self, tiers: &Tiers, pool: &Pool, stream: StreamHandle) -> Result<()> {
+        match tiers.manager().has_attached() {
+            true => pool.meet(stream),
+            false => Ok(()),
+        }
+    }
+
+    /// A reservation in a request that is not counted: nobody can have one of this context's.
+    pub(super) fn no_reservation(&self, req: &Request) -> Result<()> {
+        match req.reservation {
+            None => Ok(()),
+            Some(r) => Err(Error::invalid(format!(
+                "reservation {} of {} is of no space here: nothing is counted yet",
+                r.id(),
+                r.space()
+            ))),
+        }
+    }
+
+    /// Checks the books of the spaces, and that what each device's pool counts is used in its space.
+    pub(super) fn validate_accounts(&self) -> Result<()> {
+        let Some(tiers) = self.tiers.get() else { return Ok(()) };
+        tiers.manager().validate()?;
+        self.pools().try_for_each(|pool| {
+            let (counted, used) = (pool.counted()?, tiers.gpu(pool.device())?.usage().now());
+            match counted <= used {
+                true => Ok(()),
+                false => Err(Error::internal(format!(
+                    "device {}: {counted} bytes are counted and {used} used in its space",
+                    pool.device()
+                ))),
+            }
+        })
+    }
+}

@@ -191,6 +191,7 @@ static void what_is_freed_elsewhere_leaves_nothing(void) {
 /* Buffers for which there is no room all at once: those that were used longest ago go. */
 static void the_least_recently_unpinned_make_room(void) {
     enum { BUFFERS = 6, ROOM = 4 };
+    static const int used[ROOM] = {2, 0, 3, 1};
     gpumem_stream s = must_stream();
     void *buffers[BUFFERS], *stays, *none = NULL;
     int device = 0, i, round;
@@ -198,13 +199,20 @@ static void the_least_recently_unpinned_make_room(void) {
     OK(gpumem_device_sync());
     OK(gpumem_trim(0));
     OK(gpumem_set_limit(device, (size_t)stats_now().mapped + ROOM * page));
-    for (i = 0; i < BUFFERS; i++) {
+    for (i = 0; i < ROOM; i++) {
+        buffers[i] = evictable(page - 100, 0, s);
+        fill(buffers[i], page - 100, (unsigned)i, s);
+        OK(gpumem_pin(buffers[i]));
+    }
+    for (i = 0; i < ROOM; i++) OK(gpumem_unpin(buffers[used[i]], s));
+    for (i = ROOM; i < BUFFERS; i++) {
+        int k;
         buffers[i] = evictable(page - 100, 0, s);
         fill(buffers[i], page - 100, (unsigned)i, s);
         OK(gpumem_pin(buffers[i]));
         OK(gpumem_unpin(buffers[i], s));
+        for (k = 0; k < ROOM; k++) CHECK(is_in(buffers[used[k]], GPUMEM_TIER_GPU) == (k > i - ROOM));
     }
-    for (i = 0; i < BUFFERS; i++) CHECK(is_in(buffers[i], GPUMEM_TIER_GPU) == (i >= BUFFERS - ROOM));
     for (round = 1; round < 4; round++) {
         for (i = 0; i < BUFFERS; i++) {
             OK(gpumem_pin(buffers[i]));

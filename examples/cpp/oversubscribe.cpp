@@ -178,7 +178,7 @@ int main(int argc, char **argv) try {
     gpumem::check(gpumem_device_get(&device));
     gpumem::check(gpumem_set_limit(device, limit));
 
-    // Whole pages of 2 MiB, and sixteen buffers at a time in the device.
+    // Whole pages of 2 MiB, and at least sixteen buffers at a time in the device.
     const std::size_t bytes = limit / 16 / (2 * mib) * (2 * mib), count = 3 * limit / bytes;
     std::printf("%zu buffers of %.0f MiB (%.0f MiB) on the %s device, which gives %.0f MiB\n", count, in_mib(bytes),
                 in_mib(count * bytes), gpumem_backend_name(), in_mib(limit));

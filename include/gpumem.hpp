@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <limits>
@@ -680,6 +681,199 @@ class reservation_attachment {
 
   private:
     gpumem_space space_ = {0, 0};
+};
+
+// ---- moving memory --------------------------------------------------------------------------------------------------
+
+// Hears how far a move is, on the thread that moves: bytes done, bytes in all. false cancels the move; so does an
+// exception, which comes out of the call that moves.
+using progress_function = std::function<bool(std::uint64_t done, std::uint64_t total)>;
+
+// How to move; a value, to be written in place:
+//
+//     gpumem::evict(weights, gpumem::move_options().to(GPUMEM_TIER_DISK).after(s).on_progress(show));
+class move_options {
+  public:
+    // Evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    move_options() noexcept { GPUMEM_INIT(&options_); }
+    // To any space of a tier.
+    move_options &to(std::int32_t tier) noexcept {
+        options_.flags &= ~std::uint32_t{GPUMEM_MOVE_TO_SPACE};
+        options_.tier = tier;
+        options_.space = 0;
+        return *this;
+    }
+    // To one space.
+    move_options &to(const space &where) noexcept {
+        options_.flags |= std::uint32_t{GPUMEM_MOVE_TO_SPACE};
+        options_.tier = where.tier();
+        options_.space = where.id();
+        return *this;
+    }
+    // All use of the memory so far has been submitted to a stream, or is ordered before it.
+    move_options &after(gpumem_stream s) noexcept {
+        options_.flags |= std::uint32_t{GPUMEM_MOVE_ON_STREAM};
+        options_.stream = s;
+        return *this;
+    }
+    move_options &after(const stream &s) noexcept { return after(s.get()); }
+    move_options &on_progress(progress_function call) {
+        progress_ = std::move(call);
+        return *this;
+    }
+
+    // What gpumem.h takes, but for the progress.
+    const gpumem_move_options &get() const noexcept { return options_; }
+    const progress_function &progress() const noexcept { return progress_; }
+
+  private:
+    gpumem_move_options options_;
+    progress_function progress_;
+};
+
+namespace detail {
+
+// A progress that is being told, and what it threw.
+struct told {
+    const progress_function *call;
+    std::exception_ptr thrown;
+};
+inline std::int32_t call_progress(void *user, std::uint64_t done, std::uint64_t total) noexcept {
+    told &to = *static_cast<told *>(user);
+    try {
+        return (*to.call)(done, total) ? 0 : 1;
+    } catch (...) {
+        to.thrown = std::current_exception();
+        return 1;
+    }
+}
+
+template <class Call> gpumem_move_report move(const move_options &how, Call call) {
+    gpumem_move_options options = how.get();
+    told to{&how.progress(), nullptr};
+    if (how.progress()) {
+        options.progress = call_progress;
+        options.user = &to;
+    }
+    gpumem_move_report report;
+    GPUMEM_INIT(&report);
+    const gpumem_status done = call(&options, &report);
+    if (to.thrown) {
+        std::rethrow_exception(to.thrown);
+    }
+    check(done);
+    return report;
+}
+
+} // namespace detail
+
+// Memory that can be moved out of the device and back to its addresses: GPUMEM_MALLOC_EVICTABLE, in the order of a
+// stream. A tag names what is moved together.
+template <class T>
+unique_buffer<T> make_evictable(std::size_t count, std::uint64_t tag = 0, gpumem_stream s = GPUMEM_STREAM_LEGACY) {
+    gpumem_malloc_options options;
+    GPUMEM_INIT(&options);
+    options.flags = GPUMEM_MALLOC_EVICTABLE;
+    options.bytes = detail::bytes_of<T>(count);
+    options.tag = tag;
+    options.stream = s;
+    void *p = nullptr;
+    check(gpumem_malloc_with(&options, &p));
+    return unique_buffer<T>::adopt(static_cast<T *>(p), count);
+}
+template <class T> unique_buffer<T> make_evictable(std::size_t count, std::uint64_t tag, const stream &s) {
+    return make_evictable<T>(count, tag, s.get());
+}
+
+// Out of the device, as gpumem_evict; and back, as gpumem_restore.
+inline gpumem_move_report evict(void *p, const move_options &how = move_options()) {
+    return detail::move(how, [p](const gpumem_move_options *options, gpumem_move_report *out) {
+        return gpumem_evict(p, options, out);
+    });
+}
+template <class T> gpumem_move_report evict(const unique_buffer<T> &b, const move_options &how = move_options()) {
+    return evict(static_cast<void *>(b.data()), how);
+}
+inline gpumem_move_report restore(void *p, const move_options &how = move_options()) {
+    return detail::move(how, [p](const gpumem_move_options *options, gpumem_move_report *out) {
+        return gpumem_restore(p, options, out);
+    });
+}
+template <class T> gpumem_move_report restore(const unique_buffer<T> &b, const move_options &how = move_options()) {
+    return restore(static_cast<void *>(b.data()), how);
+}
+// All that has a tag: sleep and wake.
+inline gpumem_move_report evict_tag(std::uint64_t tag, const move_options &how = move_options()) {
+    return detail::move(how, [tag](const gpumem_move_options *options, gpumem_move_report *out) {
+        return gpumem_evict_tag(tag, options, out);
+    });
+}
+inline gpumem_move_report restore_tag(std::uint64_t tag, const move_options &how = move_options()) {
+    return detail::move(how, [tag](const gpumem_move_options *options, gpumem_move_report *out) {
+        return gpumem_restore_tag(tag, options, out);
+    });
+}
+
+// Where evictable memory is.
+inline gpumem_location locate(void *p) {
+    gpumem_location out;
+    GPUMEM_INIT(&out);
+    check(gpumem_locate(p, &out));
+    return out;
+}
+template <class T> gpumem_location locate(const unique_buffer<T> &b) { return locate(static_cast<void *>(b.data())); }
+
+// Evictable memory in its device for the length of a scope, restored first if need be: gpumem_pin, and at the end
+// gpumem_unpin on the stream that the scope's work is submitted to. Move-only.
+//
+//     {
+//         gpumem::pinned here(weights, s);
+//         kernel<<<grid, block, 0, s.get()>>>(weights.data());
+//     }                                       // may go once s has come this far
+//
+// The stream and the memory must outlive the guard.
+class pinned {
+  public:
+    pinned(void *p, gpumem_stream s) : stream_(s) {
+        check(gpumem_pin(p));
+        data_ = p;
+    }
+    pinned(void *p, const stream &s) : pinned(p, s.get()) {}
+    template <class T> pinned(const unique_buffer<T> &b, gpumem_stream s) : pinned(static_cast<void *>(b.data()), s) {}
+    template <class T> pinned(const unique_buffer<T> &b, const stream &s) : pinned(b, s.get()) {}
+    pinned(pinned &&other) noexcept : data_(std::exchange(other.data_, nullptr)), stream_(other.stream_) {}
+    // Unpins what there was.
+    pinned &operator=(pinned &&other) noexcept {
+        pinned(std::move(other)).swap(*this);
+        return *this;
+    }
+    pinned(const pinned &) = delete;
+    pinned &operator=(const pinned &) = delete;
+    // While the stream is captured that fails, and the memory stays pinned: what a graph uses must not go.
+    ~pinned() {
+        if (data_ != nullptr) {
+            gpumem_unpin(data_, stream_);
+        }
+    }
+
+    // NULL once it has been unpinned, released or moved from.
+    void *get() const noexcept { return data_; }
+    explicit operator bool() const noexcept { return data_ != nullptr; }
+    // Ends the pin now. If that throws, it is pinned as before.
+    void unpin() {
+        check(gpumem_unpin(data_, stream_));
+        data_ = nullptr;
+    }
+    // Gives the pin up; the caller ends it.
+    void *release() noexcept { return std::exchange(data_, nullptr); }
+    void swap(pinned &other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(stream_, other.stream_);
+    }
+
+  private:
+    void *data_ = nullptr;
+    gpumem_stream stream_ = nullptr;
 };
 
 // ---- stream pools ---------------------------------------------------------------------------------------------------

@@ -72,6 +72,9 @@ programs! {
     reserve_wait: C99 Cxx17;
     reserve_raii: Cxx17;
     stream_pool: C99 Cxx17;
+    evict: C99 Cxx17;
+    evict_faults: C99 Cxx17;
+    evict_raii: Cxx17;
 }
 
 fn test(name: &str, language: Language) {

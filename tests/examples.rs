@@ -9,12 +9,13 @@ use std::process::Command;
 use std::time::Duration;
 
 /// An example, and what it prints when all is well.
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 7] = [
     ("c/quickstart.c", "20 allocations, 20 frees, 0 live"),
     ("c/export.c", "reads: written by process"),
     ("c/plan.c", "11 values in 9 slots: 2402816 bytes, 65536 saved, all as written"),
     ("c/training_loop.c", "learnt from 400 of 400 steps; 20401 finalizers ran, 20400 of them too late"),
     ("cpp/buffers.cpp", "round trip: the same"),
+    ("cpp/oversubscribe.cpp", "200 steps, and every byte of three times the limit is right"),
     ("cpp/memory_resource.cpp", "29524000 bytes through gpumem::memory_resource"),
 ];
 
@@ -25,6 +26,9 @@ fn every_example_runs() {
             assert!(said.contains(says), "{path} does not say {says:?}");
             if path == "c/training_loop.c" {
                 is_flat_with_arenas_and_grows_without(&said);
+            }
+            if path == "cpp/oversubscribe.cpp" {
+                holds_a_third_of_its_data(&said);
             }
         }
     }
@@ -65,6 +69,20 @@ fn is_flat_with_arenas_and_grows_without(said: &str) {
     assert!(grows.windows(2).all(|w| w[1].0 > w[0].0 + 50 && w[1].1 == w[0].1 + 510), "{grows:?}");
     assert!(grows.last().unwrap().0 > 5 * flat[0].0, "{grows:?} beside {flat:?}");
     assert!(said.contains("ended with GPUMEM_ERROR_OUT_OF_MEMORY: "), "{said}");
+}
+
+/// A third of the buffers fit: the others are elsewhere, and came and went.
+fn holds_a_third_of_its_data(said: &str) {
+    assert!(said.contains("48 buffers of 4 MiB (192 MiB) on the host device, which gives 64 MiB"), "{said}");
+    assert!(
+        said.contains("now 16 are in the device, 32 in the host's memory, 0 on disk; 64 MiB mapped at most"),
+        "{said}"
+    );
+    let moved = said.lines().find(|l| l.contains(" of buffers that were elsewhere: ")).unwrap();
+    let words: Vec<&str> = moved.split(' ').collect();
+    let [pins, back]: [u64; 2] = [words[0], words[2]].map(|n| n.parse().unwrap());
+    assert!(pins == 200 * 3 + 48 && back > 100 && back < pins, "{moved}");
+    assert!(!said.contains('\r'), "a bar where there is no terminal");
 }
 
 #[test]

@@ -34,7 +34,7 @@ use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
 use super::space::{tier, tier_number};
-use super::types::{address, gpumem_stream, stream};
+use super::types::{address, gpumem_stream, not_null, stream};
 use crate::base::{Error, Result};
 use crate::context::{Context, What};
 use crate::tier::evict::{Goal, Moved};
@@ -139,7 +139,10 @@ const _: () = assert!(size_of::<gpumem_location>() == 4 * 4 + 2 * 8);
 /// and not pinned.
 #[no_mangle]
 pub extern "C" fn gpumem_pin(ptr: *mut c_void) -> gpumem_status {
-    guard(|| Context::global()?.pin(address(ptr)))
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        Context::global()?.pin(address(ptr))
+    })
 }
 
 /// Ends one pin. All use of the memory so far has been submitted to s, or is ordered before it.
@@ -149,7 +152,10 @@ pub extern "C" fn gpumem_pin(ptr: *mut c_void) -> gpumem_status {
 /// GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays pinned. Nothing has changed then.
 #[no_mangle]
 pub extern "C" fn gpumem_unpin(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
-    guard(|| Context::global()?.unpin(address(ptr), stream(s)))
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        Context::global()?.unpin(address(ptr), stream(s))
+    })
 }
 
 /// Moves an evictable allocation out of its device, and returns when its device memory is free.
@@ -166,7 +172,10 @@ pub unsafe extern "C" fn gpumem_evict(
     out: *mut gpumem_move_report,
 ) -> gpumem_status {
     // SAFETY: passed on from the caller.
-    guard(|| unsafe { shift(What::One(address(ptr)), false, opts, out) })
+    guard(|| unsafe {
+        not_null(ptr, "ptr")?;
+        shift(What::One(address(ptr)), false, opts, out)
+    })
 }
 
 /// Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there.
@@ -181,7 +190,10 @@ pub unsafe extern "C" fn gpumem_restore(
     out: *mut gpumem_move_report,
 ) -> gpumem_status {
     // SAFETY: passed on from the caller.
-    guard(|| unsafe { shift(What::One(address(ptr)), true, opts, out) })
+    guard(|| unsafe {
+        not_null(ptr, "ptr")?;
+        shift(What::One(address(ptr)), true, opts, out)
+    })
 }
 
 /// Moves all evictable allocations with a tag out of their devices.
@@ -219,6 +231,7 @@ pub unsafe extern "C" fn gpumem_restore_tag(
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_locate(ptr: *mut c_void, out: *mut gpumem_location) -> gpumem_status {
     guard(|| {
+        not_null(ptr, "ptr")?;
         // SAFETY: the caller passes a structure whose size field is true, or NULL.
         unsafe { options::check_output(out) }?;
         let at = Context::global()?.location(address(ptr))?;

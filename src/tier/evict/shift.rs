@@ -185,8 +185,7 @@ impl<'a> Shift<'a> {
                 break;
             }
         }
-        let finished = self.finish_device(outcome.is_ok());
-        outcome.and(finished)
+        self.finish_device(outcome)
     }
 
     fn one(&mut self, claim: Claim) -> Result<()> {
@@ -197,7 +196,7 @@ impl<'a> Shift<'a> {
             return Ok(());
         }
         if self.flow.as_ref().is_some_and(|f| f.0 != device) {
-            self.finish_device(true)?;
+            self.finish_device(Ok(()))?;
         }
         if self.flow.is_none() {
             self.flow = Some((device, self.shared.lanes.borrow(device)?));
@@ -385,19 +384,17 @@ impl<'a> Shift<'a> {
         Ok(())
     }
 
-    /// Finishes every item of the flow's device. After an error nothing of them is on its way.
-    fn finish_device(&mut self, go_on: bool) -> Result<()> {
-        let mut outcome = match go_on {
-            true => self.finish(0, 0),
-            false => Ok(()),
-        };
+    /// Finishes every item of the flow's device, or after an error what of them can be: then nothing of them is on its way.
+    fn finish_device(&mut self, so_far: Result<()>) -> Result<()> {
+        let mut outcome = so_far.and_then(|()| self.finish(0, 0));
         let Some((_, mut flow)) = self.flow.take() else { return outcome };
         let drained = flow.drain();
-        // All copies that were submitted are over, or none of them can be trusted.
+        // All copies that were submitted are over, or none of them can be trusted. What is cancelled stays, copied or not.
+        let good = drained.is_ok() && !matches!(&outcome, Err(e) if e.status == Status::Cancelled);
         for p in std::mem::take(&mut self.pending) {
-            let finished = match &drained {
-                Ok(()) => self.finish_one(p),
-                Err(_) => self.give_up(p),
+            let finished = match good {
+                true => self.finish_one(p),
+                false => self.give_up(p),
             };
             outcome = outcome.and(finished);
         }

@@ -164,7 +164,8 @@ impl Pool {
         let info = AllocInfo {
             base,
             requested: req.size,
-            usable: mapped - lead,
+            // What is moved is what was asked for.
+            usable: if guest.is_some() { req.size.max(1) } else { mapped - lead },
             device: self.dev,
             stream: req.stream,
             id,
@@ -234,12 +235,11 @@ impl Pool {
     /// `id` only of the one that has it. With a scope only of one that is still in it, and the addresses are held.
     pub(super) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
         let held = of.is_some();
-        let d = {
-            let mut core = lock(&*self.core);
-            let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
-            let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
-            core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?
-        };
+        let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
+        let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
+        // All of it under one hold of the lock: who is moving it finds it alive or in its grave.
+        let mut core = lock(&*self.core);
+        let d = core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?;
         if let Some(scope) = &d.scope {
             scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
         }
@@ -256,7 +256,6 @@ impl Pool {
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let Dedicated { va, reserved, handle, .. } = d;
         let mapped = if handle.is_some() { d.mapped } else { 0 };
-        let mut core = lock(&*self.core);
         if mapped > 0 || held || d.moving {
             core.graves.insert(va, Grave { va, mapped, reserved, handle, tags, held, busy: d.moving });
         } else {

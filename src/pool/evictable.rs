@@ -34,6 +34,17 @@ pub struct Moving {
     pub mapped: u64,
 }
 
+/// What else uses an allocation that is to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// All work submitted so far to this stream.
+    Stream(StreamHandle),
+    /// All work submitted so far to the stream it was allocated on, if it was never unpinned.
+    Allocation,
+    /// Nothing but what is noted.
+    Noted,
+}
+
 fn capturing() -> Error {
     Error::new(
         Status::Capturing,
@@ -65,6 +76,11 @@ impl Pool {
         size.max(1).checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
+    /// The most bytes that may be mapped: the limit, or what the device has.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed).min(self.props.total_bytes)
+    }
+
     /// Bytes of physical memory that can still be created: within the limit, and what the device has.
     pub fn unmapped(&self) -> Result<u64> {
         let within = self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed));
@@ -81,22 +97,21 @@ impl Pool {
         Ok(Some(Moving { base, id, va: d.va, mapped: d.mapped }))
     }
 
-    /// Makes the stream `on` wait, on the device, for every use of the allocation: all work submitted so far to `by`, or to
-    /// the stream it was allocated on when that is `None`; what was named when it was unpinned; and the streams it was
-    /// recorded on. `Capturing` when that cannot be waited for.
-    pub fn wait_for_uses(&self, m: &Moving, by: Option<StreamHandle>, on: StreamHandle) -> Result<()> {
-        let by = match by {
-            Some(stream) => Some((stream, self.heap_for(stream)?.lane)),
-            None => None,
+    /// Makes the stream `on` wait, on the device, for every use of the allocation: what was named when it was unpinned, the
+    /// streams it was recorded on, and what `by` says. `Capturing` when that cannot be waited for.
+    pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle) -> Result<()> {
+        let named = match by {
+            By::Stream(stream) => Some((stream, self.heap_for(stream)?.lane)),
+            By::Allocation | By::Noted => None,
         };
         let (mut tags, users) = {
             let mut core = lock(&*self.core);
             let Some(d) = evictable(&mut core, m.base, m.id) else { return Ok(()) };
             let mut tags = d.uses.clone();
-            match by {
+            match named {
                 Some((_, lane)) => tags.push(self.order.tag(lane)),
                 // Whoever unpins says by that which streams use it.
-                None if tags.is_empty() => tags.push(self.tag_of(d.lane, d.stream_id)),
+                None if by == By::Allocation && tags.is_empty() => tags.push(self.tag_of(d.lane, d.stream_id)),
                 None => {}
             }
             (tags, d.users.clone())
@@ -105,13 +120,20 @@ impl Pool {
         for &user in &users {
             self.mark_user(user)?;
         }
-        if let Some((stream, lane)) = by {
+        if let Some((stream, lane)) = named {
             // Its marker closes the epoch of the tag above.
-            if !self.order.mark(&*self.driver, lane, stream)? {
-                return Err(capturing());
-            }
+            self.mark_or_refuse(lane, stream)?;
         }
         tags.into_iter().try_for_each(|tag| self.wait_for(tag, on))
+    }
+
+    /// Records a marker on a stream, unless very many are pending: then a later one does. `Capturing` when it is captured.
+    fn mark_or_refuse(&self, lane: u32, stream: StreamHandle) -> Result<()> {
+        let marked = self.order.mark(&*self.driver, lane, stream)?;
+        match marked || !self.driver.stream_is_capturing(self.dev, stream)? {
+            true => Ok(()),
+            false => Err(capturing()),
+        }
     }
 
     /// Makes a stream wait for a tag that may have no marker yet.
@@ -149,13 +171,15 @@ impl Pool {
     pub fn note_use(&self, base: u64, id: u64, stream: StreamHandle) -> Result<()> {
         let heap = self.heap_for(stream)?;
         let tag = self.order.tag(heap.lane);
-        // With a marker nobody has to name the stream again: it may be gone by then.
-        if heap.is_of_captures() || !self.order.mark(&*self.driver, heap.lane, stream)? {
+        if heap.is_of_captures() {
             return Err(capturing());
         }
+        // With a marker nobody has to name the stream again: it may be gone by then.
+        self.mark_or_refuse(heap.lane, stream)?;
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, base, id) {
-            d.uses.retain(|t| t.lane() != heap.lane && !self.order.settled(*t));
+            // Of the lane's present stream this one is the last; one before it may still be at work.
+            d.uses.retain(|&t| !self.order.settled(t) && !self.order.own(t, heap.lane));
             d.uses.push(tag);
         }
         Ok(())

@@ -2,10 +2,10 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::account::{Drawn, Policies};
+use super::account::{Account, Drawn, Policies};
 use super::hub::{Cancel, Hub};
 use super::policy::OutOfMemoryPolicy;
-use super::queue::Want;
+use super::queue;
 use super::request::{find, Request};
 use super::reservation::Reservation;
 use super::source::Source;
@@ -25,8 +25,19 @@ pub struct Manager {
     relief: OnceLock<Relief>,
 }
 
+/// An allocation for which there is no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Where.
+    pub space: SpaceId,
+    /// How many bytes.
+    pub bytes: u64,
+    /// The number of the reservation that is too small, and by how much; `None` when the space is, or the memory itself.
+    pub reservation: Option<(u64, u64)>,
+}
+
 /// Makes room in a space: see [`Manager::set_relief`].
-pub type Relief = Box<dyn Fn(SpaceId, u64) -> Result<u64> + Send + Sync>;
+pub type Relief = Box<dyn Fn(&Want) -> Result<bool> + Send + Sync>;
 
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,7 +138,7 @@ impl Manager {
             )));
         }
         let Request { amount, strategy, wait, cancel, policy, out_of_memory } = request;
-        let want = Want::New { amount, policies: Policies { limit: policy, out_of_memory } };
+        let want = queue::Want::New { amount, policies: Policies { limit: policy, out_of_memory } };
         let account = self.hub.request(want, |books| strategy.candidates(&books.spaces), wait, cancel)?;
         Ok(Reservation::new(self.hub.clone(), account))
     }
@@ -175,7 +186,7 @@ impl Manager {
         reservation: Option<&Reservation>,
         bytes: u64,
         stream: u64,
-        mut allocate: impl FnMut(Drawn) -> Result<T>,
+        allocate: impl FnMut(Drawn) -> Result<T>,
     ) -> Result<T> {
         self.own(space)?;
         let account = reservation.map(|r| r.account_in(space)).transpose()?;
@@ -183,8 +194,7 @@ impl Manager {
             Some(account) => self.hub.draw_from(account, bytes, stream),
             None => self.hub.draw(space, bytes, stream),
         };
-        let policy = || self.hub.out_of_memory(space, account, stream);
-        self.attempt(space, bytes, stream, policy, || allocate(draw()?))
+        self.attempt(space, (bytes, stream), account, draw, allocate)
     }
 
     /// As [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
@@ -192,31 +202,41 @@ impl Manager {
         &self,
         source: &Source,
         bytes: u64,
-        mut allocate: impl FnMut(Drawn) -> Result<T>,
+        allocate: impl FnMut(Drawn) -> Result<T>,
     ) -> Result<T> {
-        let (space, stream) = (source.space(), source.stream());
+        let space = source.space();
         self.own(space)?;
-        let policy = || self.hub.out_of_memory(space, source.account(), stream);
-        self.attempt(space, bytes, stream, policy, || allocate(self.hub.draw_again(source, bytes)?))
+        let draw = || self.hub.draw_again(source, bytes);
+        self.attempt(space, (bytes, source.stream()), source.account(), draw, allocate)
     }
 
     /// Tries an allocation: where there is no memory, again after the relief has made room, and as often as the policy says.
     fn attempt<T>(
         &self,
-        space: &Space,
-        bytes: u64,
-        stream: u64,
-        policy: impl Fn() -> OutOfMemoryPolicy,
-        mut once: impl FnMut() -> Result<T>,
+        space: &Arc<Space>,
+        (bytes, stream): (u64, u64),
+        account: Option<&Arc<Account>>,
+        draw: impl Fn() -> Result<Drawn>,
+        mut allocate: impl FnMut(Drawn) -> Result<T>,
     ) -> Result<T> {
         let mut relieved = || loop {
-            let error = match once() {
+            let drawn = draw();
+            let was_drawn = drawn.is_ok();
+            let error = match drawn.and_then(&mut allocate) {
                 Err(e) if e.status == Status::OutOfMemory => e,
                 other => return other,
             };
-            match self.relief.get().map_or(Ok(0), |relief| relief(space.id, bytes)) {
-                Ok(0) => return Err(error),
-                Ok(_) => {}
+            let Some(relief) = self.relief.get() else { return Err(error) };
+            // Whose reservation is too small is helped by nothing but what is drawn from that.
+            let current = match account {
+                Some(account) => Some(account.clone()),
+                None => self.hub.attachments.current(self.hub.id, space, stream).account,
+            };
+            let of = current.filter(|a| !was_drawn && !a.released());
+            let reservation = of.map(|a| (a.id, bytes.saturating_sub(a.room()).max(1)));
+            match relief(&Want { space: space.id, bytes, reservation }) {
+                Ok(false) => return Err(error),
+                Ok(true) => {}
                 Err(why) => {
                     let text = format!("{}; nothing could be moved out: {}", error.message, why.message);
                     return Err(Error::new(error.status, text));
@@ -224,13 +244,16 @@ impl Manager {
             }
         };
         match relieved() {
-            Err(e) if e.status == Status::OutOfMemory => policy().go_on(Err(e), space.id, bytes, stream, relieved),
+            Err(e) if e.status == Status::OutOfMemory => {
+                let policy = self.hub.out_of_memory(space, account, stream);
+                policy.go_on(Err(e), space.id, bytes, stream, relieved)
+            }
             other => other,
         }
     }
 
-    /// Sets who makes room where there is no memory: it is told the space and how many bytes are wanted, and says how many
-    /// there are now that were not; 0 ends the trying. Called with no lock held. Only once.
+    /// Sets who makes room where there is no memory: it is told what is wanted, and says whether to try again. Called with no
+    /// lock held. Only once.
     pub fn set_relief(&self, relief: Relief) {
         let _ = self.relief.set(relief);
     }

@@ -31,6 +31,11 @@ impl Source {
 }
 
 impl Source {
+    /// The number of the reservation, if it is one.
+    pub fn reservation(&self) -> Option<u64> {
+        self.account().map(|a| a.id)
+    }
+
     /// The reservation's books, released or not.
     pub(super) fn account(&self) -> Option<&Arc<Account>> {
         match &self.from {

@@ -3,6 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::item::{Claim, Filed, Place};
+use super::lanes::Flow;
 use super::shift::{Goal, Shift, Step};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, ALIGN};
@@ -53,7 +54,7 @@ impl Shift<'_> {
                 return Step::or(e, claim);
             }
         };
-        let filed = Filed { store, slot, space: mount.space().clone(), _drawn: drawn };
+        let filed = Filed { store, slot, space: mount.space().clone(), drawn: Some(drawn) };
         let there = match moving {
             Some(moving) => pool.vacate(moving)?,
             None => true,
@@ -73,7 +74,7 @@ impl Shift<'_> {
         let (flow, told) = self.flow_and_told()?;
         let start = flow.submitted();
         let mut over = 0;
-        let slot = store.write(bytes, &mut buffers, |offset, part| {
+        let written = store.write(bytes, &mut buffers, |offset, part| {
             // A request of 0 bytes is kept as one.
             let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
             match claim.place() {
@@ -87,7 +88,9 @@ impl Shift<'_> {
             }
             over += n;
             told.tell(start + over)
-        })?;
+        });
+        release(flow, buffers)?;
+        let slot = written?;
         self.told.over += over - (self.flow()?.submitted() - start);
         Ok(slot)
     }
@@ -128,7 +131,7 @@ impl Shift<'_> {
         let (flow, told) = self.flow_and_told()?;
         let start = flow.submitted();
         let mut over = 0;
-        filed.store.read(filed.slot, After::Keep, &mut buffers, |offset, part| {
+        let read = filed.store.read(filed.slot, After::Keep, &mut buffers, |offset, part| {
             let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
             match into {
                 None => {
@@ -140,7 +143,9 @@ impl Shift<'_> {
             }
             over += n;
             told.tell(start + over)
-        })?;
+        });
+        release(flow, buffers)?;
+        read?;
         self.told.over += over - (self.flow()?.submitted() - start);
         Ok(())
     }
@@ -164,6 +169,11 @@ impl Shift<'_> {
             other => other,
         }
     }
+}
+
+/// Lets buffers go when the device touches none of them any more; if nobody knows, never.
+fn release(flow: &mut Flow, buffers: Vec<Buffer>) -> Result<()> {
+    flow.drain().inspect_err(|_| buffers.into_iter().for_each(std::mem::forget))
 }
 
 /// Calls `part` with each piece of pinned memory that holds some of `bytes` bytes from `offset` on: where it is, from which

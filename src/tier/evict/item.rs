@@ -6,6 +6,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::register::Register;
+use super::shift::in_a_shift;
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::pool::{AllocInfo, Guest};
@@ -31,13 +32,15 @@ pub(super) struct Filed {
     pub(super) store: Arc<Store>,
     pub(super) slot: Slot,
     pub(super) space: Arc<Space>,
-    pub(super) _drawn: Drawn,
+    pub(super) drawn: Option<Drawn>,
 }
 
 impl Drop for Filed {
     fn drop(&mut self) {
-        // A file that cannot be removed now is left to whoever opens a store there next.
-        let _ = self.store.remove(self.slot);
+        if self.store.remove(self.slot).is_err() {
+            // The file is left to whoever opens a store there next, and takes its bytes until then.
+            std::mem::forget(self.drawn.take());
+        }
     }
 }
 
@@ -206,19 +209,31 @@ impl Item {
         }
     }
 
-    /// Waits until nobody has it.
-    pub(super) fn wait(&self) -> Result<()> {
+    /// Waits until nobody has it. Not in a callback of a move.
+    fn wait(&self) -> Result<()> {
+        if in_a_shift() {
+            return Err(Error::invalid(format!(
+                "{:#x} is being moved; in a callback of a move nothing that is moved can be waited for",
+                self.base
+            )));
+        }
+        self.wait_idle();
+        Ok(())
+    }
+
+    /// Waits until nobody has it, who leaves the device with it.
+    pub(super) fn wait_to_leave(&self) {
         let mut st = lock(&self.state);
-        while let Some(by) = st.by {
-            if by.thread == current().id() {
-                return Err(Error::invalid(format!(
-                    "{:#x} is being moved by this very thread; nothing but its end can be waited for in a callback",
-                    self.base
-                )));
-            }
+        while st.by.is_some_and(|by| by.leaves_device && by.thread != current().id()) {
             st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(())
+    }
+
+    fn wait_idle(&self) {
+        let mut st = lock(&self.state);
+        while st.by.is_some() {
+            st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Pins it if it is in the device's memory and nobody has it; whether that was so.

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::sync::{lock, Mutex};
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -154,19 +154,18 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Waits until nothing is in flight, whatever became of it: afterwards the device touches nothing of the move.
+    /// Waits until nothing is in flight: afterwards the device touches nothing of the move. After an error nobody knows, now
+    /// or later, and what the copies may touch must never be used again.
     pub(super) fn drain(&mut self) -> Result<()> {
-        let mut outcome = Ok(());
         let driver = &*self.lanes.driver;
         let Some(idle) = self.idle.as_mut() else { return Ok(()) };
-        if std::mem::take(&mut self.dirty) {
-            outcome = driver.stream_sync(idle.device, idle.stream);
+        if self.dirty {
+            driver.stream_sync(idle.device, idle.stream)?;
+            self.dirty = false;
         }
         idle.events.extend(self.ring.drain(..).map(|r| r.0));
-        if outcome.is_ok() {
-            self.completed = self.submitted;
-        }
-        outcome
+        self.completed = self.submitted;
+        Ok(())
     }
 }
 
@@ -174,13 +173,9 @@ impl Drop for Flow<'_> {
     fn drop(&mut self) {
         let drained = self.drain();
         let Some(idle) = self.idle.take() else { return };
-        match drained {
-            Ok(()) => lock(&self.lanes.idle).push(idle),
-            // What is broken is not used again.
-            Err(e) if e.status == Status::ShuttingDown => {}
-            Err(_) => {
-                let _ = self.lanes.driver.stream_destroy(idle.device, idle.stream);
-            }
+        // A stream of which nobody knows what it still does is left to the process's end.
+        if drained.is_ok() {
+            lock(&self.lanes.idle).push(idle);
         }
     }
 }

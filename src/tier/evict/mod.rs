@@ -35,11 +35,12 @@ mod shift;
 
 use super::disk_space::Disks;
 use super::host::HostTier;
+use super::manager::Want;
 use super::{Manager, Reservation, Space, SpaceId, Tier};
 use crate::base::sync::OnceLock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
-use crate::pool::{AllocRequest, Pool};
+use crate::pool::{AllocRequest, By, Pool};
 use item::{ended, Item, Ticket};
 use lanes::Lanes;
 pub use lanes::Progress;
@@ -67,7 +68,8 @@ pub struct Parts {
 /// Evictable allocations, and what moves them. Every method may be called from any thread.
 pub struct Evictor {
     shared: Arc<Shared>,
-    mover: OnceLock<mover::Mover>,
+    /// `None` when no thread could be started.
+    mover: OnceLock<Option<mover::Mover>>,
     options: MoverOptions,
 }
 
@@ -102,7 +104,7 @@ impl Evictor {
         let hosts = host.nodes().into_iter().filter_map(|n| host.space(n).ok().cloned()).collect();
         let shared = Arc::new(Shared { parts, hosts, register: Arc::default(), lanes, bell: mover::Bell::default() });
         let weak = Arc::downgrade(&shared);
-        let relief = move |space, bytes| weak.upgrade().map_or(Ok(0), |shared| shared.relieve(space, bytes));
+        let relief = move |want: &Want| weak.upgrade().map_or(Ok(false), |shared| shared.relieve(want));
         shared.parts.manager.set_relief(Box::new(relief));
         Evictor { shared, mover: OnceLock::new(), options }
     }
@@ -134,9 +136,11 @@ impl Evictor {
             return Ok(());
         }
         let claim = item.claim(true)?.ok_or_else(|| ended(base))?;
-        let (_, claims) = self.shared.shift(vec![claim], &Goal::Device, None, None)?;
-        claims.iter().for_each(|claim| claim.pin());
-        drop(claims);
+        let mut kept = Vec::new();
+        self.shared.shift(vec![claim], &Goal::Device, By::Noted, None, Some(&mut kept))?;
+        // What has ended is not kept.
+        kept.first().ok_or_else(|| ended(base))?.pin();
+        drop(kept);
         self.nudge();
         Ok(())
     }
@@ -191,7 +195,8 @@ impl Evictor {
         for item in items {
             claims.extend(item.claim(*goal == Goal::Device)?);
         }
-        let moved = self.shared.shift(claims, goal, by, progress)?.0;
+        let by = by.map_or(By::Allocation, By::Stream);
+        let moved = self.shared.shift(claims, goal, by, progress, None)?;
         self.nudge();
         Ok(moved)
     }
@@ -211,17 +216,15 @@ impl Evictor {
 
     /// Wakes the mover if a space is too full.
     pub fn nudge(&self) {
-        if self.mover.get().is_some() && self.shared.too_full().next().is_some() {
+        if self.mover.get().is_some_and(Option::is_some) && self.shared.too_full().next().is_some() {
             self.shared.bell.ring();
         }
     }
 
     fn start_mover(&self) {
-        if self.options.enabled && self.mover.get().is_none() {
+        if self.options.enabled {
             // Without a thread nothing moves by itself but for lack of memory.
-            if let Ok(mover) = mover::Mover::start(&self.shared, self.options) {
-                let _ = self.mover.set(mover);
-            }
+            self.mover.get_or_init(|| mover::Mover::start(&self.shared, self.options).ok());
         }
     }
 

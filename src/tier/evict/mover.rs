@@ -7,7 +7,7 @@
 
 use super::Shared;
 use crate::base::sync::{lock, Condvar, Mutex};
-use crate::base::Status;
+use crate::base::{Result, Status};
 use crate::driver::process;
 use crate::tier::{Space, Tier};
 use std::io::Write;
@@ -18,7 +18,9 @@ use std::time::Duration;
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-mover";
 /// How long to leave a space alone that could not be emptied.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Bytes that are claimed at a time.
+const PART: u64 = 256 << 20;
 
 /// How the mover works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +104,13 @@ fn run(shared: &Shared, options: MoverOptions) {
     let mut warned = false;
     while shared.bell.wait() {
         match shared.empty_all() {
-            Ok(()) => warned = false,
+            Ok(true) => warned = false,
+            // All that is left is in use: whoever ends that rings, and so do many who do not.
+            Ok(false) => {
+                if !shared.bell.pause(PATIENCE) {
+                    return;
+                }
+            }
             Err(e) if e.status == Status::ShuttingDown => return,
             Err(e) => {
                 if options.warn && !std::mem::replace(&mut warned, true) {
@@ -123,16 +131,20 @@ impl Shared {
         self.parts.gpu.iter().chain(&self.hosts).filter(|s| s.should_downgrade()).cloned()
     }
 
-    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if there is as much.
-    fn empty_all(&self) -> crate::base::Result<()> {
-        let mut outcome = Ok(());
+    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if there is as much. Whether
+    /// none of them stays too full.
+    fn empty_all(&self) -> Result<bool> {
+        let (mut outcome, mut emptied) = (Ok(()), true);
         for space in self.too_full().collect::<Vec<_>>() {
             // Out of the host there is no way but to a disk.
             while space.id().tier == Tier::Gpu || !self.parts.disks.mounts().is_empty() {
-                let most = space.amount_to_downgrade();
+                // In parts, so that nobody waits long for one that is to stay after all.
+                let most = space.amount_to_downgrade().min(PART);
                 match self.make_room(space.id(), most) {
-                    Ok(0) => break,
-                    Ok(_) if space.should_stop_downgrading() => break,
+                    Ok(0) => {
+                        emptied &= space.should_stop_downgrading();
+                        break;
+                    }
                     Ok(_) => {}
                     Err(e) => {
                         outcome = outcome.and(Err(e));
@@ -141,6 +153,6 @@ impl Shared {
                 }
             }
         }
-        outcome
+        outcome.map(|()| emptied)
     }
 }

@@ -51,7 +51,11 @@ impl Books {
 impl Register {
     pub(super) fn add(&self, item: &Arc<Item>, space: SpaceId) {
         let mut books = lock(&self.books);
-        books.entries.insert(item.base, Entry { item: item.clone(), space, used: 0 });
+        // Addresses are given out again before the one that had them is known here to have ended.
+        books.take_off(item.base);
+        let old = books.entries.insert(item.base, Entry { item: item.clone(), space, used: 0 });
+        drop(books);
+        drop(old);
     }
 
     pub(super) fn remove(&self, item: &Item) {
@@ -86,10 +90,13 @@ impl Register {
     /// Notes that an item has just been used; from the first time on it may be moved by itself.
     pub(super) fn touch(&self, item: &Item) {
         let mut books = lock(&self.books);
+        if books.entries.get(&item.base).is_none_or(|e| e.item.id != item.id) {
+            return;
+        }
         books.take_off(item.base);
         books.clock += 1;
         let now = books.clock;
-        if let Some(e) = books.entries.get_mut(&item.base).filter(|e| e.item.id == item.id) {
+        if let Some(e) = books.entries.get_mut(&item.base) {
             e.used = now;
         }
         books.put_on(item.base);

@@ -8,10 +8,11 @@
 use super::item::{Claim, Item, Place};
 use super::lanes::{Flow, Progress};
 use super::Shared;
-use crate::base::{size::human, DeviceId, Error, Result, Status, StreamHandle};
-use crate::pool::Moving;
+use crate::base::{size::human, DeviceId, Error, Result, Status};
+use crate::pool::{By, Moving};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Strategy, Tier};
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// Items whose copies are in flight, at most.
@@ -65,10 +66,10 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// For an error in taking room: of another kind it is one for good.
+    /// For an error in taking room in a space, or in writing there: the next may do.
     pub(super) fn or(e: Error, claim: Claim) -> Result<Step> {
         match e.status {
-            Status::OutOfMemory => Ok(Step::Full(e, claim)),
+            Status::OutOfMemory | Status::Io | Status::Driver => Ok(Step::Full(e, claim)),
             _ => Err(e),
         }
     }
@@ -78,11 +79,14 @@ impl Step {
 pub(super) struct Shift<'a> {
     pub(super) shared: &'a Shared,
     goal: &'a Goal,
-    pub(super) by: Option<StreamHandle>,
+    pub(super) by: By,
+    /// One that cannot be moved does not keep the others from it.
+    lenient: bool,
     /// The copies of the items of one device, and whose they are.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
     pending: VecDeque<Pending>,
-    done: Vec<Claim>,
+    /// Where the claims go of what is where it was to go, if anybody wants them; they end at once otherwise.
+    keep: Option<&'a mut Vec<Claim>>,
     pub(super) told: Told<'a>,
     moved: Moved,
 }
@@ -114,40 +118,52 @@ impl Told<'_> {
 }
 
 impl Shared {
-    /// Moves what is claimed. The claims that are left come back: what has ended is not among them.
+    /// Moves what is claimed. The claims of what is there then go to `keep`.
     pub(super) fn shift(
         &self,
         claims: Vec<Claim>,
         goal: &Goal,
-        by: Option<StreamHandle>,
+        by: By,
         progress: Option<Progress>,
-    ) -> Result<(Moved, Vec<Claim>)> {
+        keep: Option<&mut Vec<Claim>>,
+    ) -> Result<Moved> {
+        self.shift_some(claims, goal, by, (progress, keep), false).1
+    }
+
+    /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the others from it. An error only
+    /// when nothing was moved.
+    pub(super) fn shift_by_itself(&self, claims: Vec<Claim>, goal: &Goal) -> Result<Moved> {
+        match self.shift_some(claims, goal, By::Noted, (None, None), true) {
+            (moved, Err(e)) if moved.items == 0 => Err(e),
+            (moved, _) => Ok(moved),
+        }
+    }
+
+    fn shift_some(
+        &self,
+        claims: Vec<Claim>,
+        goal: &Goal,
+        by: By,
+        (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
+        lenient: bool,
+    ) -> (Moved, Result<Moved>) {
         let there = |c: &Claim| is_there(c.place(), goal, c.item.device);
         let total = claims.iter().filter(|c| !there(c)).map(|c| c.item.bytes).sum();
         if *goal != Goal::Device {
             claims.iter().filter(|c| !there(c)).for_each(Claim::leaves);
         }
+        let _inside = Inside::enter();
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
-        let mut shift = Shift {
-            shared: self,
-            goal,
-            by,
-            flow: None,
-            pending: VecDeque::new(),
-            done: Vec::new(),
-            told,
-            moved: Moved::default(),
-        };
-        let moved = shift.run(claims);
-        let Shift { done, moved: count, .. } = shift;
-        match moved {
-            Ok(()) => Ok((count, done)),
-            Err(e) if count.items > 0 => {
-                Err(Error::new(e.status, format!("{} ({} allocations had been moved before)", e.message, count.items)))
-            }
-            Err(e) => Err(e),
-        }
+        let (pending, moved) = (VecDeque::new(), Moved::default());
+        let mut shift = Shift { shared: self, goal, by, lenient, flow: None, pending, keep, told, moved };
+        let outcome = shift.run(claims);
+        let moved = shift.moved;
+        let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {
+            0 => e,
+            n => Error::new(e.status, format!("{} ({n} allocations had been moved before)", e.message)),
+        });
+        (moved, outcome)
     }
 
     /// The spaces that a goal allows, best first.
@@ -179,20 +195,25 @@ fn is_there(place: &Place, goal: &Goal, device: DeviceId) -> bool {
 impl<'a> Shift<'a> {
     fn run(&mut self, claims: Vec<Claim>) -> Result<()> {
         let mut outcome = Ok(());
+        let mut passed = Ok(());
         for claim in claims {
             outcome = self.one(claim);
-            if outcome.is_err() {
-                break;
+            match &outcome {
+                Err(e) if self.lenient && e.status != Status::ShuttingDown && !self.is_broken() => {
+                    passed = passed.and(std::mem::replace(&mut outcome, Ok(())));
+                }
+                Err(_) => break,
+                Ok(()) => {}
             }
         }
-        self.finish_device(outcome)
+        self.finish_device(outcome).and(passed)
     }
 
     fn one(&mut self, claim: Claim) -> Result<()> {
         let device = claim.item.device;
         if is_there(claim.place(), self.goal, device) {
             self.moved.already += 1;
-            self.done.push(claim);
+            self.keep_claim(claim);
             return Ok(());
         }
         if self.flow.as_ref().is_some_and(|f| f.0 != device) {
@@ -261,16 +282,14 @@ impl<'a> Shift<'a> {
                 Ok(Step::Taken)
             }
             Err(e) => {
-                // Nothing is copied into the memory any more when it goes.
-                let _ = self.flow()?.drain();
-                pool.end_move(moving);
+                self.give_up(Pending { claim, moving, way: Way::Out(memory), upto: 0 })?;
                 Err(e)
             }
         }
     }
 
     /// Maps memory and starts copying into it from pinned memory.
-    fn start_in(&mut self, mut claim: Claim) -> Result<()> {
+    fn start_in(&mut self, claim: Claim) -> Result<()> {
         let item = claim.item.clone();
         let Some(moving) = self.populate(&claim)? else { return Ok(()) };
         let copied = match claim.place() {
@@ -283,8 +302,7 @@ impl<'a> Shift<'a> {
                 Ok(())
             }
             Err(e) => {
-                let _ = self.flow()?.drain();
-                self.depopulate(&mut claim, moving)?;
+                self.give_up(Pending { claim, moving, way: Way::In, upto: 0 })?;
                 Err(e)
             }
         }
@@ -333,18 +351,38 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Undoes [`Shift::populate`]: the bytes did not come.
+    /// Undoes [`Shift::populate`]: the bytes did not come. Where the device may still write there, the memory stays mapped
+    /// for the next try.
     pub(super) fn depopulate(&mut self, claim: &mut Claim, moving: Moving) -> Result<()> {
-        let vacated = self.shared.pool(claim.item.device)?.vacate(moving);
+        let broken = self.is_broken();
+        let pool = self.shared.pool(claim.item.device)?;
+        let undone = match broken {
+            true => {
+                pool.end_move(moving);
+                Ok(())
+            }
+            false => pool.vacate(moving).map(drop),
+        };
         claim.set_drawn(None);
-        vacated.map(drop)
+        undone
     }
 
     /// One item more is where it was to go.
     pub(super) fn count(&mut self, claim: Claim) {
         self.moved.items += 1;
         self.moved.bytes += claim.item.bytes;
-        self.done.push(claim);
+        self.keep_claim(claim);
+    }
+
+    fn keep_claim(&mut self, claim: Claim) {
+        if let Some(keep) = &mut self.keep {
+            keep.push(claim);
+        }
+    }
+
+    /// Whether nobody knows what the flow's copies still do.
+    fn is_broken(&mut self) -> bool {
+        self.flow.as_mut().is_some_and(|f| f.1.drain().is_err())
     }
 
     /// Finishes the items whose copies are over, and of the others, waiting for them, all but `most`.
@@ -387,8 +425,10 @@ impl<'a> Shift<'a> {
     /// Finishes every item of the flow's device, or after an error what of them can be: then nothing of them is on its way.
     fn finish_device(&mut self, so_far: Result<()>) -> Result<()> {
         let mut outcome = so_far.and_then(|()| self.finish(0, 0));
-        let Some((_, mut flow)) = self.flow.take() else { return outcome };
-        let drained = flow.drain();
+        let drained = match self.flow.as_mut() {
+            Some((_, flow)) => flow.drain(),
+            None => return outcome,
+        };
         // All copies that were submitted are over, or none of them can be trusted. What is cancelled stays, copied or not.
         let good = drained.is_ok() && !matches!(&outcome, Err(e) if e.status == Status::Cancelled);
         for p in std::mem::take(&mut self.pending) {
@@ -398,19 +438,52 @@ impl<'a> Shift<'a> {
             };
             outcome = outcome.and(finished);
         }
-        self.told.over += flow.submitted();
+        if let Some((_, flow)) = self.flow.take() {
+            self.told.over += flow.submitted();
+        }
         outcome.and(drained)
     }
 
     /// The item stays where it was.
     fn give_up(&mut self, p: Pending) -> Result<()> {
         let Pending { mut claim, moving, way, .. } = p;
+        let broken = self.is_broken();
         match way {
-            Way::Out(_) => {
+            Way::Out(memory) => {
                 self.shared.pool(claim.item.device)?.end_move(moving);
+                if broken {
+                    // The device may write there at any time.
+                    std::mem::forget(memory);
+                }
                 Ok(())
             }
             Way::In => self.depopulate(&mut claim, moving),
         }
     }
+}
+
+thread_local! {
+    /// How many shifts this thread is in: more than one when a callback of the first moves something.
+    static SHIFTS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Marks the thread while it holds claims that it moves.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Inside {
+        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_add(1)));
+        Inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_sub(1)));
+    }
+}
+
+/// Whether this thread is in a callback of a move, where it must not wait for other moves: they may wait for this one.
+pub(super) fn in_a_shift() -> bool {
+    SHIFTS.try_with(|n| n.get() > 0).unwrap_or(false)
 }

@@ -1250,6 +1250,17 @@ gpumem_status gpumem_space_list(struct gpumem_space *out,
                                 size_t cap,
                                 size_t *count);
 
+// Adds a space of files.
+//
+// path is a directory of the program's choice, UTF-8; it is looked up now, and written to when data is first moved there. limit is
+// how many bytes of files there may be; 0: as many as the file system has left now. out_id receives the id of the space, whose
+// tier is GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same way; there is no taking away.
+// Errors: GPUMEM_ERROR_INVALID when path or out_id is NULL, or the directory is a space already; GPUMEM_ERROR_IO when it is not
+// there or no directory.
+gpumem_status gpumem_space_add_disk(const char *path,
+                                    uint64_t limit,
+                                    uint32_t *out_id);
+
 // The counters of a space.
 //
 // out->size must be set (GPUMEM_INIT). The counters are of one moment as far as other threads' allocations allow.

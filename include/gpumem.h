@@ -539,6 +539,9 @@ typedef struct gpumem_malloc_options {
     int32_t device;
     // Must be 0.
     uint32_t reserved;
+    // The reservation that it draws from, of the device's space; NULL means the one attached to the stream or to the thread, if
+    // there is one.
+    gpumem_reservation reservation;
 } gpumem_malloc_options;
 
 // Facts about a live allocation.

@@ -34,6 +34,7 @@ static void spaces_are_values() {
     gpu.set_thresholds(0.85, 0.65);
     gpu.reset_peak();
     CHECK(throws<gpumem::error>([] { gpumem::space::gpu(99).usage(); }, GPUMEM_ERROR_INVALID, "no space GPU 99"));
+    CHECK(throws<gpumem::error>([] { gpumem::space::add_disk("/no/such/directory"); }, GPUMEM_ERROR_IO, "no/such"));
     gpu.set_limit(all);
 }
 

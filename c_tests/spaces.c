@@ -141,6 +141,37 @@ static void missing_spaces_are_refused(void) {
     }
 }
 
+static void directories_become_spaces(void) {
+    char dir[] = "/tmp/gpumem-spaces-XXXXXX", file[64];
+    gpumem_space spaces[64];
+    uint32_t id = 77, more = 77;
+    size_t before = 0, after = 0;
+    FILE *f;
+    CHECK(mkdtemp(dir) != NULL);
+    OK(gpumem_space_list(NULL, 0, &before));
+    OK(gpumem_space_add_disk(dir, 64 * MIB, &id));
+    OK(gpumem_space_list(spaces, 64, &after));
+    CHECK(after == before + 1 && spaces[before].tier == GPUMEM_TIER_DISK && spaces[before].id == id);
+    CHECK(usage_of(GPUMEM_TIER_DISK, id).capacity == 64 * MIB && usage_of(GPUMEM_TIER_DISK, id).limit == 64 * MIB);
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk(dir, 0, &more));
+    CHECK(error_says("already"));
+    CHECK_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_space_stream_usage(GPUMEM_TIER_DISK, id, NULL, NULL, NULL));
+
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk(NULL, 0, &more));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk("/tmp", 0, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk("/\xff", 0, &more));
+    CHECK(error_says("UTF-8"));
+    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_add_disk("/no/such/directory", 0, &more));
+    snprintf(file, sizeof file, "%s/file", dir);
+    f = fopen(file, "w");
+    CHECK(f != NULL && fclose(f) == 0);
+    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_add_disk(file, 0, &more));
+    CHECK(error_says("not a directory") && more == 77);
+    OK(gpumem_space_list(NULL, 0, &before));
+    CHECK(before == after);
+    CHECK(unlink(file) == 0 && rmdir(dir) == 0); /* nothing was written there */
+}
+
 static void wrong_outputs_are_refused(void) {
     gpumem_space_usage usage;
     gpumem_stats stats;
@@ -205,6 +236,7 @@ int main(void) {
     RUN(thresholds_are_shares_of_the_capacity);
     RUN(peaks_start_anew);
     RUN(missing_spaces_are_refused);
+    RUN(directories_become_spaces);
     RUN(wrong_outputs_are_refused);
     RUN(children_are_refused);
     nothing_left();

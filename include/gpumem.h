@@ -539,6 +539,9 @@ typedef struct gpumem_malloc_options {
     int32_t device;
     // Must be 0.
     uint32_t reserved;
+    // The reservation that it draws from, of the device's space; NULL means the one attached to the stream or to the thread, if
+    // there is one.
+    gpumem_reservation reservation;
 } gpumem_malloc_options;
 
 // Facts about a live allocation.
@@ -1249,6 +1252,17 @@ typedef struct gpumem_space_usage {
 gpumem_status gpumem_space_list(struct gpumem_space *out,
                                 size_t cap,
                                 size_t *count);
+
+// Adds a space of files.
+//
+// path is a directory of the program's choice, UTF-8; it is looked up now, and written to when data is first moved there. limit is
+// how many bytes of files there may be; 0: as many as the file system has left now. out_id receives the id of the space, whose
+// tier is GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same way; there is no taking away.
+// Errors: GPUMEM_ERROR_INVALID when path or out_id is NULL, or the directory is a space already; GPUMEM_ERROR_IO when it is not
+// there or no directory.
+gpumem_status gpumem_space_add_disk(const char *path,
+                                    uint64_t limit,
+                                    uint32_t *out_id);
 
 // The counters of a space.
 //

@@ -470,6 +470,12 @@ class space {
     static space gpu(std::uint32_t device = 0) noexcept { return space(GPUMEM_TIER_GPU, device); }
     static space host(std::uint32_t node = 0) noexcept { return space(GPUMEM_TIER_HOST, node); }
     static space disk(std::uint32_t mount = 0) noexcept { return space(GPUMEM_TIER_DISK, mount); }
+    // Adds a directory, of at most so many bytes of files; 0: as many as there is room for.
+    static space add_disk(const std::string &path, std::uint64_t limit = 0) {
+        std::uint32_t id = 0;
+        check(gpumem_space_add_disk(path.c_str(), limit, &id));
+        return disk(id);
+    }
     static std::vector<space> all() {
         std::vector<gpumem_space> list;
         std::size_t count = 0;

@@ -120,7 +120,7 @@ fn structures_have_their_golden_layout() {
             host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
-        gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved }
+        gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved reservation }
         gpumem_pointer_info { size flags base requested usable stream id tag device reserved }
         gpumem_stats {
             size device reserved mapped peak_mapped requested live peak_live free waiting stock holes zombies

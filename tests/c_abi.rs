@@ -70,6 +70,7 @@ programs! {
     spaces: C99 Cxx17;
     reserve: C99 Cxx17;
     reserve_wait: C99 Cxx17;
+    reserve_draw: C99 Cxx17;
     reserve_raii: Cxx17;
     stream_pool: C99 Cxx17;
     evict: C99 Cxx17;

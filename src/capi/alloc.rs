@@ -8,7 +8,8 @@ use super::arena;
 use super::error::gpumem_status;
 use super::guard::{self, guard, guard_hit, guard_value};
 use super::options::{self, Extensible};
-use super::types::{address, device_id, gpumem_arena, gpumem_stream, not_null, pointer, stream};
+use super::reserve;
+use super::types::{address, device_id, gpumem_arena, gpumem_reservation, gpumem_stream, not_null, pointer, stream};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::context::{Context, Request};
 use crate::pool::AllocFlags;
@@ -60,6 +61,9 @@ pub struct gpumem_malloc_options {
     pub device: i32,
     /// Must be 0.
     pub reserved: u32,
+    /// The reservation that it draws from, of the device's space; NULL means the one attached to the stream or to the thread, if
+    /// there is one.
+    pub reservation: gpumem_reservation,
 }
 
 // SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no padding.
@@ -67,7 +71,7 @@ unsafe impl Extensible for gpumem_malloc_options {
     const NAME: &'static str = "gpumem_malloc_options";
     const FIRST_BYTES: usize = 56;
 }
-const _: () = assert!(size_of::<gpumem_malloc_options>() == 4 * 4 + 5 * 8);
+const _: () = assert!(size_of::<gpumem_malloc_options>() == 4 * 4 + 6 * 8);
 
 /// Facts about a live allocation.
 #[allow(non_camel_case_types)]
@@ -194,7 +198,9 @@ pub unsafe extern "C" fn gpumem_malloc_with(
         not_null(out, "out")?;
         let ctx = Context::global()?;
         let arena = arena::named(opts.arena)?;
-        let ptr = ctx.malloc(&Request { arena: arena.as_ref(), ..request(ctx, &opts)? })?;
+        let reservation = reserve::named(opts.reservation)?;
+        let (arena, reservation) = (arena.as_ref(), reservation.as_deref());
+        let ptr = ctx.malloc(&Request { arena, reservation, ..request(ctx, &opts)? })?;
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(ptr)) };
         Ok(())

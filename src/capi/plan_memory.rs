@@ -10,6 +10,7 @@ use super::guard::guard;
 use super::options;
 use super::plan::gpumem_plan;
 use super::plan_state::{array, with};
+use super::reserve;
 use super::types::{address, gpumem_stream, not_null, pointer, stream};
 use crate::base::{Error, Result, Status};
 use crate::context::{Context, Request};
@@ -68,8 +69,10 @@ pub unsafe extern "C" fn gpumem_plan_materialise_with(
         let ctx = Context::global()?;
         let request = alloc::request(ctx, &opts)?;
         let named = arenas::named(opts.arena)?;
-        let request =
-            Request { arena: named.as_ref(), size: needs.size, align: request.align.max(needs.align), ..request };
+        let reservation = reserve::named(opts.reservation)?;
+        let (arena, reservation) = (named.as_ref(), reservation.as_deref());
+        let align = request.align.max(needs.align);
+        let request = Request { arena, reservation, size: needs.size, align, ..request };
         let base = allocate(ctx, &request)?;
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(base)) };

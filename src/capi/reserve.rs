@@ -272,7 +272,7 @@ pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpu
                 r.id()
             )));
         }
-        r.attach_stream(s.0 as u64)
+        Context::global()?.attach_stream(&r, s)
     })
 }
 
@@ -290,6 +290,14 @@ pub extern "C" fn gpumem_reservation_attach_thread(r: gpumem_reservation) -> gpu
 pub(super) fn reservation(r: gpumem_reservation) -> Result<Arc<Reservation>> {
     Context::global()?;
     RESERVATIONS.get(r as usize)
+}
+
+/// The reservation that options name, if they name one.
+pub(super) fn named(r: gpumem_reservation) -> Result<Option<Arc<Reservation>>> {
+    match r.is_null() {
+        true => Ok(None),
+        false => reservation(r).map(Some),
+    }
 }
 
 fn strategy(o: &gpumem_reserve_options) -> Result<Strategy> {

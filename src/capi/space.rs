@@ -18,10 +18,13 @@
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
+use super::plan_state::name;
 use super::types::{gpumem_stream, not_null, stream};
 use crate::base::{Error, Result, Status};
 use crate::context::Context;
 use crate::tier::{Manager, Space, SpaceId, SpaceUsage, Thresholds, Tier, Usage};
+use std::ffi::c_char;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The memory of devices.
@@ -115,6 +118,27 @@ pub unsafe extern "C" fn gpumem_space_list(out: *mut gpumem_space, cap: usize, c
             // SAFETY: not null, so a writable size_t by the contract.
             unsafe { count.write(spaces.len()) };
         }
+        Ok(())
+    })
+}
+
+/// Adds a space of files.
+///
+/// path is a directory of the program's choice, UTF-8; it is looked up now, and written to when data is first moved there. limit is
+/// how many bytes of files there may be; 0: as many as the file system has left now. out_id receives the id of the space, whose
+/// tier is GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same way; there is no taking away.
+/// Errors: GPUMEM_ERROR_INVALID when path or out_id is NULL, or the directory is a space already; GPUMEM_ERROR_IO when it is not
+/// there or no directory.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_space_add_disk(path: *const c_char, limit: u64, out_id: *mut u32) -> gpumem_status {
+    guard(|| {
+        not_null(path, "path")?;
+        not_null(out_id, "out_id")?;
+        // SAFETY: not null, so a terminated string by the contract.
+        let path = Path::new(unsafe { name(path, "path") }?.unwrap_or_default());
+        let id = Context::global()?.tiers()?.disks().add_mount(path, (limit != 0).then_some(limit))?;
+        // SAFETY: not null, so writable by the contract.
+        unsafe { out_id.write(id) };
         Ok(())
     })
 }

@@ -171,9 +171,13 @@ impl Shift<'_> {
     }
 }
 
-/// Lets buffers go when the device touches none of them any more; if nobody knows, never.
+/// Lets buffers go when the device touches none of them any more.
 fn release(flow: &mut Flow, buffers: Vec<Buffer>) -> Result<()> {
-    flow.drain().inspect_err(|_| buffers.into_iter().for_each(std::mem::forget))
+    let drained = flow.drain();
+    if drained.is_err() {
+        flow.hold(buffers);
+    }
+    drained
 }
 
 /// Calls `part` with each piece of pinned memory that holds some of `bytes` bytes from `offset` on: where it is, from which

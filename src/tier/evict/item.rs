@@ -174,8 +174,9 @@ impl Item {
         self.idle.notify_all();
     }
 
-    /// Claims it, to move it out of the device or elsewhere; `any_pins`: although it is pinned.
-    pub(super) fn try_claim(self: &Arc<Item>, any_pins: bool) -> Outcome {
+    /// Claims it, to move it out of the device or elsewhere; `any_pins`: although it is pinned; `leaves`: see
+    /// [`Claim::leaves`].
+    pub(super) fn try_claim(self: &Arc<Item>, any_pins: bool, leaves: bool) -> Outcome {
         let mut st = lock(&self.state);
         if st.gone {
             return Outcome::Gone;
@@ -187,14 +188,15 @@ impl Item {
             return Outcome::Pinned(st.pins);
         }
         let place = st.place.take();
-        st.by = Some(By { thread: current().id(), leaves_device: false });
+        let leaves_device = leaves && matches!(place, Some(Place::Device));
+        st.by = Some(By { thread: current().id(), leaves_device });
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
     /// As [`Item::try_claim`], waiting for whoever has it. `None` when the allocation has ended.
     pub(super) fn claim(self: &Arc<Item>, any_pins: bool) -> Result<Option<Claim>> {
         loop {
-            match self.try_claim(any_pins) {
+            match self.try_claim(any_pins, false) {
                 Outcome::Claimed(claim) => return Ok(Some(claim)),
                 Outcome::Gone => return Ok(None),
                 Outcome::Busy(_) => self.wait()?,

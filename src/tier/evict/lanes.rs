@@ -5,6 +5,7 @@
 use crate::base::sync::{lock, Mutex};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::driver::{Driver, EventHandle};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -17,6 +18,14 @@ const DEPTH: usize = 4;
 pub(super) struct Lanes {
     driver: Arc<dyn Driver>,
     idle: Mutex<Vec<Idle>>,
+    /// Those of which nobody knows what they still do.
+    lost: Mutex<Vec<Lost>>,
+}
+
+/// A lane that could not be waited for, and what its copies may touch.
+struct Lost {
+    lane: Idle,
+    _held: Vec<Box<dyn Any + Send>>,
 }
 
 struct Idle {
@@ -39,14 +48,28 @@ pub(super) struct Flow<'a> {
     completed: u64,
     /// Something may be in flight that has no event.
     dirty: bool,
+    /// What must not go before all copies are known to be over.
+    held: Vec<Box<dyn Any + Send>>,
 }
 
 impl Lanes {
     pub(super) fn new(driver: Arc<dyn Driver>) -> Lanes {
-        Lanes { driver, idle: Mutex::new(Vec::new()) }
+        Lanes { driver, idle: Mutex::new(Vec::new()), lost: Mutex::new(Vec::new()) }
+    }
+
+    /// What could not be waited for before may be over by now.
+    fn find_lost(&self) {
+        let lost = std::mem::take(&mut *lock(&self.lost));
+        for lost in lost {
+            match self.driver.stream_sync(lost.lane.device, lost.lane.stream) {
+                Ok(()) => lock(&self.idle).push(lost.lane),
+                Err(_) => lock(&self.lost).push(lost),
+            }
+        }
     }
 
     pub(super) fn borrow(&self, device: DeviceId) -> Result<Flow<'_>> {
+        self.find_lost();
         let found = {
             let mut idle = lock(&self.idle);
             idle.iter().position(|l| l.device == device).map(|at| idle.swap_remove(at))
@@ -55,7 +78,15 @@ impl Lanes {
             Some(idle) => idle,
             None => Idle { device, stream: self.driver.stream_create(device)?, events: Vec::new() },
         };
-        Ok(Flow { lanes: self, idle: Some(idle), ring: VecDeque::new(), submitted: 0, completed: 0, dirty: false })
+        Ok(Flow {
+            lanes: self,
+            idle: Some(idle),
+            ring: VecDeque::new(),
+            submitted: 0,
+            completed: 0,
+            dirty: false,
+            held: Vec::new(),
+        })
     }
 }
 
@@ -154,6 +185,11 @@ impl Flow<'_> {
         Ok(())
     }
 
+    /// Keeps what a copy may still touch until all are known to be over.
+    pub(super) fn hold(&mut self, what: impl Any + Send) {
+        self.held.push(Box::new(what));
+    }
+
     /// Waits until nothing is in flight: afterwards the device touches nothing of the move. After an error nobody knows, now
     /// or later, and what the copies may touch must never be used again.
     pub(super) fn drain(&mut self) -> Result<()> {
@@ -173,9 +209,9 @@ impl Drop for Flow<'_> {
     fn drop(&mut self) {
         let drained = self.drain();
         let Some(idle) = self.idle.take() else { return };
-        // A stream of which nobody knows what it still does is left to the process's end.
-        if drained.is_ok() {
-            lock(&self.lanes.idle).push(idle);
+        match drained {
+            Ok(()) => lock(&self.lanes.idle).push(idle),
+            Err(_) => lock(&self.lanes.lost).push(Lost { lane: idle, _held: std::mem::take(&mut self.held) }),
         }
     }
 }

@@ -98,7 +98,7 @@ impl Shared {
                     continue;
                 }
                 let size = if space.tier == Tier::Gpu { item.mapped } else { item.bytes };
-                match item.try_claim(false) {
+                match item.try_claim(false, true) {
                     Outcome::Claimed(claim) if claim.place().space(item.device) == space => {
                         found.bytes += size;
                         found.claims.push(claim);

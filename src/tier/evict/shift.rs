@@ -451,9 +451,9 @@ impl<'a> Shift<'a> {
         match way {
             Way::Out(memory) => {
                 self.shared.pool(claim.item.device)?.end_move(moving);
-                if broken {
+                if let (true, Some((_, flow))) = (broken, self.flow.as_mut()) {
                     // The device may write there at any time.
-                    std::mem::forget(memory);
+                    flow.hold(memory);
                 }
                 Ok(())
             }

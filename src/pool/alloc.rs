@@ -111,7 +111,7 @@ impl Pool {
     }
 
     /// What is to be known about a new block.
-    #[inline]
+    #[inline(always)]
     pub(super) fn block(&self, heap: &Heap, st: &mut HeapState, req: &AllocRequest, align: u64) -> Block {
         Block {
             requested: req.size,

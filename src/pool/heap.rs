@@ -333,7 +333,7 @@ impl HeapState {
     }
 
     /// Makes a live region a block and gives it its place in the index.
-    #[inline]
+    #[inline(always)]
     pub(super) fn hand_out(&mut self, region: u32, block: Block, index: &Index) -> u64 {
         let number = self.number;
         let r = self.regions.get_mut(region);

@@ -237,12 +237,12 @@ static void the_least_recently_unpinned_make_room(void) {
 
 /* The mover empties the device's space by itself from the trigger on, down to the stop. */
 static void the_mover_works_between_the_thresholds(void) {
-    enum { BUFFERS = 4 };
+    enum { BUFFERS = 5, STAY = 3 };
     gpumem_stream s = must_stream();
     const double all = (double)usage_of(GPUMEM_TIER_GPU, 0).capacity;
     void *buffers[BUFFERS];
     int i;
-    OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 3.5 * (double)page / all, 1.5 * (double)page / all));
+    OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 4.5 * (double)page / all, 3.5 * (double)page / all));
     for (i = 0; i < BUFFERS; i++) {
         buffers[i] = evictable(page, 0, s);
         fill(buffers[i], page, (unsigned)i, s);
@@ -250,9 +250,11 @@ static void the_mover_works_between_the_thresholds(void) {
         if (i < BUFFERS - 1) CHECK(used_in(GPUMEM_TIER_GPU) == (uint64_t)(i + 1) * page);
         OK(gpumem_unpin(buffers[i], s));
     }
-    while (used_in(GPUMEM_TIER_GPU) > page) sched_yield();
-    while (where(buffers[2]).tier == 0) sched_yield();
-    for (i = 0; i < BUFFERS; i++) CHECK(is_in(buffers[i], i < BUFFERS - 1 ? GPUMEM_TIER_HOST : GPUMEM_TIER_GPU));
+    while (used_in(GPUMEM_TIER_GPU) > STAY * page) sched_yield();
+    for (i = 0; i < BUFFERS; i++) {
+        while (where(buffers[i]).tier == 0) sched_yield(); /* on its way */
+        CHECK(is_in(buffers[i], i < BUFFERS - STAY ? GPUMEM_TIER_HOST : GPUMEM_TIER_GPU));
+    }
     OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.85, 0.65));
     for (i = 0; i < BUFFERS; i++) {
         OK(gpumem_pin(buffers[i]));

@@ -1171,7 +1171,7 @@ gpumem_status gpumem_driver_calls(struct gpumem_driver_call *out, size_t cap, si
  *
  * A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node of the host, the files
  * under a mount. Its tier says which kind, its id which one of the kind: for a device its number, for a node the node's, for a
- * mount its place in GPUMEM_DISK. All bytes of a space are counted:
+ * mount its place in GPUMEM_DISK, or what adding it gave. All bytes of a space are counted:
  *
  *   used        live allocations
  *   promised    the sizes of live reservations; see there
@@ -1804,6 +1804,152 @@ gpumem_status gpumem_restore_tag(uint64_t tag, const struct gpumem_move_options 
 // ptr is the start of it. out is filled as far as its size field says.
 // Errors: GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_locate(void *ptr, struct gpumem_location *out);
+
+/* ---- Pinned host memory --------------------------------------------------------------------------------------------
+ *
+ * Memory of the host that devices copy to and from directly: copies are as fast as the bus, run beside other work, and can be
+ * captured. The host reads and writes it like any other. The system pins slowly, so gpumem does it in large chunks, ahead of
+ * need, keeps them, and hands out blocks of them (1 MiB by default: GPUMEM_PINNED_BLOCKS), or parts of blocks to those who
+ * need half a block or less.
+ *
+ *   void *p;
+ *   if (gpumem_host_malloc(bytes, GPUMEM_HOST_NEAREST, &p) != GPUMEM_OK) ...
+ *   memcpy(p, data, bytes);
+ *   gpumem_memcpy_async(on_device, p, bytes, s);
+ *   gpumem_stream_sync(s);
+ *   gpumem_host_free(p);
+ *
+ * One piece    gpumem_host_malloc gives a pointer. What is larger than a chunk (128 MiB by default) is pinned for it.
+ * Many pieces  gpumem_host_blocks_alloc gives a handle to as few pieces as there are. It finds room whenever enough blocks are
+ *              free, wherever they are, so it is the one for what is large.
+ * Nodes        Memory belongs to a NUMA node of the host, which is a space: GPUMEM_TIER_HOST and the node's number.
+ *              GPUMEM_HOST_NEAREST stands for the node that the current device is nearest to, or the first where the machine
+ *              does not say. A node's limit is GPUMEM_PINNED_LIMIT at first, half of its memory by default.
+ * Counting     What is handed out counts in its space, by whole blocks and parts (powers of two of bytes). It is drawn from
+ *              the reservation that is given, else from the one that is attached to the calling thread, else from what is
+ *              available outside of any.
+ * Freeing      Does not wait for the device: copies to and from the memory must be done. The memory stays pinned, for
+ *              others, until gpumem_host_trim.
+ * Fork         A child that was forked does not have the memory: what reads it there may fault.
+ */
+
+// The NUMA node that the current device is nearest to, or the first where the machine does not say.
+#define GPUMEM_HOST_NEAREST -1
+
+// What a gpumem_host_blocks seems to point to. There is nothing there.
+typedef struct gpumem_host_blocks_st gpumem_host_blocks_st;
+
+// A handle to pinned memory in pieces. Compare it with NULL and with others; do not look into it.
+typedef struct gpumem_host_blocks_st *gpumem_host_blocks;
+
+// The pinned memory of a node. Bytes unless a field says otherwise.
+typedef struct gpumem_host_stats {
+    // sizeof(gpumem_host_stats), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // The node.
+    uint32_t node;
+    // One block.
+    uint64_t block_bytes;
+    // Pinned: blocks handed out, shared and free.
+    uint64_t pinned;
+    // The most that pinned was.
+    uint64_t peak;
+    // Blocks that are handed out whole.
+    uint64_t blocks;
+    // Blocks of which parts are handed out.
+    uint64_t shared;
+    // Those parts.
+    uint64_t parts;
+    // Blocks of which nothing is handed out.
+    uint64_t free;
+    // The longest run of them: what one piece can have without more being pinned.
+    uint64_t longest;
+    // Chunks that are pinned, a count.
+    uint64_t chunks;
+    // How often memory has been pinned, a count.
+    uint64_t pins;
+    // How often the system refused that, a count.
+    uint64_t refused;
+} gpumem_host_stats;
+
+// Allocates pinned memory in one piece.
+//
+// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the memory, which the caller owns until
+// gpumem_host_free; not cleared, at a multiple of 4096, or, where that is less, of bytes rounded up to a power of two, but of
+// 256 at least. Every device can copy to and from it. Pins more when too little is free, and waits for who does.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node; GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a
+// reservation or the system forbids so much, or what is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off,
+// GPUMEM_ERROR_SHUTTING_DOWN, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_host_malloc(size_t bytes,
+                                 int32_t node,
+                                 void **out);
+
+// Frees memory of gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
+//
+// ptr may be NULL, which does nothing. Copies to and from the memory must be done.
+// Errors: GPUMEM_ERROR_DOUBLE_FREE when it has been freed, as far as the last 1024 frees tell; GPUMEM_ERROR_UNKNOWN_POINTER
+// for every other pointer that is not the start of such memory. Nothing is freed then.
+gpumem_status gpumem_host_free(void *ptr);
+
+// Allocates pinned memory in as few pieces as there are: whole blocks, the last cut to what was asked for.
+//
+// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which with a reservation stands for that one's node.
+// r is a reservation of the node's space to draw from, whatever is attached to the thread, or NULL. out receives a handle, which
+// the caller owns until gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
+// blocks. Half a block or less is one piece, a part of a block. Pins more when too little is free, and waits for who does.
+// Errors: as gpumem_host_malloc, but pieces do no harm; GPUMEM_ERROR_INVALID when there is no such reservation, or it is one
+// of another space.
+gpumem_status gpumem_host_blocks_alloc(size_t bytes,
+                                       int32_t node,
+                                       gpumem_reservation r,
+                                       gpumem_host_blocks *out);
+
+// How many pieces memory has.
+//
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, or there is no such memory.
+gpumem_status gpumem_host_blocks_count(gpumem_host_blocks blocks, size_t *out);
+
+// A piece of memory, the first of which is 0. Their bytes add up to what was asked for.
+//
+// ptr_out receives where it starts, bytes_out how long it is; either may be NULL. They do not change until the memory is
+// freed.
+// Errors: GPUMEM_ERROR_INVALID when there is no such piece or memory.
+gpumem_status gpumem_host_blocks_get(gpumem_host_blocks blocks,
+                                     size_t i,
+                                     void **ptr_out,
+                                     size_t *bytes_out);
+
+// Frees memory in pieces, on any thread. Calls no driver and waits for nothing.
+//
+// blocks may be NULL, which does nothing. Copies to and from the memory must be done. The handle is stale afterwards.
+// Errors: GPUMEM_ERROR_INVALID when there is no such memory, or it has been freed.
+gpumem_status gpumem_host_blocks_free(gpumem_host_blocks blocks);
+
+// Pins memory of a node until bytes of its blocks are free, so that allocations need not wait for that.
+//
+// bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: whoever comes first gets it.
+// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_OUT_OF_MEMORY when the limit or the system forbids so
+// much (what has been pinned until then stays), GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER, and what starting can give.
+gpumem_status gpumem_host_prepare(int32_t node,
+                                  uint64_t bytes);
+
+// Gives memory of a node that nobody has back to the system, but for keep bytes of free blocks.
+//
+// Only whole chunks can go. node as in gpumem_host_malloc. out_or_null receives how many bytes went. May wait for the devices.
+// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER, and what starting can
+// give.
+gpumem_status gpumem_host_trim(int32_t node,
+                               uint64_t keep,
+                               uint64_t *out_or_null);
+
+// The counters of a node's pinned memory.
+//
+// out->size must be set (GPUMEM_INIT). node as in gpumem_host_malloc. What gpumem pins for itself counts as well: memory that
+// was moved out of a device, for instance.
+// Errors: GPUMEM_ERROR_INVALID when there is no such node, out is NULL or its size impossible; GPUMEM_ERROR_UNSUPPORTED, and what
+// starting can give.
+gpumem_status gpumem_host_stats_get(int32_t node,
+                                    struct gpumem_host_stats *out);
 
 /* ---- Memory for CUDA graphs ----------------------------------------------------------------------------------------
  *

@@ -11,6 +11,7 @@ use gpumem::capi::check::gpumem_arena_debug_stats;
 use gpumem::capi::context::gpumem_context_options;
 use gpumem::capi::device::gpumem_device_props;
 use gpumem::capi::graph::gpumem_graph_info;
+use gpumem::capi::host::gpumem_host_stats;
 use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
 use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_summary};
 use gpumem::capi::policy::{gpumem_overdraw, gpumem_reserve_policy, gpumem_shortage};
@@ -149,6 +150,9 @@ fn structures_have_their_golden_layout() {
         }
         gpumem_reservation_info {
             size tier id reserved number promised drawn used peak arrived granted
+        }
+        gpumem_host_stats {
+            size node block_bytes pinned peak blocks shared parts free longest chunks pins refused
         }
         gpumem_plan_options { size flags capacity unit alignment }
         gpumem_plan_interval { lower upper }

@@ -76,6 +76,10 @@ programs! {
     evict: C99 Cxx17;
     evict_faults: C99 Cxx17;
     evict_raii: Cxx17;
+    host: C99 Cxx17;
+    host_threads: C99 Cxx17;
+    host_raii: Cxx17;
+    disks: C99 Cxx17;
 }
 
 fn test(name: &str, language: Language) {

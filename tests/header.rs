@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files with C declarations, in the order of the header.
-const SECTIONS: [&str; 24] = [
+const SECTIONS: [&str; 25] = [
     "error",
     "version",
     "context",
@@ -28,6 +28,7 @@ const SECTIONS: [&str; 24] = [
     "cancel",
     "reserve",
     "evict",
+    "host",
     "capture",
     "plan",
     "plan_graph",

@@ -19,6 +19,7 @@ pub mod evict;
 pub mod graph;
 mod guard;
 mod handles;
+pub mod host;
 pub mod ipc;
 pub mod memory;
 mod options;

@@ -2,7 +2,7 @@
 //!
 //! A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node of the host, the files
 //! under a mount. Its tier says which kind, its id which one of the kind: for a device its number, for a node the node's, for a
-//! mount its place in GPUMEM_DISK. All bytes of a space are counted:
+//! mount its place in GPUMEM_DISK, or what adding it gave. All bytes of a space are counted:
 //!
 //!   used        live allocations
 //!   promised    the sizes of live reservations; see there

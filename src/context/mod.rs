@@ -13,6 +13,7 @@ mod debug;
 pub mod environment;
 mod evict;
 mod global;
+mod host;
 #[cfg(all(test, loom))]
 mod models;
 mod native;

@@ -4,6 +4,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::config::Limit;
+use super::host::Pinned;
 use super::{Config, Context};
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -24,6 +25,8 @@ pub struct Tiers {
     disks: Arc<Disks>,
     /// Evictable allocations.
     evictor: Evictor,
+    /// Pinned memory that is known by its address.
+    pub(super) pinned: Pinned,
 }
 
 impl Tiers {
@@ -45,7 +48,7 @@ impl Tiers {
             disks: disks.clone(),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: cx.config.mover, warn: cx.config.log >= 1 });
-        Ok(Tiers { manager, gpu, host, disks, evictor })
+        Ok(Tiers { manager, gpu, host, disks, evictor, pinned: Pinned::default() })
     }
 
     /// The spaces' promises.

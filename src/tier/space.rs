@@ -187,6 +187,11 @@ impl Space {
         self.id
     }
 
+    /// The NUMA node that it is at, if that is known.
+    pub fn numa(&self) -> Option<u32> {
+        self.numa
+    }
+
     /// Bytes there are.
     pub fn capacity(&self) -> u64 {
         self.capacity.load(Acquire)

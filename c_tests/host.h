@@ -1,0 +1,70 @@
+/* What the tests of pinned host memory share. */
+#ifndef HOST_H
+#define HOST_H
+
+#include "harness.h"
+
+/* Blocks of 64 KiB, 16 in a chunk, 8 MiB in all. */
+#define BLOCK (64 * KIB)
+#define LIMIT (8 * MIB)
+
+static uint32_t node;
+
+static inline void small_blocks(void) {
+    setenv("GPUMEM_PINNED_BLOCKS", "64K,16,1", 1);
+    setenv("GPUMEM_PINNED_LIMIT", "8M", 1);
+}
+
+static inline gpumem_host_stats host(void) {
+    gpumem_host_stats stats;
+    GPUMEM_INIT(&stats);
+    OK(gpumem_host_stats_get(GPUMEM_HOST_NEAREST, &stats));
+    CHECK(stats.size == sizeof stats && stats.block_bytes == BLOCK);
+    CHECK(stats.pinned == stats.blocks + stats.shared + stats.free && stats.parts <= stats.shared);
+    CHECK(stats.peak >= stats.pinned && stats.longest <= stats.free && (stats.chunks > 0) == (stats.pinned > 0));
+    return stats;
+}
+
+static inline gpumem_space_usage usage(void) {
+    gpumem_space_usage usage;
+    GPUMEM_INIT(&usage);
+    OK(gpumem_space_usage_get(GPUMEM_TIER_HOST, node, &usage));
+    return usage;
+}
+
+static inline void *pinned(size_t bytes) {
+    void *p = NULL;
+    OK(gpumem_host_malloc(bytes, GPUMEM_HOST_NEAREST, &p));
+    CHECK(p != NULL);
+    return p;
+}
+
+static inline gpumem_host_blocks pieces(size_t bytes) {
+    gpumem_host_blocks blocks = NULL;
+    OK(gpumem_host_blocks_alloc(bytes, GPUMEM_HOST_NEAREST, NULL, &blocks));
+    CHECK(blocks != NULL);
+    return blocks;
+}
+
+static inline void paint(void *p, size_t bytes, unsigned seed) {
+    size_t i;
+    for (i = 0; i < bytes; i++) ((unsigned char *)p)[i] = pattern(i, seed);
+}
+
+static inline int painted(const void *p, size_t bytes, unsigned seed) {
+    size_t i;
+    for (i = 0; i < bytes && ((const unsigned char *)p)[i] == pattern(i, seed); i++) {
+    }
+    return i == bytes;
+}
+
+/* After small_blocks(). */
+static inline void start(void) {
+    gpumem_host_stats stats;
+    OK(gpumem_init(NULL));
+    GPUMEM_INIT(&stats);
+    OK(gpumem_host_stats_get(GPUMEM_HOST_NEAREST, &stats));
+    node = stats.node;
+}
+
+#endif

@@ -187,7 +187,7 @@ typedef struct {
     int32_t tier;
 } watched;
 
-static int32_t watch(void *user, uint64_t done, uint64_t total) {
+static int32_t watch(uint64_t done, uint64_t total, void *user) {
     watched *w = (watched *)user;
     gpumem_location at;
     GPUMEM_INIT(&at);

@@ -1704,7 +1704,7 @@ gpumem_status gpumem_reservation_attach_thread(gpumem_reservation r);
 #define GPUMEM_MOVE_TO_SPACE 2
 
 // Tells how far a move is, on the thread that moves: bytes done, bytes in all. A result that is not 0 cancels the move.
-typedef int32_t (*gpumem_progress)(void *user, uint64_t done, uint64_t total);
+typedef int32_t (*gpumem_progress)(uint64_t done, uint64_t total, void *user);
 
 // How to move. A field that is 0 means its default.
 typedef struct gpumem_move_options {

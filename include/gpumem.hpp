@@ -744,7 +744,7 @@ struct told {
     const progress_function *call;
     std::exception_ptr thrown;
 };
-inline std::int32_t call_progress(void *user, std::uint64_t done, std::uint64_t total) noexcept {
+inline std::int32_t call_progress(std::uint64_t done, std::uint64_t total, void *user) noexcept {
     told &to = *static_cast<told *>(user);
     try {
         return (*to.call)(done, total) ? 0 : 1;

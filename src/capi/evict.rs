@@ -48,7 +48,7 @@ pub const GPUMEM_MOVE_TO_SPACE: u32 = 2;
 
 /// Tells how far a move is, on the thread that moves: bytes done, bytes in all. A result that is not 0 cancels the move.
 #[allow(non_camel_case_types)]
-pub type gpumem_progress = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64) -> i32>;
+pub type gpumem_progress = Option<unsafe extern "C" fn(done: u64, total: u64, user: *mut c_void) -> i32>;
 
 /// How to move. A field that is 0 means its default.
 #[allow(non_camel_case_types)]
@@ -265,7 +265,7 @@ unsafe fn shift(what: What, back: bool, opts: *const gpumem_move_options, out: *
     let told = o.as_ref().and_then(|o| o.progress.map(|f| (f, o.user)));
     let mut tell = |done: u64, total: u64| {
         // SAFETY: the caller's function, which it promises may be called with this argument while the move lasts.
-        told.is_none_or(|(f, user)| unsafe { f(user, done, total) } == 0)
+        told.is_none_or(|(f, user)| unsafe { f(done, total, user) } == 0)
     };
     let Moved { items, bytes, already } = Context::global()?.shift(what, goal, by, Some(&mut tell))?;
     if out.is_null() {

@@ -308,6 +308,21 @@ fn the_limit_is_pinned_to_its_last_block_and_no_further() {
 }
 
 #[test]
+fn the_end_below_the_limit_is_left_to_who_needs_it() {
+    let r = rig(&HostOptions {
+        nodes: vec![HostNode { id: NODE, capacity: LIMIT, limit: CHUNK + 5 * BLOCK }],
+        ..options()
+    });
+    let a = r.take(15 * BLOCK).unwrap();
+    r.tier.settle();
+    assert_eq!((r.stats().pinned, r.stats().free), (CHUNK, BLOCK), "less than half a chunk is no chunk to pin ahead");
+    let b = r.take(3 * BLOCK).unwrap();
+    assert_eq!(r.stats().pinned, CHUNK + 5 * BLOCK);
+    drop((a, b));
+    r.assert_empty();
+}
+
+#[test]
 fn free_chunks_make_way_for_one_piece() {
     let r = rig(&limited(4));
     r.tier.prepare(NODE, 4 * CHUNK).unwrap();
@@ -387,7 +402,8 @@ fn a_refusal_says_what_was_asked_and_leaves_all_as_it_was() {
     assert_eq!((r.stats().pinned, lengths(&memory)), (3 * BLOCK, vec![3 * BLOCK]), "less than a chunk was to be had");
     // An error of another kind is not tried again.
     r.fault.set_rule(Some(FaultRule::nth_of(Call::HostAllocOn, 0)));
-    says(r.take(CHUNK), Status::Driver, &["HOST 3"]);
+    says(r.take(2 * BLOCK), Status::Driver, &["HOST 3"]);
+    assert_eq!((r.stats().refused, r.stats().pinned), (8, 3 * BLOCK));
     r.fault.set_rule(None);
     drop(memory);
     r.assert_empty();
@@ -441,6 +457,49 @@ fn growth_that_is_refused_is_left_to_who_needs_it() {
     r.tier.settle();
     assert_eq!(r.stats().chunks, 3, "once somebody succeeded it goes on");
     drop((a, b, c, d, e));
+    r.assert_empty();
+}
+
+#[test]
+fn who_trims_does_not_get_the_first_chunks_back() {
+    let r = rig(&HostOptions { chunks: 4, ..options() });
+    r.fault.set_rule(Some(FaultRule::nth_of(Call::HostAllocOn, 1).with_status(Status::OutOfMemory).lasting()));
+    drop(r.take(1).unwrap());
+    r.tier.settle();
+    r.fault.set_rule(None);
+    assert_eq!(r.tier.trim(NODE, 0).unwrap(), CHUNK);
+    let memory = r.take(1).unwrap();
+    r.tier.settle();
+    assert_eq!(r.stats().chunks, 1);
+    drop(memory);
+    r.assert_empty();
+}
+
+#[test]
+fn a_tier_that_ends_waits_for_what_it_is_pinning() {
+    let r = rig(&HostOptions { chunks: 8, ..options() });
+    r.fault.slow_down(Some((Call::HostAllocOn, Duration::from_millis(20))));
+    drop(r.take(1).unwrap());
+    let Rig { counted, tier, .. } = r;
+    drop(tier);
+    let count = |call| counted.count(call);
+    assert_eq!(count(Call::HostFree), count(Call::HostAllocOn));
+    assert!(count(Call::HostFree) >= 1);
+}
+
+#[test]
+fn who_finds_no_memory_may_make_some() {
+    let r = rig(&limited(1));
+    let spare = Arc::new(Mutex::new(vec![r.take(CHUNK).unwrap()]));
+    let give = spare.clone();
+    let policy = OutOfMemoryPolicy::Callback(Arc::new(move |shortage: &Shortage| {
+        assert_eq!((shortage.space, shortage.bytes), (HOST, 2 * BLOCK));
+        give.lock().unwrap().pop().is_some()
+    }));
+    r.manager.set_out_of_memory_policy(HOST, policy).unwrap();
+    let memory = r.take(2 * BLOCK).unwrap();
+    assert!(spare.lock().unwrap().is_empty());
+    drop(memory);
     r.assert_empty();
 }
 
@@ -548,61 +607,54 @@ impl Mine {
     }
 }
 
+/// One step of a thread.
+fn act(r: &Rig, t: usize, step: u64, rng: &mut Rng, all: &mut Vec<Mine>, oracle: &Oracle, mine: &Reservation) {
+    match rng.below(20) {
+        0..=10 => {
+            let (bytes, from) = (rng.bytes(), (rng.below(4) == 0).then_some(mine));
+            let got = match rng.below(3) {
+                0 => r.tier.contiguous(NODE, bytes, from),
+                _ => r.tier.allocate(NODE, bytes, from),
+            };
+            match got {
+                Ok(memory) => all.push(Mine::new(memory, (step as u8) ^ (t as u8) << 5, oracle)),
+                Err(e) => assert_eq!(e.status, Status::OutOfMemory, "{e}"),
+            }
+        }
+        11 if t == 0 => drop(r.tier.trim(NODE, rng.below(CHUNK)).unwrap()),
+        12 if t == 1 => drop(r.tier.prepare(NODE, rng.below(2 * CHUNK))),
+        _ if !all.is_empty() => {
+            let at = rng.below(all.len() as u64) as usize;
+            all.swap_remove(at).end(oracle);
+        }
+        _ => {}
+    }
+}
+
 #[test]
 fn threads_never_share_a_byte_and_counters_are_exact() {
-    const THREADS: usize = 8;
+    const THREADS: u64 = 8;
     const ROUNDS: usize = 5;
     let r = rig(&HostOptions { chunks: 2, ..limited(16) });
-    let (oracle, meet) = (Oracle::default(), Barrier::new(THREADS));
-    let held = Mutex::new(vec![0u64; THREADS]);
+    let oracle = Oracle::default();
     let mine = r.manager.reserve(Request::exact(HOST, 2 * CHUNK)).unwrap();
-    thread::scope(|scope| {
-        for t in 0..THREADS {
-            let (r, oracle, meet, held, mine) = (&r, &oracle, &meet, &held, &mine);
-            scope.spawn(move || {
-                let mut rng = Rng(t as u64 * 77);
-                let mut all: Vec<Mine> = Vec::new();
-                for round in 0..ROUNDS {
-                    for step in 0..400u64 {
-                        match rng.below(20) {
-                            0..=10 => {
-                                let (bytes, from) = (rng.bytes(), (rng.below(4) == 0).then_some(mine));
-                                let got = match rng.below(3) {
-                                    0 => r.tier.contiguous(NODE, bytes, from),
-                                    _ => r.tier.allocate(NODE, bytes, from),
-                                };
-                                match got {
-                                    Ok(memory) => all.push(Mine::new(memory, (step as u8) ^ (t as u8) << 5, oracle)),
-                                    Err(e) => assert_eq!(e.status, Status::OutOfMemory, "{e}"),
-                                }
-                            }
-                            11 if t == 0 => drop(r.tier.trim(NODE, rng.below(CHUNK)).unwrap()),
-                            12 if t == 1 => drop(r.tier.prepare(NODE, rng.below(2 * CHUNK))),
-                            _ if !all.is_empty() => {
-                                let at = rng.below(all.len() as u64) as usize;
-                                all.swap_remove(at).end(oracle);
-                            }
-                            _ => {}
-                        }
-                    }
-                    held.lock().unwrap()[t] = all.iter().map(|m| m.memory.counted()).sum();
-                    if meet.wait().is_leader() {
-                        r.check();
-                        let s = r.stats();
-                        assert_eq!(
-                            (r.usage().used, s.blocks + s.parts),
-                            (held.lock().unwrap().iter().sum(), r.usage().used)
-                        );
-                        // What lies in shared blocks is pinned once more, and no further.
-                        assert!(s.peak <= 20 * CHUNK, "{s:?}");
-                        println!("round {round}: {s}, {} pins", s.pins);
-                    }
-                    meet.wait();
-                }
-                all.into_iter().for_each(|m| m.end(oracle));
-            });
-        }
-    });
+    let mut own: Vec<(Rng, Vec<Mine>)> = (0..THREADS).map(|t| (Rng(t * 77), Vec::new())).collect();
+    for round in 0..ROUNDS {
+        thread::scope(|scope| {
+            for (t, (rng, all)) in own.iter_mut().enumerate() {
+                let (r, oracle, mine) = (&r, &oracle, &mine);
+                scope.spawn(move || (0..400).for_each(|step| act(r, t, step, rng, all, oracle, mine)));
+            }
+        });
+        r.check();
+        let s = r.stats();
+        let held = own.iter().flat_map(|o| &o.1).map(|m| m.memory.counted()).sum();
+        assert_eq!((r.usage().used, s.blocks + s.parts), (held, held));
+        // What lies in shared blocks is pinned once more, and no further.
+        assert!(s.peak <= 20 * CHUNK, "{s:?}");
+        println!("round {round}: {s}, {} pins", s.pins);
+    }
+    own.into_iter().flat_map(|o| o.1).for_each(|m| m.end(&oracle));
     assert!(oracle.ranges.lock().unwrap().is_empty());
     let s = r.stats();
     assert!(s.pins > 16, "chunks came and went: {s:?}");

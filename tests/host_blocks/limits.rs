@@ -13,7 +13,11 @@ fn what_is_promised_can_be_given_however_small_parts_lie() {
     assert_eq!((kept.len() as u64, r.stats().free), (2 * CHUNK / BLOCK, 0));
     let left = r.usage().available / BLOCK * BLOCK;
     let mine = r.manager.reserve(Request::exact(HOST, left)).unwrap();
-    let whole: Vec<_> = (0..left / BLOCK).map(|_| r.tier.allocate(NODE, BLOCK, Some(&mine)).unwrap()).collect();
+    let take = |_| r.tier.allocate(NODE, BLOCK, Some(&mine)).unwrap();
+    let mut whole: Vec<_> = (0..9).map(take).collect();
+    r.tier.settle();
+    assert_eq!(r.stats().pinned, 3 * CHUNK, "nothing is pinned once more ahead of need");
+    whole.extend((9..left / BLOCK).map(take));
     r.check();
     let s = r.stats();
     assert!(s.pinned > 2 * CHUNK && s.pinned <= 2 * CHUNK + s.stranded(), "{s:?}");

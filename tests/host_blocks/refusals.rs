@@ -100,6 +100,10 @@ fn a_tier_that_ends_waits_for_what_it_is_pinning() {
     let r = rig(&HostOptions { chunks: 8, ..options() });
     r.fault.slow_down(Some((Call::HostAllocOn, Duration::from_millis(20))));
     drop(r.take(1).unwrap());
+    // By then the thread is at work, with more to come.
+    while r.stats().pins < 2 {
+        thread::yield_now();
+    }
     let Rig { counted, tier, .. } = r;
     drop(tier);
     let count = |call| counted.count(call);

@@ -71,10 +71,9 @@ fn a_space_is_listed_from_the_start_and_its_store_opened_at_first_use() {
     assert!(mount.is_open() && store.dir().starts_with(fs::canonicalize(&dir.0).unwrap()));
     assert!(Arc::ptr_eq(&store, &mount.store().unwrap()), "one store");
     drop((store, mount, disks));
-    assert!(
-        fs::read_dir(dir.0.join(format!("gpumem-{}", unsafe { libc::geteuid() }))).unwrap().count() <= 1,
-        "it is gone"
-    );
+    let root = fs::read_dir(&dir.0).unwrap().next().unwrap().unwrap().path();
+    let stores = fs::read_dir(root).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir());
+    assert_eq!(stores.count(), 0, "it is gone");
 }
 
 #[test]
@@ -85,7 +84,7 @@ fn without_a_limit_it_is_what_the_file_system_has_left() {
     let usage = manager.usage(id(0)).unwrap();
     assert_eq!(usage.capacity, before.total);
     assert!(
-        usage.limit <= usage.capacity && usage.limit.abs_diff(before.free) < before.total / 4,
+        usage.limit <= usage.capacity && usage.limit.abs_diff(before.free) < before.free / 2,
         "{usage:?}, {before:?}"
     );
     let other = Dir::new("huge");

@@ -80,8 +80,9 @@ impl HostTier {
 
     /// Memory in as few pieces as there are, in whole blocks; what needs half a block or less, in a part of one, of 4 KiB or
     /// more. Counted in the reservation, which must be one of the node's space; without one, in that which is attached to
-    /// the thread, or outside of any. Pins more when too little is free, which takes its time. `OutOfMemory` when so much
-    /// cannot be promised or pinned. To be called with no lock held: policies of reservations may call back.
+    /// the thread, or outside of any; there the out-of-memory policy may make room. Pins more when too little is free, which
+    /// takes its time. `OutOfMemory` when so much cannot be promised or pinned. To be called with no lock held: policies may
+    /// call back.
     pub fn allocate(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
         self.take(node, bytes, reservation, node::Shape::Pieces)
     }
@@ -96,9 +97,12 @@ impl HostTier {
         let node = self.node(id)?;
         let want = node.want(bytes, shape)?;
         let counted = want.bytes();
-        let drawn = match from {
-            None => self.manager.draw(&node.space, counted, node::NO_STREAM)?,
-            Some(r) if Arc::ptr_eq(r.in_space(), &node.space) => r.draw(counted, node::NO_STREAM)?,
+        let ((pieces, more), drawn) = match from {
+            None => self.manager.allocate(&node.space, counted, node::NO_STREAM, || node.take(want))?,
+            Some(r) if Arc::ptr_eq(r.in_space(), &node.space) => {
+                let drawn = r.draw(counted, node::NO_STREAM)?;
+                (node.take(want)?, drawn)
+            }
             Some(r) => {
                 return Err(Error::invalid(format!(
                     "reservation {} is one of {}, not of {}; reserve there",
@@ -108,7 +112,6 @@ impl HostTier {
                 )))
             }
         };
-        let (pieces, more) = node.take(want)?;
         if more {
             self.grower.wake();
         }

@@ -287,6 +287,11 @@ impl Node {
         let mut st = self.lock();
         st.busy = false;
         st.refused += refused;
+        match st.ahead {
+            _ if refused > 0 => st.ahead = Ahead::Refused,
+            Ahead::Refused => st.ahead = Ahead::Nothing,
+            _ => {}
+        }
         self.changed.notify_all();
         match pinned {
             Ok(addr) => {
@@ -294,9 +299,6 @@ impl Node {
                 st.pins += 1;
                 st.peak = st.peak.max(st.blocks.pinned());
                 st.first = st.first.saturating_sub(bytes);
-                if st.ahead == Ahead::Refused && refused == 0 {
-                    st.ahead = Ahead::Nothing;
-                }
                 Ok(st)
             }
             Err(e) => Err(self.refusal(&st, bytes, e)),
@@ -359,8 +361,8 @@ impl Node {
         if st.first == 0 && st.blocks.free() >= chunk / 2 {
             return 0;
         }
-        // The end of what may be pinned is left to those who need it.
-        match chunk.min(self.allowed(st, st.stranded())) {
+        // The end of what may be pinned is left to those who need it, and so is what may be pinned once more.
+        match chunk.min(self.allowed(st, 0)) {
             bytes if bytes < chunk / 2 => 0,
             bytes => bytes,
         }
@@ -381,11 +383,8 @@ impl Node {
             }
             st = match self.pin(st, bytes, bytes) {
                 Ok(st) => st,
-                Err(_) => {
-                    // Who needs memory will hear of it.
-                    self.end_growing();
-                    return;
-                }
+                // Who needs memory will hear of it.
+                Err(_) => return,
             };
         }
         drop(st);

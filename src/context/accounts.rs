@@ -79,10 +79,12 @@ impl Context {
         self.meet(tiers, pool, stream)?;
         let space = tiers.gpu(pool.device())?;
         let bytes = pool.counted_bytes(size, moving.flags);
-        tiers.manager().allocate_with(space, None, bytes, number(stream), |drawn| {
+        let made = tiers.manager().allocate_with(space, None, bytes, number(stream), |drawn| {
             let slip = slip(drawn);
             self.or_from_quarantine(|| pool.realloc_moving(ptr, size, stream, &moving, Some(&slip)))
-        })
+        });
+        tiers.evictor().nudge();
+        made
     }
 
     /// Where a reservation may be attached to the stream that the handle stood for before, the pool has to hear of this one.

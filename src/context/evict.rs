@@ -52,7 +52,12 @@ impl Context {
 
     /// Ends one pin: all use of the allocation so far has been submitted to `stream`, or is ordered before it.
     pub fn unpin(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        self.tiers()?.evictor().unpin(ptr, stream.canonical())
+        let tiers = self.tiers()?;
+        let stream = match self.pools.len() {
+            1 => stream.canonical(),
+            _ => self.stream_for(self.owner(ptr, "unpin")?, stream)?,
+        };
+        tiers.evictor().unpin(ptr, stream)
     }
 
     /// Moves evictable allocations, and returns when they are there. All use of them so far has been submitted to `by`, or
@@ -60,6 +65,17 @@ impl Context {
     pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
         let evictor = self.tiers()?.evictor();
         let by = by.map(StreamHandle::canonical);
+        if let Some(by) = by.filter(|_| self.pools.len() > 1) {
+            // All of it has to be of the stream's device, or nothing is moved.
+            match what {
+                What::One(ptr) => self.stream_for(self.owner(ptr, "move")?, by).map(drop)?,
+                What::Tag(tag) => {
+                    for device in evictor.devices_of(tag) {
+                        self.stream_for(self.pool(device)?, by)?;
+                    }
+                }
+            }
+        }
         match what {
             What::One(ptr) => evictor.shift(ptr, &goal, by, progress),
             What::Tag(tag) => evictor.shift_tag(tag, &goal, by, progress),

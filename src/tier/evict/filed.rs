@@ -17,7 +17,7 @@ const BUFFERS: u64 = 16;
 
 impl Shift<'_> {
     /// Writes an item's bytes into a file of a mount.
-    pub(super) fn to_file(&mut self, mut claim: Claim, target: SpaceId) -> Result<Step> {
+    pub(super) fn file(&mut self, mut claim: Claim, target: SpaceId) -> Result<Step> {
         let item = claim.item.clone();
         let opened = self.shared.parts.disks.mount(target.id).and_then(|m| Ok((m.store()?, m)));
         let (store, mount) = match opened {
@@ -89,8 +89,12 @@ impl Shift<'_> {
             over += n;
             told.tell(start + over)
         });
-        release(flow, buffers)?;
+        let released = release(flow, buffers);
         let slot = written?;
+        if let Err(e) = released {
+            let _ = store.remove(slot);
+            return Err(e);
+        }
         self.told.over += over - (self.flow()?.submitted() - start);
         Ok(slot)
     }

@@ -47,6 +47,7 @@ pub use lanes::Progress;
 pub use mover::MoverOptions;
 use register::Register;
 pub use shift::{Goal, Moved};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What the evictor is made of.
@@ -181,6 +182,11 @@ impl Evictor {
             return Err(Error::invalid(format!("no evictable allocation has the tag {tag}")));
         }
         self.shift_all(items, goal, by, progress)
+    }
+
+    /// The devices of the allocations with a tag.
+    pub fn devices_of(&self, tag: u64) -> BTreeSet<DeviceId> {
+        self.shared.register.tagged(tag).iter().map(|item| item.device).collect()
     }
 
     fn shift_all(

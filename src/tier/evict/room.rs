@@ -8,6 +8,7 @@ use super::Shared;
 use crate::base::{DeviceId, Result};
 use crate::tier::manager::Want;
 use crate::tier::{SpaceId, Tier};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How many to look at at a time.
@@ -33,19 +34,51 @@ impl Shared {
             Some((_, missing)) => missing,
             None => self.missing(DeviceId(want.space.id), want.bytes)?,
         };
-        let found = self.find(want.space, missing, want.reservation.map(|r| r.0));
-        if found.bytes.saturating_add(found.leaving_bytes) < missing {
-            // All of it would not be enough: it stays.
-            return Ok(false);
-        }
-        if found.bytes < missing {
-            drop(found.claims);
-            if let Some(item) = found.leaving {
-                item.wait_to_leave();
+        let of = want.reservation.map(|r| r.0);
+        Ok(self.empty(want.space, missing, of, true)? > 0)
+    }
+
+    /// Moves out of a space what may be moved by itself, of a reservation if one is named, until `bytes` are free that were
+    /// not; with `all_or_none` only if there is as much. What cannot be moved is passed over. Returns the bytes; an error
+    /// when nothing could be moved and something should.
+    fn empty(&self, space: SpaceId, bytes: u64, of: Option<u64>, all_or_none: bool) -> Result<u64> {
+        let goal = match space.tier {
+            Tier::Gpu => Goal::Lower,
+            Tier::Host => Goal::Tier(Tier::Disk),
+            // There is no lower tier.
+            Tier::Disk => return Ok(0),
+        };
+        let (mut free, mut passed, mut error) = (0u64, BTreeSet::new(), None);
+        while free < bytes {
+            let found = self.find(space, bytes - free, of, &passed);
+            if all_or_none && found.bytes < bytes - free {
+                if found.bytes.saturating_add(found.leaving_bytes) < bytes - free {
+                    // All of it would not be enough: it stays.
+                    break;
+                }
+                drop(found.claims);
+                if let Some(item) = found.leaving {
+                    item.wait_to_leave();
+                }
+                return Ok(free.max(1));
             }
-            return Ok(true);
+            if found.claims.is_empty() {
+                break;
+            }
+            let tried: Vec<(u64, u64)> = found.claims.iter().map(|c| (c.item.base, size_in(space, &c.item))).collect();
+            let (went, outcome) = self.shift_by_itself(found.claims, &goal);
+            for (base, size) in tried {
+                match went.contains(&base) {
+                    true => free += size,
+                    false => drop(passed.insert(base)),
+                }
+            }
+            error = error.or(outcome.err());
         }
-        self.shift_by_itself(found.claims, &Goal::Lower).map(|moved| moved.items > 0)
+        match error {
+            Some(e) if free == 0 => Err(e),
+            _ => Ok(free),
+        }
     }
 
     /// How many of `bytes` bytes a device lacks, at least 1: of those that may be promised, or of memory itself, all of
@@ -62,31 +95,11 @@ impl Shared {
     /// Moves out of a space what may be moved by itself, until `bytes` are free that were not, or as much as there is.
     /// Returns how many.
     pub(super) fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
-        let goal = match space.tier {
-            Tier::Gpu => Goal::Lower,
-            Tier::Host => Goal::Tier(Tier::Disk),
-            // There is no lower tier.
-            Tier::Disk => return Ok(0),
-        };
-        if bytes == 0 {
-            return Ok(0);
-        }
-        let found = self.find(space, bytes, None);
-        if found.claims.is_empty() {
-            return Ok(0);
-        }
-        let before = self.used(space);
-        self.shift_by_itself(found.claims, &goal)?;
-        // Others allocate meanwhile: then it is less than was moved.
-        Ok(before.saturating_sub(self.used(space)).clamp(1, found.bytes.max(1)))
+        self.empty(space, bytes, None, false)
     }
 
-    fn used(&self, space: SpaceId) -> u64 {
-        self.parts.manager.space(space).map_or(0, |s| s.usage().now())
-    }
-
-    /// Claims as many as make up `bytes`; with a number of a reservation only of those that are drawn from it.
-    fn find(&self, space: SpaceId, bytes: u64, of: Option<u64>) -> Found {
+    /// Claims as many as make up `bytes`, but for some; with a number of a reservation only of those that are drawn from it.
+    fn find(&self, space: SpaceId, bytes: u64, of: Option<u64>, but: &BTreeSet<u64>) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
         let mut after = (0, 0);
         loop {
@@ -94,10 +107,10 @@ impl Shared {
             let Some(&(used, ref last)) = batch.last() else { return found };
             after = (used, last.base);
             for (_, item) in batch {
-                if of.is_some() && item.source.reservation() != of {
+                if of.is_some() && item.source.reservation() != of || but.contains(&item.base) {
                     continue;
                 }
-                let size = if space.tier == Tier::Gpu { item.mapped } else { item.bytes };
+                let size = size_in(space, &item);
                 match item.try_claim(false, true) {
                     Outcome::Claimed(claim) if claim.place().space(item.device) == space => {
                         found.bytes += size;
@@ -114,5 +127,13 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+/// What an item takes in a space that it is in, bytes.
+fn size_in(space: SpaceId, item: &Item) -> u64 {
+    match space.tier {
+        Tier::Gpu => item.mapped,
+        Tier::Host | Tier::Disk => item.bytes,
     }
 }

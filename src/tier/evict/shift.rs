@@ -13,7 +13,7 @@ use crate::pool::{By, Moving};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Strategy, Tier};
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Items whose copies are in flight, at most.
 const MOST_PENDING: usize = 64;
@@ -89,6 +89,8 @@ pub(super) struct Shift<'a> {
     keep: Option<&'a mut Vec<Claim>>,
     pub(super) told: Told<'a>,
     moved: Moved,
+    /// The addresses of what was moved.
+    went: BTreeSet<u64>,
 }
 
 /// Whom to tell how far it is.
@@ -130,13 +132,10 @@ impl Shared {
         self.shift_some(claims, goal, by, (progress, keep), false).1
     }
 
-    /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the others from it. An error only
-    /// when nothing was moved.
-    pub(super) fn shift_by_itself(&self, claims: Vec<Claim>, goal: &Goal) -> Result<Moved> {
-        match self.shift_some(claims, goal, By::Noted, (None, None), true) {
-            (moved, Err(e)) if moved.items == 0 => Err(e),
-            (moved, _) => Ok(moved),
-        }
+    /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the others from it. Returns the
+    /// addresses of what was moved, too.
+    pub(super) fn shift_by_itself(&self, claims: Vec<Claim>, goal: &Goal) -> (BTreeSet<u64>, Result<Moved>) {
+        self.shift_some(claims, goal, By::Noted, (None, None), true)
     }
 
     fn shift_some(
@@ -146,7 +145,7 @@ impl Shared {
         by: By,
         (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
         lenient: bool,
-    ) -> (Moved, Result<Moved>) {
+    ) -> (BTreeSet<u64>, Result<Moved>) {
         let there = |c: &Claim| is_there(c.place(), goal, c.item.device);
         let total = claims.iter().filter(|c| !there(c)).map(|c| c.item.bytes).sum();
         if *goal != Goal::Device {
@@ -156,14 +155,15 @@ impl Shared {
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
         let (pending, moved) = (VecDeque::new(), Moved::default());
-        let mut shift = Shift { shared: self, goal, by, lenient, flow: None, pending, keep, told, moved };
+        let went = BTreeSet::new();
+        let mut shift = Shift { shared: self, goal, by, lenient, flow: None, pending, keep, told, moved, went };
         let outcome = shift.run(claims);
-        let moved = shift.moved;
+        let (moved, went) = (shift.moved, shift.went);
         let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {
             0 => e,
             n => Error::new(e.status, format!("{} ({n} allocations had been moved before)", e.message)),
         });
-        (moved, outcome)
+        (went, outcome)
     }
 
     /// The spaces that a goal allows, best first.
@@ -237,7 +237,7 @@ impl<'a> Shift<'a> {
             let step = match (target.tier, claim.place()) {
                 (Tier::Host, Place::Device) => self.start_out(claim, target.id)?,
                 (Tier::Host, _) => self.host_from_file(claim, target.id)?,
-                (Tier::Disk, _) => self.to_file(claim, target)?,
+                (Tier::Disk, _) => self.file(claim, target)?,
                 (Tier::Gpu, _) => return Err(Error::invalid(format!("{target} is no lower space to move to"))),
             };
             match step {
@@ -371,6 +371,7 @@ impl<'a> Shift<'a> {
     pub(super) fn count(&mut self, claim: Claim) {
         self.moved.items += 1;
         self.moved.bytes += claim.item.bytes;
+        self.went.insert(claim.item.base);
         self.keep_claim(claim);
     }
 

@@ -239,7 +239,7 @@ static void the_least_recently_unpinned_make_room(void) {
 static void the_mover_works_between_the_thresholds(void) {
     enum { BUFFERS = 5, STAY = 3 };
     gpumem_stream s = must_stream();
-    const double all = (double)usage_of(GPUMEM_TIER_GPU, 0).capacity;
+    const double all = (double)usage_of(GPUMEM_TIER_GPU, 0).limit;
     void *buffers[BUFFERS];
     int i;
     OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 4.5 * (double)page / all, 3.5 * (double)page / all));

@@ -76,19 +76,22 @@ static void limits_are_kept_and_may_be_lowered_below_what_is_promised(void) {
     OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, before.limit));
 }
 
-static void thresholds_are_shares_of_the_capacity(void) {
+static void thresholds_are_shares_of_the_limit(void) {
     gpumem_space_usage before = gpu(), now;
-    CHECK(before.trigger == (before.capacity * 85 + 99) / 100 && before.stop == before.capacity * 65 / 100);
+    CHECK(before.trigger == (before.limit * 85 + 99) / 100 && before.stop == before.limit * 65 / 100);
     CHECK(before.should_downgrade == 0 && before.should_stop == 1 && before.amount_to_downgrade == 0);
     OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 1.0, 0.0));
     now = gpu();
-    CHECK(now.trigger == now.capacity && now.stop == 0 && now.limit == before.limit);
+    CHECK(now.trigger == now.limit && now.stop == 0 && now.limit == before.limit);
     OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.5, 0.5));
-    CHECK(gpu().trigger == (before.capacity + 1) / 2 && gpu().stop == before.capacity / 2);
+    CHECK(gpu().trigger == (before.limit + 1) / 2 && gpu().stop == before.limit / 2);
+    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, 60 * MIB));
+    CHECK(gpu().trigger == 30 * MIB && gpu().stop == 30 * MIB);
+    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, before.limit));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.4, 0.5));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 1.5, 0.5));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.5, -0.1));
-    CHECK(gpu().stop == before.capacity / 2);
+    CHECK(gpu().stop == before.limit / 2);
     OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.85, 0.65));
     CHECK(gpu().trigger == before.trigger && gpu().stop == before.stop);
 }
@@ -233,7 +236,7 @@ int main(void) {
     OK(gpumem_init(NULL));
     RUN(every_device_has_a_space);
     RUN(limits_are_kept_and_may_be_lowered_below_what_is_promised);
-    RUN(thresholds_are_shares_of_the_capacity);
+    RUN(thresholds_are_shares_of_the_limit);
     RUN(peaks_start_anew);
     RUN(missing_spaces_are_refused);
     RUN(directories_become_spaces);

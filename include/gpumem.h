@@ -1232,9 +1232,9 @@ typedef struct gpumem_space_usage {
     uint64_t available;
     // How far promised + unreserved is above the limit.
     uint64_t beyond;
-    // From this use on data should be moved out.
+    // From this use on data should be moved out: a share of the limit.
     uint64_t trigger;
-    // At this use moving stops.
+    // At this use moving stops: a share of the limit.
     uint64_t stop;
     // What to move out so that as much is used as moving stops at; 0 when it is not more.
     uint64_t amount_to_downgrade;
@@ -1274,17 +1274,21 @@ gpumem_status gpumem_space_usage_get(int32_t tier, uint32_t id, struct gpumem_sp
 //
 // bytes is at most the capacity; UINT64_MAX stands for all of it. What is above a lowered limit stays, and is counted as
 // beyond. Requests that wait for what can no longer ever be end with GPUMEM_ERROR_OUT_OF_MEMORY; those that now fit are
-// granted.
+// granted. The thresholds change with the limit, as they are shares of it; data is not moved out before somebody allocates,
+// pins, unpins or moves there.
 // Errors: GPUMEM_ERROR_INVALID for more than the capacity.
 gpumem_status gpumem_space_set_limit(int32_t tier,
                                      uint32_t id,
                                      uint64_t bytes);
 
-// Sets from which share of its capacity on data should be moved out of a space, and down to which.
+// Sets from which share of its limit on data should be moved out of a space, and down to which.
 //
-// Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
+// The limit is never above the capacity. Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
 // Errors: GPUMEM_ERROR_INVALID for others.
-gpumem_status gpumem_space_set_thresholds(int32_t tier, uint32_t id, double trigger, double stop);
+gpumem_status gpumem_space_set_thresholds(int32_t tier,
+                                          uint32_t id,
+                                          double trigger,
+                                          double stop);
 
 // Starts the peak of a space anew, from what is used now.
 gpumem_status gpumem_space_reset_peak(int32_t tier, uint32_t id);

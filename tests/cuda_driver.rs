@@ -405,3 +405,34 @@ fn after_shutdown_no_call_reaches_the_driver() {
     }
     assert_eq!(fake.int("fake_calls"), calls, "{}", fake.last_call());
 }
+
+#[test]
+fn asking_and_pinning_make_no_context_beyond_the_one_that_is_there() {
+    let Some(path) = build("contexts", &[]) else { return };
+    let d = open(&path).unwrap();
+    let fake = Fake::new(&path);
+    // Somebody else's context of device 1, as the CUDA runtime makes it.
+    fake.set_current(fake.primary(1));
+    for dev in [D0, D1] {
+        assert_eq!(d.device_props(dev).unwrap().granularity, 2 << 20);
+        let near = d.host_alloc_on(dev, 64, Some(0)).unwrap();
+        d.host_free(dev, near).unwrap();
+    }
+    fake.set_current(0);
+    // On a thread without any.
+    let near = d.host_alloc_on(D0, 64, Some(0)).unwrap();
+    assert_eq!(fake.int("fake_retains"), 1);
+    d.mem_info(D1).unwrap();
+    assert_eq!(fake.int("fake_retains"), 1, "device 1 has had it");
+    d.mem_info(D0).unwrap();
+    d.host_free(D1, near).unwrap();
+    assert_eq!((fake.int("fake_retains"), fake.int("fake_depth")), (2, 0));
+}
+
+#[test]
+fn asking_for_all_devices_makes_one_context() {
+    let Some(path) = build("asking", &[]) else { return };
+    let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+    let names = [D1, D0].map(|dev| d.device_props(dev).unwrap().name);
+    assert_eq!((names, fake.int("fake_retains")), (["Fake 1".to_string(), "Fake 0".to_string()], 1));
+}

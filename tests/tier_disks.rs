@@ -200,7 +200,7 @@ fn a_context_has_the_spaces_of_its_settings() {
     assert_eq!(tiers.manager().spaces().iter().map(|s| s.id()).collect::<Vec<_>>(), want);
     let node = nodes[0];
     let host = tiers.manager().usage(SpaceId::new(Tier::Host, node.id)).unwrap();
-    assert_eq!((host.capacity, host.trigger), (node.bytes, node.bytes.div_ceil(2)));
+    assert_eq!((host.capacity, host.trigger), (node.bytes, host.limit.div_ceil(2)));
     assert!(host.limit.abs_diff(node.bytes / 4) <= 1, "{host:?}");
     assert_eq!(tiers.manager().usage(id(0)).unwrap().trigger, MIB / 2);
     let memory = tiers.host().allocate(node.id, 100 * KIB, None).unwrap();

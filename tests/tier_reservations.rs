@@ -527,14 +527,38 @@ fn limits_and_thresholds_can_be_changed() {
     let t = Thresholds::new(0.5, 0.25).unwrap();
     m.set_limits(GPU, 1000, 500, t).unwrap();
     let u = m.usage(GPU).unwrap();
-    assert_eq!((u.limit, u.beyond, u.available, u.trigger, u.stop), (500, 100, 0, 500, 250));
-    assert!(space.should_downgrade() && space.amount_to_downgrade() == 350);
+    assert_eq!((u.limit, u.beyond, u.available, u.trigger, u.stop), (500, 100, 0, 250, 125));
+    assert!(space.should_downgrade() && space.amount_to_downgrade() == 475);
     m.validate().unwrap();
     says(m.set_limits(GPU, 400, 500, t), Status::Invalid, &["500 B", "400 B"]);
     m.set_limits(GPU, 2000, 2000, t).unwrap();
     assert_eq!((space.available(), space.should_downgrade()), (1400, false));
     drop(d);
     assert_empty(&m);
+}
+
+/// Data moves out before the limit is reached, however low it is, and the shares that were given stay.
+#[test]
+fn thresholds_follow_the_limit() {
+    let (m, space) = one(1000);
+    let d = m.draw(&space, 400, STREAM).unwrap();
+    let bytes = |m: &Manager| m.usage(GPU).map(|u| (u.trigger, u.stop)).unwrap();
+    assert_eq!((bytes(&m), space.should_downgrade()), ((850, 650), false));
+    m.set_limit(GPU, Some(460)).unwrap();
+    assert_eq!((bytes(&m), space.should_downgrade(), space.amount_to_downgrade()), ((391, 299), true, 101));
+    m.set_thresholds(GPU, Thresholds::new(1.0, 0.5).unwrap()).unwrap();
+    assert_eq!((bytes(&m), space.should_downgrade()), ((460, 230), false));
+    says(m.set_limit(GPU, Some(1001)), Status::Invalid, &["1001 B"]);
+    assert_eq!(bytes(&m), (460, 230), "as before");
+    m.set_limit(GPU, None).unwrap();
+    assert_eq!(bytes(&m), (1000, 500));
+    drop(d);
+    assert_empty(&m);
+    let m = Manager::new();
+    let half = m.add_space(GPU, &SpaceOptions { limit: Some(500), ..SpaceOptions::new(1000) }).unwrap();
+    let d = m.draw(&half, 425, STREAM).unwrap();
+    assert!(half.should_downgrade() && half.amount_to_downgrade() == 100);
+    drop(d);
 }
 
 // ---- attaching --------------------------------------------------------------------------------------------------

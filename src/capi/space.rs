@@ -78,9 +78,9 @@ pub struct gpumem_space_usage {
     pub available: u64,
     /// How far promised + unreserved is above the limit.
     pub beyond: u64,
-    /// From this use on data should be moved out.
+    /// From this use on data should be moved out: a share of the limit.
     pub trigger: u64,
-    /// At this use moving stops.
+    /// At this use moving stops: a share of the limit.
     pub stop: u64,
     /// What to move out so that as much is used as moving stops at; 0 when it is not more.
     pub amount_to_downgrade: u64,
@@ -163,16 +163,17 @@ pub unsafe extern "C" fn gpumem_space_usage_get(tier: i32, id: u32, out: *mut gp
 ///
 /// bytes is at most the capacity; UINT64_MAX stands for all of it. What is above a lowered limit stays, and is counted as
 /// beyond. Requests that wait for what can no longer ever be end with GPUMEM_ERROR_OUT_OF_MEMORY; those that now fit are
-/// granted.
+/// granted. The thresholds change with the limit, as they are shares of it; data is not moved out before somebody allocates,
+/// pins, unpins or moves there.
 /// Errors: GPUMEM_ERROR_INVALID for more than the capacity.
 #[no_mangle]
 pub extern "C" fn gpumem_space_set_limit(tier: i32, id: u32, bytes: u64) -> gpumem_status {
     guard(|| manager()?.set_limit(space_id(tier, id)?, (bytes != u64::MAX).then_some(bytes)))
 }
 
-/// Sets from which share of its capacity on data should be moved out of a space, and down to which.
+/// Sets from which share of its limit on data should be moved out of a space, and down to which.
 ///
-/// Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
+/// The limit is never above the capacity. Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
 /// Errors: GPUMEM_ERROR_INVALID for others.
 #[no_mangle]
 pub extern "C" fn gpumem_space_set_thresholds(tier: i32, id: u32, trigger: f64, stop: f64) -> gpumem_status {

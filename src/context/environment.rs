@@ -19,7 +19,7 @@
 //! | `GPUMEM_PINNED_BLOCKS` | size of a block, blocks made at a time, how often at first | `1M,128,4` |
 //! | `GPUMEM_PINNED_LIMIT` | size, or `N%` of the memory of a NUMA node; 0 for all of it | `50%` |
 //! | `GPUMEM_DISK` | directories with `;` between, each with `=size` if it has a limit | none |
-//! | `GPUMEM_DOWNGRADE` | two numbers from 0 to 1: where moving out starts and stops | `0.85,0.65` |
+//! | `GPUMEM_DOWNGRADE` | two numbers from 0 to 1, parts of the limit: where moving out starts and stops | `0.85,0.65` |
 //! | `GPUMEM_MOVER` | `on` or `off` | `on` |
 //! | `GPUMEM_LOG` | 0, 1 or 2 | `1` |
 //! | `GPUMEM_POOL` | `on` or `off` | `on` |

@@ -216,7 +216,7 @@ pub trait Driver: Send + Sync {
     /// The same, made faster (0.03 s a GiB on CUDA), and of memory near the NUMA node where the system has any left there.
     /// Aligned to its size, rounded up to a power of two, but to 2 MiB at most. A forked child does not have it.
     fn host_alloc_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64>;
-    /// Frees page-locked memory of either kind. Blocks.
+    /// Frees page-locked memory of either kind, which any device may do. Blocks.
     fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
 
     // ---- the driver's own allocator, for comparison and for devices without virtual memory management --------------

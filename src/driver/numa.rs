@@ -10,7 +10,7 @@ use std::path::Path;
 pub struct NumaNode {
     /// The system's number for it; numbers may be missing.
     pub id: u32,
-    /// Its memory, bytes; where this process's control group may use less, that.
+    /// Its memory, bytes; where this process's control group may use less than all nodes have, its share of that.
     pub bytes: u64,
 }
 
@@ -37,15 +37,28 @@ pub fn nodes_under(root: &Path) -> Vec<NumaNode> {
             let id = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
             let processors = read(&entry.path().join("cpulist"))?;
             let bytes = total(&read(&entry.path().join("meminfo"))?)?;
-            (!processors.is_empty() && bytes > 0).then_some(NumaNode { id, bytes: bytes.min(most) })
+            (!processors.is_empty() && bytes > 0).then_some(NumaNode { id, bytes })
         })
         .collect();
     found.sort_by_key(|n| n.id);
     if found.is_empty() {
         let bytes = read(&root.join("proc/meminfo")).and_then(|text| total(&text)).unwrap_or(0);
-        found.push(NumaNode { id: 0, bytes: bytes.min(most) });
+        found.push(NumaNode { id: 0, bytes });
     }
+    share(&mut found, most);
     found
+}
+
+/// Divides the memory that may be used over the nodes, by how much each has: together they promise no more.
+fn share(nodes: &mut [NumaNode], most: u64) {
+    let there: u128 = nodes.iter().map(|n| u128::from(n.bytes)).sum();
+    if there <= u128::from(most) {
+        return;
+    }
+    for node in nodes {
+        // Below 2^128, as both are below 2^64; not above `node.bytes`, as `most < there`.
+        node.bytes = (u128::from(node.bytes) * u128::from(most) / there) as u64;
+    }
 }
 
 /// See [`nodes_under`] and [`node_of_pci`].
@@ -154,6 +167,23 @@ mod tests {
         root.put("proc/self/cgroup", "5:cpu,memory:/x\n1:name=systemd:/y\n");
         root.put("sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n");
         assert_eq!(nodes_under(&root.0), [node(0, 4096)], "version 1, with the own group out of sight");
+    }
+
+    #[test]
+    fn nodes_share_what_the_control_group_may_use() {
+        let root = Root::new("shares");
+        for (id, kib) in [(0, 300), (1, 100)] {
+            root.put(&format!("sys/devices/system/node/node{id}/cpulist"), "0\n");
+            root.put(&format!("sys/devices/system/node/node{id}/meminfo"), &format!("Node {id} MemTotal: {kib} kB\n"));
+        }
+        root.put("proc/self/cgroup", "0::/\n");
+        root.put("sys/fs/cgroup/memory.max", &format!("{}\n", 400 << 10));
+        assert_eq!(nodes_under(&root.0), [node(0, 300 << 10), node(1, 100 << 10)], "as much as there is");
+        root.put("sys/fs/cgroup/memory.max", &format!("{}\n", 350 << 10));
+        let nodes = nodes_under(&root.0);
+        assert_eq!(nodes, [node(0, 350 * 1024 * 3 / 4), node(1, 350 * 1024 / 4)], "more than either has");
+        root.put("sys/fs/cgroup/memory.max", "4098\n");
+        assert_eq!(nodes_under(&root.0), [node(0, 3073), node(1, 1024)], "rounded down");
     }
 
     #[test]

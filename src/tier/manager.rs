@@ -89,7 +89,7 @@ impl Manager {
     }
 
     /// Sets how many bytes a space has, and how many of them may be promised or used. What is above a lowered limit stays
-    /// and counts as `beyond`; who waits for what can no longer ever be gets an error.
+    /// and counts as `beyond`; who waits for what can no longer ever be gets an error. The thresholds are parts of the limit.
     pub fn set_limits(&self, id: SpaceId, capacity: u64, limit: u64, thresholds: Thresholds) -> Result<()> {
         let mut state = self.hub.lock();
         let space = find(&state.books.spaces, id)?.clone();
@@ -101,6 +101,7 @@ impl Manager {
     }
 
     /// Sets how many of a space's bytes may be promised or used, all of them with `None`, as [`Manager::set_limits`] does.
+    /// The thresholds stay the same parts of it.
     pub fn set_limit(&self, id: SpaceId, limit: Option<u64>) -> Result<()> {
         let mut state = self.hub.lock();
         let space = find(&state.books.spaces, id)?.clone();
@@ -110,7 +111,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Sets from which use of a space on data should be moved out, and down to which.
+    /// Sets from which use of a space on data should be moved out, and down to which, in parts of its limit.
     pub fn set_thresholds(&self, id: SpaceId, thresholds: Thresholds) -> Result<()> {
         let state = self.hub.lock();
         find(&state.books.spaces, id)?.set_thresholds(thresholds);

@@ -14,7 +14,7 @@
 use super::hub::Hub;
 use super::thresholds::Thresholds;
 use super::usage::Usage;
-use crate::base::sync::{Apart, AtomicU64};
+use crate::base::sync::{lock, Apart, AtomicU64, Mutex};
 use crate::base::{size, Error, Result};
 use std::fmt;
 use std::sync::atomic::Ordering::*;
@@ -76,7 +76,7 @@ pub struct SpaceOptions {
     pub capacity: u64,
     /// Bytes that may be promised or used, at most the capacity; `None` is the capacity.
     pub limit: Option<u64>,
-    /// When data should be moved out.
+    /// When data should be moved out, in parts of the limit.
     pub thresholds: Thresholds,
     /// The NUMA node that it is near to, where known: data goes to a space of the same node first.
     pub numa: Option<u32>,
@@ -150,6 +150,8 @@ pub struct Space {
     pub(super) promised: AtomicU64,
     /// The most that `committed` was let above the limit.
     excused: AtomicU64,
+    /// As they were given: what they come to changes with the limit.
+    thresholds: Mutex<Thresholds>,
     trigger: AtomicU64,
     stop: AtomicU64,
 }
@@ -175,6 +177,7 @@ impl Space {
             limit: AtomicU64::new(limit),
             promised: AtomicU64::new(0),
             excused: AtomicU64::new(0),
+            thresholds: Mutex::new(options.thresholds),
             trigger: AtomicU64::new(0),
             stop: AtomicU64::new(0),
         };
@@ -309,13 +312,22 @@ impl Space {
         self.capacity.store(capacity, Release);
         self.room.fetch_add(limit.wrapping_sub(old) << 1, AcqRel);
         self.excuse();
+        self.refigure(*lock(&self.thresholds));
         Ok(())
     }
 
     /// Under the mutex.
     pub(super) fn set_thresholds(&self, thresholds: Thresholds) {
-        self.trigger.store(thresholds.trigger_bytes(self.capacity()), Release);
-        self.stop.store(thresholds.stop_bytes(self.capacity()), Release);
+        *lock(&self.thresholds) = thresholds;
+        self.refigure(thresholds);
+    }
+
+    /// What the thresholds come to: parts of the limit, which is never above the capacity. Of the capacity, a limit below the
+    /// trigger would leave nothing to move out ever.
+    fn refigure(&self, thresholds: Thresholds) {
+        let limit = self.limit();
+        self.trigger.store(thresholds.trigger_bytes(limit), Release);
+        self.stop.store(thresholds.stop_bytes(limit), Release);
     }
 
     /// Under the mutex, by whom the last two are known.

@@ -1,7 +1,7 @@
 //! When a space is too full, and when it is empty enough again.
 //!
 //! Fractions are whole millionths and byte counts are rounded so that the comparisons are exact:
-//! `used >= trigger x capacity` is `used >= trigger_bytes`, and `used <= stop x capacity` is `used <= stop_bytes`.
+//! `used >= trigger x limit` is `used >= trigger_bytes`, and `used <= stop x limit` is `used <= stop_bytes`.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::fmt;
 
 const MILLION: u32 = 1_000_000;
 
-/// A part of a capacity, from nothing to all of it, in millionths.
+/// A part of a limit, from nothing to all of it, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fraction(u32);
 
@@ -20,7 +20,7 @@ impl Fraction {
         if (0.0..=1.0).contains(&part) {
             return Ok(Fraction((part * f64::from(MILLION)).round() as u32));
         }
-        Err(Error::invalid(format!("{part} is no part of a capacity; give a number from 0 to 1, such as 0.85")))
+        Err(Error::invalid(format!("{part} is no part of a limit; give a number from 0 to 1, such as 0.85")))
     }
 
     /// This part of `bytes`, rounded down.
@@ -34,7 +34,7 @@ impl Fraction {
     }
 }
 
-/// At which use of its capacity a space wants data moved out, and down to which.
+/// At which use of its limit a space wants data moved out, and down to which. The limit is never above the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     trigger: Fraction,
@@ -48,25 +48,25 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Moving starts at `trigger` of the capacity and ends at `stop`, which must not be above it. Both from 0 to 1.
+    /// Moving starts at `trigger` of the limit and ends at `stop`, which must not be above it. Both from 0 to 1.
     pub fn new(trigger: f64, stop: f64) -> Result<Thresholds> {
         let both = Thresholds { trigger: Fraction::new(trigger)?, stop: Fraction::new(stop)? };
         if both.stop > both.trigger {
             return Err(Error::invalid(format!(
-                "moving cannot start at {trigger} of the capacity and stop at {stop}; the stop must not be above the trigger"
+                "moving cannot start at {trigger} of the limit and stop at {stop}; the stop must not be above the trigger"
             )));
         }
         Ok(both)
     }
 
     /// The least use, in bytes, that starts moving.
-    pub fn trigger_bytes(self, capacity: u64) -> u64 {
-        self.trigger.ceil(capacity)
+    pub fn trigger_bytes(self, limit: u64) -> u64 {
+        self.trigger.ceil(limit)
     }
 
     /// The most use, in bytes, at which moving stops.
-    pub fn stop_bytes(self, capacity: u64) -> u64 {
-        self.stop.floor(capacity)
+    pub fn stop_bytes(self, limit: u64) -> u64 {
+        self.stop.floor(limit)
     }
 }
 
@@ -81,9 +81,9 @@ impl fmt::Display for Thresholds {
 mod tests {
     use super::*;
 
-    fn bytes(trigger: f64, stop: f64, capacity: u64) -> Option<(u64, u64)> {
+    fn bytes(trigger: f64, stop: f64, limit: u64) -> Option<(u64, u64)> {
         let t = Thresholds::new(trigger, stop).ok()?;
-        Some((t.trigger_bytes(capacity), t.stop_bytes(capacity)))
+        Some((t.trigger_bytes(limit), t.stop_bytes(limit)))
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Driver for CudaDriver {
         if let Some(props) = device.props.get() {
             return Ok(props.clone());
         }
-        let _bound = self.bind(dev)?;
+        self.alive()?;
         let props = self.read_props(dev, device)?;
         Ok(device.props.get_or_init(|| props).clone())
     }

@@ -196,6 +196,23 @@ impl CudaDriver {
         self.push(self.context(DeviceId(0))?)
     }
 
+    /// For calls that work in any primary context: the device's if it has been retained, else one that is there, so that no
+    /// further device gets one. A context costs its device hundreds of MiB.
+    fn bind_near(&self, dev: DeviceId) -> Result<Bound<'_>> {
+        let retained = |d: &Device| !d.context.load(Ordering::Acquire).is_null();
+        if retained(self.device(dev)?) {
+            return self.bind(dev);
+        }
+        self.alive()?;
+        let there = match self.devices.iter().position(retained) {
+            Some(i) => DeviceId(i as u32),
+            // The CUDA runtime's, perhaps: retaining it makes no new one.
+            None if !self.current_context()?.is_null() => self.device_of_thread()?,
+            None => dev,
+        };
+        self.bind(there)
+    }
+
     fn push(&self, context: CUcontext) -> Result<Bound<'_>> {
         Bound::push(&self.api, context)
             .map_err(|code| self.failure(code, Subject::Other, "cuCtxPushCurrent", "primary context"))

@@ -22,9 +22,9 @@ impl Registered {
 }
 
 impl CudaDriver {
-    /// Memory that the driver makes.
+    /// Memory that the driver makes. Any context will do, here and below: it is portable.
     pub(super) fn pin(&self, dev: DeviceId, size: u64) -> Result<u64> {
-        let _bound = self.bind(dev)?;
+        let _bound = self.bind_near(dev)?;
         let _relaxed = self.relax()?;
         let mut ptr = std::ptr::null_mut();
         // SAFETY: writes one pointer.
@@ -38,7 +38,7 @@ impl CudaDriver {
         let (Some(register), Some(_)) = (self.api.cuMemHostRegister_v2, self.api.cuMemHostUnregister) else {
             return self.pin(dev, size);
         };
-        let _bound = self.bind(dev)?;
+        let _bound = self.bind_near(dev)?;
         let _relaxed = self.relax()?;
         let whole = size::round_up(size, 4096).filter(|&n| n > 0);
         let bytes = whole.ok_or_else(|| Error::invalid(format!("{size} bytes of page-locked host memory")))?;
@@ -59,7 +59,7 @@ impl CudaDriver {
 
     /// Frees memory of either kind.
     pub(super) fn unpin(&self, dev: DeviceId, ptr: u64) -> Result<()> {
-        let _bound = self.bind(dev)?;
+        let _bound = self.bind_near(dev)?;
         let _relaxed = self.relax()?;
         // Out of the table first: its addresses may come again as soon as they are unmapped.
         let Some(bytes) = self.registered.table().remove(&ptr) else {

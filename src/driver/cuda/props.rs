@@ -65,6 +65,8 @@ impl CudaDriver {
         let vmm = self.attribute(device, A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0;
         let mut granularity = 2 * size::MIB as usize;
         if vmm {
+            // The description names the device; the others of these calls need no context.
+            let _bound = self.bind_near(dev)?;
             let prop = physical(device, PhysFlags::default());
             let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
             // SAFETY: a complete description; writes one size.

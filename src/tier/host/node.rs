@@ -56,7 +56,8 @@ enum Ahead {
     #[default]
     Nothing,
     Asked,
-    /// It was refused: no further try before somebody else succeeds or gives back.
+    /// It was refused: no further try before somebody else pins or unpins a chunk. Blocks that come back change nothing about
+    /// what the system lets be pinned.
     Refused,
 }
 
@@ -66,7 +67,7 @@ pub(super) struct Node {
     pub(super) space: Arc<Space>,
     pub(super) geometry: Geometry,
     driver: Arc<dyn Driver>,
-    /// A device near to the node.
+    /// A device near to the node. The driver may pin in the name of another that is in use.
     device: DeviceId,
     state: Mutex<State>,
     /// Rung when `busy` or `ahead` change.

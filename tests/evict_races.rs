@@ -195,8 +195,8 @@ fn callbacks_that_evict_what_another_move_holds_get_an_error() {
             rig.ctx.shift(What::Tag(tag), Goal::Lower, Some(s), None).unwrap();
         }
     }
-    // Of the three free pages one is taken, so each restore gets one and lacks one.
-    all.push(rig.malloc(PAGE, 9, s));
+    // Of the three free pages two are taken, so both restores lack one, whoever is first.
+    all.push(rig.malloc(2 * PAGE, 9, s));
     let (mine, both) = (Arc::new(Mutex::new(std::collections::HashMap::new())), Arc::new(Barrier::new(2)));
     let (weak, whose) = (Arc::downgrade(&rig), mine.clone());
     let policy = OutOfMemoryPolicy::Callback(Arc::new(move |shortage| {

@@ -150,6 +150,12 @@ impl Rig {
     pub fn close(&self) {
         self.host.device_sync(D).unwrap();
         self.ctx.free(self.scratch).unwrap();
+        // What the mover has in hand just now goes when its move ends.
+        let spaces = self.ctx.tiers().unwrap().manager().spaces();
+        let start = std::time::Instant::now();
+        while spaces.iter().any(|s| s.usage().now() > 0) && start.elapsed().as_secs() < 30 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         self.host.device_sync(D).unwrap();
         self.ctx.trim(0).unwrap();
         self.books();

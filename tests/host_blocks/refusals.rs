@@ -69,6 +69,10 @@ fn growth_that_is_refused_is_left_to_who_needs_it() {
     let c = r.take(4 * BLOCK).unwrap();
     r.tier.settle();
     assert_eq!(r.stats().refused, 1, "not tried again and again");
+    drop(c);
+    let c = r.take(4 * BLOCK).unwrap();
+    r.tier.settle();
+    assert_eq!(r.stats().refused, 1, "blocks that came back let no more be pinned");
     says(r.take(BLOCK), Status::OutOfMemory, &["could not be pinned"]);
     r.fault.set_rule(None);
     let d = r.take(BLOCK).unwrap();

@@ -296,7 +296,7 @@ fn moves_can_be_watched_and_cancelled() {
     let rig = Rig::new(Options { disk: true, ..Options::default() });
     let s = rig.stream();
     let size = 40 * MIB;
-    let all: Vec<u64> = (0..3).map(|i| rig.malloc(size, 9, s) + i * 0).collect();
+    let all: Vec<u64> = (0..3).map(|_| rig.malloc(size, 9, s)).collect();
     for (i, &p) in all.iter().enumerate() {
         rig.fill(s, p, size, i as u64);
     }

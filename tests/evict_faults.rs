@@ -355,7 +355,7 @@ fn refused_pinned_memory_is_done_without() {
 fn no_room_below_is_an_error_that_changes_nothing() {
     let rig = Rig::new(Options { pinned: 8 * MIB, ..Options::default() });
     let s = rig.stream();
-    let all: Vec<u64> = (0..6).map(|i| rig.malloc(PAGE, 1, s) + 0 * i).collect();
+    let all: Vec<u64> = (0..6).map(|_| rig.malloc(PAGE, 1, s)).collect();
     for &p in &all {
         rig.fill(s, p, PAGE, p);
     }

@@ -1694,11 +1694,12 @@ gpumem_status gpumem_reservation_attach_thread(gpumem_reservation r);
  *            by the functions below.
  * Streams    A move out waits on the device for the work that uses the memory: what was submitted so far to the
  *            streams named in gpumem_unpin, in gpumem_record_stream and in the options of the move; without any of
- *            these, to the stream that it was allocated on. Other streams go on meanwhile.
+ *            these, to the device. Other streams go on meanwhile.
  * Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
  *            where they were. Device code that uses memory that is not there faults.
- * Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. A
- *            progress callback may call anything but what waits for an allocation of its own move.
+ * Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. In a
+ *            callback of a move or a pin (progress, out of memory) nothing that is being moved is waited for: what
+ *            would have to is GPUMEM_ERROR_INVALID there.
  */
 
 // gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is ordered before it.

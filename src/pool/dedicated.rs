@@ -81,7 +81,7 @@ impl Pool {
         }
         let has = |f: AllocFlags| req.flags.0 & f.0 != 0;
         if has(AllocFlags::EVICTABLE) != guest.is_some() {
-            return Err(Error::internal("an evictable allocation without anybody to move it"));
+            return Err(Error::invalid("evictable memory needs somebody who moves it; allocate it where that is"));
         }
         if has(AllocFlags::EXPORTABLE) && !self.props.posix_fd {
             return Err(Error::new(

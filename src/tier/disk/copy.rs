@@ -89,25 +89,29 @@ fn drain(reader: &mut Reader, buffers: &mut Vec<Buffer>, take: &mut dyn FnMut(u6
                 continue;
             }
         }
-        let over = reader.wait(1);
-        let mut result = Ok(());
-        for chunk in some(over, reader.failure())? {
-            let part = chunk.buffer.bytes().get(..chunk.length as usize).unwrap_or_default();
-            // Every buffer comes back, also behind a failure.
-            result = result.and(chunk.result).and_then(|()| take(chunk.offset, part));
-            buffers.push(chunk.buffer);
-            left -= 1;
-        }
+        // One at a time: those in flight end together, and the disk would stand still while all are checked.
+        let chunk = match reader.wait_one() {
+            Some(chunk) => chunk,
+            None => return Err(reader.failure().cloned().unwrap_or_else(no_buffer)),
+        };
+        let part = chunk.buffer.bytes().get(..chunk.length as usize).unwrap_or_default();
+        // Every buffer comes back, also behind a failure.
+        let result = chunk.result.and_then(|()| take(chunk.offset, part));
+        buffers.push(chunk.buffer);
+        left -= 1;
         result?;
     }
     Ok(())
 }
 
+fn no_buffer() -> Error {
+    Error::invalid("no buffer to read or write with; give at least one")
+}
+
 /// Chunks that are over; without any, nothing was in flight.
 fn some(chunks: Vec<Chunk>, failure: Option<&Error>) -> Result<Vec<Chunk>> {
-    let none = || Error::invalid("no buffer to read or write with; give at least one");
     match chunks.is_empty() {
-        true => Err(failure.cloned().unwrap_or_else(none)),
+        true => Err(failure.cloned().unwrap_or_else(no_buffer)),
         false => Ok(chunks),
     }
 }

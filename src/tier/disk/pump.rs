@@ -68,6 +68,14 @@ impl Pump {
         std::mem::take(&mut self.finished)
     }
 
+    /// Waits until a request is over, the first of those that are; others that are stay. `None` when none is in flight.
+    pub fn next(&mut self) -> Option<Finished> {
+        while self.finished.is_empty() && self.lane.in_flight() > 0 && self.broken.is_none() {
+            self.advance();
+        }
+        (!self.finished.is_empty()).then(|| self.finished.remove(0))
+    }
+
     /// Waits until the request with this tag is over; others that are stay. `None` when there is no such request.
     pub fn wait_for(&mut self, tag: u64) -> Option<Finished> {
         loop {

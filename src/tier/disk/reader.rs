@@ -89,6 +89,16 @@ impl Reader {
         finished.into_iter().map(|f| self.verify(f)).collect()
     }
 
+    /// As [`Self::wait`] for one chunk, and just one: others that are over are checked when they are asked for, so that its
+    /// buffer can be used again at once. `None` when none is in flight.
+    pub fn wait_one(&mut self) -> Option<Chunk> {
+        let finished = self.pump.as_mut().and_then(Pump::next);
+        if let Some(e) = self.pump.as_ref().and_then(Pump::broken) {
+            self.error.get_or_insert_with(|| failed("waiting for I/O of", &self.path, e));
+        }
+        finished.map(|f| self.verify(f))
+    }
+
     /// Why no more chunks are taken, if that is so.
     pub fn failure(&self) -> Option<&Error> {
         self.error.as_ref()

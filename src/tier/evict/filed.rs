@@ -11,9 +11,8 @@ use crate::tier::disk::{After, Store};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Tier};
 
-/// Buffers of a move to or from a file: while some are on their way to the disk the others are filled. Disks want much in
-/// flight: on an H200 machine 4 of 1 MiB read at half the speed of the best plain reads.
-const BUFFERS: u64 = 16;
+/// Buffers of a move to or from a file: while some are on their way to the disk the others are filled.
+const BUFFERS: u64 = 4;
 
 impl Shift<'_> {
     /// Writes an item's bytes into a file of a mount.

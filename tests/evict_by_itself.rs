@@ -87,6 +87,8 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
             }
         });
         assert!(restored.into_inner() > 50);
+        // Those that follow are on another stream.
+        rig.host.device_sync(D).unwrap();
         for (p, size, version) in &buffers {
             rig.ctx.pin(*p).unwrap();
             rig.check(s, *p, *size, *version.lock().unwrap());

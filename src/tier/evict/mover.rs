@@ -13,7 +13,7 @@ use crate::tier::{Space, Tier};
 use std::io::Write;
 use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-mover";
@@ -71,9 +71,15 @@ impl Bell {
 
     /// Waits some time; `false` when it is over.
     fn pause(&self, time: Duration) -> bool {
-        let rung = lock(&self.rung);
-        let (rung, _) = self.heard.wait_timeout_while(rung, time, |r| !r.ended).unwrap_or_else(PoisonError::into_inner);
-        !rung.ended
+        let start = Instant::now();
+        let mut rung = lock(&self.rung);
+        loop {
+            let left = time.saturating_sub(start.elapsed());
+            if rung.ended || left.is_zero() {
+                return !rung.ended;
+            }
+            rung = self.heard.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 

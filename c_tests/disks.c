@@ -1,5 +1,5 @@
 /* Spaces of disks that are added while the program runs. */
-#include "harness.h"
+#include "reserve.h"
 #include <sys/stat.h>
 
 static char folder[] = "/tmp/gpumem-disks-XXXXXX";
@@ -17,13 +17,6 @@ static void remove_folder(void) {
     CHECK(system(command) == 0);
 }
 
-static gpumem_space_usage usage_of(uint32_t id) {
-    gpumem_space_usage usage;
-    GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(GPUMEM_TIER_DISK, id, &usage));
-    return usage;
-}
-
 static size_t spaces(void) {
     size_t count = 0;
     OK(gpumem_space_list(NULL, 0, &count));
@@ -36,14 +29,14 @@ static void folders_become_spaces(void) {
     uint32_t id = 77;
     gpumem_space_usage usage;
     OK(gpumem_space_add_disk(inside("a"), 64 * MIB, &id));
-    usage = usage_of(0);
+    usage = usage_of(GPUMEM_TIER_DISK, 0);
     CHECK(id == 0 && usage.capacity == 64 * MIB && usage.limit == 64 * MIB && usage.used == 0);
     OK(gpumem_space_add_disk(inside("b"), 0, &id));
-    usage = usage_of(1);
+    usage = usage_of(GPUMEM_TIER_DISK, 1);
     CHECK(id == 1 && usage.limit > 0 && usage.limit <= usage.capacity);
     OK(gpumem_space_add_disk(inside("c/."), UINT64_MAX, &id));
-    usage = usage_of(2);
-    CHECK(id == 2 && usage.limit == usage.capacity && usage.capacity == usage_of(1).capacity);
+    usage = usage_of(GPUMEM_TIER_DISK, 2);
+    CHECK(id == 2 && usage.limit == usage.capacity && usage.capacity == usage_of(GPUMEM_TIER_DISK, 1).capacity);
     CHECK(spaces() == before + 3);
 }
 
@@ -87,9 +80,9 @@ static void data_moves_to_an_added_folder(void) {
     OK(gpumem_evict(p, &move, NULL));
     GPUMEM_INIT(&at);
     OK(gpumem_locate(p, &at));
-    CHECK(at.tier == GPUMEM_TIER_DISK && at.space == 2 && usage_of(2).used >= BYTES && usage_of(0).used == 0);
+    CHECK(at.tier == GPUMEM_TIER_DISK && at.space == 2 && usage_of(GPUMEM_TIER_DISK, 2).used >= BYTES && usage_of(GPUMEM_TIER_DISK, 0).used == 0);
     OK(gpumem_restore(p, NULL, NULL));
-    CHECK(holds(p, BYTES, 5, s) && usage_of(2).used == 0);
+    CHECK(holds(p, BYTES, 5, s) && usage_of(GPUMEM_TIER_DISK, 2).used == 0);
     move.space = 3;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_evict(p, &move, NULL));
     CHECK(holds(p, BYTES, 5, s));
@@ -106,7 +99,7 @@ static void added_folders_come_after_those_of_the_environment(void) {
         setenv("GPUMEM_DISK", inside("a"), 1);
         CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk(inside("a"), 0, &id));
         OK(gpumem_space_add_disk(inside("b"), 4 * MIB, &id));
-        CHECK(id == 1 && usage_of(1).capacity == 4 * MIB && usage_of(0).capacity > 4 * MIB);
+        CHECK(id == 1 && usage_of(GPUMEM_TIER_DISK, 1).capacity == 4 * MIB && usage_of(GPUMEM_TIER_DISK, 0).capacity > 4 * MIB);
         exit(0);
     }
     CHECK(exit_code(child) == 0);

@@ -2,7 +2,7 @@
 #ifndef EVICT_H
 #define EVICT_H
 
-#include "harness.h"
+#include "reserve.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -11,13 +11,6 @@
 static char mount[] = "/tmp/gpumem-evict-XXXXXX";
 /* The device memory of the least allocation, bytes. */
 static size_t page;
-
-static inline gpumem_space_usage usage_of(int32_t tier, uint32_t id) {
-    gpumem_space_usage usage;
-    GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(tier, id, &usage));
-    return usage;
-}
 
 /* What all spaces of a tier use together, bytes. */
 static inline uint64_t used_in(int32_t tier) {

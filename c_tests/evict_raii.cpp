@@ -1,6 +1,6 @@
 // gpumem.hpp's evictable buffers, pins and moves: scopes end pins, and exceptions pass through a progress.
 #include "harness.h"
-#include <gpumem.hpp>
+#include "throws.hpp"
 #include <atomic>
 #include <stdexcept>
 #include <thread>
@@ -9,15 +9,6 @@
 #include <vector>
 
 static const gpumem::space gpu = gpumem::space::gpu(), host = gpumem::space::host(), disk = gpumem::space::disk();
-
-template <class E, class F> static bool throws(F call, gpumem_status status, const char *says) {
-    try {
-        call();
-    } catch (const E &e) {
-        return e.status() == status && std::string(e.what()).find(says) != std::string::npos;
-    }
-    return false;
-}
 
 template <class T> static bool is_in(const gpumem::unique_buffer<T> &b, std::int32_t tier) {
     return gpumem::locate(b).tier == tier;

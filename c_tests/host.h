@@ -2,7 +2,7 @@
 #ifndef HOST_H
 #define HOST_H
 
-#include "harness.h"
+#include "reserve.h"
 
 /* Blocks of 64 KiB, 16 in a chunk, 8 MiB in all. */
 #define BLOCK (64 * KIB)
@@ -25,12 +25,7 @@ static inline gpumem_host_stats host(void) {
     return stats;
 }
 
-static inline gpumem_space_usage usage(void) {
-    gpumem_space_usage usage;
-    GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(GPUMEM_TIER_HOST, node, &usage));
-    return usage;
-}
+static inline gpumem_space_usage usage(void) { return usage_of(GPUMEM_TIER_HOST, node); }
 
 static inline void *pinned(size_t bytes) {
     void *p = NULL;

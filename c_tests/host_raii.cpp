@@ -1,19 +1,10 @@
 // gpumem.hpp's pinned host memory: one piece, many pieces, containers; and disks.
 #include "host.h"
-#include <gpumem.hpp>
+#include "throws.hpp"
 #include <numeric>
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-template <class E, class F> static bool throws(F call, gpumem_status status, const char *says) {
-    try {
-        call();
-    } catch (const E &e) {
-        return e.status() == status && std::string(e.what()).find(says) != std::string::npos;
-    }
-    return false;
-}
 
 static void buffers_end_with_their_scopes() {
     static_assert(!std::is_copy_constructible<gpumem::host_buffer<int>>::value, "move-only");

@@ -1,37 +1,7 @@
 /* Reservations: promises that are exact, in one thread. Waiting is in reserve_wait.c. */
-#include "harness.h"
+#include "reserve.h"
 
 #define ALL (100 * MIB)
-
-static gpumem_space_usage gpu(void) {
-    gpumem_space_usage usage;
-    GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(GPUMEM_TIER_GPU, 0, &usage));
-    return usage;
-}
-
-static gpumem_reserve_options want(uint64_t bytes) {
-    gpumem_reserve_options options;
-    GPUMEM_INIT(&options);
-    options.bytes = bytes;
-    return options;
-}
-
-static gpumem_reservation must_reserve(uint64_t bytes) {
-    gpumem_reserve_options options = want(bytes);
-    gpumem_reservation r = NULL;
-    OK(gpumem_reserve(&options, &r));
-    CHECK(r != NULL);
-    return r;
-}
-
-static gpumem_reservation_info info_of(gpumem_reservation r) {
-    gpumem_reservation_info info;
-    GPUMEM_INIT(&info);
-    OK(gpumem_reservation_info_get(r, &info));
-    CHECK(info.size == sizeof info);
-    return info;
-}
 
 /* The request is refused with these words, and nothing is promised. */
 static void refused(const gpumem_reserve_options *options, gpumem_status status, const char *says) {

@@ -1,32 +1,8 @@
 /* Allocations that draw from reservations: what is attached, what does not fit, what callbacks may do. */
-#include "harness.h"
+#include "reserve.h"
 #include <pthread.h>
 
 #define ALL (100 * MIB)
-
-static gpumem_space_usage gpu(void) {
-    gpumem_space_usage usage;
-    GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(GPUMEM_TIER_GPU, 0, &usage));
-    return usage;
-}
-
-static gpumem_reservation_info info_of(gpumem_reservation r) {
-    gpumem_reservation_info info;
-    GPUMEM_INIT(&info);
-    OK(gpumem_reservation_info_get(r, &info));
-    return info;
-}
-
-static gpumem_reservation must_reserve(uint64_t bytes, const gpumem_reserve_policy *policy) {
-    gpumem_reserve_options options;
-    gpumem_reservation r = NULL;
-    GPUMEM_INIT(&options);
-    options.bytes = bytes;
-    options.policy = policy;
-    OK(gpumem_reserve(&options, &r));
-    return r;
-}
 
 static void nothing_counts(void) {
     gpumem_space_usage now = gpu();
@@ -41,7 +17,7 @@ static void *frees(void *p) {
 
 static void allocations_draw_from_what_is_attached(void) {
     gpumem_stream s = must_stream(), t = must_stream();
-    gpumem_reservation a = must_reserve(20 * MIB, NULL), b = must_reserve(20 * MIB, NULL);
+    gpumem_reservation a = must_reserve_by(20 * MIB, NULL), b = must_reserve_by(20 * MIB, NULL);
     uint64_t used = 0, peak = 0, drawn = 0;
     pthread_t thread;
     void *p, *q, *r;
@@ -78,7 +54,7 @@ static void allocations_draw_from_what_is_attached(void) {
 }
 
 static void options_name_a_reservation(void) {
-    gpumem_reservation a = must_reserve(20 * MIB, NULL), b = must_reserve(20 * MIB, NULL);
+    gpumem_reservation a = must_reserve_by(20 * MIB, NULL), b = must_reserve_by(20 * MIB, NULL);
     gpumem_malloc_options options;
     void *p = NULL, *none = NULL;
     OK(gpumem_reservation_attach_thread(a));
@@ -99,7 +75,7 @@ static void options_name_a_reservation(void) {
 }
 
 static void exits_of_arenas_give_back(void) {
-    gpumem_reservation r = must_reserve(20 * MIB, NULL);
+    gpumem_reservation r = must_reserve_by(20 * MIB, NULL);
     gpumem_arena arena = NULL;
     void *keep[1];
     int i;
@@ -116,7 +92,7 @@ static void exits_of_arenas_give_back(void) {
 }
 
 static void policies_decide_what_does_not_fit(void) {
-    gpumem_reservation r = must_reserve(10 * MIB, NULL);
+    gpumem_reservation r = must_reserve_by(10 * MIB, NULL);
     gpumem_reserve_policy policy;
     void *p = NULL, *q;
     OK(gpumem_reservation_attach_thread(r));
@@ -164,7 +140,7 @@ static void an_overdraw_callback_may_free(void) {
     policy.kind = GPUMEM_POLICY_CALLBACK;
     policy.callback = frees_and_retries;
     policy.user = &h;
-    h.r = must_reserve(10 * MIB, &policy);
+    h.r = must_reserve_by(10 * MIB, &policy);
     OK(gpumem_reservation_attach_thread(h.r));
     h.spare = must_malloc_async(5 * MIB, NULL);
     p = must_malloc_async(8 * MIB, NULL);

@@ -1,6 +1,6 @@
 // gpumem.hpp's spaces, reservations and stream pools: promises and streams that end with their scopes.
 #include "harness.h"
-#include <gpumem.hpp>
+#include "throws.hpp"
 #include <set>
 #include <thread>
 #include <type_traits>
@@ -9,15 +9,6 @@
 
 static const gpumem::space gpu = gpumem::space::gpu();
 static const std::uint64_t all = 100 * MIB;
-
-template <class E, class F> static bool throws(F call, gpumem_status status, const char *says) {
-    try {
-        call();
-    } catch (const E &e) {
-        return e.status() == status && std::string(e.what()).find(says) != std::string::npos;
-    }
-    return false;
-}
 
 static void spaces_are_values() {
     bool found = false;

@@ -1,5 +1,5 @@
 /* Waiting for a reservation: in turn, with an end, and woken by whatever makes room. */
-#include "harness.h"
+#include "reserve.h"
 #include <pthread.h>
 #include <sched.h>
 
@@ -15,29 +15,6 @@ struct job {
     char text[300];
     pthread_t thread;
 };
-
-static gpumem_space_usage gpu(void) {
-    gpumem_space_usage usage;
-    GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(GPUMEM_TIER_GPU, 0, &usage));
-    return usage;
-}
-
-static gpumem_reservation_info info_of(gpumem_reservation r) {
-    gpumem_reservation_info info;
-    GPUMEM_INIT(&info);
-    OK(gpumem_reservation_info_get(r, &info));
-    return info;
-}
-
-static gpumem_reservation must_reserve(uint64_t bytes) {
-    gpumem_reserve_options options;
-    gpumem_reservation r = NULL;
-    GPUMEM_INIT(&options);
-    options.bytes = bytes;
-    OK(gpumem_reserve(&options, &r));
-    return r;
-}
 
 static void *run(void *arg) {
     struct job *job = (struct job *)arg;

@@ -1,25 +1,5 @@
 /* Spaces: what there is, its limit, its thresholds, its peaks. */
-#include "harness.h"
-
-static gpumem_space_usage usage_of(int32_t tier, uint32_t id) {
-    gpumem_space_usage usage;
-    GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(tier, id, &usage));
-    CHECK(usage.size == sizeof usage && usage.tier == tier && usage.id == id && usage.reserved == 0);
-    return usage;
-}
-
-static gpumem_space_usage gpu(void) { return usage_of(GPUMEM_TIER_GPU, 0); }
-
-static gpumem_reservation must_reserve(uint64_t bytes) {
-    gpumem_reserve_options options;
-    gpumem_reservation r = NULL;
-    GPUMEM_INIT(&options);
-    options.bytes = bytes;
-    OK(gpumem_reserve(&options, &r));
-    CHECK(r != NULL);
-    return r;
-}
+#include "reserve.h"
 
 static void every_device_has_a_space(void) {
     gpumem_space spaces[64];

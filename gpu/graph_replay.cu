@@ -7,9 +7,7 @@
 // then captured and launched again and again; every launch's output is compared with the eager one, word by word, by a
 // kernel. Meanwhile another thread fills, checks and frees blocks of its own on other streams, under a limit that makes
 // the pool move memory, and gives memory back. Prints one line per case and exits with 1 when one fails.
-#include <gpumem.h>
-
-#include <cuda_runtime.h>
+#include "check.cuh"
 
 #include <unistd.h>
 
@@ -24,36 +22,7 @@
 
 typedef unsigned long long u64;
 
-static int failures = 0;
 static std::string detail;
-
-#define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            failures++;                                                                                                \
-            std::fprintf(stderr, "graph_replay.cu:%d: %s: ", __LINE__, #condition);                                    \
-            std::fprintf(stderr, "" __VA_ARGS__);                                                                      \
-            std::fprintf(stderr, "\n");                                                                                \
-        }                                                                                                              \
-    } while (0)
-
-static void cuda(cudaError_t e, const char *what, int line) {
-    if (e == cudaSuccess) return;
-    std::fprintf(stderr, "graph_replay.cu:%d: %s: %s\n", line, what, cudaGetErrorString(e));
-    std::exit(1);
-}
-#define CUDA(call) cuda((call), #call, __LINE__)
-
-static void own(gpumem_status s, const char *what, int line) {
-    if (s == GPUMEM_OK) return;
-    char text[1024] = "";
-    gpumem_last_error(text, sizeof text);
-    std::fprintf(stderr, "graph_replay.cu:%d: %s: %s: %s\n", line, what, gpumem_status_name(s), text);
-    std::exit(1);
-}
-#define OWN(call) own((call), #call, __LINE__)
-
-static gpumem_stream handle(cudaStream_t s) { return (gpumem_stream)s; }
 
 // ---- kernels --------------------------------------------------------------------------------------------------------
 

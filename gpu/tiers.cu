@@ -6,9 +6,7 @@
 // DIRECTORY is on the disk to use. Prints one line per case, figures as "figure NAME VALUE UNIT", and exits with 1 when a
 // case fails. GIB=N (default 32) is how much sleeps and wakes; TRIPS_GIB=N (default 6) is about how much makes the round
 // trips.
-#include <gpumem.h>
-
-#include <cuda_runtime.h>
+#include "check.cuh"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -30,40 +28,11 @@
 typedef unsigned long long u64;
 
 static const u64 KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
-static int failures = 0;
-
-#define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            failures++;                                                                                                \
-            std::fprintf(stderr, "tiers.cu:%d: %s:", __LINE__, #condition);                                           \
-            std::fprintf(stderr, " " __VA_ARGS__);                                                                      \
-            std::fprintf(stderr, "\n");                                                                                \
-        }                                                                                                              \
-    } while (0)
-
-static void cuda(cudaError_t e, const char *what, int line) {
-    if (e == cudaSuccess) return;
-    std::fprintf(stderr, "tiers.cu:%d: %s: %s\n", line, what, cudaGetErrorString(e));
-    std::exit(1);
-}
-#define CUDA(call) cuda((call), #call, __LINE__)
-
-static void own(gpumem_status s, const char *what, int line) {
-    if (s == GPUMEM_OK) return;
-    char text[1024] = "";
-    gpumem_last_error(text, sizeof text);
-    std::fprintf(stderr, "tiers.cu:%d: %s: %s: %s\n", line, what, gpumem_status_name(s), text);
-    std::exit(1);
-}
-#define OWN(call) own((call), #call, __LINE__)
 
 static double now() {
     using namespace std::chrono;
     return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
-
-static gpumem_stream handle(cudaStream_t s) { return (gpumem_stream)s; }
 
 static void figure(const std::string &name, double value, const char *unit) {
     std::printf("figure %-44s %10.3f %s\n", name.c_str(), value, unit);

@@ -81,6 +81,26 @@ fn an_overdrawn_reservation_moves_only_its_own() {
     close(&rig, &[others, own].concat(), s);
 }
 
+/// What was drawn outside of any reservation comes back outside, whatever is attached to who restores it: others make room.
+#[test]
+fn an_attached_reservation_does_not_stand_in_the_way_of_a_restore() {
+    let rig = Rig::new(Options { pages: 16, ..Options::default() });
+    let s = rig.stream();
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let small = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(PAGE))).unwrap();
+    let all = movable(&rig, 20, s);
+    assert!(resident(&rig, &all) < 16);
+    small.attach_thread().unwrap();
+    for &p in &all {
+        rig.ctx.pin(p).unwrap();
+        rig.ctx.unpin(p, s).unwrap();
+    }
+    assert_eq!(small.drawn(), 0);
+    manager.detach_thread(small.in_space()).unwrap();
+    small.release().unwrap();
+    close(&rig, &all, s);
+}
+
 /// The oldest does not fit into what the host has left: those behind it go instead.
 #[test]
 fn one_that_cannot_go_does_not_keep_the_others() {

@@ -18,20 +18,16 @@ const D: DeviceId = DeviceId(0);
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 const PAGE: u64 = 2 * MIB;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Rng(u64);
+/// What the programs draw.
+struct Rng(fastrand::Rng);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    fn new(seed: u64) -> Rng {
+        Rng(fastrand::Rng::with_seed(seed))
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.0.u64(0..n)
     }
 
     /// Mostly small.
@@ -219,7 +215,7 @@ fn whatever_eight_threads_do_what_lives_is_what_is_counted() {
     let stream = || host.stream_create(D).unwrap();
     let player = |i| Player {
         ctx: &ctx,
-        rng: Rng(i),
+        rng: Rng::new(i),
         streams: [stream(), common],
         captured: stream(),
         reservation: if i % 2 == 0 { &fails } else { &grows },
@@ -274,7 +270,7 @@ fn the_tiers_start_while_threads_allocate() {
                     let own = host.stream_create(D).unwrap();
                     let (ctx, stop) = (&ctx, &stop);
                     scope.spawn(move || {
-                        let mut rng = Rng(time << 8 | i as u64);
+                        let mut rng = Rng::new(time << 8 | i as u64);
                         let mut mine = Vec::new();
                         while !stop.load(Acquire) {
                             let stream = if rng.below(2) == 0 { own } else { common };

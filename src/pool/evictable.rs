@@ -71,11 +71,6 @@ impl Pool {
         self.dedicated_info(base)
     }
 
-    /// Bytes of physical memory that an evictable request takes.
-    pub fn evictable_bytes(&self, size: u64) -> u64 {
-        size.max(1).checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
-    }
-
     /// The most bytes that may be mapped: the limit, or what the device has.
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed).min(self.props.total_bytes)
@@ -221,7 +216,7 @@ impl Pool {
         // Whatever cannot be unmapped stays mapped: its owner's, or its grave's.
         let unmapped = self.unmap_moving(m);
         if !there {
-            self.end_move(Moving { ..*m });
+            self.settle_move(m);
             return Ok(false);
         }
         match (accessible, unmapped) {
@@ -276,6 +271,10 @@ impl Pool {
 
     /// Ends a move. `false` when the allocation has ended meanwhile.
     pub fn end_move(&self, m: Moving) -> bool {
+        self.settle_move(&m)
+    }
+
+    fn settle_move(&self, m: &Moving) -> bool {
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, m.base, m.id) {
             d.moving = false;

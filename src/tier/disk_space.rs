@@ -93,6 +93,11 @@ impl Disks {
         })
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.mounts).is_empty()
+    }
+
     /// All of them, in the order of their numbers.
     pub fn mounts(&self) -> Vec<Arc<Mount>> {
         lock(&self.mounts).clone()

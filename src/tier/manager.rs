@@ -195,7 +195,8 @@ impl Manager {
             Some(account) => self.hub.draw_from(account, bytes, stream),
             None => self.hub.draw(space, bytes, stream),
         };
-        self.attempt(space, (bytes, stream), account, draw, allocate)
+        let from = || account.cloned().or_else(|| self.hub.attachments.current(self.hub.id, space, stream).account);
+        self.attempt(space, (bytes, stream), from, draw, allocate)
     }
 
     /// As [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
@@ -208,15 +209,16 @@ impl Manager {
         let space = source.space();
         self.own(space)?;
         let draw = || self.hub.draw_again(source, bytes);
-        self.attempt(space, (bytes, source.stream()), source.account(), draw, allocate)
+        self.attempt(space, (bytes, source.stream()), || source.account().cloned(), draw, allocate)
     }
 
     /// Tries an allocation: where there is no memory, again after the relief has made room, and as often as the policy says.
+    /// `from` is the reservation that is drawn from, if any.
     fn attempt<T>(
         &self,
         space: &Arc<Space>,
         (bytes, stream): (u64, u64),
-        account: Option<&Arc<Account>>,
+        from: impl Fn() -> Option<Arc<Account>>,
         draw: impl Fn() -> Result<Drawn>,
         mut allocate: impl FnMut(Drawn) -> Result<T>,
     ) -> Result<T> {
@@ -229,11 +231,7 @@ impl Manager {
             };
             let Some(relief) = self.relief.get() else { return Err(error) };
             // Whose reservation is too small is helped by nothing but what is drawn from that.
-            let current = match account {
-                Some(account) => Some(account.clone()),
-                None => self.hub.attachments.current(self.hub.id, space, stream).account,
-            };
-            let of = current.filter(|a| !was_drawn && !a.released());
+            let of = from().filter(|a| !was_drawn && !a.released());
             let reservation = of.map(|a| (a.id, bytes.saturating_sub(a.room()).max(1)));
             match relief(&Want { space: space.id, bytes, reservation }) {
                 Ok(false) => return Err(error),
@@ -246,7 +244,7 @@ impl Manager {
         };
         match relieved() {
             Err(e) if e.status == Status::OutOfMemory => {
-                let policy = self.hub.out_of_memory(space, account, stream);
+                let policy = self.hub.out_of_memory(space, from().as_ref(), stream);
                 policy.go_on(Err(e), space.id, bytes, stream, relieved)
             }
             other => other,

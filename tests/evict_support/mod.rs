@@ -15,8 +15,8 @@ use tempfile::TempDir;
 pub const D: DeviceId = DeviceId(0);
 /// What an evictable allocation is a multiple of, bytes.
 pub const PAGE: u64 = 2 * MIB;
-/// Bytes between checked words of a pattern.
-const STRIDE: u64 = 4096;
+/// Bytes between checked words of a pattern: every byte is checked.
+const STRIDE: u64 = 8;
 
 pub struct Options {
     /// Pages of device memory.

@@ -7,7 +7,7 @@ use super::lanes::Flow;
 use super::shift::{Goal, Shift, Step};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, ALIGN};
-use crate::tier::disk::{After, Store};
+use crate::tier::disk::{After, Slot, Store};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Tier};
 
@@ -16,7 +16,7 @@ const BUFFERS: u64 = 4;
 
 impl Shift<'_> {
     /// Writes an item's bytes into a file of a mount.
-    pub(super) fn file(&mut self, mut claim: Claim, target: SpaceId) -> Result<Step> {
+    pub(super) fn file(&mut self, claim: Claim, target: SpaceId) -> Result<Step> {
         let item = claim.item.clone();
         let opened = self.shared.parts.disks.mount(target.id).and_then(|m| Ok((m.store()?, m)));
         let (store, mount) = match opened {
@@ -24,8 +24,7 @@ impl Shift<'_> {
             Err(e) => return Step::or(e, claim),
         };
         let bytes = item.bytes.max(1);
-        let drawn = mount.draw(bytes, None);
-        let drawn = match drawn {
+        let drawn = match mount.draw(bytes, None) {
             Ok(drawn) => drawn,
             Err(e) => return Step::or(e, claim),
         };
@@ -42,12 +41,10 @@ impl Shift<'_> {
             }
             _ => None,
         };
-        let written = self.write(&claim, &store, bytes);
-        let slot = match written {
+        let slot = match self.write(&claim, &store, bytes) {
             Ok(slot) => slot,
             Err(e) => {
                 if let Some(moving) = moving {
-                    let _ = self.flow()?.drain();
                     pool.end_move(moving);
                 }
                 return Step::or(e, claim);
@@ -58,15 +55,11 @@ impl Shift<'_> {
             Some(moving) => pool.vacate(moving)?,
             None => true,
         };
-        if there {
-            claim.set_place(Place::Disk(filed));
-            claim.set_drawn(None);
-        }
-        self.count(claim);
+        self.arrive(claim, there, Place::Disk(filed));
         Ok(Step::Taken)
     }
 
-    fn write(&mut self, claim: &Claim, store: &Store, bytes: u64) -> Result<crate::tier::disk::Slot> {
+    fn write(&mut self, claim: &Claim, store: &Store, bytes: u64) -> Result<Slot> {
         let item = &claim.item;
         let mut buffers = self.buffers(store, bytes)?;
         let base = item.base;
@@ -78,9 +71,7 @@ impl Shift<'_> {
             let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
             match claim.place() {
                 Place::Device => {
-                    flow.copy(part.as_mut_ptr() as u64, base + offset, n, &mut |_| Ok(()))?;
-                    let upto = flow.submitted();
-                    flow.wait(upto, &mut |_| Ok(()))?;
+                    flow.copy_now(part.as_mut_ptr() as u64, base + offset, n)?;
                 }
                 Place::Host(memory) => copy_from(memory, offset, part)?,
                 Place::Disk(_) => return Err(Error::internal("from a file to a file")),
@@ -102,27 +93,23 @@ impl Shift<'_> {
     pub(super) fn device_from_file(&mut self, mut claim: Claim) -> Result<()> {
         let item = claim.item.clone();
         let Some(moving) = self.populate(&claim)? else { return Ok(()) };
-        let read = self.read(&claim, None);
-        if let Err(e) = read {
-            let _ = self.flow()?.drain();
+        if let Err(e) = self.read(&claim, None) {
             self.depopulate(&mut claim, moving)?;
             return Err(e);
         }
-        self.shared.pool(item.device)?.end_move(moving);
-        claim.set_place(Place::Device);
-        self.count(claim);
+        let there = self.shared.pool(item.device)?.end_move(moving);
+        self.arrive(claim, there, Place::Device);
         Ok(())
     }
 
     /// Reads an item's bytes from its file into pinned memory of a node.
-    pub(super) fn host_from_file(&mut self, mut claim: Claim, node: u32) -> Result<Step> {
+    pub(super) fn host_from_file(&mut self, claim: Claim, node: u32) -> Result<Step> {
         let memory = match self.shared.parts.host.allocate(node, claim.item.bytes.max(1), None) {
             Ok(memory) => memory,
             Err(e) => return Step::or(e, claim),
         };
         self.read(&claim, Some(&memory))?;
-        claim.set_place(Place::Host(memory));
-        self.count(claim);
+        self.arrive(claim, true, Place::Host(memory));
         Ok(Step::Taken)
     }
 
@@ -138,9 +125,7 @@ impl Shift<'_> {
             let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
             match into {
                 None => {
-                    flow.copy(item.base + offset, part.as_ptr() as u64, n, &mut |_| Ok(()))?;
-                    let upto = flow.submitted();
-                    flow.wait(upto, &mut |_| Ok(()))?;
+                    flow.copy_now(item.base + offset, part.as_ptr() as u64, n)?;
                 }
                 Some(memory) => copy_to(memory, offset, part)?,
             }

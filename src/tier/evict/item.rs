@@ -67,7 +67,7 @@ impl fmt::Debug for Place {
 
 /// Who has claimed an item.
 #[derive(Clone, Copy, Debug)]
-struct By {
+struct Holder {
     thread: ThreadId,
     /// The claim will free memory of the device, if all goes well.
     leaves_device: bool,
@@ -78,7 +78,7 @@ struct By {
 struct State {
     /// `None` while it is claimed.
     place: Option<Place>,
-    by: Option<By>,
+    by: Option<Holder>,
     /// How often it is pinned.
     pins: u32,
     /// The allocation has ended.
@@ -189,7 +189,7 @@ impl Item {
         }
         let place = st.place.take();
         let leaves_device = leaves && matches!(place, Some(Place::Device));
-        st.by = Some(By { thread: current().id(), leaves_device });
+        st.by = Some(Holder { thread: current().id(), leaves_device });
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
@@ -219,7 +219,10 @@ impl Item {
                 self.base
             )));
         }
-        self.wait_idle();
+        let mut st = lock(&self.state);
+        while st.by.is_some() {
+            st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
+        }
         Ok(())
     }
 
@@ -227,13 +230,6 @@ impl Item {
     pub(super) fn wait_to_leave(&self) {
         let mut st = lock(&self.state);
         while st.by.is_some_and(|by| by.leaves_device && by.thread != current().id()) {
-            st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn wait_idle(&self) {
-        let mut st = lock(&self.state);
-        while st.by.is_some() {
             st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -155,6 +155,12 @@ impl Flow<'_> {
         Ok(())
     }
 
+    /// Copies, and waits until that is over.
+    pub(super) fn copy_now(&mut self, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.copy(dst, src, bytes, &mut |_| Ok(()))?;
+        self.wait(self.submitted, &mut |_| Ok(()))
+    }
+
     fn event(&mut self) -> Result<EventHandle> {
         let driver = &*self.lanes.driver;
         let idle = self.idle()?;

@@ -40,7 +40,7 @@ use super::{Manager, Reservation, Space, SpaceId, Tier};
 use crate::base::sync::OnceLock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
-use crate::pool::{AllocRequest, By, Pool};
+use crate::pool::{AllocFlags, AllocRequest, By, Pool};
 use item::{ended, Item, Ticket};
 use lanes::Lanes;
 pub use lanes::Progress;
@@ -115,7 +115,7 @@ impl Evictor {
     pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Reservation>) -> Result<u64> {
         let shared = &self.shared;
         let ticket = Arc::new(Ticket::default());
-        let mapped = pool.evictable_bytes(req.size);
+        let mapped = pool.counted_bytes(req.size, AllocFlags::EVICTABLE);
         let space = shared.gpu(pool.device())?;
         let stream = req.stream.canonical().0 as u64;
         let (info, drawn) = shared.parts.manager.allocate_with(space, reservation, mapped, stream, |drawn| {

@@ -46,8 +46,10 @@ struct Rung {
 
 impl Bell {
     pub(super) fn ring(&self) {
-        lock(&self.rung).now = true;
-        self.heard.notify_one();
+        // Rung already: it will be heard.
+        if !std::mem::replace(&mut lock(&self.rung).now, true) {
+            self.heard.notify_one();
+        }
     }
 
     fn end(&self) {
@@ -134,7 +136,9 @@ fn run(shared: &Shared, options: MoverOptions) {
 impl Shared {
     /// The spaces at their trigger out of which something can be moved.
     pub(super) fn too_full(&self) -> impl Iterator<Item = Arc<Space>> + '_ {
-        self.parts.gpu.iter().chain(&self.hosts).filter(|s| s.should_downgrade()).cloned()
+        // Out of the host there is no way but to a disk.
+        let way = |s: &Space| s.id().tier == Tier::Gpu || !self.parts.disks.is_empty();
+        self.parts.gpu.iter().chain(&self.hosts).filter(move |s| s.should_downgrade() && way(s)).cloned()
     }
 
     /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if there is as much. Whether
@@ -142,8 +146,7 @@ impl Shared {
     fn empty_all(&self) -> Result<bool> {
         let (mut outcome, mut emptied) = (Ok(()), true);
         for space in self.too_full().collect::<Vec<_>>() {
-            // Out of the host there is no way but to a disk.
-            while space.id().tier == Tier::Gpu || !self.parts.disks.mounts().is_empty() {
+            loop {
                 // In parts, so that nobody waits long for one that is to stay after all.
                 let most = space.amount_to_downgrade().min(PART);
                 match self.make_room(space.id(), most) {

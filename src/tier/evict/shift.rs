@@ -5,7 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::item::{Claim, Item, Place};
+use super::item::{Claim, Place};
 use super::lanes::{Flow, Progress};
 use super::Shared;
 use crate::base::{size::human, DeviceId, Error, Result, Status};
@@ -293,7 +293,7 @@ impl<'a> Shift<'a> {
         let item = claim.item.clone();
         let Some(moving) = self.populate(&claim)? else { return Ok(()) };
         let copied = match claim.place() {
-            Place::Host(memory) => self.copy_in(&item, memory),
+            Place::Host(memory) => self.copy(item.base, item.bytes, memory, false),
             _ => Err(Error::internal("the bytes are not in the host's memory")),
         };
         match copied {
@@ -306,10 +306,6 @@ impl<'a> Shift<'a> {
                 Err(e)
             }
         }
-    }
-
-    fn copy_in(&mut self, item: &Item, memory: &HostMemory) -> Result<u64> {
-        self.copy(item.base, item.bytes, memory, false)
     }
 
     /// Submits the copies between the device and pinned memory; what the flow has completed when they are over.
@@ -367,8 +363,16 @@ impl<'a> Shift<'a> {
         undone
     }
 
-    /// One item more is where it was to go.
-    pub(super) fn count(&mut self, claim: Claim) {
+    /// One item more is where it was to go, unless it has ended on the way.
+    pub(super) fn arrive(&mut self, mut claim: Claim, there: bool, place: Place) {
+        if !there {
+            return;
+        }
+        let on_device = matches!(place, Place::Device);
+        claim.set_place(place);
+        if !on_device {
+            claim.set_drawn(None);
+        }
         self.moved.items += 1;
         self.moved.bytes += claim.item.bytes;
         self.went.insert(claim.item.base);
@@ -405,21 +409,13 @@ impl<'a> Shift<'a> {
     }
 
     fn finish_one(&mut self, p: Pending) -> Result<()> {
-        let Pending { mut claim, moving, way, .. } = p;
+        let Pending { claim, moving, way, .. } = p;
         let pool = self.shared.pool(claim.item.device)?;
-        match way {
-            Way::Out(memory) => {
-                if pool.vacate(moving)? {
-                    claim.set_place(Place::Host(memory));
-                    claim.set_drawn(None);
-                }
-            }
-            Way::In => {
-                pool.end_move(moving);
-                claim.set_place(Place::Device);
-            }
-        }
-        self.count(claim);
+        let (there, place) = match way {
+            Way::Out(memory) => (pool.vacate(moving)?, Place::Host(memory)),
+            Way::In => (pool.end_move(moving), Place::Device),
+        };
+        self.arrive(claim, there, place);
         Ok(())
     }
 

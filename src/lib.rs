@@ -20,11 +20,12 @@
 //! # Threads
 //!
 //! The library starts no thread but, with `GPUMEM_TRIM_INTERVAL`, the background trim's; one that pins host memory ahead of need, once
-//! somebody has used pinned memory; and helpers that touch the pages of large blocks and end with the call. Every call may come from any
-//! thread. Allocating on the hit path takes one lock, that of a heap of the stream; threads that use streams of their own do
-//! not meet there, and threads that share one get heaps of their own once they keep meeting. The
-//! order in which locks are taken is at the top of [`pool`]; no lock is held in a call that waits for the device. A lock
-//! poisoned by a panic is taken all the same, and a panic becomes an error at the C ABI.
+//! somebody has used pinned memory; one for each disk space that closes removed files, as that may take long; and helpers that
+//! touch the pages of large blocks and end with the call. Every call may come from any thread. Allocating on the hit path
+//! takes one lock, that of a heap of the stream; threads that use streams of their own do not meet there, and threads that
+//! share one get heaps of their own once they keep meeting. The order in which locks are taken is at the top of [`pool`]; no
+//! lock is held in a call that waits for the device. A lock poisoned by a panic is taken all the same, and a panic becomes an
+//! error at the C ABI.
 //!
 //! # Start, fork, exit
 //!
@@ -32,8 +33,9 @@
 //! [`context`](context::Context), and a failure to make it is reported and tried again by the next call. A child forked
 //! after that gets `GPUMEM_ERROR_FORKED` from every call that needs the context, and its frees do nothing; one forked
 //! before may start its own.
-//! The context is never destroyed: no destructor calls CUDA, at exit the operating system takes everything. Once the
-//! driver is shutting down, calls return `GPUMEM_ERROR_SHUTTING_DOWN` and frees do nothing.
+//! The context is never destroyed: no destructor calls CUDA, at exit the operating system takes everything but the files of
+//! disk spaces, which the library removes. Once the driver is shutting down, calls return `GPUMEM_ERROR_SHUTTING_DOWN` and
+//! frees do nothing.
 
 pub mod arena;
 pub mod base;

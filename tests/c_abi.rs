@@ -80,6 +80,7 @@ programs! {
     host_threads: C99 Cxx17;
     host_raii: Cxx17;
     disks: C99 Cxx17;
+    disk_exit: C99 Cxx17;
 }
 
 fn test(name: &str, language: Language) {

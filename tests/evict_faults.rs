@@ -2,13 +2,15 @@
 //! is tried again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod disk_support;
 mod evict_support;
 
+use disk_support::{without_waiting, Small};
 use evict_support::{Options, Rig, D, PAGE};
 use gpumem::base::size::MIB;
 use gpumem::base::{DeviceId, Error, Result, Status, StreamHandle};
 use gpumem::context::What;
-use gpumem::driver::disk::{DiskCall, DiskRule, Effect, Engine, FaultDisk, OsDisk};
+use gpumem::driver::disk::{Disk, DiskCall, DiskRule, Effect, Engine, FaultDisk, OsDisk};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Call, Driver, FaultRule};
 use gpumem::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
@@ -18,6 +20,7 @@ use gpumem::tier::evict::{Evictor, Goal, MoverOptions, Parts};
 use gpumem::tier::host::{HostNode, HostOptions as Pinned, HostTier};
 use gpumem::tier::{Manager, SpaceId, SpaceOptions, Thresholds, Tier};
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
@@ -114,15 +117,20 @@ struct Parted {
 
 impl Parted {
     fn new(pinned: u64) -> Parted {
+        Parted::over(pinned, |_| Arc::new(OsDisk::new(Engine::Auto).unwrap()))
+    }
+
+    /// Over what `disk` makes for its directory.
+    fn over(pinned: u64, disk: impl FnOnce(&Path) -> Arc<dyn Disk>) -> Parted {
         let host = HostDriver::new(HostOptions { bytes_per_device: 64 * PAGE, ..HostOptions::default() }).unwrap();
         let manager = Arc::new(Manager::new());
         let gpu = manager.add_space(SpaceId::new(Tier::Gpu, 0), &SpaceOptions::new(64 * PAGE)).unwrap();
         let nodes = vec![HostNode { id: 0, capacity: pinned, limit: pinned }];
         let options = Pinned { block_bytes: MIB, blocks: 4, chunks: 1, nodes, ..Pinned::default() };
         let tier = Arc::new(HostTier::new(host.clone(), manager.clone(), &options).unwrap());
-        let disk = Arc::new(FaultDisk::new(Arc::new(OsDisk::new(Engine::Auto).unwrap())));
-        let disks = Disks::new_on(disk.clone(), manager.clone(), StoreOptions::default(), Thresholds::default());
         let dir = TempDir::new().unwrap();
+        let disk = Arc::new(FaultDisk::new(disk(dir.path())));
+        let disks = Disks::new_on(disk.clone(), manager.clone(), StoreOptions::default(), Thresholds::default());
         disks.add_mount(dir.path(), Some(64 * PAGE)).unwrap();
         disks.mount(0).unwrap().store().unwrap();
         let disks = Arc::new(disks);
@@ -258,6 +266,26 @@ fn a_read_that_fails_can_be_tried_again() {
             rig.close(&[p]);
         }
     }
+}
+
+/// A restore and a free of what is in files return although the file system has not given their blocks back.
+#[test]
+fn nobody_waits_for_the_blocks_of_a_file() {
+    let mut small = None;
+    let rig = Parted::over(64 * MIB, |dir| small.insert(Small::new(dir, 64 * PAGE, false)).clone());
+    let small = small.unwrap();
+    let (p, freed) = (rig.malloc(3 * PAGE), rig.malloc(PAGE));
+    [p, freed].into_iter().for_each(|p| rig.shift(p, DISK).unwrap());
+    let both = || {
+        rig.shift(p, Goal::Device).unwrap();
+        rig.pool().free(freed, None).unwrap();
+    };
+    let ((), shut) = without_waiting(both, small.shut());
+    assert_eq!((rig.files().len(), small.used() > 4 * PAGE), (0, true));
+    assert_eq!(rig.manager.usage(SpaceId::new(Tier::Disk, 0)).unwrap().used, 0, "there is room at once");
+    rig.check(p, 3 * PAGE);
+    drop(shut);
+    rig.close(&[p]);
 }
 
 /// A file that is truncated, altered or gone gives an error, never other bytes; the allocation can still be freed.

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod disk_support;
+
+use disk_support::{remove, waiting, Small};
 use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Error, Status};
 use gpumem::context::config::{DiskMount, Limit, PinnedBlocks};
@@ -90,6 +93,23 @@ fn without_a_limit_it_is_what_the_file_system_has_left() {
     let other = Dir::new("huge");
     disks.add_mount(&other.0, Some(u64::MAX)).unwrap();
     assert_eq!(manager.usage(id(1)).unwrap().capacity, before.total, "no more than there is");
+}
+
+/// What has been removed elsewhere on the file system is no reason to have less, however long its blocks take.
+#[test]
+fn what_a_file_system_is_giving_back_is_left() {
+    let dir = Dir::new("pending");
+    let [a, b] = ["a", "b"].map(|name| dir.0.join(name));
+    [&a, &b].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+    let small = Small::new(&dir.0, 8 * MIB, false);
+    let manager = Arc::new(Manager::new());
+    let disks = Disks::new_on(small.clone(), manager.clone(), StoreOptions::default(), Thresholds::default());
+    disks.add_mount(&a, None).unwrap();
+    let store = disks.mount(0).unwrap().store().unwrap();
+    let slot = store.write(3 * MIB, &mut vec![Buffer::new(MIB).unwrap()], |_, _| Ok(())).unwrap();
+    let shut = remove(&store, slot, small.shut());
+    waiting(|| disks.add_mount(&b, None).unwrap(), || small.wait_for_closes(1), shut);
+    assert_eq!(manager.usage(id(1)).unwrap().limit, 8 * MIB);
 }
 
 #[test]

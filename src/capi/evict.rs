@@ -27,6 +27,7 @@
 //!            these, to the device. Other streams go on meanwhile.
 //! Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
 //!            where they were. Device code that uses memory that is not there faults.
+//! Files      Go with the process: its exit removes them, and what a killed one leaves, the next that uses the directory.
 //! Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. In a
 //!            callback of a move or a pin (progress, out of memory) nothing that is being moved is waited for: what
 //!            would have to is GPUMEM_ERROR_INVALID there.

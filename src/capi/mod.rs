@@ -16,6 +16,7 @@ pub mod context;
 pub mod device;
 pub mod error;
 pub mod evict;
+mod exit;
 pub mod graph;
 mod guard;
 mod handles;

@@ -141,6 +141,14 @@ impl Context {
         }
     }
 
+    /// Removes the files of disk spaces, as the process exits: nobody else can read them. Touches nothing else, as the driver
+    /// may be gone, and waits for nobody.
+    pub fn leave_disks(&self) {
+        if let Some(tiers) = self.tiers.get() {
+            tiers.disks.leave();
+        }
+    }
+
     /// Forgets a stream that is gone, and what was attached to it: the driver gives its handle to another one.
     pub fn forget_stream(&self, stream: StreamHandle) {
         if let Some(tiers) = self.tiers.get() {

@@ -11,8 +11,9 @@ use super::thresholds::Thresholds;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Disk, Engine, OsDisk};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// What memory on a disk is drawn with: it belongs to no stream. No stream's handle or identity.
 const NO_STREAM: u64 = u64::MAX;
@@ -30,6 +31,8 @@ pub struct Disks {
 pub struct Mount {
     space: Arc<Space>,
     path: PathBuf,
+    /// Its number (`st_dev`).
+    file_system: u64,
     disk: Arc<dyn Disk>,
     manager: Arc<Manager>,
     options: StoreOptions,
@@ -58,9 +61,13 @@ impl Disks {
         let disk = self.disk()?;
         // The working directory may change before the store is opened.
         let path = std::fs::canonicalize(path).map_err(|e| at("looking for", path, &e))?;
-        if !path.is_dir() {
+        let found = std::fs::metadata(&path).map_err(|e| at("looking at", &path, &e))?;
+        if !found.is_dir() {
             return Err(Error::new(Status::Io, format!("{} is not a directory; give one", path.display())));
         }
+        // What has been removed elsewhere on the same file system belongs to what it has left.
+        let file_system = found.dev();
+        self.mounts().iter().filter(|m| m.file_system == file_system).for_each(|m| m.settle());
         let bytes = disk.space(&path).map_err(|e| at("asking for the space of", &path, &e))?;
         let mut mounts = lock(&self.mounts);
         if let Some(known) = mounts.iter().find(|m| m.path == path) {
@@ -77,7 +84,7 @@ impl Disks {
         };
         let space = self.manager.add_space(SpaceId::new(Tier::Disk, id), &space)?;
         let (manager, options) = (self.manager.clone(), self.options.clone());
-        mounts.push(Arc::new(Mount { space, path, disk, manager, options, store: Mutex::new(None) }));
+        mounts.push(Arc::new(Mount { space, path, file_system, disk, manager, options, store: Mutex::new(None) }));
         Ok(id)
     }
 
@@ -103,6 +110,16 @@ impl Disks {
         lock(&self.mounts).clone()
     }
 
+    /// Removes the files of all stores, as the process exits. Waits for no lock: what somebody has just then stays, for who
+    /// opens a store there next.
+    pub fn leave(&self) {
+        for mount in try_lock(&self.mounts).iter().flat_map(|mounts| mounts.iter()) {
+            if let Some(store) = try_lock(&mount.store).as_deref().and_then(Option::as_ref) {
+                store.leave();
+            }
+        }
+    }
+
     fn disk(&self) -> Result<Arc<dyn Disk>> {
         let mut disk = lock(&self.disk);
         if let Some(disk) = &*disk {
@@ -110,6 +127,14 @@ impl Disks {
         }
         let new = OsDisk::new(Engine::Auto).map_err(|e| Error::new(Status::Io, format!("starting I/O: {e}")))?;
         Ok(disk.insert(Arc::new(new)).clone())
+    }
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -139,6 +164,14 @@ impl Mount {
         let opened = Store::open_on(self.disk.clone(), &self.path, &self.options);
         let opened = opened.map_err(|e| e.context(format!("opening {}", self.space.id())))?;
         Ok(store.insert(Arc::new(opened)).clone())
+    }
+
+    /// Waits until the file system has the blocks back of all that has been removed here so far.
+    fn settle(&self) {
+        let store = lock(&self.store).clone();
+        if let Some(store) = store {
+            store.settle();
+        }
     }
 
     /// Whether the store has been opened.

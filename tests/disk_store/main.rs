@@ -3,9 +3,12 @@
 
 mod crashes;
 mod damage;
+#[path = "../disk_support/mod.rs"]
+mod disk_support;
 mod faults;
 mod leftovers;
 mod misuse;
+mod removal;
 mod round_trips;
 
 use gpumem::base::Result;

@@ -36,6 +36,8 @@ pub enum DiskCall {
     Rename,
     /// [`Disk::remove`].
     Remove,
+    /// [`Disk::close`]. It cannot fail: an error number changes nothing.
+    Close,
     /// [`Disk::remove_dir`].
     RemoveDir,
     /// [`Disk::lane`].
@@ -208,6 +210,11 @@ impl Disk for FaultDisk {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.pass(DiskCall::Remove)?;
         self.inner.remove(path)
+    }
+
+    fn close(&self, file: File) {
+        let _ = self.pass(DiskCall::Close);
+        self.inner.close(file);
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

@@ -65,6 +65,8 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file, or a link itself. Its bytes are free once nobody has it open.
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Closes a file. If its name is gone and nobody else has it open, its blocks are given back now, which may take long.
+    fn close(&self, file: File);
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// A way for reads and writes, for one user at a time. Made or taken from those that others have dropped.

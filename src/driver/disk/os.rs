@@ -153,6 +153,10 @@ impl Disk for OsDisk {
         fs::remove_file(path)
     }
 
+    fn close(&self, file: File) {
+        drop(file);
+    }
+
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir(path)
     }

@@ -184,9 +184,14 @@ impl Claim {
 
     /// Removes the directory with its files. What cannot be removed stays for the next store that is opened.
     pub fn release(&mut self, disk: &dyn Disk) {
+        self.clear(disk);
+        self.lock = None;
+    }
+
+    /// The same while it may still be in use.
+    pub fn clear(&self, disk: &dyn Disk) {
         if self.pid == std::process::id() {
             let _ = clear(disk, &self.dir, &mut Reclaimed::default());
         }
-        self.lock = None;
     }
 }

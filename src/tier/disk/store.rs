@@ -3,11 +3,12 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::claim::{claim, Claim, PART, SLOT};
-use super::failure::{failed, is_full};
+use super::failure::failed;
 use super::format::Content;
 use super::options::{Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
 use super::probe::{probe, Abilities};
 use super::reader::Reader;
+use super::reaper::{unlink, Reaper};
 use super::writer::Writer;
 use crate::base::size::human;
 use crate::base::sync::lock;
@@ -18,6 +19,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 /// Names data in a store, until it is removed. Never reused; one of another store is unknown here.
@@ -53,6 +55,9 @@ pub(super) struct Shared {
     /// Part of every generation: no other store has it.
     number: u64,
     books: Mutex<Books>,
+    pub reaper: Reaper,
+    /// The process is exiting: there is no file any more.
+    left: AtomicBool,
 }
 
 #[derive(Default)]
@@ -82,8 +87,10 @@ impl Store {
             }
         };
         let books = Mutex::new(Books::default());
-        let (options, number) = (options.clone(), unlikely_twice());
-        Ok(Store { shared: Arc::new(Shared { disk, options, abilities, claim, reclaimed, number, books }) })
+        let (options, number, reaper) = (options.clone(), unlikely_twice(), Reaper::new(disk.clone()));
+        let left = AtomicBool::new(false);
+        let shared = Shared { disk, options, abilities, claim, reclaimed, number, books, reaper, left };
+        Ok(Store { shared: Arc::new(shared) })
     }
 
     /// How it works here, in a sentence: the directory, direct or not and why not, what reads and writes.
@@ -119,19 +126,30 @@ impl Store {
         lock(&self.shared.books).usage
     }
 
-    /// How much it can hold.
+    /// How much it can hold. What the file system is giving back just now is available: who writes waits for it if need be.
     pub fn capacity(&self) -> Result<StoreCapacity> {
         let dir = &self.shared.claim.dir;
+        // Asked first: what is given back meanwhile counts twice for a moment, not less.
+        let pending = self.shared.reaper.pending_bytes();
         let space = self.shared.disk.space(dir).map_err(|e| failed("asking for the space of", dir, &e))?;
         let limit = self.shared.options.limit.unwrap_or(u64::MAX);
         let left = limit.saturating_sub(self.usage().used);
-        Ok(StoreCapacity { capacity: space.total.min(limit), available: space.free.min(left) })
+        let free = space.free.saturating_add(pending).min(space.total);
+        Ok(StoreCapacity { capacity: space.total.min(limit), available: free.min(left) })
+    }
+
+    /// Waits until the file system has the blocks back of all that has been removed so far.
+    pub fn settle(&self) {
+        let mut pending = self.shared.reaper.pending();
+        while self.shared.reaper.wait_for_one(&mut pending) {}
     }
 
     /// Starts writing `bytes` of data: makes a file and reserves its space, so that it cannot run out later. `OutOfMemory`
-    /// when there is not enough, `Invalid` for 0; nothing has been written then.
+    /// when there is not enough, `Invalid` for 0; nothing has been written then. Waits for the blocks of what was removed
+    /// before if there is not enough without them.
     pub fn begin_write(&self, bytes: u64) -> Result<Writer> {
         let shared = &self.shared;
+        shared.check_there()?;
         let (number, content) = shared.admit(bytes)?;
         let path = shared.claim.file(number, PART);
         let opened = shared.make_file(&path, content).and_then(|file| Ok((file, shared.lane()?)));
@@ -150,6 +168,7 @@ impl Store {
     /// such slot.
     pub fn begin_read(&self, slot: Slot) -> Result<Reader> {
         let shared = &self.shared;
+        shared.check_there()?;
         let (content, sums) = {
             let mut books = lock(&shared.books);
             let record = books.slots.get_mut(&shared.known(slot)?).ok_or_else(|| unknown(slot))?;
@@ -170,9 +189,17 @@ impl Store {
     }
 
     /// Removes a slot and its file. A file that is not there any more is removed. `Invalid` when there is no such slot, or
-    /// somebody is reading it; after any error it is as it was.
+    /// somebody is reading it; after any error it is as it was. Does not wait for the file system to give the blocks back,
+    /// but when it is behind with many.
     pub fn remove(&self, slot: Slot) -> Result<()> {
         self.shared.remove(self.shared.known(slot)?)
+    }
+
+    /// Removes the directory with all files, whoever uses them, as the process exits. Waits for no lock, as other threads may
+    /// have stopped anywhere. From then on nothing can be written or read: `ShuttingDown`.
+    pub fn leave(&self) {
+        self.shared.left.store(true, SeqCst);
+        self.shared.claim.clear(&*self.shared.disk);
     }
 
     /// Bytes of data in a slot.
@@ -214,6 +241,17 @@ impl Shared {
             Ok(slot.number)
         } else {
             Err(unknown(slot))
+        }
+    }
+
+    /// Whether files may be made and read.
+    pub fn check_there(&self) -> Result<()> {
+        match self.left.load(SeqCst) {
+            true => Err(Error::new(
+                Status::ShuttingDown,
+                format!("the process is exiting; its files in {} are gone", self.claim.dir.display()),
+            )),
+            false => Ok(()),
         }
     }
 
@@ -288,10 +326,11 @@ impl Shared {
             books.slots.remove(&number).ok_or_else(|| unknown(self.slot(number)))?
         };
         let path = self.claim.file(number, SLOT);
-        let result = match self.disk.remove(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        let result = match unlink(&*self.disk, &path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             other => other,
         };
+        let result = result.map(|file| self.close_removed(file, record.content));
         let mut books = lock(&self.books);
         if let Err(e) = result {
             books.slots.insert(number, record);
@@ -303,39 +342,19 @@ impl Shared {
         Ok(())
     }
 
-    /// A file of the right length whose space is its own.
-    fn make_file(&self, path: &Path, content: Content) -> Result<File> {
-        let (bytes, dir) = (content.file_bytes(), &self.claim.dir);
-        let space = self.disk.space(dir).map_err(|e| failed("asking for the space of", dir, &e))?;
-        let full = |why: &str| {
-            let message = format!(
-                "{} of data need a file of {}, and {} has {} free{why}; free space there, or use another mount",
-                human(content.length),
-                human(bytes),
-                dir.display(),
-                human(space.free)
-            );
-            Error::new(Status::OutOfMemory, message)
-        };
-        // Asked first, as a file system that is being filled up fails others, too.
-        if space.free < bytes {
-            return Err(full(""));
-        }
-        let file = self.disk.create(path, self.abilities.is_direct()).map_err(|e| failed("making", path, &e))?;
-        match self.disk.allocate(&file, bytes) {
-            Ok(()) => Ok(file),
-            Err(e) if is_full(&e) => Err(full(&format!(" ({e})"))),
-            Err(e) if e.kind() == io::ErrorKind::Unsupported => {
-                file.set_len(bytes).map_err(|e| failed("setting the length of", path, &e))?;
-                Ok(file)
-            }
-            Err(e) => Err(failed("reserving space for", path, &e)),
+    /// Lets the blocks of an unlinked file go, later. Before its bytes leave the counters, so that what is available does not
+    /// go down in between.
+    pub fn close_removed(&self, file: Option<File>, content: Content) {
+        if let Some(file) = file {
+            self.reaper.close(file, content.file_bytes());
         }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // Some file systems keep the directory as long as one of its files is open.
+        self.reaper.end();
         self.claim.release(&*self.disk);
     }
 }

@@ -6,6 +6,7 @@ use super::claim::{PART, SLOT};
 use super::failure::{failed, transfer};
 use super::format::{checksum, Content, BLOCK};
 use super::pump::Pump;
+use super::reaper::unlink;
 use super::store::{Shared, Slot};
 use crate::base::size::human;
 use crate::base::{Error, Result};
@@ -43,18 +44,35 @@ pub struct Refused {
 /// A write in progress: chunks are submitted in any order, each once, from buffers that are the caller's again when their
 /// chunk is over; any number may be in flight. Dropping it gives the write up and removes the file.
 pub struct Writer {
-    shared: Arc<Shared>,
     number: u64,
     content: Content,
-    path: PathBuf,
+    /// Before `part`: its drop waits for what is in flight, and closes the file.
     pump: Pump,
+    part: Part,
     /// Of each chunk that was submitted.
     sums: Vec<Option<u64>>,
     /// Chunks not submitted yet.
     missing: u64,
     error: Option<Error>,
-    /// The slot is in the books; else the drop gives up.
-    finished: bool,
+}
+
+/// The file of a write, and its bytes in the books. Its drop removes both, unless the slot is in the books. Nobody has it
+/// open then, so that the file system gives the blocks back when the store closes it, and not while the drop waits.
+struct Part {
+    shared: Arc<Shared>,
+    content: Content,
+    path: PathBuf,
+    is_slot: bool,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_slot {
+            let left = unlink(&*self.shared.disk, &self.path).ok().flatten();
+            self.shared.close_removed(left, self.content);
+            self.shared.forget_write(self.content);
+        }
+    }
 }
 
 impl Writer {
@@ -63,7 +81,8 @@ impl Writer {
         let missing = content.chunks();
         let sums = vec![None; usize::try_from(missing).unwrap_or(usize::MAX)];
         let pump = Pump::new(lane, file);
-        Writer { shared, number, content, path, pump, sums, missing, error: None, finished: false }
+        let part = Part { shared, content, path, is_slot: false };
+        Writer { number, content, pump, part, sums, missing, error: None }
     }
 
     /// Bytes of a chunk; the last one may have fewer.
@@ -113,9 +132,9 @@ impl Writer {
         for f in self.pump.wait(least) {
             let (offset, length) = (f.tag, self.content.length_at(f.tag));
             let result = f.result.map_err(|e| match f.tag {
-                HEADER_TAG => failed("writing the header of", &self.path, &e),
-                FOOTER_TAG => failed("writing the footer of", &self.path, &e),
-                _ => transfer("writing", length, self.content.place(offset), &self.path, &e),
+                HEADER_TAG => failed("writing the header of", &self.part.path, &e),
+                FOOTER_TAG => failed("writing the footer of", &self.part.path, &e),
+                _ => transfer("writing", length, self.content.place(offset), &self.part.path, &e),
             });
             if let Err(e) = &result {
                 self.error.get_or_insert_with(|| e.clone());
@@ -123,7 +142,7 @@ impl Writer {
             over.push(Chunk { offset, length, buffer: f.buffer, result });
         }
         if let Some(e) = self.pump.broken() {
-            self.error.get_or_insert_with(|| failed("waiting for I/O to", &self.path, e));
+            self.error.get_or_insert_with(|| failed("waiting for I/O to", &self.part.path, e));
         }
         over
     }
@@ -154,33 +173,25 @@ impl Writer {
         if let Some(e) = self.error.take() {
             return Err(e);
         }
-        let (disk, sync) = (&self.shared.disk, self.shared.options.sync);
+        let (disk, sync) = (&self.part.shared.disk, self.part.shared.options.sync);
         if sync {
-            disk.sync(self.pump.file()).map_err(|e| failed("syncing", &self.path, &e))?;
+            disk.sync(self.pump.file()).map_err(|e| failed("syncing", &self.part.path, &e))?;
         }
-        let name = self.shared.claim.file(self.number, SLOT);
-        disk.rename(&self.path, &name).map_err(|e| failed("renaming", &self.path, &e))?;
+        let name = self.part.shared.claim.file(self.number, SLOT);
+        disk.rename(&self.part.path, &name).map_err(|e| {
+            let error = failed("renaming", &self.part.path, &e);
+            self.part.shared.check_there().err().unwrap_or(error)
+        })?;
         if sync {
-            if let Err(e) = disk.sync_dir(&self.shared.claim.dir) {
+            if let Err(e) = disk.sync_dir(&self.part.shared.claim.dir) {
                 // The drop removes the file under its new name.
-                self.path = name;
-                return Err(failed("syncing", &self.shared.claim.dir, &e));
+                self.part.path = name;
+                return Err(failed("syncing", &self.part.shared.claim.dir, &e));
             }
         }
-        self.shared.add_slot(self.number, self.content, sums);
-        self.finished = true;
-        Ok(self.shared.slot(self.number))
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // The file may be open and written to still: its bytes are free when that is over.
-        if !self.finished {
-            self.pump.wait(usize::MAX);
-            let _ = self.shared.disk.remove(&self.path);
-            self.shared.forget_write(self.content);
-        }
+        self.part.shared.add_slot(self.number, self.content, sums);
+        self.part.is_slot = true;
+        Ok(self.part.shared.slot(self.number))
     }
 }
 

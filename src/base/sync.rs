@@ -5,6 +5,9 @@
 
 use std::sync::{LockResult, PoisonError};
 
+/// A cell for a box that is set once: a word, null at first. In large tables half of the standard cell, and one load.
+#[cfg(not(loom))]
+pub use once_cell::race::OnceBox;
 #[cfg(not(loom))]
 pub use std::{
     hint::spin_loop,
@@ -15,7 +18,7 @@ pub use std::{
 
 #[cfg(loom)]
 pub use {
-    self::once::OnceLock,
+    self::once::{OnceBox, OnceLock},
     loom::hint::spin_loop,
     loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
     loom::sync::{Condvar, Mutex, MutexGuard},
@@ -86,6 +89,32 @@ mod once {
         claimed: AtomicBool,
         cell: std::sync::OnceLock<T>,
         ready: AtomicUsize,
+    }
+
+    /// The same for a box.
+    #[derive(Debug)]
+    pub struct OnceBox<T>(OnceLock<Box<T>>);
+
+    impl<T> OnceBox<T> {
+        /// An empty cell.
+        pub fn new() -> OnceBox<T> {
+            OnceBox(OnceLock::new())
+        }
+
+        /// The value, once it is there.
+        pub fn get(&self) -> Option<&T> {
+            self.0.get().map(|b| &**b)
+        }
+
+        /// Sets the value, or gives it back when another was first.
+        pub fn set(&self, value: Box<T>) -> Result<(), Box<T>> {
+            self.0.set(value)
+        }
+
+        /// The value, made by `make` if there is none.
+        pub fn get_or_init(&self, make: impl FnOnce() -> Box<T>) -> &T {
+            self.0.get_or_init(make)
+        }
     }
 
     impl<T> OnceLock<T> {

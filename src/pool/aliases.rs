@@ -188,25 +188,32 @@ impl Aliases {
                     }),
                 }
             });
-        let mut parts = std::mem::take(&mut self.runs[run.number as usize].parts);
-        if !holds {
-            parts.clear();
-            for a in &self.runs[run.number as usize].aliases {
-                let from = self.present(a.extent).map(|(run, at)| {
-                    let born = self.runs[run as usize].born;
-                    (RunId { number: run, born }, at)
-                });
-                let follows = |p: &&mut Part| match (p.from, from) {
-                    (Some((run, at)), Some((this, here))) => run == this && at + p.len == here,
-                    (before, now) => before.is_none() && now.is_none(),
-                };
-                match parts.last_mut().filter(follows) {
-                    Some(p) => p.len += 1,
-                    None => parts.push(Part { from, len: 1, tag: Tag::SETTLED }),
-                }
+        if holds {
+            return Some(std::mem::take(&mut self.runs[run.number as usize].parts));
+        }
+        let parts = self.parts_of(self.runs[run.number as usize].aliases.iter().map(|a| a.extent));
+        self.runs[run.number as usize].parts.clear();
+        Some(parts)
+    }
+
+    /// Where extents are now that are to be a run, or were one.
+    pub(super) fn parts_of(&self, extents: impl IntoIterator<Item = Extent>) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        for extent in extents {
+            let from = self.present(extent).map(|(run, at)| {
+                let born = self.runs[run as usize].born;
+                (RunId { number: run, born }, at)
+            });
+            let follows = |p: &&mut Part| match (p.from, from) {
+                (Some((run, at)), Some((this, here))) => run == this && at + p.len == here,
+                (before, now) => before.is_none() && now.is_none(),
+            };
+            match parts.last_mut().filter(follows) {
+                Some(p) => p.len += 1,
+                None => parts.push(Part { from, len: 1, tag: Tag::SETTLED }),
             }
         }
-        Some(parts)
+        parts
     }
 
     /// Where a part of a run's extents is now, `None` for the stock, and how many there are.

@@ -388,6 +388,8 @@ fn commit(
     mut order: Tag,
     (va, run): (u64, &[Extent]),
 ) -> RunId {
+    // A workload that repeats finds them there again when it wants the run back.
+    let parts = core.aliases.parts_of(run.iter().copied());
     // From high to low addresses: what is left of a region before the cut keeps its number.
     pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
     for p in pieces {
@@ -403,6 +405,7 @@ fn commit(
         }
     }
     let id = core.aliases.add_run(va, run);
+    core.aliases.keep(id, parts);
     let (start, end, _) = core.aliases.bounds(id);
     if st.room.0 == start {
         st.room.0 = end;

@@ -1,13 +1,13 @@
 //! From an address to what starts there, without hashing: a flat table with one entry per 64 KiB slot.
 //!
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are aligned to slots and
-//! own every slot they cover. The table has two levels: an 8 TiB reservation costs 0.8 MiB of host memory for the upper
+//! own every slot they cover. The table has two levels: an 8 TiB reservation costs 256 KiB of host memory for the upper
 //! one and 32 KiB for each 256 MiB of addresses that have been in use, instead of 1 GiB.
 //! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
+use crate::base::sync::{AtomicU64, AtomicUsize, OnceBox, OnceLock};
 use std::sync::atomic::Ordering;
 
 /// Bytes per slot.
@@ -60,12 +60,19 @@ fn unpack(v: u64) -> Entry {
     }
 }
 
-type Leaf = Box<[AtomicU64]>;
+type Leaf = [AtomicU64; LEAF_SLOTS];
+
+/// An empty table of the second level, made on the heap: the caller's stack may be small.
+fn new_leaf() -> Box<Leaf> {
+    let all: Box<[AtomicU64]> = (0..LEAF_SLOTS).map(|_| AtomicU64::new(0)).collect();
+    // It has as many as that.
+    all.try_into().unwrap_or_else(|_| Box::new(std::array::from_fn(|_| AtomicU64::new(0))))
+}
 
 struct Root {
     base: u64,
     len: u64,
-    leaves: Box<[OnceLock<Leaf>]>,
+    leaves: Box<[OnceBox<Leaf>]>,
 }
 
 /// The table of one pool.
@@ -84,7 +91,7 @@ impl Index {
         let n = self.count.load(Ordering::Relaxed);
         let Some(cell) = self.roots.get(n) else { return false };
         let slots = len.div_ceil(SLOT) as usize;
-        let leaves = (0..slots.div_ceil(LEAF_SLOTS)).map(|_| OnceLock::new()).collect();
+        let leaves = (0..slots.div_ceil(LEAF_SLOTS)).map(|_| OnceBox::new()).collect();
         let _ = cell.set(Root { base, len, leaves });
         self.count.store(n + 1, Ordering::Release);
         true
@@ -129,7 +136,7 @@ impl Index {
     pub(super) fn set(&self, addr: u64, e: Entry) {
         let Some(root) = self.root(addr) else { return };
         let slot = ((addr - root.base) / SLOT) as usize;
-        let leaf = root.leaves[slot / LEAF_SLOTS].get_or_init(|| (0..LEAF_SLOTS).map(|_| AtomicU64::new(0)).collect());
+        let leaf = root.leaves[slot / LEAF_SLOTS].get_or_init(new_leaf);
         leaf[slot % LEAF_SLOTS].store(pack(e), Ordering::Release);
     }
 
@@ -154,7 +161,7 @@ impl Index {
         for looks in 1.. {
             let (number, first) = (slot / LEAF_SLOTS, slot / LEAF_SLOTS * LEAF_SLOTS);
             // Where there is no table nothing was ever handed out.
-            let at = match root.leaves.get(number).and_then(OnceLock::get) {
+            let at = match root.leaves.get(number).and_then(OnceBox::get) {
                 None => first,
                 Some(leaf) => {
                     match leaf.get(slot - first).map_or(Entry::Empty, |e| unpack(e.load(Ordering::Acquire))) {

@@ -84,7 +84,7 @@ mod trim;
 mod validate;
 mod waiting;
 
-use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceLock};
+use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
 pub use evictable::{By, Guest, Moving};
@@ -282,7 +282,7 @@ pub struct Pool {
     /// How to see which stream a handle is.
     watch: Watch,
     /// By number. Boxed: there is room for many, and a heap takes a kilobyte.
-    heaps: Box<[OnceLock<Box<Heap>>]>,
+    heaps: Box<[OnceBox<Heap>]>,
     /// How many there are; changed under the lock of `streams`.
     heap_count: AtomicU32,
     /// Streams in use → their lanes and heaps.
@@ -336,7 +336,7 @@ impl Pool {
                 false => Watch::Ask,
             },
             heap_count: AtomicU32::new(0),
-            heaps: (0..order::MAX_LANES).map(|_| OnceLock::new()).collect(),
+            heaps: (0..order::MAX_LANES).map(|_| OnceBox::new()).collect(),
             streams: Apart(Mutex::new(HashMap::new())),
             core: Apart(Mutex::new(Core::default())),
             counters: Apart(Counters::default()),
@@ -346,6 +346,9 @@ impl Pool {
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;
+        if let Some((base, _)) = lock(&*pool.core).holes.roots().next() {
+            pool.driver.warm_up(dev, base, page);
+        }
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
                 // Nothing is mapped: the next try would reserve addresses again.
@@ -406,7 +409,7 @@ impl Pool {
 
     #[inline]
     fn heap(&self, number: u32) -> Option<&Heap> {
-        self.heaps.get(number as usize)?.get().map(|h| &**h)
+        self.heaps.get(number as usize)?.get()
     }
 
     /// One more heap for a lane; `None` when there are too many. Callers hold the lock of `streams`.
@@ -423,7 +426,7 @@ impl Pool {
 
     fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
         let count = self.heap_count.load(Acquire) as usize;
-        self.heaps.iter().take(count).filter_map(OnceLock::get).map(|h| &**h)
+        self.heaps.iter().take(count).filter_map(OnceBox::get)
     }
 
     /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it, or it is earlier in

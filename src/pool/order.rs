@@ -22,7 +22,7 @@ use super::captures::Captures;
 use super::due::Due;
 use super::lock;
 pub(super) use super::tag::{Tag, CONTEXT};
-use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock};
+use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::VecDeque;
@@ -83,7 +83,7 @@ struct ContextMarker {
 /// The order of one device.
 pub(super) struct Order {
     dev: DeviceId,
-    lanes: Box<[OnceLock<Box<Lane>>]>,
+    lanes: Box<[OnceBox<Lane>]>,
     count: AtomicU64,
     pub(super) captures: Captures,
     context: Apart<Mutex<VecDeque<ContextMarker>>>,
@@ -96,7 +96,7 @@ impl Order {
     pub(super) fn new(dev: DeviceId) -> Order {
         let order = Order {
             dev,
-            lanes: (0..MAX_LANES).map(|_| OnceLock::new()).collect(),
+            lanes: (0..MAX_LANES).map(|_| OnceBox::new()).collect(),
             count: AtomicU64::new(0),
             captures: Captures::default(),
             context: Apart(Mutex::new(VecDeque::new())),
@@ -135,7 +135,7 @@ impl Order {
 
     #[inline]
     fn lane(&self, lane: u32) -> Option<&Lane> {
-        self.lanes.get(lane as usize)?.get().map(|l| &**l)
+        self.lanes.get(lane as usize)?.get()
     }
 
     /// The handle of a lane's stream.
@@ -300,7 +300,7 @@ impl Order {
         let mut queue = lock(&*self.context);
         let count = self.count.load(Acquire) as usize;
         let closed: Vec<u64> =
-            self.lanes[..count].iter().filter_map(OnceLock::get).map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+            self.lanes[..count].iter().filter_map(OnceBox::get).map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         if let Err(e) = driver.context_record(self.dev, event) {
             lock(&*self.spare).push(event);
             return match e.status {
@@ -310,7 +310,7 @@ impl Order {
         }
         // It worked, so no capture that was met before is in progress any more.
         self.captures.none(&mut captured);
-        for (lane, &epoch) in self.lanes.iter().filter_map(OnceLock::get).zip(&closed) {
+        for (lane, &epoch) in self.lanes.iter().filter_map(OnceBox::get).zip(&closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);
         }
@@ -364,7 +364,7 @@ impl Order {
             if !driver.event_query(self.dev, front.event)? {
                 break;
             }
-            for (lane, &epoch) in self.lanes.iter().filter_map(OnceLock::get).zip(&front.closed) {
+            for (lane, &epoch) in self.lanes.iter().filter_map(OnceBox::get).zip(&front.closed) {
                 lane.done.fetch_max(epoch, AcqRel);
             }
             lock(&*self.spare).push(front.event);
@@ -413,7 +413,7 @@ impl Order {
 
     /// What a context marker and a wait for it would do, on a driver that has none.
     pub(super) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
-        let lanes = || self.lanes.iter().filter_map(OnceLock::get);
+        let lanes = || self.lanes.iter().filter_map(OnceBox::get);
         let closed: Vec<u64> = lanes().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         driver.device_sync(self.dev)?;
         for (lane, epoch) in lanes().zip(closed) {
@@ -430,7 +430,7 @@ impl Order {
         let count = self.count.load(Acquire) as usize;
         let events = self.lanes[..count]
             .iter()
-            .filter_map(OnceLock::get)
+            .filter_map(OnceBox::get)
             .filter_map(|l| lock(&l.markers).back().map(|m| m.event))
             .chain(last_context);
         // An event may be recycled while we wait; then it stands for a later mark, and we wait a little longer.
@@ -442,7 +442,7 @@ impl Order {
 
     /// The invariants written above [`Lane`].
     pub(super) fn validate(&self) -> Result<()> {
-        for (i, l) in self.lanes.iter().filter_map(OnceLock::get).enumerate() {
+        for (i, l) in self.lanes.iter().filter_map(OnceBox::get).enumerate() {
             let markers = lock(&l.markers);
             let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
             if !(done <= marked && marked < epoch) {
@@ -457,7 +457,7 @@ impl Order {
 
     /// Every event is spare or pending; true while no other thread is recording one.
     pub(super) fn validate_events(&self) -> Result<()> {
-        let pending: usize = self.lanes.iter().filter_map(OnceLock::get).map(|l| lock(&l.markers).len()).sum();
+        let pending: usize = self.lanes.iter().filter_map(OnceBox::get).map(|l| lock(&l.markers).len()).sum();
         let events = lock(&*self.context).len() + lock(&*self.spare).len() + pending;
         let made = self.events.load(Relaxed);
         if events as u64 != made {

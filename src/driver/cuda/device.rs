@@ -22,6 +22,8 @@ pub(super) struct Device {
     pub props: OnceLock<DeviceProps>,
     /// Whether the default pool of `cuMemAllocAsync` has been told to keep what it has.
     pub native_ready: AtomicBool,
+    /// Whether anything has been mapped there for practice.
+    pub warm: AtomicBool,
 }
 
 impl Device {
@@ -32,6 +34,7 @@ impl Device {
             retaining: Mutex::new(()),
             props: OnceLock::new(),
             native_ready: AtomicBool::new(false),
+            warm: AtomicBool::new(false),
         }
     }
 }

@@ -5,8 +5,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::inside::in_a_shift;
 use super::register::Register;
-use super::shift::in_a_shift;
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::pool::{AllocInfo, Guest};
@@ -262,6 +262,15 @@ impl Item {
         (st.pins, st.place.as_ref().map(|p| p.space(self.device)))
     }
 
+    /// Keeps the receipt of the device's memory, or gives it back. For who has claimed it.
+    pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
+        let old = {
+            let mut st = lock(&self.state);
+            std::mem::replace(&mut st.drawn, drawn)
+        };
+        drop(old);
+    }
+
     /// Whether its receipt and its place agree.
     pub(super) fn is_consistent(&self) -> bool {
         let st = lock(&self.state);
@@ -297,15 +306,6 @@ impl Claim {
         if let Some(by) = &mut lock(&self.item.state).by {
             by.leaves_device = matches!(self.place, Some(Place::Device));
         }
-    }
-
-    /// Keeps the receipt of the device's memory, or gives it back.
-    pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
-        let old = {
-            let mut st = lock(&self.item.state);
-            std::mem::replace(&mut st.drawn, drawn)
-        };
-        drop(old);
     }
 }
 

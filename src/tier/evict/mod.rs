@@ -26,9 +26,11 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 mod filed;
+mod inside;
 mod item;
 mod lanes;
 mod mover;
+mod pending;
 mod register;
 mod room;
 mod shift;

@@ -122,8 +122,13 @@ impl Shared {
 
     /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the others from it. Returns the
     /// addresses of what was moved, too.
-    pub(super) fn shift_by_itself(&self, claims: Vec<Claim>, goal: &Goal) -> (BTreeSet<u64>, Result<Moved>) {
-        self.shift_some(claims, goal, By::Noted, (None, None), true)
+    pub(super) fn shift_by_itself(
+        &self,
+        claims: Vec<Claim>,
+        goal: &Goal,
+        progress: Progress,
+    ) -> (BTreeSet<u64>, Result<Moved>) {
+        self.shift_some(claims, goal, By::Noted, (Some(progress), None), true)
     }
 
     fn shift_some(
@@ -171,6 +176,11 @@ impl Shared {
     }
 }
 
+/// Whether an error is about no item, but about the whole move.
+fn ends(status: Status) -> bool {
+    matches!(status, Status::ShuttingDown | Status::Cancelled)
+}
+
 /// Whether bytes are where they are to go.
 fn is_there(place: &Place, goal: &Goal, device: DeviceId) -> bool {
     let at = place.space(device);
@@ -189,7 +199,7 @@ impl<'a> Shift<'a> {
         for claim in claims {
             outcome = self.one(claim);
             match &outcome {
-                Err(e) if self.lenient && e.status != Status::ShuttingDown && !self.is_broken() => {
+                Err(e) if self.lenient && !ends(e.status) && !self.is_broken() => {
                     passed = passed.and(std::mem::replace(&mut outcome, Ok(())));
                 }
                 Err(_) => break,

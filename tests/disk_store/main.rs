@@ -3,6 +3,7 @@
 
 mod crashes;
 mod damage;
+mod evicting;
 mod faults;
 mod leftovers;
 mod misuse;

@@ -5,7 +5,7 @@ use gpumem::base::size::MIB;
 use gpumem::base::{DeviceId, Result, Status, StreamHandle};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Driver, Fault, FaultRule};
-use gpumem::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
+use gpumem::pool::{AllocFlags, AllocRequest, Guest, Pool, PoolOptions};
 use gpumem::tier::disk::StoreOptions;
 use gpumem::tier::disk_space::Disks;
 use gpumem::tier::evict::{Evictor, Goal, Moved, MoverOptions, Parts};
@@ -234,6 +234,40 @@ fn a_progress_counts_the_bytes_of_both() {
     rig.close(&all);
 }
 
+/// What the pools and the register disagree about is noticed.
+#[test]
+fn the_books_of_pool_and_register_are_compared() {
+    #[derive(Debug)]
+    struct Nobody;
+    impl Guest for Nobody {
+        fn gone(&self) {}
+    }
+    let rig = Rig::new(false, None);
+    let item = rig.malloc(DEVICES[1], 1);
+    let pool = rig.pool(DEVICES[1]);
+    let id = pool.info(item.p).unwrap().id;
+    let says = |text: &str| {
+        let e = rig.evictor.validate().unwrap_err();
+        assert!(e.message.contains(text), "{e}");
+    };
+    let moving = pool.begin_move(item.p, id).unwrap().unwrap();
+    says("nobody has claimed it");
+    assert!(pool.end_move(moving));
+    rig.evictor.validate().unwrap();
+    rig.host.device_sync(DEVICES[1]).unwrap();
+    let moving = pool.begin_move(item.p, id).unwrap().unwrap();
+    assert!(pool.vacate(moving).unwrap());
+    says("has no memory there");
+    let moving = pool.begin_move(item.p, id).unwrap().unwrap();
+    assert!(pool.populate(&moving, S).unwrap() && pool.end_move(moving));
+    rig.evictor.validate().unwrap();
+    let req = AllocRequest { size: PAGE, flags: AllocFlags::EVICTABLE, ..AllocRequest::default() };
+    let other = pool.malloc_evictable(&req, Arc::new(Nobody)).unwrap();
+    says("device 1: 2 evictable allocations live, 1 are registered");
+    pool.free(other.base, None).unwrap();
+    rig.close(&[item]);
+}
+
 /// Whatever call fails, of whichever device: those of both that have not arrived are whole where they were.
 #[test]
 fn a_failure_on_one_device_leaves_the_items_of_both_whole() {
@@ -258,7 +292,9 @@ fn a_failure_on_one_device_leaves_the_items_of_both_whole() {
                 // Lanes that could not be waited for are found again by the next move.
                 rig.shift(goal).unwrap();
                 // What the driver would not take back it takes now.
-                DEVICES.into_iter().for_each(|d| drop(rig.pool(d).trim(0).unwrap()));
+                for device in DEVICES {
+                    rig.pool(device).trim(0).unwrap();
+                }
                 rig.exact(&all, [0, 0]);
                 rig.shift(Goal::Device).unwrap();
                 rig.exact(&all, [0, 0]);

@@ -110,7 +110,27 @@ static void the_resource_allocates() {
     nothing_left();
 }
 
+// In a child, before anything has started gpumem.
+static void settings_are_given_at_the_start() {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        gpumem_context_options options;
+        GPUMEM_INIT(&options);
+        options.disk = "not absolute";
+        CHECK(throws<gpumem::error>([&] { gpumem::init(options); }) && error_says("disk"));
+        options.disk = nullptr;
+        options.limit_bytes = 32 * MIB;
+        gpumem::init(options);
+        CHECK(throws<std::bad_alloc>([] { gpumem::unique_buffer<char> b(33 * MIB); }));
+        CHECK(throws<gpumem::error>([&] { gpumem::init(options); }));
+        exit(0);
+    }
+    CHECK(exit_code(child) == 0);
+}
+
 int main() {
+    RUN(settings_are_given_at_the_start);
     RUN(buffers_own_their_memory);
     RUN(scoped_buffers_follow_their_stream);
     RUN(failures_are_exceptions);

@@ -210,8 +210,9 @@ const char *gpumem_version_string(void);
  * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
  * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
  * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
- * GPUMEM_CAPTURE, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
- * GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+ * GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
+ * GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and GPUMEM_HOST_SEED. Or with
+ * those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
  * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
  */
@@ -267,6 +268,27 @@ const char *gpumem_version_string(void);
 // What arenas free is unmapped, and its addresses are kept for a while, so that any use faults.
 #define GPUMEM_ARENA_DEBUG_UNMAP 16
 
+// Only captures that are begun with gpumem_capture_begin get memory of their own: the default.
+#define GPUMEM_CAPTURE_DETECTION_OFF 1
+
+// Every stream that is being captured does.
+#define GPUMEM_CAPTURE_DETECTION_AUTO 2
+
+// Allocations count in their space from the first call about spaces or reservations on: the default.
+#define GPUMEM_TIERS_OFF 1
+
+// They do from the first on.
+#define GPUMEM_TIERS_ON 2
+
+// Memory is moved out only when it is asked for, or when there is none for something else.
+#define GPUMEM_MOVER_OFF 1
+
+// A thread moves out of spaces that are too full, once there is evictable memory: the default.
+#define GPUMEM_MOVER_ON 2
+
+// For gpumem_context_options.pinned_chunks: nothing is pinned ahead of the first need.
+#define GPUMEM_PINNED_CHUNKS_NONE UINT32_MAX
+
 // Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
 typedef struct gpumem_context_options {
     // sizeof(gpumem_context_options).
@@ -311,11 +333,35 @@ typedef struct gpumem_context_options {
     // How much of what arenas have freed is kept for that: bytes of memory with GPUMEM_ARENA_DEBUG_POISON, of addresses
     // with GPUMEM_ARENA_DEBUG_UNMAP.
     uint64_t arena_quarantine;
+    // GPUMEM_CAPTURE_DETECTION_*: whether a stream that is being captured gets memory of its own by itself.
+    int32_t capture_detection;
+    // GPUMEM_TIERS_*: from when on allocations count in their space.
+    int32_t tiers;
+    // GPUMEM_MOVER_*: whether a thread moves out of spaces that are too full.
+    int32_t mover;
+    // Most pinned memory of a NUMA node, as a share of the node's, 1 to 100. Not with pinned_limit_bytes.
+    uint32_t pinned_limit_percent;
+    // Most pinned memory of a NUMA node, bytes. Not with pinned_limit_percent.
+    uint64_t pinned_limit_bytes;
+    // A block of pinned memory, bytes, a power of two from 4 KiB to 1 GiB.
+    uint64_t pinned_block_bytes;
+    // How many blocks are pinned at a time, a chunk: 1 to 1048576.
+    uint32_t pinned_blocks;
+    // How many chunks are pinned at first need, up to 1048576, or GPUMEM_PINNED_CHUNKS_NONE.
+    uint32_t pinned_chunks;
+    // Directories to move to, in place of those of GPUMEM_DISK and written as there: absolute, with ; between, each with
+    // = and a size if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL: those of GPUMEM_DISK.
+    const char *disk;
+    // From which use on data is moved out of a space, as a part of its limit, above 0 up to 1. 0: this and downgrade_stop
+    // are GPUMEM_DOWNGRADE's.
+    double downgrade_trigger;
+    // Down to which use, from 0 to downgrade_trigger. Must be 0 without that.
+    double downgrade_stop;
 } gpumem_context_options;
 
 // Starts gpumem now, with explicit settings.
 //
-// opts may be NULL: the environment's settings. They are read and not kept.
+// opts may be NULL: the environment's settings. They, and what they point to, are read and not kept.
 // Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by any call that needed
 // a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error gpumem has not started, and this or
 // any other call may start it.

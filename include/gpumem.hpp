@@ -90,6 +90,14 @@ inline void check(gpumem_status status) {
     }
 }
 
+// Starts gpumem now, with explicit settings; those that are 0 are the environment's. Throws when it has started already.
+//
+//     gpumem_context_options options;
+//     GPUMEM_INIT(&options);
+//     options.tiers = GPUMEM_TIERS_ON;
+//     gpumem::init(options);
+inline void init(const gpumem_context_options &options) { check(gpumem_init(&options)); }
+
 // ---- streams and graphs ---------------------------------------------------------------------------------------------
 
 class stream;

@@ -20,7 +20,8 @@
 //! # Threads
 //!
 //! The library starts no thread but, with `GPUMEM_TRIM_INTERVAL`, the background trim's; one that pins host memory ahead of need, once
-//! somebody has used pinned memory; one for each disk space that closes removed files, as that may take long; and helpers that
+//! somebody has used pinned memory; one that moves data out of spaces that are too full, once there is evictable memory, unless
+//! `GPUMEM_MOVER=off`; one for each disk space that closes removed files, as that may take long; and helpers that
 //! touch the pages of large blocks and end with the call. Every call may come from any thread. Allocating on the hit path
 //! takes one lock, that of a heap of the stream; threads that use streams of their own do not meet there, and threads that
 //! share one get heaps of their own once they keep meeting. The order in which locks are taken is at the top of [`pool`]; no
@@ -35,7 +36,8 @@
 //! before may start its own.
 //! The context is never destroyed: no destructor calls CUDA, at exit the operating system takes everything but the files of
 //! disk spaces, which the library removes. Once the driver is shutting down, calls return `GPUMEM_ERROR_SHUTTING_DOWN` and
-//! frees do nothing.
+//! frees do nothing. Once exit handlers run, the library's own threads make no driver call any more; a call that they
+//! are in is waited for, but no longer than a second.
 
 pub mod arena;
 pub mod base;

@@ -119,6 +119,8 @@ fn structures_have_their_golden_layout() {
         gpumem_context_options {
             size backend reuse log pool prealloc_percent prealloc_bytes va_size page_size limit_bytes trim_threshold
             host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
+            capture_detection tiers mover pinned_limit_percent pinned_limit_bytes pinned_block_bytes pinned_blocks pinned_chunks disk
+            downgrade_trigger downgrade_stop
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
         gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved reservation }

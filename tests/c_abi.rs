@@ -74,6 +74,7 @@ programs! {
     reserve_raii: Cxx17;
     stream_pool: C99 Cxx17;
     evict: C99 Cxx17;
+    evict_exit: C99 Cxx17;
     evict_faults: C99 Cxx17;
     evict_raii: Cxx17;
     host: C99 Cxx17;

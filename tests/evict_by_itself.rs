@@ -227,3 +227,28 @@ fn threads_that_meet_at_the_same_memory_leave_it_whole() {
     }
     rig.close();
 }
+
+/// A context that ends stops its mover, whatever that is doing, and waits for it: nothing of it lives on.
+#[test]
+fn the_mover_ends_with_its_context() {
+    for round in 0..16 {
+        let rig = Rig::new(Options { pages: 100, mover: true, disk: true, ..Options::default() });
+        let s = rig.stream();
+        let all: Vec<u64> = (0..90).map(|_| rig.malloc(PAGE, 0, s)).collect();
+        for &p in &all {
+            rig.fill(s, p, PAGE, p);
+            rig.ctx.pin(p).unwrap();
+            rig.ctx.unpin(p, s).unwrap();
+        }
+        // At its beginning, in the midst of it, at its end, and asleep.
+        if round > 0 {
+            let goal = rig.usage(GPU).used - round * PAGE;
+            // Below the trigger it may have been before.
+            wait_until("the mover", || rig.usage(GPU).used <= goal.max(84 * PAGE));
+        }
+        let Rig { host, fault, ctx, .. } = rig;
+        drop(ctx);
+        assert_eq!(std::sync::Arc::strong_count(&fault), 1, "somebody has the driver still");
+        assert!(host.reports().is_empty(), "{:#?}", host.reports());
+    }
+}

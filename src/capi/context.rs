@@ -3,21 +3,19 @@
 //! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
 //! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
 //! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
-//! GPUMEM_CAPTURE, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and
-//! GPUMEM_HOST_SEED. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+//! GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
+//! GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and GPUMEM_HOST_SEED. Or with
+//! those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
 
+use super::context_apply::apply;
 use super::error::gpumem_status;
 use super::guard::{guard, guard_value};
 use super::options::{self, Extensible};
-use crate::arena::DebugMode;
-use crate::base::size::{GIB, MIB, TIB};
-use crate::base::{Error, Result};
-use crate::context::config::{Backend, Limit, Prealloc, Reuse, StreamCheck};
+use crate::base::Error;
 use crate::context::{Config, Context};
 use std::ffi::c_char;
-use std::time::Duration;
 
 /// CUDA when a driver and a device exist, else the host device, with one line on stderr.
 pub const GPUMEM_BACKEND_AUTO: i32 = 1;
@@ -58,6 +56,24 @@ pub const GPUMEM_ARENA_DEBUG_ABORT: u32 = 4;
 pub const GPUMEM_ARENA_DEBUG_POISON: u32 = 8;
 /// What arenas free is unmapped, and its addresses are kept for a while, so that any use faults.
 pub const GPUMEM_ARENA_DEBUG_UNMAP: u32 = 16;
+
+/// Only captures that are begun with gpumem_capture_begin get memory of their own: the default.
+pub const GPUMEM_CAPTURE_DETECTION_OFF: i32 = 1;
+/// Every stream that is being captured does.
+pub const GPUMEM_CAPTURE_DETECTION_AUTO: i32 = 2;
+
+/// Allocations count in their space from the first call about spaces or reservations on: the default.
+pub const GPUMEM_TIERS_OFF: i32 = 1;
+/// They do from the first on.
+pub const GPUMEM_TIERS_ON: i32 = 2;
+
+/// Memory is moved out only when it is asked for, or when there is none for something else.
+pub const GPUMEM_MOVER_OFF: i32 = 1;
+/// A thread moves out of spaces that are too full, once there is evictable memory: the default.
+pub const GPUMEM_MOVER_ON: i32 = 2;
+
+/// For gpumem_context_options.pinned_chunks: nothing is pinned ahead of the first need.
+pub const GPUMEM_PINNED_CHUNKS_NONE: u32 = u32::MAX;
 
 /// Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
 #[allow(non_camel_case_types)]
@@ -106,18 +122,45 @@ pub struct gpumem_context_options {
     /// How much of what arenas have freed is kept for that: bytes of memory with GPUMEM_ARENA_DEBUG_POISON, of addresses
     /// with GPUMEM_ARENA_DEBUG_UNMAP.
     pub arena_quarantine: u64,
+    /// GPUMEM_CAPTURE_DETECTION_*: whether a stream that is being captured gets memory of its own by itself.
+    pub capture_detection: i32,
+    /// GPUMEM_TIERS_*: from when on allocations count in their space.
+    pub tiers: i32,
+    /// GPUMEM_MOVER_*: whether a thread moves out of spaces that are too full.
+    pub mover: i32,
+    /// Most pinned memory of a NUMA node, as a share of the node's, 1 to 100. Not with pinned_limit_bytes.
+    pub pinned_limit_percent: u32,
+    /// Most pinned memory of a NUMA node, bytes. Not with pinned_limit_percent.
+    pub pinned_limit_bytes: u64,
+    /// A block of pinned memory, bytes, a power of two from 4 KiB to 1 GiB.
+    pub pinned_block_bytes: u64,
+    /// How many blocks are pinned at a time, a chunk: 1 to 1048576.
+    pub pinned_blocks: u32,
+    /// How many chunks are pinned at first need, up to 1048576, or GPUMEM_PINNED_CHUNKS_NONE.
+    pub pinned_chunks: u32,
+    /// Directories to move to, in place of those of GPUMEM_DISK and written as there: absolute, with ; between, each with
+    /// = and a size if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL: those of GPUMEM_DISK.
+    pub disk: *const c_char,
+    /// From which use on data is moved out of a space, as a part of its limit, above 0 up to 1. 0: this and downgrade_stop
+    /// are GPUMEM_DOWNGRADE's.
+    pub downgrade_trigger: f64,
+    /// Down to which use, from 0 to downgrade_trigger. Must be 0 without that.
+    pub downgrade_stop: f64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+// SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: numbers, and a pointer
+// that the caller's contract makes NULL or a string.
 unsafe impl Extensible for gpumem_context_options {
     const NAME: &'static str = "gpumem_context_options";
     const FIRST_BYTES: usize = 88;
 }
-const _: () = assert!(size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8);
+const _: () = assert!(
+    size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8
+);
 
 /// Starts gpumem now, with explicit settings.
 ///
-/// opts may be NULL: the environment's settings. They are read and not kept.
+/// opts may be NULL: the environment's settings. They, and what they point to, are read and not kept.
 /// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by any call that needed
 /// a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error gpumem has not started, and this or
 /// any other call may start it.
@@ -127,7 +170,9 @@ pub unsafe extern "C" fn gpumem_init(opts: *const gpumem_context_options) -> gpu
         let mut config = Config::from_env()?;
         if !opts.is_null() {
             // SAFETY: the caller passes NULL or options whose size field is true.
-            apply(&unsafe { options::read(opts) }?, &mut config)?;
+            let options = unsafe { options::read(opts) }?;
+            // SAFETY: its strings are NULL or strings by the caller's promise.
+            unsafe { apply(&options, &mut config) }?;
         }
         Context::init_global(config).map(|_| ())
     })
@@ -144,231 +189,4 @@ pub extern "C" fn gpumem_backend_name() -> *const c_char {
         other => Err(Error::internal(format!("backend {other:?} has no name in the C ABI"))),
     })
     .as_ptr()
-}
-
-/// The ranges of the environment's settings.
-const UNIT: u64 = 2 * MIB;
-const LARGEST_VA: u64 = 64 * TIB;
-const LARGEST_PAGE: u64 = GIB;
-
-fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
-    let unknown = |field: &str, value: i32, prefix: &str| {
-        Err(Error::invalid(format!("gpumem_context_options.{field} is {value}; use 0 or one of {prefix}_*")))
-    };
-    match o.backend {
-        0 => {}
-        GPUMEM_BACKEND_AUTO => config.backend = Backend::Auto,
-        GPUMEM_BACKEND_CUDA => config.backend = Backend::Cuda,
-        GPUMEM_BACKEND_HOST => config.backend = Backend::Host,
-        other => return unknown("backend", other, "GPUMEM_BACKEND"),
-    }
-    match o.reuse {
-        0 => {}
-        GPUMEM_REUSE_SETTLED => config.reuse = Reuse::Settled,
-        GPUMEM_REUSE_WAIT => config.reuse = Reuse::Wait,
-        other => return unknown("reuse", other, "GPUMEM_REUSE"),
-    }
-    match o.stream_check {
-        0 => {}
-        GPUMEM_STREAM_CHECK_AUTO => config.stream_check = StreamCheck::Auto,
-        GPUMEM_STREAM_CHECK_DRIVER => config.stream_check = StreamCheck::Driver,
-        other => return unknown("stream_check", other, "GPUMEM_STREAM_CHECK"),
-    }
-    if o.arena_debug != 0 {
-        config.arena_debug = arena_debug(o.arena_debug)?;
-    }
-    if o.arena_quarantine != 0 {
-        config.arena_quarantine = Some(o.arena_quarantine);
-    }
-    match o.log {
-        0 => {}
-        GPUMEM_LOG_NOTHING => config.log = 0,
-        GPUMEM_LOG_WARNINGS => config.log = 1,
-        GPUMEM_LOG_DECISIONS => config.log = 2,
-        other => return unknown("log", other, "GPUMEM_LOG"),
-    }
-    match o.pool {
-        0 => {}
-        GPUMEM_POOL_ON => config.pool = true,
-        GPUMEM_POOL_OFF => config.pool = false,
-        other => return unknown("pool", other, "GPUMEM_POOL"),
-    }
-    match share("prealloc", o.prealloc_bytes, o.prealloc_percent)? {
-        None => {}
-        Some(Share::Bytes(bytes)) => config.prealloc = Prealloc::Bytes(bytes),
-        Some(Share::Percent(percent)) => config.prealloc = Prealloc::Percent(percent),
-    }
-    match share("limit", o.limit_bytes, o.limit_percent)? {
-        None => {}
-        Some(Share::Bytes(bytes)) => config.limit = Limit::Bytes(bytes),
-        Some(Share::Percent(percent)) => config.limit = Limit::Percent(percent),
-    }
-    if o.va_size > LARGEST_VA || !o.va_size.is_multiple_of(UNIT) {
-        return Err(Error::invalid(format!(
-            "gpumem_context_options.va_size is {}; it is a multiple of 2 MiB up to 64 TiB",
-            o.va_size
-        )));
-    }
-    if o.page_size != 0 && (!o.page_size.is_power_of_two() || o.page_size > LARGEST_PAGE) {
-        return Err(Error::invalid(format!(
-            "gpumem_context_options.page_size is {}; it is a power of two up to 1 GiB",
-            o.page_size
-        )));
-    }
-    for (field, value) in [
-        (&mut config.va_size, o.va_size),
-        (&mut config.page_size, o.page_size),
-        (&mut config.trim_threshold, o.trim_threshold),
-        (&mut config.host_bytes, o.host_bytes),
-        (&mut config.host_seed, o.host_seed),
-    ] {
-        if value != 0 {
-            *field = value;
-        }
-    }
-    if o.trim_interval_ms != 0 {
-        config.trim_interval = Duration::from_millis(o.trim_interval_ms);
-    }
-    if o.host_devices != 0 {
-        config.host_devices = o.host_devices;
-    }
-    Ok(())
-}
-
-fn arena_debug(flags: u32) -> Result<DebugMode> {
-    const ALL: u32 =
-        GPUMEM_ARENA_DEBUG_CHECK | GPUMEM_ARENA_DEBUG_ABORT | GPUMEM_ARENA_DEBUG_POISON | GPUMEM_ARENA_DEBUG_UNMAP;
-    let has = |flag| flags & flag != 0;
-    if flags == GPUMEM_ARENA_DEBUG_OFF {
-        return Ok(DebugMode::default());
-    }
-    if flags & !ALL != 0 || has(GPUMEM_ARENA_DEBUG_POISON) && has(GPUMEM_ARENA_DEBUG_UNMAP) {
-        return Err(Error::invalid(format!(
-            "gpumem_context_options.arena_debug is {flags:#x}; use GPUMEM_ARENA_DEBUG_OFF alone, or or-ed together some \
-             other GPUMEM_ARENA_DEBUG_*, but not both _POISON and _UNMAP"
-        )));
-    }
-    Ok(DebugMode {
-        check: true,
-        abort: has(GPUMEM_ARENA_DEBUG_ABORT),
-        poison: has(GPUMEM_ARENA_DEBUG_POISON),
-        unmap: has(GPUMEM_ARENA_DEBUG_UNMAP),
-    })
-}
-
-/// An amount that can be given in either of two ways.
-enum Share {
-    Bytes(u64),
-    Percent(u32),
-}
-
-fn share(field: &str, bytes: u64, percent: u32) -> Result<Option<Share>> {
-    match (bytes, percent) {
-        (0, 0) => Ok(None),
-        (bytes, 0) => Ok(Some(Share::Bytes(bytes))),
-        (0, percent @ 1..=100) => Ok(Some(Share::Percent(percent))),
-        (0, percent) => {
-            Err(Error::invalid(format!("gpumem_context_options.{field}_percent is {percent}; a share is 1 to 100")))
-        }
-        _ => Err(Error::invalid(format!(
-            "gpumem_context_options has both {field}_bytes and {field}_percent; set one of them"
-        ))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::*;
-    use crate::base::Status;
-
-    fn zero() -> gpumem_context_options {
-        // SAFETY: integers; zero is a value of each.
-        unsafe { std::mem::zeroed() }
-    }
-
-    #[test]
-    fn zero_changes_nothing_and_every_field_arrives() {
-        let start = Config { log: 7, ..Config::default() };
-        let mut config = start.clone();
-        apply(&zero(), &mut config).unwrap();
-        assert_eq!(config, start);
-
-        let all = gpumem_context_options {
-            size: 112,
-            backend: GPUMEM_BACKEND_HOST,
-            reuse: GPUMEM_REUSE_SETTLED,
-            log: GPUMEM_LOG_NOTHING,
-            pool: GPUMEM_POOL_OFF,
-            prealloc_percent: 33,
-            prealloc_bytes: 0,
-            va_size: 4 * MIB,
-            page_size: GIB,
-            limit_bytes: 3,
-            trim_threshold: 4,
-            host_bytes: 5,
-            host_seed: 7,
-            host_devices: 6,
-            limit_percent: 0,
-            trim_interval_ms: 8,
-            stream_check: GPUMEM_STREAM_CHECK_DRIVER,
-            arena_debug: GPUMEM_ARENA_DEBUG_ABORT | GPUMEM_ARENA_DEBUG_POISON,
-            arena_quarantine: 9,
-        };
-        apply(&all, &mut config).unwrap();
-        let want = Config {
-            backend: Backend::Host,
-            va_size: 4 * MIB,
-            page_size: GIB,
-            prealloc: Prealloc::Percent(33),
-            limit: Limit::Bytes(3),
-            reuse: Reuse::Settled,
-            trim_threshold: 4,
-            trim_interval: Duration::from_millis(8),
-            stream_check: StreamCheck::Driver,
-            arena_debug: DebugMode { check: true, abort: true, poison: true, unmap: false },
-            arena_quarantine: Some(9),
-            log: 0,
-            pool: false,
-            host_devices: 6,
-            host_bytes: 5,
-            host_seed: 7,
-            ..Config::default()
-        };
-        assert_eq!(config, want);
-        apply(&gpumem_context_options { arena_debug: GPUMEM_ARENA_DEBUG_OFF, ..zero() }, &mut config).unwrap();
-        assert_eq!(config.arena_debug, DebugMode::default());
-    }
-
-    #[test]
-    fn values_out_of_range_name_their_field() {
-        type Bad = (&'static str, fn(&mut gpumem_context_options));
-        let bad: [Bad; 18] = [
-            ("backend", |o| o.backend = 4),
-            ("reuse", |o| o.reuse = -1),
-            ("log", |o| o.log = 9),
-            ("stream_check", |o| o.stream_check = 3),
-            ("arena_debug", |o| o.arena_debug = 32),
-            ("arena_debug", |o| o.arena_debug = GPUMEM_ARENA_DEBUG_OFF | GPUMEM_ARENA_DEBUG_CHECK),
-            ("arena_debug", |o| o.arena_debug = GPUMEM_ARENA_DEBUG_POISON | GPUMEM_ARENA_DEBUG_UNMAP),
-            ("pool", |o| o.pool = 3),
-            ("prealloc_percent", |o| o.prealloc_percent = 101),
-            ("prealloc_bytes", |o| (o.prealloc_percent, o.prealloc_bytes) = (1, 1)),
-            ("limit_percent", |o| o.limit_percent = 101),
-            ("limit_bytes", |o| (o.limit_percent, o.limit_bytes) = (1, 1)),
-            ("log", |o| o.log = i32::MIN),
-            ("va_size", |o| o.va_size = 12345),
-            ("va_size", |o| o.va_size = u64::MAX),
-            ("va_size", |o| o.va_size = 128 * TIB),
-            ("page_size", |o| o.page_size = 3 * MIB),
-            ("page_size", |o| o.page_size = 2 * GIB),
-        ];
-        for (field, set) in bad {
-            let mut o = zero();
-            set(&mut o);
-            let e = apply(&o, &mut Config::default()).unwrap_err();
-            assert_eq!(e.status, Status::Invalid);
-            assert!(e.message.contains(field), "{field}: {}", e.message);
-        }
-    }
 }

@@ -13,6 +13,7 @@ pub mod cancel;
 pub mod capture;
 pub mod check;
 pub mod context;
+mod context_apply;
 pub mod device;
 pub mod error;
 pub mod evict;

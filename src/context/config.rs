@@ -1,7 +1,7 @@
 //! Settings, from the environment ([`environment`](super::environment)) or from explicit options.
 
 use crate::arena::DebugMode;
-use crate::base::size::{GIB, MIB, TIB};
+use crate::base::size::{GIB, KIB, MIB, TIB};
 use crate::tier::Thresholds;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -142,6 +142,25 @@ pub struct PinnedBlocks {
 impl Default for PinnedBlocks {
     fn default() -> PinnedBlocks {
         PinnedBlocks { block_bytes: MIB, blocks: 128, chunks: 4 }
+    }
+}
+
+impl PinnedBlocks {
+    /// The most blocks of a chunk, and chunks at first use.
+    const MOST: u32 = 1 << 20;
+
+    /// These, or the field that is out of range, its value and what it may be.
+    pub fn checked(self) -> Result<PinnedBlocks, (&'static str, u64, &'static str)> {
+        if !self.block_bytes.is_power_of_two() || !(4 * KIB..=GIB).contains(&self.block_bytes) {
+            return Err(("block_bytes", self.block_bytes, "a power of two from 4 KiB to 1 GiB"));
+        }
+        if !(1..=Self::MOST).contains(&self.blocks) {
+            return Err(("blocks", self.blocks.into(), "a number from 1 to 1048576"));
+        }
+        if self.chunks > Self::MOST {
+            return Err(("chunks", self.chunks.into(), "a number up to 1048576"));
+        }
+        Ok(self)
     }
 }
 

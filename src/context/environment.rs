@@ -39,7 +39,7 @@
 
 use super::config::{Backend, CaptureDetection, Config, DiskMount, Limit, PinnedBlocks, Prealloc, Reuse, StreamCheck};
 use crate::arena::DebugMode;
-use crate::base::size::{self, GIB, KIB, MIB, TIB};
+use crate::base::size::{self, GIB, MIB, TIB};
 use crate::base::{Error, Result, Status};
 use crate::tier::Thresholds;
 use std::ffi::OsString;
@@ -191,7 +191,9 @@ const PINNED_BLOCKS: &str =
     "the size of a block (a power of two from 4K to 1G), how many are made at a time and how often \
                              at first, such as 1M,128,4";
 const PINNED_LIMITS: &str = "a size such as 16G, a share of a NUMA node's memory from 1% to 100%, or 0 for all of it";
-const DISKS: &str = "directories that begin with /, with ; between, each with = and a size if it has a limit, such as \
+/// What [`disks`] accepts.
+pub const DISKS: &str =
+    "directories that begin with /, with ; between, each with = and a size if it has a limit, such as \
                      /scratch=200G;/mnt/nvme";
 const THRESHOLDS: &str = "two numbers from 0 to 1 of which the second is not the larger, such as 0.85,0.65";
 
@@ -263,12 +265,13 @@ fn vpmm_page_size(text: &str) -> Option<u64> {
 fn pinned_blocks(text: &str) -> Option<PinnedBlocks> {
     let mut parts = text.split(',').map(str::trim);
     let block_bytes = any_size(parts.next()?)?;
-    let (blocks, chunks) = (number(parts.next()?, 1, 1 << 20)?, number(parts.next()?, 0, 1 << 20)?);
-    let fits = block_bytes.is_power_of_two() && (4 * KIB..=GIB).contains(&block_bytes) && parts.next().is_none();
-    fits.then_some(PinnedBlocks { block_bytes, blocks, chunks })
+    let (blocks, chunks) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let pinned = PinnedBlocks { block_bytes, blocks, chunks };
+    parts.next().map_or_else(|| pinned.checked().ok(), |_| None)
 }
 
-fn disks(text: &str) -> Option<Vec<DiskMount>> {
+/// Directories as `GPUMEM_DISK` names them.
+pub fn disks(text: &str) -> Option<Vec<DiskMount>> {
     let mut mounts: Vec<DiskMount> = Vec::new();
     for entry in text.split(';').map(str::trim).filter(|e| !e.is_empty()) {
         let (path, limit) = match entry.rsplit_once('=') {

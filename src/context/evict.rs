@@ -62,6 +62,7 @@ impl Context {
 
     /// Moves evictable allocations, and returns when they are there. All use of them so far has been submitted to `by`, or
     /// is ordered before it; `None`: to the streams that were named when they were unpinned, or the one of their allocation.
+    /// What has not arrived when the progress panics stays where it was.
     pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
         let evictor = self.tiers()?.evictor();
         let by = by.map(StreamHandle::canonical);

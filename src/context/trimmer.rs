@@ -7,12 +7,11 @@
 use super::{Config, Pools};
 use crate::base::sync::OnceLock;
 use crate::base::Status;
-use crate::driver::process;
+use crate::driver::exit;
 use crate::pool::Pool;
 use std::io::Write;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread;
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-trim";
@@ -29,14 +28,14 @@ impl Trimmer {
         let (alive, ends) = channel();
         let (pools, config) = (Arc::downgrade(pools), config.clone());
         let run = move || run(&pools, &config, &ends);
-        process::without_signals(|| thread::Builder::new().name(NAME.to_string()).spawn(run))?;
+        exit::spawn(NAME, run)?;
         Ok(Trimmer { _alive: Mutex::new(alive) })
     }
 }
 
 fn run(pools: &Weak<[OnceLock<Pool>]>, config: &Config, ends: &Receiver<()>) {
     while ends.recv_timeout(config.trim_interval) == Err(RecvTimeoutError::Timeout) {
-        let Some(pools) = pools.upgrade() else { return };
+        let (Some(pools), Some(_work)) = (pools.upgrade(), exit::work()) else { return };
         for pool in pools.iter().filter_map(OnceLock::get) {
             match pool.trim_unused(config.trim_threshold) {
                 Ok(_) => {}

@@ -1,5 +1,6 @@
-//! A driver that counts the calls made through it.
+//! A driver that counts the calls made through it, and refuses those of gpumem's own threads at the process's end.
 
+use super::exit;
 use super::wrap::{Hook, Wrap};
 use super::{Call, Driver};
 use crate::base::Result;
@@ -40,6 +41,7 @@ fn stripe() -> usize {
 impl Hook for Counter {
     #[inline]
     fn before(&self, call: Call) -> Result<()> {
+        exit::check()?;
         if let Some(s) = self.stripes.get(stripe()) {
             s.0[call as usize].fetch_add(1, Relaxed);
         }

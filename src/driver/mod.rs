@@ -19,6 +19,7 @@ pub mod call;
 pub mod counted;
 pub mod cuda;
 pub mod disk;
+pub mod exit;
 pub mod fault;
 pub mod graph;
 pub mod host;

@@ -269,6 +269,16 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether a live evictable allocation has memory, and whether somebody moves it. `None` when it has ended.
+    pub fn residence(&self, base: u64, id: u64) -> Option<(bool, bool)> {
+        evictable(&mut lock(&*self.core), base, id).map(|d| (d.handle.is_some(), d.moving))
+    }
+
+    /// How many live evictable allocations there are.
+    pub fn evictables(&self) -> usize {
+        lock(&*self.core).dedicated.values().filter(|d| d.guest.is_some()).count()
+    }
+
     /// Ends a move. `false` when the allocation has ended meanwhile.
     pub fn end_move(&self, m: Moving) -> bool {
         self.settle_move(&m)

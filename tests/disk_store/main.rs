@@ -5,6 +5,7 @@ mod crashes;
 mod damage;
 #[path = "../disk_support/mod.rs"]
 mod disk_support;
+mod evicting;
 mod faults;
 mod leftovers;
 mod misuse;

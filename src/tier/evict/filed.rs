@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::item::{Claim, Filed, Place};
-use super::lanes::Flow;
+use super::pending::Begun;
 use super::shift::{Goal, Shift, Step};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, ALIGN};
@@ -28,31 +28,26 @@ impl Shift<'_> {
             Ok(drawn) => drawn,
             Err(e) => return Step::or(e, claim),
         };
-        let pool = self.shared.pool(item.device)?;
-        let moving = match claim.place() {
+        let begun = match claim.place() {
             Place::Device => {
-                let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(Step::Taken) };
+                let pool = self.shared.pool(item.device)?;
+                let Some(begun) = Begun::new(pool, &item)? else { return Ok(Step::Taken) };
                 let (by, on) = (self.by, self.flow()?.stream());
-                if let Err(e) = pool.wait_for_uses(&moving, by, on) {
-                    pool.end_move(moving);
-                    return Err(e);
-                }
-                Some(moving)
+                pool.wait_for_uses(begun.moving()?, by, on)?;
+                Some(begun)
             }
             _ => None,
         };
         let slot = match self.write(&claim, &store, bytes) {
             Ok(slot) => slot,
             Err(e) => {
-                if let Some(moving) = moving {
-                    pool.end_move(moving);
-                }
+                drop(begun);
                 return Step::or(e, claim);
             }
         };
         let filed = Filed { store, slot, space: mount.space().clone(), drawn: Some(drawn) };
-        let there = match moving {
-            Some(moving) => pool.vacate(moving)?,
+        let there = match begun {
+            Some(begun) => begun.vacate()?,
             None => true,
         };
         self.arrive(claim, there, Place::Disk(filed));
@@ -61,12 +56,12 @@ impl Shift<'_> {
 
     fn write(&mut self, claim: &Claim, store: &Store, bytes: u64) -> Result<Slot> {
         let item = &claim.item;
-        let mut buffers = self.buffers(store, bytes)?;
+        self.buffers = self.new_buffers(store, bytes)?;
         let base = item.base;
-        let (flow, told) = self.flow_and_told()?;
+        let (flow, told, buffers) = self.copying()?;
         let start = flow.submitted();
         let mut over = 0;
-        let written = store.write(bytes, &mut buffers, |offset, part| {
+        let written = store.write(bytes, buffers, |offset, part| {
             // A request of 0 bytes is kept as one.
             let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
             match claim.place() {
@@ -79,7 +74,7 @@ impl Shift<'_> {
             over += n;
             told.tell(start + over)
         });
-        let released = release(flow, buffers);
+        let released = self.release();
         let slot = written?;
         if let Err(e) = released {
             let _ = store.remove(slot);
@@ -90,14 +85,13 @@ impl Shift<'_> {
     }
 
     /// Reads an item's bytes from its file into new device memory.
-    pub(super) fn device_from_file(&mut self, mut claim: Claim) -> Result<()> {
-        let item = claim.item.clone();
-        let Some(moving) = self.populate(&claim)? else { return Ok(()) };
+    pub(super) fn device_from_file(&mut self, claim: Claim) -> Result<()> {
+        let Some(begun) = self.populate(&claim)? else { return Ok(()) };
         if let Err(e) = self.read(&claim, None) {
-            self.depopulate(&mut claim, moving)?;
+            begun.undo(self.is_broken())?;
             return Err(e);
         }
-        let there = self.shared.pool(item.device)?.end_move(moving);
+        let there = begun.end();
         self.arrive(claim, there, Place::Device);
         Ok(())
     }
@@ -117,11 +111,11 @@ impl Shift<'_> {
     fn read(&mut self, claim: &Claim, into: Option<&HostMemory>) -> Result<()> {
         let item = &claim.item;
         let Place::Disk(filed) = claim.place() else { return Err(Error::internal("the bytes are in no file")) };
-        let mut buffers = self.buffers(&filed.store, item.bytes.max(1))?;
-        let (flow, told) = self.flow_and_told()?;
+        self.buffers = self.new_buffers(&filed.store, item.bytes.max(1))?;
+        let (flow, told, buffers) = self.copying()?;
         let start = flow.submitted();
         let mut over = 0;
-        let read = filed.store.read(filed.slot, After::Keep, &mut buffers, |offset, part| {
+        let read = filed.store.read(filed.slot, After::Keep, buffers, |offset, part| {
             let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
             match into {
                 None => {
@@ -132,17 +126,28 @@ impl Shift<'_> {
             over += n;
             told.tell(start + over)
         });
-        release(flow, buffers)?;
+        self.release()?;
         read?;
         self.told.over += over - (self.flow()?.submitted() - start);
         Ok(())
     }
 
     /// Pinned buffers for a store's chunks; where pinned memory is refused, ordinary ones.
-    fn buffers(&self, store: &Store, bytes: u64) -> Result<Vec<Buffer>> {
+    fn new_buffers(&self, store: &Store, bytes: u64) -> Result<Vec<Buffer>> {
         let chunk = store.chunk_bytes().min(bytes.next_multiple_of(ALIGN));
         let count = bytes.div_ceil(chunk).min(BUFFERS);
         (0..count).map(|_| self.buffer(chunk)).collect()
+    }
+
+    /// Lets the buffers go when the device touches none of them any more.
+    fn release(&mut self) -> Result<()> {
+        let buffers = std::mem::take(&mut self.buffers);
+        let flow = self.flow()?;
+        let drained = flow.drain();
+        if drained.is_err() {
+            flow.hold(buffers);
+        }
+        drained
     }
 
     fn buffer(&self, bytes: u64) -> Result<Buffer> {
@@ -157,15 +162,6 @@ impl Shift<'_> {
             other => other,
         }
     }
-}
-
-/// Lets buffers go when the device touches none of them any more.
-fn release(flow: &mut Flow, buffers: Vec<Buffer>) -> Result<()> {
-    let drained = flow.drain();
-    if drained.is_err() {
-        flow.hold(buffers);
-    }
-    drained
 }
 
 /// Calls `part` with each piece of pinned memory that holds some of `bytes` bytes from `offset` on: where it is, from which

@@ -5,8 +5,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::inside::in_a_shift;
 use super::register::Register;
-use super::shift::in_a_shift;
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::pool::{AllocInfo, Guest};
@@ -262,10 +262,41 @@ impl Item {
         (st.pins, st.place.as_ref().map(|p| p.space(self.device)))
     }
 
-    /// Whether its receipt and its place agree.
-    pub(super) fn is_consistent(&self) -> bool {
+    /// Keeps the receipt of the device's memory, or gives it back. For who has claimed it.
+    pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
+        let old = {
+            let mut st = lock(&self.state);
+            std::mem::replace(&mut st.drawn, drawn)
+        };
+        drop(old);
+    }
+
+    /// What is wrong with it, if nobody has it: it is in one place, with a receipt of what it takes there and of nothing else,
+    /// and what is pinned is in the device's memory.
+    pub(super) fn fault(&self) -> Option<&'static str> {
         let st = lock(&self.state);
-        st.by.is_some() || st.gone || st.drawn.is_some() == matches!(st.place, Some(Place::Device))
+        if st.by.is_some() || st.gone {
+            return None;
+        }
+        let bytes = self.bytes.max(1);
+        match (&st.place, &st.drawn) {
+            (None, _) => Some("it is nowhere"),
+            (Some(Place::Device), None) => Some("its device memory is not counted"),
+            (Some(Place::Device), Some(d)) if d.bytes() != self.mapped => Some("its device memory is counted wrong"),
+            (Some(Place::Device), Some(d)) if d.space().id() != SpaceId::new(Tier::Gpu, self.device.0) => {
+                Some("its device memory is counted elsewhere")
+            }
+            (Some(Place::Device), Some(_)) => None,
+            (Some(_), Some(_)) => Some("device memory that it has not is counted"),
+            (Some(_), None) if st.pins > 0 => Some("it is pinned, and not in the device"),
+            (Some(Place::Host(m)), None) if m.bytes() != bytes || m.counted() < bytes => {
+                Some("its pinned memory is of another size")
+            }
+            (Some(Place::Disk(f)), None) if f.drawn.as_ref().is_none_or(|d| d.bytes() < bytes) => {
+                Some("its file is not counted")
+            }
+            (Some(_), None) => None,
+        }
     }
 }
 
@@ -297,15 +328,6 @@ impl Claim {
         if let Some(by) = &mut lock(&self.item.state).by {
             by.leaves_device = matches!(self.place, Some(Place::Device));
         }
-    }
-
-    /// Keeps the receipt of the device's memory, or gives it back.
-    pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
-        let old = {
-            let mut st = lock(&self.item.state);
-            std::mem::replace(&mut st.drawn, drawn)
-        };
-        drop(old);
     }
 }
 

@@ -26,9 +26,11 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 mod filed;
+mod inside;
 mod item;
 mod lanes;
 mod mover;
+mod pending;
 mod register;
 mod room;
 mod shift;
@@ -238,9 +240,35 @@ impl Evictor {
         self.shared.register.find(base).ok_or_else(|| self.shared.none(base))
     }
 
-    /// Checks the equations of the parts. For a moment at which nobody moves anything.
+    /// Checks the equations of the parts, and that the pools agree: what is registered lives there and is moved by nobody, what
+    /// is in the device has memory, and nothing else is evictable. For a moment at which nobody allocates, frees or moves.
     pub fn validate(&self) -> Result<()> {
-        self.shared.register.validate().map_err(Error::internal)
+        let register = &self.shared.register;
+        register.validate().map_err(Error::internal)?;
+        let all = register.all();
+        for item in &all {
+            let wrong = |what: &str| Err(Error::internal(format!("{:#x} {what}; {item:?}", item.base)));
+            let at = item.look();
+            let residence = self.shared.pool(item.device)?.residence(item.base, item.id);
+            // Of the mover's moves nothing is said.
+            let Some(space) = at.1.filter(|_| item.look() == at) else { continue };
+            match residence {
+                None => return wrong("has ended, and is registered"),
+                Some((_, true)) => return wrong("is being moved, and nobody has claimed it"),
+                Some((false, _)) if space.tier == Tier::Gpu => {
+                    return wrong("is in the device, and has no memory there")
+                }
+                Some(_) => {}
+            }
+        }
+        for (pool, device) in self.shared.parts.pools.iter().zip(0..).map(|(p, n)| (p.get(), DeviceId(n))) {
+            let (there, here) = (pool.map_or(0, Pool::evictables), all.iter().filter(|i| i.device == device).count());
+            if there != here {
+                let text = format!("device {device}: {there} evictable allocations live, {here} are registered");
+                return Err(Error::internal(text));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -8,11 +8,11 @@
 use super::Shared;
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{Result, Status};
-use crate::driver::process;
+use crate::driver::exit;
 use crate::tier::{Space, Tier};
 use std::io::Write;
 use std::sync::{Arc, PoisonError, Weak};
-use std::thread;
+use std::thread::{current, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The thread's name, as `top -H` shows it.
@@ -52,6 +52,11 @@ impl Bell {
         }
     }
 
+    /// Whether it is over.
+    fn has_ended(&self) -> bool {
+        lock(&self.rung).ended
+    }
+
     fn end(&self) {
         lock(&self.rung).ended = true;
         self.heard.notify_one();
@@ -85,9 +90,12 @@ impl Bell {
     }
 }
 
-/// The running mover. Dropping it ends the thread when what it moves just now is over; nobody waits for that.
+/// The running mover. Dropping it cancels what it moves just now, and waits for the copies in flight and for the thread's end.
 pub(super) struct Mover {
     shared: Weak<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// The process it runs in: a forked child has none.
+    process: u32,
 }
 
 impl Mover {
@@ -95,8 +103,8 @@ impl Mover {
         let weak = Arc::downgrade(shared);
         let all = shared.clone();
         // The thread holds what it needs to sleep; it ends with the evictor.
-        process::without_signals(|| thread::Builder::new().name(NAME.to_string()).spawn(move || run(&all, options)))?;
-        Ok(Mover { shared: weak })
+        let thread = Some(exit::spawn(NAME, move || run(&all, options))?);
+        Ok(Mover { shared: weak, thread, process: std::process::id() })
     }
 }
 
@@ -105,13 +113,22 @@ impl Drop for Mover {
         if let Some(shared) = self.shared.upgrade() {
             shared.bell.end();
         }
+        let thread =
+            self.thread.take().filter(|t| self.process == std::process::id() && t.thread().id() != current().id());
+        if let Some(thread) = thread {
+            // It has said all that it had to say.
+            let _ = thread.join();
+        }
     }
 }
 
 fn run(shared: &Shared, options: MoverOptions) {
     let mut warned = false;
     while shared.bell.wait() {
-        match shared.empty_all() {
+        let Some(work) = exit::work() else { return };
+        let emptied = shared.empty_all();
+        drop(work);
+        match emptied {
             Ok(true) => warned = false,
             // All that is left is in use: whoever ends that rings, and so do many who do not.
             Ok(false) => {
@@ -119,7 +136,7 @@ fn run(shared: &Shared, options: MoverOptions) {
                     return;
                 }
             }
-            Err(e) if e.status == Status::ShuttingDown => return,
+            Err(e) if e.status == Status::ShuttingDown || shared.bell.has_ended() => return,
             Err(e) => {
                 if options.warn && !std::mem::replace(&mut warned, true) {
                     // Unlike eprintln!, this does not panic when stderr is closed.
@@ -149,7 +166,7 @@ impl Shared {
             loop {
                 // In parts, so that nobody waits long for one that is to stay after all.
                 let most = space.amount_to_downgrade().min(PART);
-                match self.make_room(space.id(), most) {
+                match self.empty(space.id(), most, None, false, &|| !self.bell.has_ended()) {
                     Ok(0) => {
                         emptied &= space.should_stop_downgrading();
                         break;

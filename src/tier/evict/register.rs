@@ -117,7 +117,12 @@ impl Register {
         lock(&self.books).entries.values().filter(|e| e.item.tag == tag).map(|e| e.item.clone()).collect()
     }
 
-    /// Checks the equation above; each entry that nobody is moving must be in the space that it says it is.
+    /// All of them, by address.
+    pub(super) fn all(&self) -> Vec<Arc<Item>> {
+        lock(&self.books).entries.values().map(|e| e.item.clone()).collect()
+    }
+
+    /// Checks the equation above; each entry that nobody is moving must be in the space that it says it is, and whole.
     pub(super) fn validate(&self) -> Result<(), String> {
         let books = lock(&self.books);
         let shelved: usize = books.shelves.values().map(BTreeSet::len).sum();
@@ -128,8 +133,11 @@ impl Register {
         for (&base, e) in &books.entries {
             let listed = books.shelves.get(&e.space).is_some_and(|s| s.contains(&(e.used, base)));
             let (_, there) = e.item.look();
-            if (e.used > 0 && !listed) || there.is_some_and(|s| s != e.space) || !e.item.is_consistent() {
+            if (e.used > 0 && !listed) || e.used > books.clock || there.is_some_and(|s| s != e.space) {
                 return Err(format!("{base:#x} is said to be in {}; {:?}", e.space, e.item));
+            }
+            if let Some(fault) = e.item.fault() {
+                return Err(format!("{base:#x}: {fault}; {:?}", e.item));
             }
         }
         Ok(())

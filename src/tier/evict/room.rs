@@ -35,13 +35,20 @@ impl Shared {
             None => self.missing(DeviceId(want.space.id), want.bytes)?,
         };
         let of = want.reservation.map(|r| r.0);
-        Ok(self.empty(want.space, missing, of, true)? > 0)
+        Ok(self.empty(want.space, missing, of, true, &|| true)? > 0)
     }
 
     /// Moves out of a space what may be moved by itself, of a reservation if one is named, until `bytes` are free that were
     /// not; with `all_or_none` only if there is as much. What cannot be moved is passed over. Returns the bytes; an error
-    /// when nothing could be moved and something should.
-    fn empty(&self, space: SpaceId, bytes: u64, of: Option<u64>, all_or_none: bool) -> Result<u64> {
+    /// when nothing could be moved and something should. Cancelled when `go_on` says no.
+    pub(super) fn empty(
+        &self,
+        space: SpaceId,
+        bytes: u64,
+        of: Option<u64>,
+        all_or_none: bool,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<u64> {
         let goal = match space.tier {
             Tier::Gpu => Goal::Lower,
             Tier::Host => Goal::Tier(Tier::Disk),
@@ -49,7 +56,7 @@ impl Shared {
             Tier::Disk => return Ok(0),
         };
         let (mut free, mut passed, mut error) = (0u64, BTreeSet::new(), None);
-        while free < bytes {
+        while free < bytes && go_on() {
             let found = self.find(space, bytes - free, of, &passed);
             if all_or_none && found.bytes < bytes - free {
                 if found.bytes.saturating_add(found.leaving_bytes) < bytes - free {
@@ -66,7 +73,7 @@ impl Shared {
                 break;
             }
             let tried: Vec<(u64, u64)> = found.claims.iter().map(|c| (c.item.base, size_in(space, &c.item))).collect();
-            let (went, outcome) = self.shift_by_itself(found.claims, &goal);
+            let (went, outcome) = self.shift_by_itself(found.claims, &goal, &mut |_, _| go_on());
             for (base, size) in tried {
                 match went.contains(&base) {
                     true => free += size,
@@ -95,7 +102,7 @@ impl Shared {
     /// Moves out of a space what may be moved by itself, until `bytes` are free that were not, or as much as there is.
     /// Returns how many.
     pub(super) fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
-        self.empty(space, bytes, None, false)
+        self.empty(space, bytes, None, false, &|| true)
     }
 
     /// Claims as many as make up `bytes`, but for some; with a number of a reservation only of those that are drawn from it.

@@ -5,14 +5,15 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::inside::Inside;
 use super::item::{Claim, Place};
 use super::lanes::{Flow, Progress};
+use super::pending::{Begun, Pending, Way, SUBMITTING};
 use super::Shared;
 use crate::base::{size::human, DeviceId, Error, Result, Status};
-use crate::pool::{By, Moving};
-use crate::tier::host::HostMemory;
+use crate::driver::disk::Buffer;
+use crate::pool::By;
 use crate::tier::{SpaceId, Strategy, Tier};
-use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Items whose copies are in flight, at most.
@@ -42,21 +43,6 @@ pub struct Moved {
     pub already: u64,
 }
 
-/// An item whose copies have all been submitted.
-struct Pending {
-    claim: Claim,
-    moving: Moving,
-    way: Way,
-    /// What the flow has completed when they are over.
-    upto: u64,
-}
-
-enum Way {
-    /// To here.
-    Out(HostMemory),
-    In,
-}
-
 /// What came of trying a space.
 pub(super) enum Step {
     /// The item is there, or on its way, or has ended.
@@ -84,7 +70,9 @@ pub(super) struct Shift<'a> {
     lenient: bool,
     /// The copies of the items of one device, and whose they are.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<Pending<'a>>,
+    /// What copies to or from a file go through just now.
+    pub(super) buffers: Vec<Buffer>,
     /// Where the claims go of what is where it was to go, if anybody wants them; they end at once otherwise.
     keep: Option<&'a mut Vec<Claim>>,
     pub(super) told: Told<'a>,
@@ -134,8 +122,13 @@ impl Shared {
 
     /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the others from it. Returns the
     /// addresses of what was moved, too.
-    pub(super) fn shift_by_itself(&self, claims: Vec<Claim>, goal: &Goal) -> (BTreeSet<u64>, Result<Moved>) {
-        self.shift_some(claims, goal, By::Noted, (None, None), true)
+    pub(super) fn shift_by_itself(
+        &self,
+        claims: Vec<Claim>,
+        goal: &Goal,
+        progress: Progress,
+    ) -> (BTreeSet<u64>, Result<Moved>) {
+        self.shift_some(claims, goal, By::Noted, (Some(progress), None), true)
     }
 
     fn shift_some(
@@ -154,11 +147,13 @@ impl Shared {
         let _inside = Inside::enter();
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
-        let (pending, moved) = (VecDeque::new(), Moved::default());
-        let went = BTreeSet::new();
-        let mut shift = Shift { shared: self, goal, by, lenient, flow: None, pending, keep, told, moved, went };
+        let (pending, buffers) = (VecDeque::new(), Vec::new());
+        let (moved, went) = (Moved::default(), BTreeSet::new());
+        let mut shift =
+            Shift { shared: self, goal, by, lenient, flow: None, pending, buffers, keep, told, moved, went };
         let outcome = shift.run(claims);
-        let (moved, went) = (shift.moved, shift.went);
+        let (moved, went) = (shift.moved, std::mem::take(&mut shift.went));
+        drop(shift);
         let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {
             0 => e,
             n => Error::new(e.status, format!("{} ({n} allocations had been moved before)", e.message)),
@@ -181,6 +176,11 @@ impl Shared {
     }
 }
 
+/// Whether an error is about no item, but about the whole move.
+fn ends(status: Status) -> bool {
+    matches!(status, Status::ShuttingDown | Status::Cancelled)
+}
+
 /// Whether bytes are where they are to go.
 fn is_there(place: &Place, goal: &Goal, device: DeviceId) -> bool {
     let at = place.space(device);
@@ -199,7 +199,7 @@ impl<'a> Shift<'a> {
         for claim in claims {
             outcome = self.one(claim);
             match &outcome {
-                Err(e) if self.lenient && e.status != Status::ShuttingDown && !self.is_broken() => {
+                Err(e) if self.lenient && !ends(e.status) && !self.is_broken() => {
                     passed = passed.and(std::mem::replace(&mut outcome, Ok(())));
                 }
                 Err(_) => break,
@@ -256,10 +256,10 @@ impl<'a> Shift<'a> {
         self.flow.as_mut().map(|f| &mut f.1).ok_or_else(|| Error::internal("a move without a lane"))
     }
 
-    /// The flow, and whom to tell of it.
-    pub(super) fn flow_and_told(&mut self) -> Result<(&mut Flow<'a>, &mut Told<'a>)> {
+    /// The flow, whom to tell of it, and what files are copied through.
+    pub(super) fn copying(&mut self) -> Result<(&mut Flow<'a>, &mut Told<'a>, &mut Vec<Buffer>)> {
         match self.flow.as_mut() {
-            Some((_, flow)) => Ok((flow, &mut self.told)),
+            Some((_, flow)) => Ok((flow, &mut self.told, &mut self.buffers)),
             None => Err(Error::internal("a move without a lane")),
         }
     }
@@ -271,96 +271,60 @@ impl<'a> Shift<'a> {
             Ok(memory) => memory,
             Err(e) => return Step::or(e, claim),
         };
-        let pool = self.shared.pool(item.device)?;
         // What has ended goes with its claim.
-        let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(Step::Taken) };
+        let Some(begun) = Begun::new(self.shared.pool(item.device)?, &item)? else { return Ok(Step::Taken) };
         let (by, on) = (self.by, self.flow()?.stream());
-        let copied = pool.wait_for_uses(&moving, by, on).and_then(|()| self.copy(item.base, item.bytes, &memory, true));
-        match copied {
-            Ok(upto) => {
-                self.pending.push_back(Pending { claim, moving, way: Way::Out(memory), upto });
-                Ok(Step::Taken)
-            }
-            Err(e) => {
-                self.give_up(Pending { claim, moving, way: Way::Out(memory), upto: 0 })?;
-                Err(e)
-            }
-        }
+        self.shared.pool(item.device)?.wait_for_uses(begun.moving()?, by, on)?;
+        self.submit(begun, Way::Out(memory), claim)?;
+        Ok(Step::Taken)
     }
 
     /// Maps memory and starts copying into it from pinned memory.
     fn start_in(&mut self, claim: Claim) -> Result<()> {
-        let item = claim.item.clone();
-        let Some(moving) = self.populate(&claim)? else { return Ok(()) };
-        let copied = match claim.place() {
-            Place::Host(memory) => self.copy(item.base, item.bytes, memory, false),
-            _ => Err(Error::internal("the bytes are not in the host's memory")),
-        };
-        match copied {
-            Ok(upto) => {
-                self.pending.push_back(Pending { claim, moving, way: Way::In, upto });
-                Ok(())
-            }
-            Err(e) => {
-                self.give_up(Pending { claim, moving, way: Way::In, upto: 0 })?;
-                Err(e)
-            }
+        match self.populate(&claim)? {
+            Some(begun) => self.submit(begun, Way::In, claim),
+            None => Ok(()),
         }
     }
 
-    /// Submits the copies between the device and pinned memory; what the flow has completed when they are over.
-    fn copy(&mut self, base: u64, bytes: u64, memory: &HostMemory, out: bool) -> Result<u64> {
-        let (flow, told) = self.flow_and_told()?;
-        let mut at = 0;
-        for piece in memory.pieces() {
-            let n = piece.bytes.min(bytes - at);
-            let (dst, src) = if out { (piece.addr, base + at) } else { (base + at, piece.addr) };
-            flow.copy(dst, src, n, &mut |done| told.tell(done))?;
-            at += n;
+    /// Submits the copies of a move between the device and pinned memory. Whoever is told may panic: all that the copies touch
+    /// is in the queue before the first is submitted.
+    fn submit(&mut self, begun: Begun<'a>, way: Way, claim: Claim) -> Result<()> {
+        self.pending.push_back(Pending { begun, way, claim, upto: SUBMITTING });
+        let copied = match (&mut self.flow, self.pending.back()) {
+            (Some((_, flow)), Some(p)) => copy(flow, &mut self.told, p),
+            _ => Err(Error::internal("a move without a lane")),
+        };
+        match (copied, self.pending.back_mut()) {
+            (Ok(upto), Some(p)) => p.upto = upto,
+            (Err(e), _) => {
+                if let Some(p) = self.pending.pop_back() {
+                    self.give_up(p)?;
+                }
+                return Err(e);
+            }
+            (Ok(_), None) => {}
         }
-        match at == bytes {
-            true => Ok(flow.submitted()),
-            false => Err(Error::internal(format!("{at} of {bytes} bytes have a place in pinned memory"))),
-        }
+        Ok(())
     }
 
     /// Draws and maps device memory for an item. `None` when it has ended.
-    pub(super) fn populate(&mut self, claim: &Claim) -> Result<Option<Moving>> {
+    pub(super) fn populate(&mut self, claim: &Claim) -> Result<Option<Begun<'a>>> {
         let (item, shared) = (&claim.item, self.shared);
         let pool = shared.pool(item.device)?;
-        let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(None) };
+        let Some(mut begun) = Begun::new(pool, item)? else { return Ok(None) };
         let on = self.flow()?.stream();
-        let filled = shared
+        let moving = begun.moving()?;
+        let (there, drawn) = shared
             .parts
             .manager
-            .allocate_again(&item.source, item.mapped, |drawn| Ok((pool.populate(&moving, on)?, drawn)));
-        match filled {
-            Ok((true, drawn)) => {
-                claim.set_drawn(Some(drawn));
-                Ok(Some(moving))
-            }
-            Ok((false, _)) => Ok(None),
-            Err(e) => {
-                pool.end_move(moving);
-                Err(e)
-            }
+            .allocate_again(&item.source, item.mapped, |drawn| Ok((pool.populate(moving, on)?, drawn)))?;
+        if !there {
+            begun.ended();
+            return Ok(None);
         }
-    }
-
-    /// Undoes [`Shift::populate`]: the bytes did not come. Where the device may still write there, the memory stays mapped
-    /// for the next try.
-    pub(super) fn depopulate(&mut self, claim: &mut Claim, moving: Moving) -> Result<()> {
-        let broken = self.is_broken();
-        let pool = self.shared.pool(claim.item.device)?;
-        let undone = match broken {
-            true => {
-                pool.end_move(moving);
-                Ok(())
-            }
-            false => pool.vacate(moving).map(drop),
-        };
-        claim.set_drawn(None);
-        undone
+        begun.filled(drawn);
+        Ok(Some(begun))
     }
 
     /// One item more is where it was to go, unless it has ended on the way.
@@ -371,7 +335,7 @@ impl<'a> Shift<'a> {
         let on_device = matches!(place, Place::Device);
         claim.set_place(place);
         if !on_device {
-            claim.set_drawn(None);
+            claim.item.set_drawn(None);
         }
         self.moved.items += 1;
         self.moved.bytes += claim.item.bytes;
@@ -386,7 +350,7 @@ impl<'a> Shift<'a> {
     }
 
     /// Whether nobody knows what the flow's copies still do.
-    fn is_broken(&mut self) -> bool {
+    pub(super) fn is_broken(&mut self) -> bool {
         self.flow.as_mut().is_some_and(|f| f.1.drain().is_err())
     }
 
@@ -397,7 +361,7 @@ impl<'a> Shift<'a> {
                 if self.pending.len() <= most {
                     return Ok(());
                 }
-                let (flow, told) = self.flow_and_told()?;
+                let (flow, told, _) = self.copying()?;
                 flow.wait(upto, &mut |done| told.tell(done))?;
                 completed = flow.completed();
             }
@@ -409,11 +373,10 @@ impl<'a> Shift<'a> {
     }
 
     fn finish_one(&mut self, p: Pending) -> Result<()> {
-        let Pending { claim, moving, way, .. } = p;
-        let pool = self.shared.pool(claim.item.device)?;
+        let Pending { claim, begun, way, .. } = p;
         let (there, place) = match way {
-            Way::Out(memory) => (pool.vacate(moving)?, Place::Host(memory)),
-            Way::In => (pool.end_move(moving), Place::Device),
+            Way::Out(memory) => (begun.vacate()?, Place::Host(memory)),
+            Way::In => (begun.end(), Place::Device),
         };
         self.arrive(claim, there, place);
         Ok(())
@@ -422,20 +385,24 @@ impl<'a> Shift<'a> {
     /// Finishes every item of the flow's device, or after an error what of them can be: then nothing of them is on its way.
     fn finish_device(&mut self, so_far: Result<()>) -> Result<()> {
         let mut outcome = so_far.and_then(|()| self.finish(0, 0));
-        let drained = match self.flow.as_mut() {
-            Some((_, flow)) => flow.drain(),
+        let (drained, submitted) = match self.flow.as_mut() {
+            Some((_, flow)) => (flow.drain(), flow.submitted()),
             None => return outcome,
         };
         // All copies that were submitted are over, or none of them can be trusted. What is cancelled stays, copied or not.
         let good = drained.is_ok() && !matches!(&outcome, Err(e) if e.status == Status::Cancelled);
         for p in std::mem::take(&mut self.pending) {
-            let finished = match good {
+            let finished = match good && p.upto <= submitted {
                 true => self.finish_one(p),
                 false => self.give_up(p),
             };
             outcome = outcome.and(finished);
         }
-        if let Some((_, flow)) = self.flow.take() {
+        let buffers = std::mem::take(&mut self.buffers);
+        if let Some((_, mut flow)) = self.flow.take() {
+            if drained.is_err() {
+                flow.hold(buffers);
+            }
             self.told.over += flow.submitted();
         }
         outcome.and(drained)
@@ -443,44 +410,42 @@ impl<'a> Shift<'a> {
 
     /// The item stays where it was.
     fn give_up(&mut self, p: Pending) -> Result<()> {
-        let Pending { mut claim, moving, way, .. } = p;
+        let Pending { claim, begun, way, .. } = p;
         let broken = self.is_broken();
-        match way {
-            Way::Out(memory) => {
-                self.shared.pool(claim.item.device)?.end_move(moving);
-                if let (true, Some((_, flow))) = (broken, self.flow.as_mut()) {
-                    // The device may write there at any time.
-                    flow.hold(memory);
-                }
-                Ok(())
-            }
-            Way::In => self.depopulate(&mut claim, moving),
+        let undone = begun.undo(broken);
+        if let (Way::Out(memory), true, Some((_, flow))) = (way, broken, self.flow.as_mut()) {
+            // The device may write there at any time.
+            flow.hold(memory);
         }
+        drop(claim);
+        undone
     }
 }
 
-thread_local! {
-    /// How many shifts this thread is in: more than one when a callback of the first moves something.
-    static SHIFTS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Marks the thread while it holds claims that it moves.
-struct Inside;
-
-impl Inside {
-    fn enter() -> Inside {
-        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_add(1)));
-        Inside
-    }
-}
-
-impl Drop for Inside {
+impl Drop for Shift<'_> {
+    /// After a panic in a callback: all that has not arrived stays where it was, when its copies are over.
     fn drop(&mut self) {
-        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_sub(1)));
+        let _ = self.finish_device(Err(Error::new(Status::Cancelled, "a callback of the move panicked")));
     }
 }
 
-/// Whether this thread is in a callback of a move, where it must not wait for other moves: they may wait for this one.
-pub(super) fn in_a_shift() -> bool {
-    SHIFTS.try_with(|n| n.get() > 0).unwrap_or(false)
+/// Submits the copies of an item between the device and pinned memory; what the flow has completed when they are over.
+fn copy(flow: &mut Flow, told: &mut Told, p: &Pending) -> Result<u64> {
+    let (base, bytes) = (p.claim.item.base, p.claim.item.bytes);
+    let (memory, out) = match (&p.way, p.claim.place()) {
+        (Way::Out(memory), _) => (memory, true),
+        (Way::In, Place::Host(memory)) => (memory, false),
+        (Way::In, _) => return Err(Error::internal("the bytes are not in the host's memory")),
+    };
+    let mut at = 0;
+    for piece in memory.pieces() {
+        let n = piece.bytes.min(bytes - at);
+        let (dst, src) = if out { (piece.addr, base + at) } else { (base + at, piece.addr) };
+        flow.copy(dst, src, n, &mut |done| told.tell(done))?;
+        at += n;
+    }
+    match at == bytes {
+        true => Ok(flow.submitted()),
+        false => Err(Error::internal(format!("{at} of {bytes} bytes have a place in pinned memory"))),
+    }
 }

@@ -7,10 +7,10 @@
 
 use super::node::Node;
 use crate::base::sync::lock;
-use crate::driver::process;
+use crate::driver::exit;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-pin";
@@ -32,8 +32,7 @@ impl Grower {
         if running.is_none() {
             let (bell, rings) = channel();
             let nodes = self.nodes.clone();
-            let start = || thread::Builder::new().name(NAME.to_string()).spawn(move || run(&nodes, &rings));
-            *running = process::without_signals(start).ok().map(|thread| (bell, thread));
+            *running = exit::spawn(NAME, move || run(&nodes, &rings)).ok().map(|thread| (bell, thread));
         }
         let rung = running.as_ref().is_some_and(|(bell, _)| bell.send(()).is_ok());
         if !rung {
@@ -45,6 +44,8 @@ impl Grower {
 
 fn run(nodes: &[Weak<Node>], rings: &Receiver<()>) {
     while rings.recv().is_ok() {
+        // Without leave it is refused by the driver, and so ends all the same: somebody may wait for that.
+        let _work = exit::work();
         nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.grow_ahead());
     }
 }

@@ -1,0 +1,31 @@
+//! Which threads are in a move: their callbacks must not wait for other moves.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use std::cell::Cell;
+
+thread_local! {
+    /// How many shifts this thread is in: more than one when a callback of the first moves something.
+    static SHIFTS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Marks the thread while it holds claims that it moves.
+pub(super) struct Inside;
+
+impl Inside {
+    pub(super) fn enter() -> Inside {
+        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_add(1)));
+        Inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_sub(1)));
+    }
+}
+
+/// Whether this thread is in a callback of a move, where it must not wait for other moves: they may wait for this one.
+pub(super) fn in_a_shift() -> bool {
+    SHIFTS.try_with(|n| n.get() > 0).unwrap_or(false)
+}

@@ -1,0 +1,106 @@
+//! Moves that have begun, and what becomes of those that do not come to their end.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::item::{Claim, Item};
+use crate::base::{Error, Result};
+use crate::pool::{Moving, Pool};
+use crate::tier::host::HostMemory;
+use crate::tier::Drawn;
+use std::sync::Arc;
+
+/// A move that the pool knows of. However it is left, by an error or by a panic of a callback, the pool hears that it is over,
+/// and the bytes are where they were. Whoever leaves it knows that no copy to or from the device's memory is in flight, or
+/// says that nobody knows ([`Begun::undo`]).
+pub(super) struct Begun<'a> {
+    pool: &'a Pool,
+    item: Arc<Item>,
+    /// Always there but when it has ended.
+    moving: Option<Moving>,
+    /// Memory has been mapped for it, and the bytes are not there yet.
+    empty: bool,
+}
+
+impl<'a> Begun<'a> {
+    /// `None` when the allocation has ended.
+    pub(super) fn new(pool: &'a Pool, item: &Arc<Item>) -> Result<Option<Begun<'a>>> {
+        let moving = pool.begin_move(item.base, item.id)?;
+        Ok(moving.map(|m| Begun { pool, item: item.clone(), moving: Some(m), empty: false }))
+    }
+
+    pub(super) fn moving(&self) -> Result<&Moving> {
+        self.moving.as_ref().ok_or_else(|| Error::internal("a move was used after its end"))
+    }
+
+    /// There is memory now, with this receipt, for bytes that are still to come.
+    pub(super) fn filled(&mut self, drawn: Drawn) {
+        self.empty = true;
+        self.item.set_drawn(Some(drawn));
+    }
+
+    /// The allocation has ended, and the move with it.
+    pub(super) fn ended(mut self) {
+        self.moving = None;
+    }
+
+    /// The bytes are elsewhere: the memory goes. `false` when the allocation has ended meanwhile.
+    pub(super) fn vacate(mut self) -> Result<bool> {
+        match self.moving.take() {
+            Some(moving) => self.pool.vacate(moving),
+            None => Ok(false),
+        }
+    }
+
+    /// The bytes are in the memory. `false` when the allocation has ended meanwhile.
+    pub(super) fn end(mut self) -> bool {
+        self.moving.take().is_some_and(|m| self.pool.end_move(m))
+    }
+
+    /// The bytes are where they were. Memory that was mapped for them goes, unless nobody knows what the device still does
+    /// there: then it stays for the next try.
+    pub(super) fn undo(mut self, broken: bool) -> Result<()> {
+        self.leave(broken)
+    }
+
+    fn leave(&mut self, broken: bool) -> Result<()> {
+        let Some(moving) = self.moving.take() else { return Ok(()) };
+        if !self.empty {
+            self.pool.end_move(moving);
+            return Ok(());
+        }
+        let undone = match broken {
+            true => {
+                self.pool.end_move(moving);
+                Ok(())
+            }
+            false => self.pool.vacate(moving).map(drop),
+        };
+        self.item.set_drawn(None);
+        undone
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error: what the driver would not unmap stays for the next try.
+        let _ = self.leave(false);
+    }
+}
+
+/// Not all copies have been submitted.
+pub(super) const SUBMITTING: u64 = u64::MAX;
+
+/// An item with copies in flight. It may be dropped when they are over; the item can be claimed again only behind the rest.
+pub(super) struct Pending<'a> {
+    pub(super) begun: Begun<'a>,
+    pub(super) way: Way,
+    pub(super) claim: Claim,
+    /// What the flow has completed when they are over, or [`SUBMITTING`].
+    pub(super) upto: u64,
+}
+
+pub(super) enum Way {
+    /// To here.
+    Out(HostMemory),
+    In,
+}

@@ -32,8 +32,7 @@ impl Shift<'_> {
         let moving = match claim.place() {
             Place::Device => {
                 let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(Step::Taken) };
-                let (by, on) = (self.by, self.flow()?.stream());
-                if let Err(e) = pool.wait_for_uses(&moving, by, on) {
+                if let Err(e) = self.wait_for_uses(pool, &moving) {
                     pool.end_move(moving);
                     return Err(e);
                 }

@@ -9,7 +9,7 @@ use super::item::{Claim, Place};
 use super::lanes::{Flow, Progress};
 use super::Shared;
 use crate::base::{size::human, DeviceId, Error, Result, Status};
-use crate::pool::{By, Moving};
+use crate::pool::{By, Moving, Pool, Waited};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Strategy, Tier};
 use std::cell::Cell;
@@ -84,6 +84,8 @@ pub(super) struct Shift<'a> {
     lenient: bool,
     /// The copies of the items of one device, and whose they are.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
+    /// What the flow's stream waits for.
+    waited: Waited,
     pending: VecDeque<Pending>,
     /// Where the claims go of what is where it was to go, if anybody wants them; they end at once otherwise.
     keep: Option<&'a mut Vec<Claim>>,
@@ -154,9 +156,9 @@ impl Shared {
         let _inside = Inside::enter();
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
-        let (pending, moved) = (VecDeque::new(), Moved::default());
+        let (pending, moved, waited) = (VecDeque::new(), Moved::default(), Waited::default());
         let went = BTreeSet::new();
-        let mut shift = Shift { shared: self, goal, by, lenient, flow: None, pending, keep, told, moved, went };
+        let mut shift = Shift { shared: self, goal, by, lenient, flow: None, waited, pending, keep, told, moved, went };
         let outcome = shift.run(claims);
         let (moved, went) = (shift.moved, shift.went);
         let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {
@@ -221,6 +223,7 @@ impl<'a> Shift<'a> {
         }
         if self.flow.is_none() {
             self.flow = Some((device, self.shared.lanes.borrow(device)?));
+            self.waited = Waited::default();
         }
         match (claim.place(), self.goal) {
             (Place::Host(_), Goal::Device) => self.start_in(claim)?,
@@ -251,6 +254,12 @@ impl<'a> Shift<'a> {
         Err(full.unwrap_or_else(|| Error::internal("no space to move to")))
     }
 
+    /// Makes the flow wait for what uses an item.
+    pub(super) fn wait_for_uses(&mut self, pool: &Pool, moving: &Moving) -> Result<()> {
+        let (by, on) = (self.by, self.flow()?.stream());
+        pool.wait_for_uses(moving, by, on, &mut self.waited)
+    }
+
     /// The flow of the items at hand.
     pub(super) fn flow(&mut self) -> Result<&mut Flow<'a>> {
         self.flow.as_mut().map(|f| &mut f.1).ok_or_else(|| Error::internal("a move without a lane"))
@@ -274,8 +283,8 @@ impl<'a> Shift<'a> {
         let pool = self.shared.pool(item.device)?;
         // What has ended goes with its claim.
         let Some(moving) = pool.begin_move(item.base, item.id)? else { return Ok(Step::Taken) };
-        let (by, on) = (self.by, self.flow()?.stream());
-        let copied = pool.wait_for_uses(&moving, by, on).and_then(|()| self.copy(item.base, item.bytes, &memory, true));
+        let waits = self.wait_for_uses(pool, &moving);
+        let copied = waits.and_then(|()| self.copy(item.base, item.bytes, &memory, true));
         match copied {
             Ok(upto) => {
                 self.pending.push_back(Pending { claim, moving, way: Way::Out(memory), upto });

@@ -121,6 +121,41 @@ fn moves_are_in_stream_order() {
     }
 }
 
+/// Of a group, uses that are known by their stream alone are waited for once for each stream, and not forgotten for any.
+#[test]
+fn a_group_waits_once_for_each_stream() {
+    let mut in_all = 0;
+    for seed in 0..12 {
+        let rig = Rig::new(Options { late: Some(seed), ..Options::default() });
+        let streams = [(); 3].map(|()| rig.stream());
+        let own = |i: u64| streams[i as usize % 3];
+        let all: Vec<u64> = (0..24).map(|i| rig.malloc(PAGE, 5, own(i))).collect();
+        for (&p, i) in all.iter().zip(0..) {
+            rig.fill(own(i), p, PAGE, i);
+        }
+        let by = (seed % 2 == 0).then_some(streams[1]);
+        if by.is_some() {
+            rig.order(streams[0], streams[1]);
+            rig.order(streams[2], streams[1]);
+        }
+        let waits = || rig.ctx.driver_calls().iter().filter(|c| c.0 == "stream_wait").map(|c| c.1).sum::<u64>();
+        let before = waits();
+        rig.ctx.shift(What::Tag(5), Goal::Lower, by, None).unwrap();
+        // None for a stream whose work happens to be done.
+        let (most, waited) = (if by.is_some() { 1 } else { 3 }, waits() - before);
+        assert!(waited <= most, "{waited} waits, seed {seed}");
+        in_all += waited;
+        rig.ctx.shift(What::Tag(5), Goal::Device, None, None).unwrap();
+        for (&p, i) in all.iter().zip(0..) {
+            rig.check(own(i + 1), p, PAGE, i);
+            rig.order(own(i + 1), own(i));
+            rig.ctx.free_async(p, own(i)).unwrap();
+        }
+        rig.close();
+    }
+    assert!(in_all > 0, "nothing was ever waited for");
+}
+
 /// A stream that the allocation was recorded on is waited for; another one that is busy is not.
 #[test]
 fn other_streams_go_on_while_a_move_waits_for_its_own() {

@@ -45,6 +45,16 @@ pub enum By {
     Noted,
 }
 
+/// What a stream waits for already, when one request moves several allocations: uses that are known by their stream alone
+/// were all submitted before the request, so one wait covers them.
+#[derive(Debug, Default)]
+pub struct Waited {
+    /// The stream that [`By::Stream`] names.
+    named: bool,
+    /// Lanes and identities of the streams of [`By::Allocation`].
+    own: Vec<(u32, u64)>,
+}
+
 fn capturing() -> Error {
     Error::new(
         Status::Capturing,
@@ -93,12 +103,14 @@ impl Pool {
     }
 
     /// Makes the stream `on` wait, on the device, for every use of the allocation: what was named when it was unpinned, the
-    /// streams it was recorded on, and what `by` says. `Capturing` when that cannot be waited for.
-    pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle) -> Result<()> {
+    /// streams it was recorded on, and what `by` says. `Capturing` when that cannot be waited for. `waited` is that of this
+    /// request and of `on`: empty to begin with, and for these alone.
+    pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle, waited: &mut Waited) -> Result<()> {
         let named = match by {
-            By::Stream(stream) => Some((stream, self.heap_for(stream)?.lane)),
-            By::Allocation | By::Noted => None,
+            By::Stream(stream) if !waited.named => Some((stream, self.heap_for(stream)?.lane)),
+            _ => None,
         };
+        let mut own = None;
         let (mut tags, users) = {
             let mut core = lock(&*self.core);
             let Some(d) = evictable(&mut core, m.base, m.id) else { return Ok(()) };
@@ -106,7 +118,10 @@ impl Pool {
             match named {
                 Some((_, lane)) => tags.push(self.order.tag(lane)),
                 // Whoever unpins says by that which streams use it.
-                None if by == By::Allocation && tags.is_empty() => tags.push(self.tag_of(d.lane, d.stream_id)),
+                None if by == By::Allocation && tags.is_empty() => {
+                    own = Some((d.lane, d.stream_id)).filter(|stream| !waited.own.contains(stream));
+                    tags.extend(own.map(|(lane, stream_id)| self.tag_of(lane, stream_id)));
+                }
                 None => {}
             }
             (tags, d.users.clone())
@@ -119,7 +134,10 @@ impl Pool {
             // Its marker closes the epoch of the tag above.
             self.mark_or_refuse(lane, stream)?;
         }
-        tags.into_iter().try_for_each(|tag| self.wait_for(tag, on))
+        tags.into_iter().try_for_each(|tag| self.wait_for(tag, on))?;
+        waited.named |= named.is_some();
+        waited.own.extend(own);
+        Ok(())
     }
 
     /// Records a marker on a stream, unless very many are pending: then a later one does. `Capturing` when it is captured.

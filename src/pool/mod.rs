@@ -87,7 +87,7 @@ mod waiting;
 use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, PhysHandle, Watch};
-pub use evictable::{By, Guest, Moving};
+pub use evictable::{By, Guest, Moving, Waited};
 use heap::Heap;
 pub use planned::{Life, Placed, Span};
 pub use private::{GraphArena, GraphArenaOptions, GraphArenaStats};

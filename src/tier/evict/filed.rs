@@ -32,8 +32,7 @@ impl Shift<'_> {
             Place::Device => {
                 let pool = self.shared.pool(item.device)?;
                 let Some(begun) = Begun::new(pool, &item)? else { return Ok(Step::Taken) };
-                let (by, on) = (self.by, self.flow()?.stream());
-                pool.wait_for_uses(begun.moving()?, by, on)?;
+                self.wait_for_uses(pool, &begun)?;
                 Some(begun)
             }
             _ => None,

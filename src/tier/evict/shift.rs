@@ -12,7 +12,7 @@ use super::pending::{Begun, Pending, Way, SUBMITTING};
 use super::Shared;
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
-use crate::pool::By;
+use crate::pool::{By, Pool, Waited};
 use crate::tier::{SpaceId, Strategy, Tier};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -70,6 +70,8 @@ pub(super) struct Shift<'a> {
     lenient: bool,
     /// The copies of the items of one device, and whose they are.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
+    /// What the flow's stream waits for.
+    waited: Waited,
     pending: VecDeque<Pending<'a>>,
     /// What copies to or from a file go through just now.
     pub(super) buffers: Vec<Buffer>,
@@ -147,10 +149,10 @@ impl Shared {
         let _inside = Inside::enter();
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
-        let (pending, buffers) = (VecDeque::new(), Vec::new());
+        let (pending, buffers, waited) = (VecDeque::new(), Vec::new(), Waited::default());
         let (moved, went) = (Moved::default(), BTreeSet::new());
         let mut shift =
-            Shift { shared: self, goal, by, lenient, flow: None, pending, buffers, keep, told, moved, went };
+            Shift { shared: self, goal, by, lenient, flow: None, waited, pending, buffers, keep, told, moved, went };
         let outcome = shift.run(claims);
         let (moved, went) = (shift.moved, std::mem::take(&mut shift.went));
         drop(shift);
@@ -221,6 +223,7 @@ impl<'a> Shift<'a> {
         }
         if self.flow.is_none() {
             self.flow = Some((device, self.shared.lanes.borrow(device)?));
+            self.waited = Waited::default();
         }
         match (claim.place(), self.goal) {
             (Place::Host(_), Goal::Device) => self.start_in(claim)?,
@@ -251,6 +254,12 @@ impl<'a> Shift<'a> {
         Err(full.unwrap_or_else(|| Error::internal("no space to move to")))
     }
 
+    /// Makes the flow wait for what uses an item.
+    pub(super) fn wait_for_uses(&mut self, pool: &Pool, begun: &Begun) -> Result<()> {
+        let (by, on) = (self.by, self.flow()?.stream());
+        pool.wait_for_uses(begun.moving()?, by, on, &mut self.waited)
+    }
+
     /// The flow of the items at hand.
     pub(super) fn flow(&mut self) -> Result<&mut Flow<'a>> {
         self.flow.as_mut().map(|f| &mut f.1).ok_or_else(|| Error::internal("a move without a lane"))
@@ -272,9 +281,9 @@ impl<'a> Shift<'a> {
             Err(e) => return Step::or(e, claim),
         };
         // What has ended goes with its claim.
-        let Some(begun) = Begun::new(self.shared.pool(item.device)?, &item)? else { return Ok(Step::Taken) };
-        let (by, on) = (self.by, self.flow()?.stream());
-        self.shared.pool(item.device)?.wait_for_uses(begun.moving()?, by, on)?;
+        let pool = self.shared.pool(item.device)?;
+        let Some(begun) = Begun::new(pool, &item)? else { return Ok(Step::Taken) };
+        self.wait_for_uses(pool, &begun)?;
         self.submit(begun, Way::Out(memory), claim)?;
         Ok(Step::Taken)
     }

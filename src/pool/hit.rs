@@ -2,7 +2,8 @@
 //!
 //! A small block out of a slab that has room, or a large one of the size that was just freed; and the free of a block to the
 //! stream whose heap it is in. One uncontended lock, no driver call, no search, no host memory, nothing shared with other
-//! streams but what is only read. Whatever is not so simple is left undone and for [`Pool::malloc_search`] and
+//! streams but what is only read. Nearly as short: a large block cut from what is ready, and the free of a block in the order
+//! of another stream than its heap's. Whatever is not so simple is left undone and for [`Pool::malloc_search`] and
 //! [`Pool::free_anyhow`], which define what both mean: these here are shorter ways to the same end.
 
 #![deny(unsafe_code, clippy::unwrap_used)]

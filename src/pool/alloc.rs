@@ -44,7 +44,8 @@ impl Pool {
     /// Allocates; the memory may be used by work submitted to the request's stream from now on.
     #[inline]
     pub fn malloc(&self, req: &AllocRequest) -> Result<u64> {
-        if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 {
+        let plain = req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0;
+        if plain && req.scope.is_none() && req.slip.is_none() {
             if let Some(addr) = self.malloc_hit(req.size, req.stream) {
                 return Ok(addr.get());
             }

@@ -58,6 +58,9 @@ fn what_the_freeing_stream_has_passed_is_ready_before_it_is_asked_for() {
     let rig = Rig::new(checked(GIB_DEVICE), PoolOptions::default());
     let (s, t) = (rig.stream(), rig.stream());
     let known = rig.malloc(100, t);
+    // In one piece, so that the blocks are neighbours.
+    let space = rig.malloc(32 * MIB, s);
+    rig.free(space, s);
     let blocks: Vec<u64> = (0..6).map(|_| rig.malloc(4 * MIB, s)).collect();
     blocks.iter().for_each(|&p| rig.free(p, t));
     rig.fault.start_recording();
@@ -77,6 +80,8 @@ fn a_request_waits_until_it_fits_while_more_is_on_its_way() {
         let options = PoolOptions { patience: 2000, slack_floor: 0, slack_permille: 0, ..PoolOptions::default() };
         let rig = Rig::new(late(seed, GIB_DEVICE), options);
         let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
+        let space = rig.malloc(16 * MIB, s);
+        rig.free(space, s);
         let [a, b] = [t, u].map(|other| (rig.malloc(8 * MIB, s), other));
         assert_eq!(b.0, a.0 + 8 * MIB, "neighbours");
         for (p, other) in [a, b] {

@@ -71,22 +71,24 @@ fn what_the_freeing_stream_has_passed_is_ready_before_it_is_asked_for() {
     rig.close();
 }
 
-/// A request that two streams stand in the way of waits for both, as long as both have markers: nothing is mapped when the
-/// first of them is done.
+/// A request that two streams stand in the way of waits for both, as long as they have markers and enough waits: nothing is
+/// mapped when the first of them is done.
 #[test]
 fn a_request_waits_until_it_fits_while_more_is_on_its_way() {
     let mut waited = 0;
     for seed in 0..40 {
         let options = PoolOptions { patience: 2000, slack_floor: 0, slack_permille: 0, ..PoolOptions::default() };
         let rig = Rig::new(late(seed, GIB_DEVICE), options);
-        let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
-        let space = rig.malloc(16 * MIB, s);
+        let (s, t, u, v) = (rig.stream(), rig.stream(), rig.stream(), rig.stream());
+        let space = rig.malloc(32 * MIB, s);
         rig.free(space, s);
-        let [a, b] = [t, u].map(|other| (rig.malloc(8 * MIB, s), other));
-        assert_eq!(b.0, a.0 + 8 * MIB, "neighbours");
-        for (p, other) in [a, b] {
+        let blocks =
+            [(t, 8 * MIB), (u, 8 * MIB), (v, 16 * MIB)].map(|(other, size)| (rig.malloc(size, s), size, other));
+        assert_eq!(blocks[1].0, blocks[0].0 + 8 * MIB, "neighbours");
+        rig.host.hold(D, v).unwrap();
+        for (p, size, other) in blocks {
             for id in 0..20 {
-                rig.fill(other, p, 8 * MIB, id);
+                rig.fill(other, p, size, id);
             }
             rig.free(p, other);
         }
@@ -95,7 +97,8 @@ fn a_request_waits_until_it_fits_while_more_is_on_its_way() {
         let p = rig.pool.malloc(&request(16 * MIB, s)).unwrap();
         let calls = rig.fault.stop_recording();
         waited += calls.iter().filter(|&&c| c == Call::EventQuery).count();
-        assert_eq!((p, rig.mapped()), (a.0, before), "seed {seed}: {calls:?}");
+        assert_eq!((p, rig.mapped()), (blocks[0].0, before), "seed {seed}: {calls:?}");
+        rig.host.release(D, v).unwrap();
         rig.fill(s, p, 16 * MIB, 7);
         rig.free(p, s);
         rig.close();

@@ -80,6 +80,46 @@ fn without_a_watch_an_allocation_asks_once_which_stream_it_is_and_a_free_nothing
     assert_eq!(calls_of_pairs(&ctx, StreamHandle::LEGACY, 1000), BTreeMap::new());
 }
 
+/// What one stream allocates and another frees takes the short way both times: no call but one marker for a whole batch.
+#[test]
+fn a_free_on_another_stream_and_a_block_cut_to_size_are_hits_too() {
+    let (host, ctx) = context(1, StreamCheck::Auto);
+    let (s, t) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
+    let known = ctx.malloc(&request(100, t)).unwrap();
+    // Free memory of the stream, and all kinds of slabs.
+    let space = ctx.malloc(&request(256 * MIB, s)).unwrap();
+    let objects = [256, 1000, 4 * KIB, 64 * KIB];
+    let small: Vec<u64> = objects.iter().map(|&n| ctx.malloc(&request(n, s)).unwrap()).collect();
+    ctx.free_async(space, s).unwrap();
+    let before = ctx.driver_calls();
+    let mut blocks = Vec::new();
+    // Sizes that were never freed.
+    for size in objects.into_iter().chain((1..12).map(|i| i * 100_000)) {
+        blocks.push(ctx.malloc_hit(size, s).unwrap_or_else(|| panic!("{size} bytes: no hit")).get());
+    }
+    assert_eq!(since(&ctx, &before), BTreeMap::new());
+    // Four objects and 100,000 to 300,000 bytes: neither 16 frees nor 1 MiB, so no marker is due.
+    let (few, others) = blocks.split_at(7);
+    for (i, &p) in few.iter().enumerate() {
+        assert!(ctx.free_hit(p, Some(t)), "block {i}");
+        assert!(!ctx.free_hit(p, Some(t)), "block {i} is freed already");
+    }
+    assert_eq!(since(&ctx, &before), BTreeMap::new());
+    for &p in others {
+        assert!(ctx.free_hit(p, Some(t)));
+    }
+    let calls = since(&ctx, &before);
+    assert!(calls["event_record"] > 0 && calls["event_record"] == calls["stream_is_capturing"], "{calls:?}");
+    assert!(calls.keys().all(|&c| c.starts_with("event_") || c == "stream_is_capturing"), "{calls:?}");
+    // More than any device has, also where rounding up overflows.
+    for size in [u64::MAX, u64::MAX - 511, u64::MAX - 512, 1 << 60] {
+        assert!(ctx.malloc_hit(size, s).is_none());
+    }
+    small.into_iter().for_each(|p| ctx.free_async(p, s).unwrap());
+    ctx.free_async(known, t).unwrap();
+    ctx.validate().unwrap();
+}
+
 /// Which device a stream belongs to need not be asked either: the device's pool knows it.
 #[test]
 fn with_several_devices_created_streams_hit_without_calls() {

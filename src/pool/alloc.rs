@@ -44,7 +44,8 @@ impl Pool {
     /// Allocates; the memory may be used by work submitted to the request's stream from now on.
     #[inline]
     pub fn malloc(&self, req: &AllocRequest) -> Result<u64> {
-        if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 {
+        let plain = req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0;
+        if plain && req.scope.is_none() && req.slip.is_none() {
             if let Some(addr) = self.malloc_hit(req.size, req.stream) {
                 return Ok(addr.get());
             }
@@ -367,7 +368,8 @@ impl Pool {
     }
 
     /// Memory that has a marker already is often ready within microseconds, sooner than anything could be mapped. Asks the
-    /// device a few times, unless that has been in vain of late. Returns whether anything has become ready.
+    /// device a few times, unless that has been in vain of late. Returns whether the request fits now: memory that has become
+    /// ready and does not suffice is no reason to map while more is on its way.
     fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         let queries = self.options.patience;
         if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.patience.again() {
@@ -376,8 +378,13 @@ impl Pool {
         for _ in 0..queries {
             self.order.poll(&*self.driver, st.waits_for())?;
             if st.settle(&self.order, &self.index) {
-                st.patience.ended(true);
-                return Ok(true);
+                if st.regions.find(want.size, want.align, |_| true).is_some() {
+                    st.patience.ended(true);
+                    return Ok(true);
+                }
+                if !st.about_to_settle(&self.order) {
+                    break;
+                }
             }
         }
         st.patience.ended(false);

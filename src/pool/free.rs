@@ -189,21 +189,39 @@ impl Pool {
 
     /// What follows a free that is done: it does not fail any more, and what is missed here is made up for later.
     #[inline]
-    fn after_free(&self, heap: &Heap, mut st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
+    fn after_free(&self, heap: &Heap, st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
         let GivenUp { size, own, lane, users } = freed;
         if own {
             self.freed(heap, st, size, stream);
         } else {
-            if st.live_bytes == 0 && st.moves > 0 {
-                self.emptied(heap, &mut st);
-            }
-            heap.publish(&st);
-            drop(st);
-            self.mark_free(size, lane, stream, &users);
+            self.freed_away(heap, st, size, lane, stream, &users);
         }
         if self.options.trim_threshold > 0 {
             self.trim_above_threshold(heap, size, stream);
         }
+    }
+
+    /// What follows a free that the heap's own stream waits for.
+    #[inline]
+    pub(super) fn freed_away(
+        &self,
+        heap: &Heap,
+        mut st: Locked<'_, HeapState>,
+        size: u64,
+        lane: u32,
+        stream: Option<StreamHandle>,
+        users: &[u32],
+    ) {
+        // Joined with its neighbours before it is wanted, memory serves larger requests, and they need not ask the device.
+        if st.has_settled(lane, &self.order) {
+            st.settle(&self.order, &self.index);
+        }
+        if st.live_bytes == 0 && st.moves > 0 {
+            self.emptied(heap, &mut st);
+        }
+        heap.publish(&st);
+        drop(st);
+        self.mark_free(size, lane, stream, users);
     }
 
     /// Records the markers for memory that another heap waits for: on every stream that also used it, and on the freeing

@@ -2,7 +2,8 @@
 //!
 //! A small block out of a slab that has room, or a large one of the size that was just freed; and the free of a block to the
 //! stream whose heap it is in. One uncontended lock, no driver call, no search, no host memory, nothing shared with other
-//! streams but what is only read. Whatever is not so simple is left undone and for [`Pool::malloc_search`] and
+//! streams but what is only read. Nearly as short: a large block cut from what is ready, and the free of a block in the order
+//! of another stream than its heap's. Whatever is not so simple is left undone and for [`Pool::malloc_search`] and
 //! [`Pool::free_anyhow`], which define what both mean: these here are shorter ways to the same end.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -48,7 +49,11 @@ impl Pool {
             }
             false => {
                 // As `malloc` rounds. Larger requests than any device has overflow here and find nothing.
-                let r = st.take_quick(size.wrapping_add(GRANULE - 1) & !(GRANULE - 1))?;
+                let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
+                let r = match st.take_quick(rounded) {
+                    Some(r) => r,
+                    None => cut_ready(&mut st, rounded)?,
+                };
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
                 let block = self.block(heap, &mut st, &req, GRANULE);
                 let addr = st.hand_out(r, block, &self.index);
@@ -73,17 +78,19 @@ impl Pool {
         }
         if let Some(s) = stream {
             // Taken without looking at the stream: see `free`.
-            if self.known_lane(s) != Some(heap.lane) {
-                return false;
+            match self.known_lane(s) {
+                Some(lane) if lane == heap.lane => {}
+                Some(lane) => return self.free_away(heap, entry, ptr, lane, s),
+                None => return false,
             }
         }
         let Some(mut st) = heap.try_lock_quick() else { return false };
-        if !st.users.is_empty() || !st.tags.is_empty() || !st.is_current(&self.order) || st.private.is_some() {
+        if !self.is_plain(&st) {
             return false;
         }
         let freed = match entry {
-            Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr),
-            Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, stream.is_none()),
+            Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr, None),
+            Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, stream.is_none(), None),
             _ => None,
         };
         let Some(size) = freed else { return false };
@@ -91,27 +98,61 @@ impl Pool {
         true
     }
 
-    /// Bytes of the object freed.
+    /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
+    #[inline(never)]
+    fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
+        let Some(mut st) = heap.try_lock_quick() else { return false };
+        if !self.is_plain(&st) {
+            return false;
+        }
+        let freed = match entry {
+            Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr, Some(lane)),
+            Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, false, Some(lane)),
+            _ => None,
+        };
+        let Some(size) = freed else { return false };
+        self.freed_away(heap, st, size, lane, Some(stream), &[]);
+        true
+    }
+
+    /// Whether nothing about the heap's live blocks is special.
     #[inline(always)]
-    fn free_object(&self, st: &mut HeapState, slab: u32, ptr: u64) -> Option<u64> {
+    fn is_plain(&self, st: &HeapState) -> bool {
+        st.users.is_empty() && st.tags.is_empty() && st.is_current(&self.order) && st.private.is_none()
+    }
+
+    /// Bytes of the object freed; in the order of lane `away`, or of the heap's own.
+    #[inline(always)]
+    fn free_object(&self, st: &mut HeapState, slab: u32, ptr: u64, away: Option<u32>) -> Option<u64> {
         let s = st.slabs.try_get(slab)?;
         let n = s.object_at(ptr)?;
         if s.old || !s.is_live(n) || st.members.is_reclaimed(s.object(n).member) {
             return None;
         }
         let size = slab::class_size(s.class as usize);
-        st.take_back_object(slab, n, &[], true, &self.order, &self.index);
+        match away {
+            None => st.take_back_object(slab, n, &[], true, &self.order, &self.index),
+            Some(lane) => st.take_back_object(slab, n, &[self.order.tag(lane)], false, &self.order, &self.index),
+        }
         Some(size)
     }
 
-    /// Bytes of the block freed. `of_its_own`: in the order of the stream it was allocated on.
+    /// Bytes of the block freed; in the order of lane `away`, or of the heap's own. `of_its_own`: in the order of the stream
+    /// it was allocated on.
     #[inline(always)]
-    fn free_block(&self, st: &mut HeapState, region: u32, ptr: u64, of_its_own: bool) -> Option<u64> {
+    fn free_block(
+        &self,
+        st: &mut HeapState,
+        region: u32,
+        ptr: u64,
+        of_its_own: bool,
+        away: Option<u32>,
+    ) -> Option<u64> {
         let r = st.regions.try_get(region)?;
         if r.addr != ptr || r.state != State::Live {
             return None;
         }
-        let tag = self.order.tag(st.lane);
+        let tag = self.order.tag(away.unwrap_or(st.lane));
         let block = st.regions.block(region);
         if st.members.is_reclaimed(block.member)
             || of_its_own && (block.lane != st.lane || self.order.identity(st.lane) != block.stream_id)
@@ -119,7 +160,7 @@ impl Pool {
             return None;
         }
         let size = r.size;
-        st.take_back(region, &[tag], true, &self.index);
+        st.take_back(region, &[tag], away.is_none(), &self.index);
         Some(size)
     }
 
@@ -154,6 +195,17 @@ impl Pool {
         st.regions.tidy();
         self.maybe_restart(heap, st);
     }
+}
+
+/// The best ready region, cut to `size` bytes: the first step of the general way.
+#[inline(never)]
+fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
+    if size <= SMALL_MAX {
+        // The rounding overflowed.
+        return None;
+    }
+    st.regions.tidy();
+    st.cut_for(size, GRANULE, |_| true)
 }
 
 /// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to one.

@@ -59,9 +59,9 @@ struct Lane {
     markers: Mutex<VecDeque<Marker>>,
 }
 
-/// With so many markers pending, whoever records another first looks which are done,
+/// With so many markers of the context pending, whoever records another first looks which are done.
 const MANY_MARKERS: usize = 8;
-/// and with so many that are not, records none.
+/// With so many markers of a lane pending, no more are recorded.
 const MOST_MARKERS: usize = 256;
 
 /// An event on a lane's stream that closed an epoch.
@@ -251,16 +251,13 @@ impl Order {
         if driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
         }
-        let pending = lock(&l.markers).len();
-        if pending >= MANY_MARKERS {
-            // Nobody may have asked for a long time. Those that are done give their events back.
-            self.poll_lane(driver, lane)?;
-            if pending >= MOST_MARKERS && lock(&l.markers).len() >= MOST_MARKERS {
-                return Ok(false);
-            }
+        let mut markers = lock(&l.markers);
+        // Those of the batches before: what is done gives its event back, and is known when somebody is short of memory.
+        self.pop_done(driver, l, &mut markers)?;
+        if markers.len() >= MOST_MARKERS {
+            return Ok(false);
         }
         let event = self.event(driver)?;
-        let mut markers = lock(&l.markers);
         let epoch = l.epoch.fetch_add(1, AcqRel);
         if let Err(e) = driver.event_record(self.dev, event, stream) {
             lock(&*self.spare).push(event);
@@ -326,7 +323,11 @@ impl Order {
 
     fn poll_lane(&self, driver: &dyn Driver, lane: u32) -> Result<()> {
         let Some(l) = self.lane(lane) else { return Ok(()) };
-        let mut markers = lock(&l.markers);
+        self.pop_done(driver, l, &mut lock(&l.markers))
+    }
+
+    /// Drops the markers of a lane that the device has passed, from the oldest on.
+    fn pop_done(&self, driver: &dyn Driver, l: &Lane, markers: &mut VecDeque<Marker>) -> Result<()> {
         while let Some(&m) = markers.front() {
             let done = l.done.load(Acquire);
             if m.epoch > done && (done < m.behind || !driver.event_query(self.dev, m.event)?) {

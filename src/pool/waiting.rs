@@ -120,6 +120,13 @@ impl HeapState {
         self.waiting.queues.iter().filter_map(|q| q.1.front()).any(|w| order.marked(w.tag))
     }
 
+    /// Whether something that waits for `lane` needs not wait any more.
+    #[inline]
+    pub(super) fn has_settled(&self, lane: u32, order: &Order) -> bool {
+        let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
+        queue.and_then(|q| q.1.front()).is_some_and(|w| order.settled(w.tag))
+    }
+
     /// Makes ready whatever the device is known to have passed. Returns whether anything was.
     pub(super) fn settle(&mut self, order: &Order, index: &Index) -> bool {
         let mut any = false;

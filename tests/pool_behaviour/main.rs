@@ -4,6 +4,7 @@
 #[path = "../pool_support/mod.rs"]
 mod pool_support;
 
+mod away;
 mod dedicated;
 mod devices;
 mod footprint;

@@ -48,7 +48,8 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
     let blocking = OsDisk::new(Engine::Threads(1))?;
     let open =
         |chunk_bytes| Store::open_on(disk.clone(), dir, &StoreOptions { chunk_bytes, ..StoreOptions::default() });
-    let (store, large) = (open(1 << 20)?, open(4 << 20)?);
+    let stores = [open(1 << 20)?, open(4 << 20)?, open(8 << 20)?];
+    let store = &stores[0];
     println!("{}\n{} MiB, medians of {rounds} rounds in turns", store.describe(), total >> 20);
     let path = dir.join("gpumem-bench-bare");
     let mut rows: Vec<Row> = Vec::new();
@@ -69,9 +70,12 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
         for block in [1u64 << 20, 4 << 20] {
             row(format!("like dd, {} MiB", block >> 20), true, bare(&blocking, &path, total, block, 1, false)?);
         }
-        for (store, depth, bytes) in [(&store, 2, total), (&store, 4, total), (&large, 2, total), (&store, 4, 16 << 20)]
+        // As the tier has them: chunks of 8 MiB.
+        for (which, depth, bytes) in
+            [(0, 2, total), (0, 4, total), (1, 2, total), (2, 2, total), (2, 3, total), (2, 4, total), (0, 4, 16 << 20)]
         {
-            let chunk = if std::ptr::eq(store, &large) { 4 << 20 } else { 1 << 20 };
+            let store = &stores[which];
+            let chunk = store.chunk_bytes();
             let mut buffers = (0..depth).map(|_| Buffer::new(chunk)).collect::<Result<Vec<_>, _>>()?;
             let name = format!("slots of {} MiB, {} MiB x {depth}", bytes >> 20, chunk >> 20);
             row(name, false, slots(store, total, bytes, &mut buffers)?);
@@ -93,7 +97,7 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
             share(read, r)
         );
     }
-    small(&store)
+    small(store)
 }
 
 /// What small slots cost, one after the other.

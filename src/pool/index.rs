@@ -66,7 +66,14 @@ type Leaf = [AtomicU64; LEAF_SLOTS];
 fn new_leaf() -> Box<Leaf> {
     let all: Box<[AtomicU64]> = (0..LEAF_SLOTS).map(|_| AtomicU64::new(0)).collect();
     // It has as many as that.
-    all.try_into().unwrap_or_else(|_| Box::new(std::array::from_fn(|_| AtomicU64::new(0))))
+    all.try_into().unwrap_or_else(|_| on_the_stack())
+}
+
+/// Never called. A function of its own, as its frame is as large as the table.
+#[cold]
+#[inline(never)]
+fn on_the_stack() -> Box<Leaf> {
+    Box::new(std::array::from_fn(|_| AtomicU64::new(0)))
 }
 
 struct Root {

@@ -39,6 +39,8 @@ fn slots(store: &Store, total: u64, bytes: u64, buffers: &mut Vec<Buffer>) -> Re
     }
     let read = start.elapsed().as_secs_f64();
     slots.into_iter().try_for_each(|slot| store.remove(slot))?;
+    // Nobody else is to share the disk with what is given back.
+    store.settle();
     Ok((write, read))
 }
 

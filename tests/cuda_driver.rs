@@ -309,25 +309,6 @@ fn a_driver_that_cannot_register_pins_memory_of_its_own() {
     d.host_free(D0, p).unwrap();
 }
 
-/// What makes the first mapping slow is done once, and whatever of it fails, nothing is left mapped or created.
-#[test]
-fn practice_leaves_nothing() {
-    for (name, call) in [("", ""), ("create", "cuMemCreate"), ("map", "cuMemMap"), ("access", "cuMemSetAccess")] {
-        let Some(path) = build(&format!("practice_{name}"), &[]) else { return };
-        let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
-        d.mem_info(D0).unwrap();
-        let before = fake.int("fake_calls");
-        fake.fail(call, 2);
-        d.warm_up(D0, 64 << 20, 2 << 20);
-        fake.fail("", 0);
-        assert!(fake.int("fake_calls") > before, "{call}");
-        assert_eq!(fake.int("fake_mapped"), 0, "{call}");
-        let before = fake.int("fake_calls");
-        d.warm_up(D0, 64 << 20, 2 << 20);
-        assert_eq!(fake.int("fake_calls"), before, "once is enough");
-    }
-}
-
 #[test]
 fn stream_identities() {
     let Some(path) = build("ids", &[]) else { return };

@@ -134,9 +134,6 @@ pub trait Driver: Send + Sync {
     /// Unmaps `[va, va + size)`, whole mappings without gaps. Device work that still uses these addresses faults,
     /// so the caller has waited for it.
     fn unmap(&self, va: u64, size: u64) -> Result<()>;
-    /// Does now what would make the first mapping of a process slower than the next, at `size` bytes of reserved addresses
-    /// where nothing is mapped, then or afterwards. If it fails, the first mapping will say why.
-    fn warm_up(&self, _dev: DeviceId, _va: u64, _size: u64) {}
 
     // ---- streams and order --------------------------------------------------------------------------------------
     /// The device a stream belongs to. The legacy and per-thread streams belong to the current device.

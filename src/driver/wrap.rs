@@ -65,9 +65,6 @@ impl<H: Hook> Driver for Wrap<H> {
     fn device_count(&self) -> u32 {
         self.inner.device_count()
     }
-    fn warm_up(&self, dev: DeviceId, va: u64, size: u64) {
-        self.inner.warm_up(dev, va, size);
-    }
     fn stream_watch(&self, dev: DeviceId) -> Watch {
         self.inner.stream_watch(dev)
     }

@@ -346,9 +346,6 @@ impl Pool {
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;
-        if let Some((base, _)) = lock(&*pool.core).holes.roots().next() {
-            pool.driver.warm_up(dev, base, page);
-        }
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
                 // Nothing is mapped: the next try would reserve addresses again.

@@ -1,12 +1,8 @@
 //! Processes that are killed while they write.
 
+use super::killed::{is_killed, kill, look, spawn};
 use super::*;
-use gpumem::base::Status;
 use gpumem::driver::disk::{DiskRule, Effect};
-use gpumem::tier::disk::inspect;
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const CHILD: &str = "GPUMEM_TEST_CRASH";
@@ -14,13 +10,6 @@ const NAME: &str = "crashes::killed_writers_leave_nothing_that_passes_for_data";
 
 fn length(seed: u64, number: u64) -> u64 {
     (1 + random(seed ^ 0xFFFF, number) % 400_000) >> (random(seed, number) % 3 * 4)
-}
-
-fn spawn(mount: &Path, seed: u64, how: &str) -> Child {
-    let exe = std::env::current_exe().unwrap();
-    let mut command = Command::new(exe);
-    command.args(["--exact", NAME, "--nocapture"]).env(CHILD, format!("{seed} {how} {}", mount.display()));
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Writes and removes until it is killed: `inside` by the file system at a random call, `outside` by the parent.
@@ -54,30 +43,6 @@ fn child(role: &str) {
     }
 }
 
-/// What the killed one left: every file that passes for whole is what was written. Returns files, and how many are not whole.
-fn look(mount: &Mount, seed: u64) -> (u64, u64) {
-    let disk = os(Engine::Auto);
-    let (mut count, mut partial) = (0, 0);
-    for path in mount.stores().iter().flat_map(|dir| fs::read_dir(dir).unwrap()).map(|e| e.unwrap().path()) {
-        let Some(end) = path.extension() else { continue };
-        count += 1;
-        let number = path.file_stem().unwrap().to_str().unwrap().parse();
-        let seed_of = |number: u64| seed + number;
-        match inspect(&*disk, &path, |offset, part| {
-            let number = *number.as_ref().expect("a whole file has a number");
-            assert_eq!(differs(seed_of(number), offset, part), None, "{} passes for whole", path.display());
-        }) {
-            Ok(bytes) => assert_eq!(bytes, length(seed, number.unwrap())),
-            Err(e) => {
-                assert_eq!(e.status, Status::Corrupt, "{e}");
-                assert_eq!(end, "part", "{} has the name of a finished write: {e}", path.display());
-                partial += 1;
-            }
-        }
-    }
-    (count, partial)
-}
-
 #[test]
 fn killed_writers_leave_nothing_that_passes_for_data() {
     if let Ok(role) = std::env::var(CHILD) {
@@ -89,16 +54,13 @@ fn killed_writers_leave_nothing_that_passes_for_data() {
     let (mut left, mut partial) = (0, 0);
     for i in 0..INSIDE + OUTSIDE {
         let seed = i * 1_000_003;
-        let mut child = spawn(&mount.0, seed, if i < INSIDE { "inside" } else { "outside" });
+        let how = if i < INSIDE { "inside" } else { "outside" };
+        let mut child = spawn(NAME, CHILD, format!("{seed} {how} {}", mount.0.display()));
         if i >= INSIDE {
-            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            assert!(lines.any(|line| line.is_ok_and(|l| l == "open")), "never opened");
-            std::thread::sleep(Duration::from_micros(random(seed, 7) % 40_000));
-            child.kill().unwrap();
+            kill(&mut child, Duration::from_micros(random(seed, 7) % 40_000));
         }
-        let status = child.wait().unwrap();
-        assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
-        let (files, torn) = look(&mount, seed);
+        is_killed(child);
+        let (files, torn) = look(&mount, seed, 1, length);
         let stores = mount.stores().len() as u64;
         let next = Store::open(&mount.0, &small_chunks()).unwrap();
         let reclaimed = next.reclaimed();

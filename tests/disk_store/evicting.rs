@@ -1,19 +1,16 @@
 //! Processes that are killed while they evict to a mount.
 
+use super::killed::{is_killed, kill, look, spawn};
 use super::*;
-use gpumem::base::{DeviceId, Status, StreamHandle};
+use gpumem::base::{DeviceId, StreamHandle};
 use gpumem::context::config::{Config, DiskMount, Limit, PinnedBlocks};
 use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
-use gpumem::tier::disk::inspect;
 use gpumem::tier::evict::Goal;
 use gpumem::tier::Tier;
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const CHILD: &str = "GPUMEM_TEST_EVICTING";
@@ -77,38 +74,6 @@ fn child(role: &str) {
     }
 }
 
-fn spawn(mount: &Path, seed: u64) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", NAME, "--nocapture"]).env(CHILD, format!("{seed} {}", mount.display()));
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
-}
-
-/// What the killed one left: every file that passes for whole holds what its eviction moved. Returns files, and how many are
-/// not whole.
-fn look(mount: &Mount, seed: u64) -> (usize, usize) {
-    let disk = os(Engine::Auto);
-    let (mut count, mut partial) = (0, 0);
-    for path in mount.stores().iter().flat_map(|dir| fs::read_dir(dir).unwrap()).map(|e| e.unwrap().path()) {
-        let Some(end) = path.extension() else { continue };
-        count += 1;
-        // Those that the store tries the file system with have none.
-        let number = path.file_stem().unwrap().to_str().unwrap().parse::<u64>().map(|file| file / TIMES);
-        let whole = inspect(&*disk, &path, |offset, part| {
-            let number = number.as_ref().expect("a whole file has a number");
-            assert_eq!(differs(seed + number, offset, part), None, "{} passes for whole", path.display());
-        });
-        match whole {
-            Ok(bytes) => assert_eq!(bytes, length(seed, number.unwrap()), "{}", path.display()),
-            Err(e) => {
-                assert_eq!(e.status, Status::Corrupt, "{e}");
-                assert_eq!(end, "part", "{} has the name of a finished write: {e}", path.display());
-                partial += 1;
-            }
-        }
-    }
-    (count, partial)
-}
-
 #[test]
 fn killed_evictions_leave_nothing_that_passes_for_data() {
     if let Ok(role) = std::env::var(CHILD) {
@@ -119,21 +84,17 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
     let (mut left, mut partial, mut none) = (0, 0, 0);
     for i in 0..KILLS {
         let seed = i * 1_000_003;
-        let mut child = spawn(&mount.0, seed);
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.is_ok_and(|l| l == "open")), "never opened");
-        std::thread::sleep(Duration::from_micros(random(seed, 7) % 120_000));
-        child.kill().unwrap();
-        let status = child.wait().unwrap();
-        assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
-        let (files, torn) = look(&mount, seed);
-        (left, partial, none) = (left + files, partial + torn, none + usize::from(files == 0));
+        let mut child = spawn(NAME, CHILD, format!("{seed} {}", mount.0.display()));
+        kill(&mut child, Duration::from_micros(random(seed, 7) % 120_000));
+        is_killed(child);
+        let (files, torn) = look(&mount, seed, TIMES, length);
+        (left, partial, none) = (left + files, partial + torn, none + u64::from(files == 0));
 
         // The next process evicts there itself: the dead one's files go, and its own bytes are what comes back.
         let (host, ctx) = context(&mount.0);
         let (p, data) = evicted(&host, &ctx, seed ^ 0xABCD, i);
         let store = ctx.tiers().unwrap().disks().mount(0).unwrap().store().unwrap();
-        assert_eq!(store.reclaimed().files, files as u64, "after kill {i}");
+        assert_eq!(store.reclaimed().files, files, "after kill {i}");
         assert_eq!(mount.stores(), [store.dir()], "after kill {i}");
         assert_eq!(files_in(&store.dir()), 1, "after kill {i}");
         ctx.shift(What::One(p), Goal::Device, None, None).unwrap();
@@ -146,8 +107,7 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
         assert_eq!(mount.stores(), Vec::<PathBuf>::new(), "after kill {i}");
     }
     println!("{left} files were left and removed, {partial} of them not whole; {none} times there was none");
-    let kills = KILLS as usize;
-    assert!(partial > kills / 10 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
+    assert!(partial > KILLS / 10 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
 }
 
 /// Files of a store but for its lock.

@@ -7,6 +7,7 @@ mod damage;
 mod disk_support;
 mod evicting;
 mod faults;
+mod killed;
 mod leftovers;
 mod misuse;
 mod removal;

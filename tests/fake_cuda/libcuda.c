@@ -127,22 +127,19 @@ code cuThreadExchangeStreamCaptureMode(unsigned *m) { BEGIN; unsigned t = mode; 
 /* ---- memory ---- */
 struct prop { int type, handles, location, id; void *win; unsigned char compression, rdma; unsigned short usage; char r[4]; };
 struct access { int location, id, flags; };
-/* Handles and mappings that there are. */
-static int handles, mappings;
-int fake_mapped(void) { return mappings * 1000 + handles; }
 code cuMemGetInfo_v2(size_t *f, size_t *t) { BEGIN; NEEDS_CONTEXT; *f = 1u << 20; *t = 1u << 30; return 0; }
 code cuMemAddressReserve(uint64_t *p, size_t n, size_t a, uint64_t at, uint64_t f) { BEGIN; NEEDS_CONTEXT; if (at || f) return 1; last_size = (long)n; *p = a; return 0; }
 code cuMemAddressFree(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; return 0; }
 code cuMemCreate(uint64_t *h, size_t n, const struct prop *p, uint64_t f) {
     BEGIN; NEEDS_CONTEXT;
     if (f || p->type != 1 || p->location != 1) return 1;
-    last_size = (long)n; last_flags = p->handles * 1000 + p->rdma * 100 + p->id; *h = 77; handles++; return 0;
+    last_size = (long)n; last_flags = p->handles * 1000 + p->rdma * 100 + p->id; *h = 77; return 0;
 }
-code cuMemRelease(uint64_t h) { BEGIN; NEEDS_CONTEXT; handles--; return 0; }
+code cuMemRelease(uint64_t h) { BEGIN; NEEDS_CONTEXT; return 0; }
 code cuMemExportToShareableHandle(int *fd, uint64_t h, int t, uint64_t f) { BEGIN; NEEDS_CONTEXT; if (t != 1 || f) return 1; *fd = dup(0); return *fd < 0 ? 999 : 0; }
 code cuMemImportFromShareableHandle(uint64_t *h, ptr fd, int t) { BEGIN; NEEDS_CONTEXT; if (t != 1) return 1; *h = 1000 + (uint64_t)(intptr_t)fd; return 0; }
 #ifndef WITHOUT_MAP
-code cuMemMap(uint64_t p, size_t n, size_t o, uint64_t h, uint64_t f) { BEGIN; NEEDS_CONTEXT; if (o || f) return 1; mappings++; return 0; }
+code cuMemMap(uint64_t p, size_t n, size_t o, uint64_t h, uint64_t f) { BEGIN; NEEDS_CONTEXT; return o || f ? 1 : 0; }
 #endif
 code cuMemSetAccess(uint64_t p, size_t n, const struct access *d, size_t count) {
     BEGIN; NEEDS_CONTEXT;
@@ -153,7 +150,7 @@ code cuMemSetAccess(uint64_t p, size_t n, const struct access *d, size_t count) 
     }
     return 0;
 }
-code cuMemUnmap(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; mappings--; return 0; }
+code cuMemUnmap(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; return 0; }
 code cuMemGetAllocationGranularity(size_t *g, const struct prop *p, int o) { BEGIN; NEEDS_CONTEXT; *g = o ? 0 : 2u << 20; return 0; }
 
 #ifndef STREAMS

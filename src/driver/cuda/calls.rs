@@ -19,7 +19,6 @@ use cudarc::driver::sys::{
 };
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 /// The identity of a device's legacy stream is this bit and the device's number. CUDA counts its own stream ids up
@@ -236,18 +235,6 @@ impl Driver for CudaDriver {
         // SAFETY: whole mappings without gaps, which no device work uses any more.
         let code = unsafe { (self.api.cuMemUnmap)(va, size as usize) };
         self.check(code, "cuMemUnmap", || range(va, size))
-    }
-
-    fn warm_up(&self, dev: DeviceId, va: u64, size: u64) {
-        let first = self.device(dev).is_ok_and(|d| !d.warm.swap(true, Ordering::Relaxed));
-        let Some(handle) = first.then(|| self.phys_create(dev, size, PhysFlags::default()).ok()).flatten() else {
-            return;
-        };
-        if self.map(dev, va, size, handle).is_ok() {
-            let _ = self.set_access(va, size, &[dev]);
-            let _ = self.unmap(va, size);
-        }
-        let _ = self.phys_release(handle);
     }
 
     // ---- streams and order --------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ pub(super) struct Device {
     pub props: OnceLock<DeviceProps>,
     /// Whether the default pool of `cuMemAllocAsync` has been told to keep what it has.
     pub native_ready: AtomicBool,
-    /// Whether anything has been mapped there for practice.
-    pub warm: AtomicBool,
 }
 
 impl Device {
@@ -34,7 +32,6 @@ impl Device {
             retaining: Mutex::new(()),
             props: OnceLock::new(),
             native_ready: AtomicBool::new(false),
-            warm: AtomicBool::new(false),
         }
     }
 }

@@ -155,12 +155,19 @@ static void with_those_of_the_environment(void) {
     OK(gpumem_host_free(pinned));
 }
 
-/* An allocation that may be moved by itself, in a space that is too full with it: whether the thread moves it. */
-static int is_moved_by_itself(void) {
+/* An allocation that may be moved by itself, in a space that is too full with it: whether the thread moves it in so many
+   milliseconds. */
+static int is_moved_by_itself(int32_t mover, int most) {
+    gpumem_context_options options;
     gpumem_malloc_options how;
     gpumem_location at;
     void *p = NULL;
     int i;
+    GPUMEM_INIT(&options);
+    options.mover = mover;
+    options.downgrade_trigger = 0.5;
+    options.downgrade_stop = 0.1;
+    OK(gpumem_init(&options));
     GPUMEM_INIT(&how);
     GPUMEM_INIT(&at);
     how.flags = GPUMEM_MALLOC_EVICTABLE;
@@ -169,37 +176,23 @@ static int is_moved_by_itself(void) {
     OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, 3 * MIB));
     OK(gpumem_pin(p));
     OK(gpumem_unpin(p, NULL));
-    /* With the thread it takes a moment; without, a wait as long as many of those finds it where it was. */
-    for (i = 0; i < 10000; i++) {
+    for (i = 0; i < most; i++) {
         OK(gpumem_locate(p, &at));
         if (at.tier == GPUMEM_TIER_HOST) return 1;
-        if (i == 300 && getenv("GPUMEM_TEST_NO_MOVER") != NULL) return 0;
         usleep(1000);
     }
     return 0;
 }
 
+/* With the thread it takes a moment; without, a wait as long as many of those finds it where it was. */
 static void without_a_mover(void) {
-    gpumem_context_options options;
     set_other_values();
-    setenv("GPUMEM_TEST_NO_MOVER", "1", 1);
-    GPUMEM_INIT(&options);
-    options.mover = GPUMEM_MOVER_OFF;
-    options.downgrade_trigger = 0.5;
-    options.downgrade_stop = 0.1;
-    OK(gpumem_init(&options));
-    CHECK(!is_moved_by_itself());
+    CHECK(!is_moved_by_itself(GPUMEM_MOVER_OFF, 300));
 }
 
 static void with_a_mover(void) {
-    gpumem_context_options options;
     setenv("GPUMEM_MOVER", "off", 1);
-    GPUMEM_INIT(&options);
-    options.mover = GPUMEM_MOVER_ON;
-    options.downgrade_trigger = 0.5;
-    options.downgrade_stop = 0.1;
-    OK(gpumem_init(&options));
-    CHECK(is_moved_by_itself());
+    CHECK(is_moved_by_itself(GPUMEM_MOVER_ON, 10000));
 }
 
 /* Whether an allocation on a stream that is being captured stays with its graph. */

@@ -11,6 +11,9 @@ use std::time::Instant;
 /// Seconds of a write and of a read.
 type Pair = (f64, f64);
 
+/// Chunks of the stores measured, bytes.
+const CHUNKS: [u64; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
+
 /// What is measured: its name, whether it is a bare file, seconds of each round's write and read.
 type Row = (String, bool, Vec<f64>, Vec<f64>);
 
@@ -47,11 +50,17 @@ fn slots(store: &Store, total: u64, bytes: u64, buffers: &mut Vec<Buffer>) -> Re
 /// Prints both, and the store's share of the best bare ones.
 pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
     let disk = Arc::new(OsDisk::new(Engine::Auto)?);
+    let threads = Arc::new(OsDisk::new(Engine::Threads(4))?);
     let blocking = OsDisk::new(Engine::Threads(1))?;
-    let open =
-        |chunk_bytes| Store::open_on(disk.clone(), dir, &StoreOptions { chunk_bytes, ..StoreOptions::default() });
-    let stores = [open(1 << 20)?, open(4 << 20)?, open(8 << 20)?];
-    let store = &stores[0];
+    let open = |disk: &Arc<OsDisk>, chunk_bytes| {
+        Store::open_on(disk.clone(), dir, &StoreOptions { chunk_bytes, ..StoreOptions::default() })
+    };
+    let mut stores = Vec::new();
+    for chunk in CHUNKS {
+        stores.push(("", open(&disk, chunk)?));
+    }
+    stores.push((", threads", open(&threads, 1 << 20)?));
+    let store = &stores[0].1;
     println!("{}\n{} MiB, medians of {rounds} rounds in turns", store.describe(), total >> 20);
     let path = dir.join("gpumem-bench-bare");
     let mut rows: Vec<Row> = Vec::new();
@@ -65,23 +74,23 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
             rows[at].3.push(read);
             at += 1;
         };
-        for (block, depth) in [(1u64 << 20, 4), (4 << 20, 2), (4 << 20, 4)] {
+        for (block, depth) in [(1u64 << 20, 4), (1 << 20, 8), (4 << 20, 2), (4 << 20, 4), (8 << 20, 4)] {
             let name = format!("bare, {} MiB x {depth}", block >> 20);
             row(name, true, bare(&disk, &path, total, block, depth, true)?);
         }
-        for block in [1u64 << 20, 4 << 20] {
+        for block in [1u64 << 20, 4 << 20, 8 << 20] {
             row(format!("like dd, {} MiB", block >> 20), true, bare(&blocking, &path, total, block, 1, false)?);
         }
-        // As the tier has them: chunks of 8 MiB.
-        for (which, depth, bytes) in
-            [(0, 2, total), (0, 4, total), (1, 2, total), (2, 2, total), (2, 3, total), (2, 4, total), (0, 4, 16 << 20)]
-        {
-            let store = &stores[which];
+        for (engine, store) in &stores {
             let chunk = store.chunk_bytes();
-            let mut buffers = (0..depth).map(|_| Buffer::new(chunk)).collect::<Result<Vec<_>, _>>()?;
-            let name = format!("slots of {} MiB, {} MiB x {depth}", bytes >> 20, chunk >> 20);
-            row(name, false, slots(store, total, bytes, &mut buffers)?);
+            for depth in [2, 4, 8, 16].into_iter().filter(|&depth| depth as u64 * chunk <= 32 << 20) {
+                let mut buffers = (0..depth).map(|_| Buffer::new(chunk)).collect::<Result<Vec<_>, _>>()?;
+                let name = format!("slot, {} MiB x {depth}{engine}", chunk >> 20);
+                row(name, false, slots(store, total, total, &mut buffers)?);
+            }
         }
+        let mut buffers = (0..8).map(|_| Buffer::new(1 << 20)).collect::<Result<Vec<_>, _>>()?;
+        row("slots of 16 MiB, 1 MiB x 8".into(), false, slots(store, total, 16 << 20, &mut buffers)?);
     }
     let best = |of: fn(&Row) -> &Vec<f64>| {
         rows.iter().filter(|r| r.1).map(|r| median(&mut of(r).clone())).fold(f64::MAX, f64::min)

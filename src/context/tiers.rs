@@ -6,7 +6,6 @@
 use super::config::Limit;
 use super::host::Pinned;
 use super::{Config, Context};
-use crate::base::size::MIB;
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{numa, Driver};
@@ -16,10 +15,6 @@ use crate::tier::evict::{Evictor, MoverOptions, Parts};
 use crate::tier::host::{HostNode, HostOptions};
 use crate::tier::{Disks, HostTier, LiveCounter, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
-
-/// Bytes that one request reads or writes of a file. Large: on an H200 machine's disk reads of 1 MiB, however many at a time,
-/// made 1.5 GB/s where reads of 4 MiB made 2.0 and of 16 MiB 2.7.
-const DISK_CHUNK: u64 = 8 * MIB;
 
 /// Spaces and who uses them.
 pub struct Tiers {
@@ -40,8 +35,7 @@ impl Tiers {
         let gpu = (0..cx.pools.len() as u32).map(|d| gpu_space(cx, &manager, d)).collect::<Result<Vec<_>>>()?;
         let driver: Arc<dyn Driver> = cx.driver.clone();
         let host = Arc::new(HostTier::new(driver, manager.clone(), &host_options(cx))?);
-        let options = StoreOptions { chunk_bytes: DISK_CHUNK, ..StoreOptions::default() };
-        let disks = Arc::new(Disks::new(manager.clone(), options, cx.config.thresholds));
+        let disks = Arc::new(Disks::new(manager.clone(), StoreOptions::default(), cx.config.thresholds));
         for mount in &cx.config.disks {
             disks.add_mount(&mount.path, mount.limit)?;
         }

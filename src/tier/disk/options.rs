@@ -11,7 +11,7 @@ use crate::driver::disk::ALIGN;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Bytes of data that one checksum stands for and one request reads or writes: a multiple of 4 KiB, up to 1 GiB. Data
-    /// that was written keeps its own.
+    /// that was written keeps its own. Small, so that a few buffers stay in the processor's cache: docs/adr/disk-io.md.
     pub chunk_bytes: u64,
     /// Most bytes of files to have; `None`: as many as the file system has.
     pub limit: Option<u64>,

@@ -11,7 +11,8 @@ use crate::tier::disk::{After, Slot, Store};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Tier};
 
-/// Buffers of a move to or from a file: while some are on their way to the disk the others are filled.
+/// Buffers of a move to or from a file: while some are on their way to the disk the others are filled. With twice as many an
+/// H200 machine's disk was read a quarter slower (docs/adr/disk-io.md).
 const BUFFERS: u64 = 4;
 
 impl Shift<'_> {

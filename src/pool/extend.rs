@@ -17,10 +17,16 @@ use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
 use super::stock::Supply;
 use super::{lock, too_large, Core, Pool};
-use crate::base::size::human;
+use crate::base::size::{human, round_down, MIB};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// A small heap that runs short grows by at least so much, bytes, as far as it may without moving: what is mapped for one
+/// request alone leaves the next one short.
+const AHEAD: u64 = 64 * MIB;
+/// Its extents are then no larger than this, or what the request has: they strand less. docs/adr/extent-sizes.md
+const AHEAD_EXTENT: u64 = 16 * MIB;
 
 /// A free region at a span's end that a stitched run continues.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +83,13 @@ impl Pool {
         if need > movable {
             self.refine(st, want, need - movable);
         }
-        let largest = self.largest_extent(st, want.size);
+        let (need, largest) = match st.runs_short() {
+            true => {
+                let ahead = round_down(AHEAD.min(room.floor), self.page);
+                (need.max(ahead), self.largest_extent(st, want.size.max(ahead.min(AHEAD_EXTENT))))
+            }
+            false => (need, self.largest_extent(st, want.size)),
+        };
         loop {
             let Some(plan) = plan(need, self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream

@@ -35,9 +35,8 @@ const DOUBLINGS: u32 = 6;
 
 /// A heap with less than this is small, bytes.
 pub(super) const SMALL_HEAP: u64 = GIB;
-/// Finding no room counts when it happens again within so many allocations; often is so many times in a row.
+/// Finding no room counts when it happens within so many allocations of the last time, or of the heap's first.
 const SHORT_AGAIN: u64 = 1 << 16;
-const SHORT_OFTEN: u32 = 4;
 
 /// Memory of one stream. On cache lines of its own: neighbours are other threads'.
 #[repr(align(128))]
@@ -142,8 +141,8 @@ pub(super) struct HeapState {
     unasked: u32,
     pub(super) memo: Memo,
     pub(super) grain: Grain,
-    /// How often in a row the heap ran short of memory soon after the last time, and its `mallocs` then.
-    short: u32,
+    /// Whether the heap ran short of memory soon after the last time, and its `mallocs` then.
+    short: bool,
     short_at: u64,
     /// Whether it has been of use to wait for markers, to look for extents and for blocks in other heaps.
     pub(super) patience: Trial,
@@ -182,7 +181,7 @@ impl HeapState {
             peak_live: 0,
             memo: Memo::default(),
             grain: Grain::default(),
-            short: 0,
+            short: false,
             short_at: 0,
             patience: Trial::default(),
             others: Trial::default(),
@@ -308,7 +307,7 @@ impl HeapState {
     pub(super) fn note_short(&mut self, size: u64) {
         if self.regions.ready_bytes() >= size {
             let since = self.mallocs.wrapping_sub(std::mem::replace(&mut self.short_at, self.mallocs));
-            self.short = if since <= SHORT_AGAIN { self.short.saturating_add(1) } else { 0 };
+            self.short = since <= SHORT_AGAIN;
         }
     }
 
@@ -316,14 +315,14 @@ impl HeapState {
     pub(super) fn forget(&mut self) {
         self.memo = Memo::default();
         self.grain = Grain::default();
-        self.short = 0;
+        self.short = false;
         self.moves = 0;
         self.peak_live = 0;
     }
 
-    /// Whether this is a small heap in which requests often find no room.
+    /// Whether this is a small heap in which requests find no room again and again.
     pub(super) fn runs_short(&self) -> bool {
-        self.short >= SHORT_OFTEN && self.extents.bytes() < SMALL_HEAP
+        self.short && self.extents.bytes() < SMALL_HEAP
     }
 
     /// Called after ready memory was taken.

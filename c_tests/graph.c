@@ -152,6 +152,36 @@ static void bad_input_is_refused(void) {
     nothing_left();
 }
 
+/* A stream that gets the handle of a destroyed one makes the pool ask what has become of that one's memory: not while a
+   capture that was begun here is in progress, which asking would spoil. */
+static void requests_do_not_spoil_a_capture(void) {
+    enum { BYTES = 100000 };
+    int m;
+    for (m = 0; m < 3; m++) {
+        gpumem_stream s = must_stream(), old = must_stream(), renewed;
+        char *p = (char *)must_malloc_async(BYTES, s), *q = (char *)must_malloc_async(BYTES, old);
+        gpumem_graph graph;
+        OK(gpumem_memset_async(q, 1, BYTES, old));
+        OK(gpumem_free_async(q, old));
+        OK(gpumem_stream_destroy(old));
+        OK(gpumem_stream_begin_capture(s, MODES[m]));
+        OK(gpumem_memset_async(p, 5, BYTES, s));
+        renewed = must_stream();
+        q = (char *)must_malloc_async(BYTES, renewed);
+        OK(gpumem_memset_async(p, 6, BYTES / 2, s));
+        OK(gpumem_stream_end_capture(s, &graph));
+        CHECK(info_of(graph).nodes == 2);
+        OK(gpumem_graph_launch(graph, s));
+        CHECK(holds_byte(p, BYTES / 2, 6, s) && holds_byte(p + BYTES / 2, BYTES / 2, 5, s));
+        OK(gpumem_graph_destroy(graph));
+        OK(gpumem_free_async(p, s));
+        OK(gpumem_free_async(q, renewed));
+        OK(gpumem_stream_destroy(s));
+        OK(gpumem_stream_destroy(renewed));
+        nothing_left();
+    }
+}
+
 /* A thread that captures, replays and destroys on a stream of its own, while others do. */
 static void *capture_and_replay(void *seed_of) {
     int seed = *(int *)seed_of, i;
@@ -193,6 +223,7 @@ int main(void) {
     RUN(launches_follow_each_other);
     RUN(a_spoilt_capture_gives_no_graph);
     RUN(bad_input_is_refused);
+    RUN(requests_do_not_spoil_a_capture);
     RUN(threads_capture_at_the_same_time);
     return 0;
 }

@@ -28,7 +28,7 @@ use super::guard::guard;
 use super::handles::Handles;
 use super::options::{self, Extensible};
 use super::types::{gpumem_stream, not_null, stream};
-use crate::base::{DeviceId, Error, Result};
+use crate::base::{DeviceId, Error, Result, Status};
 use crate::context::Context;
 use crate::driver::{CaptureMode, GraphHandle};
 
@@ -93,8 +93,16 @@ pub extern "C" fn gpumem_stream_begin_capture(s: gpumem_stream, mode: i32) -> gp
             _ => return Err(Error::invalid(format!("{mode} is no capture mode: they are 0, 1 and 2"))),
         };
         let handle = stream(s);
-        let driver = Context::global()?.driver();
-        driver.capture_begin(driver.stream_device(handle)?, handle, mode)
+        let cx = Context::global()?;
+        let driver = cx.driver();
+        let dev = driver.stream_device(handle)?;
+        // Other threads' requests must not spoil it meanwhile.
+        let expected = cx.made_pool(dev).map(|pool| (pool, pool.expect_capture(handle)));
+        driver.capture_begin(dev, handle, mode).inspect_err(|e| {
+            if let Some((pool, expected)) = expected.filter(|_| e.status != Status::Capturing) {
+                pool.no_capture(handle, expected);
+            }
+        })
     })
 }
 
@@ -109,9 +117,14 @@ pub unsafe extern "C" fn gpumem_stream_end_capture(s: gpumem_stream, out: *mut g
     guard(|| {
         not_null(out, "out")?;
         let handle = stream(s);
-        let driver = Context::global()?.driver();
+        let cx = Context::global()?;
+        let driver = cx.driver();
         let dev = driver.stream_device(handle)?;
-        let graph = driver.capture_end(dev, handle)?;
+        let ended = driver.capture_end(dev, handle);
+        if let (Some(pool), Ok(false)) = (cx.made_pool(dev), driver.stream_is_capturing(dev, handle)) {
+            pool.capture_ended(handle);
+        }
+        let graph = ended?;
         let kept = GRAPHS.insert(Graph { dev, graph }).inspect_err(|_| {
             // The first failure is the one to tell.
             let _ = driver.graph_destroy(dev, graph);

@@ -124,6 +124,11 @@ impl Context {
         }
     }
 
+    /// The pool of a device, if there is one by now.
+    pub fn made_pool(&self, dev: DeviceId) -> Option<&Pool> {
+        self.pools.get(dev.0 as usize).and_then(OnceLock::get)
+    }
+
     #[cold]
     fn make_pool(&self, dev: DeviceId) -> Result<&Pool> {
         let cell = self.pools.get(dev.0 as usize).ok_or_else(|| {

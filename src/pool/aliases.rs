@@ -48,6 +48,8 @@ pub(super) struct RunId {
 struct Run {
     /// Never changed while the run has any.
     aliases: Vec<Alias>,
+    /// Where they start and end.
+    bounds: (u64, u64),
     /// By position: what each is,
     states: Vec<State>,
     /// and unless it is present, when memory was last used through it or, which is no earlier, through another alias.
@@ -64,16 +66,14 @@ struct Run {
     born: u64,
 }
 
+impl Part {
+    /// Where its extents are, from and to; `None` for the stock.
+    pub(super) fn whereabouts(&self) -> Option<(u64, u64)> {
+        self.from.map(|_| self.there)
+    }
+}
+
 impl Run {
-    fn end(&self) -> u64 {
-        self.aliases.last().map_or(0, |a| a.addr + a.extent.size)
-    }
-
-    /// Bytes of the aliases `first` to `end` (not included).
-    fn bytes(&self, first: usize, end: usize) -> u64 {
-        self.aliases.get(end).map_or_else(|| self.end(), |a| a.addr) - self.aliases[first].addr
-    }
-
     fn set(&mut self, first: usize, len: usize, state: State) {
         self.states[first..first + len].fill(state);
     }
@@ -85,7 +85,10 @@ impl Run {
 pub(super) struct Part {
     /// The other run and where the part starts there; `None`: the stock.
     from: Option<(RunId, u32)>,
-    len: u32,
+    /// How many extents it has.
+    pub(super) len: u32,
+    /// Its addresses in the other run, which never change: not looked up there, as that is elsewhere in memory.
+    there: (u64, u64),
     /// For [`Aliases::take_back`]: when the memory was last used.
     pub(super) tag: Tag,
 }
@@ -102,10 +105,13 @@ pub(super) struct Claim {
 ///
 /// Invariants: an extent has at most one present alias, and none exactly if it is in stock; `dormant` and
 /// `dormant_bytes` count those that are dormant or claimed; aliases that are not gone do not overlap; a run's aliases
-/// lie one after the other; a run's counts are those of its `states`.
+/// lie one after the other between its `bounds`; a run's counts are those of its `states`; `whole` has when a run was
+/// born exactly while none of its aliases is gone.
 #[derive(Default)]
 pub(super) struct Aliases {
     runs: Vec<Run>,
+    /// By run; else 0. Asked for every part of a run, and close together in memory, which the runs are not.
+    whole: Vec<u64>,
     vacant_runs: Vec<u32>,
     /// By extent: its aliases that are not gone.
     extents: Vec<Vec<Place>>,
@@ -135,6 +141,7 @@ impl Aliases {
     pub(super) fn add_run(&mut self, addr: u64, extents: &[Extent]) -> RunId {
         let run = self.vacant_runs.pop().unwrap_or_else(|| {
             self.runs.push(Run::default());
+            self.whole.push(0);
             (self.runs.len() - 1) as u32
         });
         let mut at = addr;
@@ -148,52 +155,70 @@ impl Aliases {
         r.states.resize(extents.len(), State::Present);
         r.tags.resize(extents.len(), Tag::SETTLED);
         self.clock += 1;
-        (r.left, r.used, r.born) = (extents.len(), self.clock, self.clock);
+        (r.bounds, r.left, r.used, r.born) = ((addr, at), extents.len(), self.clock, self.clock);
         self.runs[run as usize] = r;
+        self.whole[run as usize] = self.clock;
         RunId { number: run, born: self.clock }
     }
 
     /// The extent leaves its present address, whose place is given, last used at `tag`.
     pub(super) fn leave(&mut self, place: Place, tag: Tag) {
-        self.leave_all(place, 1, tag);
+        let bytes = self.runs[place.0 as usize].aliases[place.1 as usize].extent.size;
+        self.leave_all(place, 1, bytes, tag);
     }
 
-    fn leave_all(&mut self, (run, first): Place, len: usize, tag: Tag) {
+    /// `bytes` is what the `len` aliases have.
+    fn leave_all(&mut self, (run, first): Place, len: usize, bytes: u64, tag: Tag) {
         let (run, first) = (&mut self.runs[run as usize], first as usize);
         debug_assert!(run.states[first..first + len].iter().all(|&s| s == State::Present));
         run.set(first, len, State::Dormant);
         run.tags[first..first + len].fill(tag);
         run.dormant += len;
         self.dormant += len;
-        self.dormant_bytes += run.bytes(first, first + len);
+        self.dormant_bytes += bytes;
     }
 
     fn valid(&self, run: RunId) -> Option<&Run> {
         self.runs.get(run.number as usize).filter(|r| r.born == run.born && r.left > 0)
     }
 
-    /// What a run is made of at present, if all of its aliases are dormant; `stocked` knows which extents are in stock. It
-    /// is given back with [`Self::take_back`] or [`Self::keep`].
-    pub(super) fn parts(&mut self, run: RunId, stocked: impl Fn(Extent) -> bool) -> Option<Vec<Part>> {
+    /// What a run is made of, if all of its aliases are dormant. It is given back with [`Self::take_back`] or
+    /// [`Self::keep`]. Where it was looked up before, extents may have moved since: what is in a heap at a part's addresses
+    /// is what the part says, but whether they are in a heap the caller has to see, and where they are not, or extents are
+    /// not in stock, [`Self::hold`] tells.
+    pub(super) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
         let r = self.valid(run).filter(|r| r.dormant == r.aliases.len())?;
-        let mut i = 0;
-        let holds = !r.parts.is_empty()
-            && r.parts.iter().all(|p| {
-                let first = i;
-                i += p.len as usize;
-                match p.from {
-                    None => r.aliases[first..i].iter().all(|a| stocked(a.extent)),
-                    Some((from, at)) => self.valid(from).is_some_and(|f| {
-                        f.states[at as usize..(at + p.len) as usize].iter().all(|&s| s == State::Present)
-                    }),
-                }
-            });
-        if holds {
-            return Some(std::mem::take(&mut self.runs[run.number as usize].parts));
+        match !r.parts.is_empty() && r.parts.iter().all(|p| self.is_there(p)) {
+            true => Some(std::mem::take(&mut self.runs[run.number as usize].parts)),
+            false => Some(self.look_up(run)),
         }
-        let parts = self.parts_of(self.runs[run.number as usize].aliases.iter().map(|a| a.extent));
+    }
+
+    /// Whether nothing but this part's extents can be in use at its addresses.
+    fn is_there(&self, p: &Part) -> bool {
+        p.from.is_none_or(|(from, _)| self.whole.get(from.number as usize) == Some(&from.born) || self.is_present(p))
+    }
+
+    fn is_present(&self, p: &Part) -> bool {
+        let Some((from, at)) = p.from else { return false };
+        let states = self.valid(from).map(|f| &f.states[at as usize..(at + p.len) as usize]);
+        states.is_some_and(|s| s.iter().all(|&s| s == State::Present))
+    }
+
+    /// Whether these are still the parts of the run; `stocked` knows which extents are in stock.
+    pub(super) fn hold(&self, run: RunId, parts: &[Part], stocked: impl Fn(Extent) -> bool) -> bool {
+        let mut first = 0;
+        parts.iter().all(|p| {
+            let (at, len) = (first, p.len as usize);
+            first += len;
+            self.is_present(p) || (p.from.is_none() && self.extents(run, at, len).all(&stocked))
+        })
+    }
+
+    /// What a run is made of at present.
+    pub(super) fn look_up(&mut self, run: RunId) -> Vec<Part> {
         self.runs[run.number as usize].parts.clear();
-        Some(parts)
+        self.parts_of(self.runs[run.number as usize].aliases.iter().map(|a| a.extent))
     }
 
     /// Where extents are now that are to be a run, or were one.
@@ -201,29 +226,25 @@ impl Aliases {
         let mut parts: Vec<Part> = Vec::new();
         for extent in extents {
             let from = self.present(extent).map(|(run, at)| {
-                let born = self.runs[run as usize].born;
-                (RunId { number: run, born }, at)
+                let r = &self.runs[run as usize];
+                (RunId { number: run, born: r.born }, at, r.aliases[at as usize].addr)
             });
             let follows = |p: &&mut Part| match (p.from, from) {
-                (Some((run, at)), Some((this, here))) => run == this && at + p.len == here,
+                (Some((run, at)), Some((this, here, _))) => run == this && at + p.len == here,
                 (before, now) => before.is_none() && now.is_none(),
             };
             match parts.last_mut().filter(follows) {
-                Some(p) => p.len += 1,
-                None => parts.push(Part { from, len: 1, tag: Tag::SETTLED }),
+                Some(p) => {
+                    p.len += 1;
+                    p.there.1 += extent.size;
+                }
+                None => {
+                    let (start, from) = (from.map_or(0, |f| f.2), from.map(|f| (f.0, f.1)));
+                    parts.push(Part { from, len: 1, there: (start, start + extent.size), tag: Tag::SETTLED });
+                }
             }
         }
         parts
-    }
-
-    /// Where a part of a run's extents is now, `None` for the stock, and how many there are.
-    pub(super) fn whereabouts(&self, part: &Part) -> (Option<(u64, u64)>, usize) {
-        let bounds = part.from.map(|(run, first)| {
-            let (run, first, end) = (&self.runs[run.number as usize], first as usize, (first + part.len) as usize);
-            let addr = run.aliases[first].addr;
-            (addr, addr + run.bytes(first, end))
-        });
-        (bounds, part.len as usize)
     }
 
     /// Extents of a run, `len` from position `first` on.
@@ -241,7 +262,7 @@ impl Aliases {
     pub(super) fn take_back(&mut self, run: RunId, parts: Vec<Part>) {
         for p in &parts {
             if let Some((from, first)) = p.from {
-                self.leave_all((from.number, first), p.len as usize, p.tag);
+                self.leave_all((from.number, first), p.len as usize, p.there.1 - p.there.0, p.tag);
             }
         }
         self.clock += 1;
@@ -251,13 +272,13 @@ impl Aliases {
         r.dormant = 0;
         r.parts = parts;
         self.dormant -= r.aliases.len();
-        self.dormant_bytes -= r.bytes(0, r.aliases.len());
+        self.dormant_bytes -= r.bounds.1 - r.bounds.0;
     }
 
     /// Where a run starts and ends, and how many aliases it has.
     pub(super) fn bounds(&self, run: RunId) -> (u64, u64, usize) {
         let Some(r) = self.valid(run) else { return (0, 0, 0) };
-        (r.aliases.first().map_or(0, |a| a.addr), r.end(), r.aliases.len())
+        (r.bounds.0, r.bounds.1, r.aliases.len())
     }
 
     /// The addresses, extents and places of a run, in order.
@@ -359,6 +380,7 @@ impl Aliases {
         let (r, i) = (place.0, place.1 as usize);
         let run = &mut self.runs[r as usize];
         run.states[i] = State::Gone;
+        self.whole[r as usize] = 0;
         self.extents[run.aliases[i].extent.id as usize].retain(|&p| p != place);
         run.left -= 1;
         if run.left == 0 {
@@ -403,7 +425,14 @@ impl Aliases {
                 }
                 at += a.extent.size;
             }
+            let whole = run.left > 0 && run.left == run.aliases.len();
+            if self.whole.get(r) != Some(&if whole { run.born } else { 0 }) {
+                return Err(format!("the run that ends at {at:#x} is wrongly said to be whole, or not to be"));
+            }
             let count = |state| run.states.iter().filter(|&&s| s == state).count();
+            if run.left > 0 && run.bounds != (run.aliases.first().map_or(0, |a| a.addr), at) {
+                return Err(format!("the run that ends at {at:#x} is said to be elsewhere"));
+            }
             if (run.aliases.len() - count(State::Gone), count(State::Dormant)) != (run.left, run.dormant) {
                 return Err(format!("the run that ends at {at:#x} has not the aliases it has counted"));
             }
@@ -430,13 +459,17 @@ impl Aliases {
             let Some(here) = run.aliases.get(i..i + p.len as usize) else { break };
             let there = p.from.and_then(|(from, at)| self.valid(from)?.aliases.get(at as usize..(at + p.len) as usize));
             if there.is_some_and(|there| there.iter().zip(here).any(|(a, b)| a.extent != b.extent)) {
-                return Err(format!("a part of the run that ends at {:#x} is of other extents", run.end()));
+                return Err(format!("a part of the run that ends at {:#x} is of other extents", run.bounds.1));
+            }
+            let at = there.and_then(|there| Some((there.first()?.addr, there.last().map(|a| a.addr + a.extent.size)?)));
+            if at.is_some_and(|at| at != p.there) {
+                return Err(format!("a part of the run that ends at {:#x} is elsewhere", run.bounds.1));
             }
             i += p.len as usize;
         }
         match run.parts.is_empty() || i == run.aliases.len() {
             true => Ok(()),
-            false => Err(format!("the parts of the run that ends at {:#x} are not all of it", run.end())),
+            false => Err(format!("the parts of the run that ends at {:#x} are not all of it", run.bounds.1)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A context marker invalidates every capture in progress, so none is recorded while one is known, but as a last resort.
 //! CUDA tells of a capture only for a stream that is named; so a capture is known from the first call that names a stream
-//! being captured to the next that names it when it is not.
+//! being captured to the next that names it when it is not; one that is begun through gpumem, from just before.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

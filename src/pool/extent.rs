@@ -82,14 +82,22 @@ impl Extents {
         self.bytes -= end - addr;
     }
 
-    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span.
-    pub(super) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
-        // The last extent that starts here may reach beyond the end.
-        let Some((last, m)) = self.pages.last(addr, end).filter(|x| x.0 >= addr) else { return 0 };
-        let stop = if last + m.extent.size <= end { last + m.extent.size } else { last };
+    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span; `last` says that the span ends there. Looks
+    /// at where extents start, and not at the extents: those are elsewhere in memory.
+    pub(super) fn whole_bytes(&self, addr: u64, end: u64, last: bool) -> u64 {
+        let page = self.page();
         // The page that `addr` lies in may have its start before it.
-        let from = addr.next_multiple_of(self.page());
-        self.pages.first(from, last + 1).map_or(0, |first| stop.saturating_sub(first))
+        let from = addr.next_multiple_of(page);
+        if from >= end {
+            return 0;
+        }
+        // One ends where the next one starts, or the span ends.
+        let stop = match last || (end.is_multiple_of(page) && self.pages.has(end)) {
+            true => Some(end),
+            false => self.pages.last(from, end),
+        };
+        let first = self.pages.first(from, end);
+        first.zip(stop).map_or(0, |(first, stop)| stop - first)
     }
 
     /// Physical bytes here.
@@ -176,9 +184,13 @@ mod tests {
         assert_eq!(found, vec![10]);
         let found: Vec<u64> = x.within(11 * P, 17 * P).map(|(a, _)| a / P).collect();
         assert_eq!(found, vec![12, 16]);
-        for (from, to, whole) in [(10, 17, 7), (11, 17, 5), (11, 16, 4), (13, 15, 0), (13, 17, 1), (10, 12, 2)] {
-            assert_eq!(x.whole_bytes(from * P, to * P), whole * P, "{from} to {to}");
+        for (from, to, whole) in
+            [(10, 17, 7), (11, 17, 5), (11, 16, 4), (13, 15, 0), (13, 17, 1), (10, 12, 2), (10, 15, 2)]
+        {
+            assert_eq!(x.whole_bytes(from * P, to * P, to == 17), whole * P, "{from} to {to}");
         }
+        assert_eq!(x.whole_bytes(10 * P + 1, 16 * P + 1, false), 4 * P, "parts of pages");
+        assert_eq!(x.whole_bytes(16 * P + 1, 17 * P, true), 0, "less than a page");
         assert_eq!(x.bytes(), 7 * P);
         assert_eq!(x.remove(12 * P).map(|m| m.extent.size), Some(4 * P));
         assert_eq!((x.bytes(), x.len()), (3 * P, 2));

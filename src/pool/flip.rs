@@ -56,16 +56,20 @@ impl Pool {
         run: RunId,
         want: Want,
     ) -> bool {
-        let stock = &core.stock;
-        let Some(mut parts) = core.aliases.parts(run, |e| stock.tag(e).is_some()) else { return false };
-        let Some((pieces, order)) = self.free_parts(core, heap, st, free, run, want, &mut parts) else {
+        let Some(mut parts) = core.aliases.parts(run) else { return false };
+        let mut found = self.free_parts(core, heap, st, free, run, want, &mut parts);
+        if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
+            parts = core.aliases.look_up(run);
+            found = self.free_parts(core, heap, st, free, run, want, &mut parts);
+        }
+        let Some((pieces, order)) = found else {
             core.aliases.keep(run, parts);
             return false;
         };
         let (mut moved, mut first) = (0, 0);
         for p in &parts {
-            let (there, len) = core.aliases.whereabouts(p);
-            match there {
+            let len = p.len as usize;
+            match p.whereabouts() {
                 Some(_) => moved += len as u64,
                 None => core.aliases.extents(run, first, len).for_each(|e| {
                     core.stock.take_this(e);
@@ -118,9 +122,9 @@ impl Pool {
         let mut pieces: Vec<Piece> = Vec::with_capacity(parts.len());
         let (mut order, mut first) = (Tag::SETTLED, 0);
         for p in parts {
-            let (there, len) = core.aliases.whereabouts(p);
+            let len = p.len as usize;
             first += len;
-            let Some((at, stop)) = there else {
+            let Some((at, stop)) = p.whereabouts() else {
                 for extent in core.aliases.extents(run, first - len, len) {
                     match core.stock.tag(extent) {
                         Some(t) if self.order.settled(t) => {}

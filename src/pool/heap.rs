@@ -35,7 +35,7 @@ const DOUBLINGS: u32 = 6;
 
 /// A heap with less than this is small, bytes.
 pub(super) const SMALL_HEAP: u64 = GIB;
-/// Finding no room counts when it happens within so many allocations of the last time, or of the heap's first.
+/// Finding no room counts when it happens within so many allocations of the last time, or of the heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
 
 /// Memory of one stream. On cache lines of its own: neighbours are other threads'.
@@ -294,7 +294,8 @@ impl HeapState {
         let mut from = start;
         if room - size >= page && size >= page {
             let (end, back) = (region.end(), (region.end() - size) & !(align - 1));
-            if self.extents.whole_bytes(start, back) > self.extents.whole_bytes(start + size, end) {
+            let last = self.regions.is_edge(region.next);
+            if self.extents.whole_bytes(start, back, false) > self.extents.whole_bytes(start + size, end, last) {
                 from = back;
             }
         }

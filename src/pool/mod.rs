@@ -160,7 +160,7 @@ pub struct PoolOptions {
     pub trim_threshold: u64,
     /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000,
     pub slack_permille: u32,
-    /// and how many bytes it may at least; more in a small heap that often runs short. 0: nothing.
+    /// and how many bytes it may at least; more in a small heap that runs short. 0: nothing.
     pub slack_floor: u64,
     /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
     pub max_extent: u64,
@@ -187,11 +187,11 @@ impl Default for PoolOptions {
             prealloc: 0,
             wait: false,
             trim_threshold: 0,
-            slack_permille: 20,
+            slack_permille: 15,
             slack_floor: 32 * size::MIB,
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
-            extents_per_request: 40,
+            extents_per_request: 44,
             max_aliases: 128 << 10,
             patience: 24,
             watch: true,

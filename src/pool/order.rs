@@ -279,12 +279,16 @@ impl Order {
         if self.capture_known() {
             return Ok(false);
         }
-        self.mark_context_at_any_price(driver, stream)
+        self.mark_context_unless(driver, stream, true)
     }
 
     /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it may have ended long
     /// ago, on a stream that nobody uses any more. To trim, and before a request fails for lack of memory.
     pub(super) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
+        self.mark_context_unless(driver, stream, false)
+    }
+
+    fn mark_context_unless(&self, driver: &dyn Driver, stream: Option<StreamHandle>, known: bool) -> Result<bool> {
         let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
         if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) {
             return Ok(false);
@@ -294,6 +298,11 @@ impl Order {
         }
         let event = self.event(driver)?;
         let mut captured = self.captures.lock();
+        // Whoever begins a capture through gpumem says so first, and waits here until the marker is recorded.
+        if known && !captured.is_empty() {
+            lock(&*self.spare).push(event);
+            return Ok(false);
+        }
         let mut queue = lock(&*self.context);
         let count = self.count.load(Acquire) as usize;
         let closed: Vec<u64> =

@@ -146,6 +146,22 @@ impl Pool {
         Ok(route)
     }
 
+    /// A capture is about to begin on the stream: no context marker is recorded from now on. Returns what
+    /// [`Self::no_capture`] wants to know should it not begin.
+    pub fn expect_capture(&self, stream: StreamHandle) -> u64 {
+        self.order.capture_met(capture_key(stream))
+    }
+
+    /// It did not begin, and none that was met later has.
+    pub fn no_capture(&self, stream: StreamHandle, expected: u64) {
+        self.order.capture_gone(capture_key(stream), expected);
+    }
+
+    /// The stream's capture has ended.
+    pub fn capture_ended(&self, stream: StreamHandle) {
+        self.order.capture_over(|| capture_key(stream));
+    }
+
     /// Ends a route: its streams allocate ordinary memory again. Ending it twice is harmless.
     pub fn end_route(&self, route: &Route) {
         if route.over.swap(true, AcqRel) {

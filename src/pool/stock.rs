@@ -171,7 +171,7 @@ impl Pool {
     /// Called when the last block of a heap that has moved extents is gone: puts its wholly free spans into the stock, if
     /// it has moved enough. The caller publishes.
     pub(super) fn maybe_restart(&self, heap: &Heap, st: &mut HeapState) {
-        // A small heap that often runs short keeps what it has: it has been given room enough not to move any more.
+        // A small heap that runs short keeps what it has: it has been given room enough not to move any more.
         if st.private.is_some()
             || st.moves * MOVES_SHARE < st.extents.len() as u64
             || (self.options.slack_floor > 0 && st.runs_short())

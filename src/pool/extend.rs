@@ -83,15 +83,15 @@ impl Pool {
         if need > movable {
             self.refine(st, want, need - movable);
         }
-        let (need, largest) = match st.runs_short() {
-            true => {
-                let ahead = round_down(AHEAD.min(room.floor), self.page);
-                (need.max(ahead), self.largest_extent(st, want.size.max(ahead.min(AHEAD_EXTENT))))
-            }
-            false => (need, self.largest_extent(st, want.size)),
-        };
+        // More than is needed, as long as there is more.
+        let ahead = if st.runs_short() { AHEAD.min(room.floor).min(room.hard) } else { 0 };
+        let mut ahead = round_down(ahead, self.page);
+        if ahead < AHEAD {
+            st.goes_without();
+        }
         loop {
-            let Some(plan) = plan(need, self.page, largest, &sources, room) else {
+            let largest = self.largest_extent(st, want.size.max(ahead.min(AHEAD_EXTENT)));
+            let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
                 // that is being captured cannot wait for anything outside its capture.
                 if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
@@ -104,6 +104,10 @@ impl Pool {
             match self.carry_out(heap, st, &mut others, anchor, &sources, &plan, want) {
                 Ok(Outcome::Done) => break,
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
+                Err(e) if e.status == Status::OutOfMemory && ahead > 0 => {
+                    ahead = 0;
+                    st.goes_without();
+                }
                 // The device has less than the limit allows: see whether moving alone is enough.
                 Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
                     room = Room { hard: 0, cheap: 0, floor: 0 };

@@ -326,6 +326,11 @@ impl HeapState {
         self.short && self.extents.bytes() < SMALL_HEAP
     }
 
+    /// It was not given as much room as one that runs short should have: it has to move memory like others.
+    pub(super) fn goes_without(&mut self) {
+        self.short = false;
+    }
+
     /// Called after ready memory was taken.
     #[inline]
     pub(super) fn note_taken(&mut self) {

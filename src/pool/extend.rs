@@ -17,7 +17,7 @@ use super::region::{State, GRANULE};
 use super::stitch::{plan, Plan, Room, Source};
 use super::stock::Supply;
 use super::{lock, too_large, Core, Pool};
-use crate::base::size::{human, round_down, MIB};
+use crate::base::size::{human, MIB};
 use crate::base::{Error, Result, Status, StreamHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -83,10 +83,10 @@ impl Pool {
         if need > movable {
             self.refine(st, want, need - movable);
         }
-        // More than is needed, as long as there is more.
-        let ahead = if st.runs_short() { AHEAD.min(room.floor).min(room.hard) } else { 0 };
-        let mut ahead = round_down(ahead, self.page);
-        if ahead < AHEAD {
+        // More than is needed, as long as there is plenty.
+        let mut ahead = AHEAD.next_multiple_of(self.page);
+        if !st.runs_short() || ahead > room.floor || ahead > room.hard / 8 {
+            ahead = 0;
             st.goes_without();
         }
         loop {

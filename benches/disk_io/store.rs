@@ -89,8 +89,8 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
                 row(name, false, slots(store, total, total, &mut buffers)?);
             }
         }
-        let mut buffers = (0..8).map(|_| Buffer::new(1 << 20)).collect::<Result<Vec<_>, _>>()?;
-        row("slots of 16 MiB, 1 MiB x 8".into(), false, slots(store, total, 16 << 20, &mut buffers)?);
+        let mut buffers = (0..4).map(|_| Buffer::new(1 << 20)).collect::<Result<Vec<_>, _>>()?;
+        row("slots of 16 MiB, 1 MiB x 4".into(), false, slots(store, total, 16 << 20, &mut buffers)?);
     }
     let best = |of: fn(&Row) -> &Vec<f64>| {
         rows.iter().filter(|r| r.1).map(|r| median(&mut of(r).clone())).fold(f64::MAX, f64::min)

@@ -118,13 +118,14 @@ impl Context {
     /// The pool of a device, made on first use.
     #[inline]
     pub fn pool(&self, dev: DeviceId) -> Result<&Pool> {
-        match self.pools.get(dev.0 as usize).and_then(OnceLock::get) {
+        match self.made_pool(dev) {
             Some(pool) => Ok(pool),
             None => self.make_pool(dev),
         }
     }
 
     /// The pool of a device, if there is one by now.
+    #[inline]
     pub fn made_pool(&self, dev: DeviceId) -> Option<&Pool> {
         self.pools.get(dev.0 as usize).and_then(OnceLock::get)
     }
@@ -286,8 +287,7 @@ impl Context {
                 None => self.malloc_hit(req.size, req.stream),
                 // A created stream of another device is unknown to this one's pool, so it is no hit.
                 Some(dev) if self.config.pool && !self.arenas.in_use() => {
-                    let pool = self.pools.get(dev.0 as usize).and_then(OnceLock::get);
-                    pool.and_then(|p| p.malloc_hit(req.size, req.stream.canonical()))
+                    self.made_pool(dev).and_then(|p| p.malloc_hit(req.size, req.stream.canonical()))
                 }
                 Some(_) => None,
             };

@@ -48,7 +48,7 @@ pub(super) struct RunId {
 struct Run {
     /// Never changed while the run has any.
     aliases: Vec<Alias>,
-    /// Where they start and end.
+    /// Where they start and end: not looked up in the list, which is elsewhere in memory.
     bounds: (u64, u64),
     /// By position: what each is,
     states: Vec<State>,

@@ -22,9 +22,11 @@ use crate::base::{Error, Result, Status, StreamHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A small heap that runs short grows by at least so much, bytes, as far as it may without moving: what is mapped for one
-/// request alone leaves the next one short.
+/// A small heap that runs short grows by at least so much, bytes, where it may without moving: what is mapped for one request
+/// alone leaves the next one short.
 const AHEAD: u64 = 64 * MIB;
+/// Not where that is a larger part of what the limit leaves than one in so many.
+const AHEAD_SHARE: u64 = 8;
 /// Its extents are then no larger than this, or what the request has: they strand less. docs/adr/extent-sizes.md
 const AHEAD_EXTENT: u64 = 16 * MIB;
 
@@ -85,7 +87,7 @@ impl Pool {
         }
         // More than is needed, as long as there is plenty.
         let mut ahead = AHEAD.next_multiple_of(self.page);
-        if !st.runs_short() || ahead > room.floor || ahead > room.hard / 8 {
+        if !st.runs_short() || ahead > room.floor || ahead > room.hard / AHEAD_SHARE {
             ahead = 0;
             st.goes_without();
         }

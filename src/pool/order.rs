@@ -279,16 +279,17 @@ impl Order {
         if self.capture_known() {
             return Ok(false);
         }
-        self.mark_context_unless(driver, stream, true)
+        self.mark_context_with(driver, stream, true)
     }
 
     /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it may have ended long
     /// ago, on a stream that nobody uses any more. To trim, and before a request fails for lack of memory.
     pub(super) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
-        self.mark_context_unless(driver, stream, false)
+        self.mark_context_with(driver, stream, false)
     }
 
-    fn mark_context_unless(&self, driver: &dyn Driver, stream: Option<StreamHandle>, known: bool) -> Result<bool> {
+    /// `heed`: not while a capture was met whose end has not been seen.
+    fn mark_context_with(&self, driver: &dyn Driver, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
         let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
         if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) {
             return Ok(false);
@@ -296,13 +297,12 @@ impl Order {
         if lock(&*self.context).len() >= MANY_MARKERS {
             self.poll_context(driver)?;
         }
-        let event = self.event(driver)?;
         let mut captured = self.captures.lock();
         // Whoever begins a capture through gpumem says so first, and waits here until the marker is recorded.
-        if known && !captured.is_empty() {
-            lock(&*self.spare).push(event);
+        if heed && !captured.is_empty() {
             return Ok(false);
         }
+        let event = self.event(driver)?;
         let mut queue = lock(&*self.context);
         let count = self.count.load(Acquire) as usize;
         let closed: Vec<u64> =

@@ -1,7 +1,7 @@
 //! Spans: the longest runs of mapped addresses of a heap.
 //!
-//! At either end of a span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and joining regions never
-//! touches the edges, so what finds a span by its address changes only when memory is mapped or leaves.
+//! At either end of a span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and joining
+//! regions never touches the edges, so what finds a span by its address changes only when memory is mapped or leaves.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

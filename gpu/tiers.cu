@@ -486,7 +486,7 @@ static void disk(const std::string &dir) {
     };
     cudaStream_t s;
     CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-    const u64 total = 2 * GIB;
+    const u64 total = GIB;
     void *p = evictable(total, 61, s);
     fill(p, total, 5, s);
     CUDA(cudaDeviceSynchronize());
@@ -513,7 +513,7 @@ static void disk(const std::string &dir) {
     };
     const u64 blocks[] = {MIB, 4 * MIB, 16 * MIB};
     std::vector<double> plain_out[3], plain_in[3], out, in, hosted;
-    for (int round = 0; round < 5; round++) {
+    for (int round = 0; round < 11; round++) {
         for (int i = 0; i < 3; i++) {
             plain_out[i].push_back(plain(blocks[i], true));
             plain_in[i].push_back(plain(blocks[i], false));

@@ -121,6 +121,22 @@ fn moves_are_in_stream_order() {
     }
 }
 
+/// More than a move's buffers hold, which are used again and again while copies from them run late.
+#[test]
+fn buffers_of_a_file_are_used_again_when_their_copies_are_over() {
+    for seed in 0..3 {
+        let rig = Rig::new(Options { disk: true, late: Some(seed), ..Options::default() });
+        let s = rig.stream();
+        let p = rig.malloc(24 * MIB, 1, s);
+        rig.fill(s, p, 24 * MIB, seed);
+        rig.ctx.shift(What::One(p), Goal::Tier(Tier::Disk), Some(s), None).unwrap();
+        rig.ctx.shift(What::One(p), Goal::Device, Some(s), None).unwrap();
+        rig.check(s, p, 24 * MIB, seed);
+        rig.ctx.free_async(p, s).unwrap();
+        rig.close();
+    }
+}
+
 /// Of a group, uses that are known by their stream alone are waited for once for each stream, and not forgotten for any.
 #[test]
 fn a_group_waits_once_for_each_stream() {

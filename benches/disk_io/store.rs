@@ -12,7 +12,11 @@ use std::time::Instant;
 type Pair = (f64, f64);
 
 /// Chunks of the stores measured, bytes.
-const CHUNKS: [u64; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
+const CHUNKS: [u64; 4] = [256 << 10, 512 << 10, 1 << 20, 4 << 20];
+/// Buffers of each, of which the store has at most 8 in flight.
+const BUFFERS: [u64; 5] = [4, 8, 16, 32, 64];
+/// No more than this in all, bytes.
+const MOST: u64 = 32 << 20;
 
 /// What is measured: its name, whether it is a bare file, seconds of each round's write and read.
 type Row = (String, bool, Vec<f64>, Vec<f64>);
@@ -59,8 +63,8 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
     for chunk in CHUNKS {
         stores.push(("", open(&disk, chunk)?));
     }
-    stores.push((", threads", open(&threads, 1 << 20)?));
-    let store = &stores[0].1;
+    stores.push((", threads", open(&threads, 512 << 10)?));
+    let store = &stores[1].1;
     println!("{}\n{} MiB, medians of {rounds} rounds in turns", store.describe(), total >> 20);
     let path = dir.join("gpumem-bench-bare");
     let mut rows: Vec<Row> = Vec::new();
@@ -74,8 +78,10 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
             rows[at].3.push(read);
             at += 1;
         };
-        for (block, depth) in [(1u64 << 20, 4), (1 << 20, 8), (4 << 20, 2), (4 << 20, 4), (8 << 20, 4)] {
-            let name = format!("bare, {} MiB x {depth}", block >> 20);
+        for (block, depth) in
+            [(512u64 << 10, 4), (512 << 10, 8), (1 << 20, 4), (1 << 20, 8), (4 << 20, 2), (4 << 20, 4)]
+        {
+            let name = format!("bare, {} KiB x {depth}", block >> 10);
             row(name, true, bare(&disk, &path, total, block, depth, true)?);
         }
         for block in [1u64 << 20, 4 << 20, 8 << 20] {
@@ -83,14 +89,14 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
         }
         for (engine, store) in &stores {
             let chunk = store.chunk_bytes();
-            for depth in [2, 4, 8, 16].into_iter().filter(|&depth| depth as u64 * chunk <= 32 << 20) {
-                let mut buffers = (0..depth).map(|_| Buffer::new(chunk)).collect::<Result<Vec<_>, _>>()?;
-                let name = format!("slot, {} MiB x {depth}{engine}", chunk >> 20);
+            for count in BUFFERS.into_iter().filter(|&count| count * chunk <= MOST) {
+                let mut buffers = (0..count).map(|_| Buffer::new(chunk)).collect::<Result<Vec<_>, _>>()?;
+                let name = format!("slot, {} KiB x {count}{engine}", chunk >> 10);
                 row(name, false, slots(store, total, total, &mut buffers)?);
             }
         }
-        let mut buffers = (0..4).map(|_| Buffer::new(1 << 20)).collect::<Result<Vec<_>, _>>()?;
-        row("slots of 16 MiB, 1 MiB x 4".into(), false, slots(store, total, 16 << 20, &mut buffers)?);
+        let mut buffers = (0..32).map(|_| Buffer::new(512 << 10)).collect::<Result<Vec<_>, _>>()?;
+        row("slots of 16 MiB, 512 KiB x 32".into(), false, slots(store, total, 16 << 20, &mut buffers)?);
     }
     let best = |of: fn(&Row) -> &Vec<f64>| {
         rows.iter().filter(|r| r.1).map(|r| median(&mut of(r).clone())).fold(f64::MAX, f64::min)

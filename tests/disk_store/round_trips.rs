@@ -1,6 +1,10 @@
 //! Data goes out and comes back.
 
 use super::*;
+use gpumem::base::{Error, Status};
+use gpumem::tier::disk::Sink;
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Four threads write, read and remove data of 1 B to 64 MiB, several slots of each alive at once.
@@ -166,4 +170,71 @@ fn many_readers_of_one_slot() {
     assert_eq!(store.usage().reading, 0);
     store.remove(slot).unwrap();
     assert_empty(&store);
+}
+
+/// Notes what it is given, and whether that was what was written.
+#[derive(Default)]
+struct Notes {
+    seed: u64,
+    /// Offsets, and where the bytes were.
+    arrived: Vec<(u64, usize)>,
+    checked: Vec<(u64, usize)>,
+    /// Of those that arrived.
+    wrong: usize,
+    refuses: Option<u64>,
+}
+
+impl Sink for Notes {
+    fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        self.arrived.push((offset, data.as_ptr() as usize));
+        self.wrong += usize::from(differs(self.seed, offset, data).is_some());
+        match self.refuses == Some(offset) {
+            true => Err(Error::invalid("not this one")),
+            false => Ok(()),
+        }
+    }
+
+    fn checked(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        assert_eq!(differs(self.seed, offset, data), None, "at {offset}");
+        assert_eq!(self.arrived.last(), Some(&(offset, data.as_ptr() as usize)), "the bytes have not moved");
+        self.checked.push((offset, data.as_ptr() as usize));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_sink_gets_each_chunk_before_and_after_it_is_checked() {
+    let mount = Mount::new("sinks");
+    let store = Store::open(&mount.0, &small_chunks()).unwrap();
+    let (chunk, bytes) = (64 * KIB, 60 * 64 * KIB - 100);
+    let mut own = buffers(20, chunk);
+    let slot = put(&store, 7, bytes, &mut own).unwrap();
+    let mut notes = Notes { seed: 7, ..Notes::default() };
+    store.read_into(slot, After::Keep, &mut own, &mut notes).unwrap();
+    let mut offsets: Vec<u64> = notes.checked.iter().map(|c| c.0).collect();
+    offsets.sort_unstable();
+    assert_eq!(offsets, (0..60).map(|i| i * chunk).collect::<Vec<_>>());
+    assert_eq!((notes.arrived, notes.wrong), (notes.checked.clone(), 0));
+    // Those in flight may overtake each other; but for that, each buffer waits its turn.
+    for window in notes.checked.windows(12) {
+        let places: BTreeSet<usize> = window.iter().map(|c| c.1).collect();
+        assert_eq!(places.len(), window.len(), "a buffer was used again too soon: {window:x?}");
+    }
+
+    // One that is refused before it is checked.
+    let mut notes = Notes { seed: 7, refuses: Some(30 * chunk), ..Notes::default() };
+    let e = store.read_into(slot, After::Remove, &mut own, &mut notes).unwrap_err();
+    assert_eq!(e.message, "not this one");
+    assert!(notes.checked.iter().all(|c| c.0 != 30 * chunk));
+    assert_eq!(own.len(), 20);
+
+    // One that is not what was written.
+    let file = fs::OpenOptions::new().write(true).open(store.dir().join("0.slot")).unwrap();
+    file.write_all_at(b"other bytes", 4 * KIB + 45 * chunk).unwrap();
+    file.sync_all().unwrap();
+    let mut notes = Notes { seed: 7, ..Notes::default() };
+    let e = store.read_into(slot, After::Remove, &mut own, &mut notes).unwrap_err();
+    assert_eq!(e.status, Status::Corrupt, "{e}");
+    assert_eq!((notes.wrong, notes.arrived.len()), (1, notes.checked.len() + 1));
+    assert_eq!((own.len(), store.usage().slots), (20, 1));
 }

@@ -13,11 +13,39 @@ use crate::base::{Error, Result};
 use crate::driver::disk::{Buffer, Direction, Disk};
 use std::path::Path;
 
+/// Chunks in flight, at most. More buffers than that are used in turn: a processor that has just looked at one has it in its
+/// nearest cache, and then others (the disk of a virtual machine is one) are slow to write there. docs/adr/disk-io.md
+const IN_FLIGHT: usize = 8;
+
+/// Who gets the data of a slot that is read, chunk by chunk.
+pub trait Sink {
+    /// The data's bytes from `offset` on have been read, and nobody knows yet whether they are those that were written. A
+    /// copy of them may begin: they stay where they are until [`Self::checked`] returns, or, when that is not called, until the
+    /// read has returned and its buffers are used again or dropped.
+    fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// They are those that were written.
+    fn checked(&mut self, offset: u64, data: &[u8]) -> Result<()>;
+}
+
+/// A function that wants no chunk before it is checked.
+struct Checked<F>(F);
+
+impl<F: FnMut(u64, &[u8]) -> Result<()>> Sink for Checked<F> {
+    fn arrived(&mut self, _: u64, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn checked(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        self.0(offset, data)
+    }
+}
+
 impl Store {
     /// Writes `bytes` of data. `fill(offset, part)` puts the data's bytes from `offset` on into `part`; it is called for one
     /// chunk after the other, while those before are being written from the other `buffers`: two suffice to overlap. Each
-    /// has [`super::StoreOptions::chunk_bytes`], or the data's length rounded up to 4 KiB if that is less. They come back in
-    /// any order. When `fill` fails, so does the write, and there is no slot.
+    /// has [`super::StoreOptions::chunk_bytes`], or the data's length rounded up to 4 KiB if that is less. They are used in
+    /// turn, and come back in any order. When `fill` fails, so does the write, and there is no slot.
     pub fn write(
         &self,
         bytes: u64,
@@ -38,10 +66,15 @@ impl Store {
         slot: Slot,
         after: After,
         buffers: &mut Vec<Buffer>,
-        mut take: impl FnMut(u64, &[u8]) -> Result<()>,
+        take: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.read_into(slot, after, buffers, &mut Checked(take))
+    }
+
+    /// As [`Self::read`], for one who begins with a chunk while it is being checked.
+    pub fn read_into(&self, slot: Slot, after: After, buffers: &mut Vec<Buffer>, sink: &mut dyn Sink) -> Result<()> {
         let mut reader = self.begin_read(slot)?;
-        let fed = drain(&mut reader, buffers, &mut take);
+        let fed = drain(&mut reader, buffers, sink);
         buffers.extend(reader.wait(usize::MAX).into_iter().map(|chunk| chunk.buffer));
         fed.and_then(|()| reader.finish(after))
     }
@@ -53,14 +86,15 @@ fn feed(
     fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
 ) -> Result<()> {
     let (length, step) = (writer.length(), writer.chunk_bytes());
-    let mut offset = 0;
+    let (mut offset, mut in_flight) = (0, 0);
     while offset < length {
-        let Some(mut buffer) = buffers.pop() else {
+        let Some(mut buffer) = next_of(buffers, in_flight) else {
             let over = writer.wait(1);
             let mut result = Ok(());
             for chunk in some(over, writer.failure())? {
                 result = result.and(chunk.result);
                 buffers.push(chunk.buffer);
+                in_flight -= 1;
             }
             result?;
             continue;
@@ -74,32 +108,44 @@ fn feed(
         }
         writer.submit(offset, buffer).or_else(|refused| back(refused, buffers))?;
         offset += part as u64;
+        in_flight += 1;
     }
     Ok(())
 }
 
-fn drain(reader: &mut Reader, buffers: &mut Vec<Buffer>, take: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+/// The buffer that was not used for longest, if one more may be in flight.
+fn next_of(buffers: &mut Vec<Buffer>, in_flight: usize) -> Option<Buffer> {
+    (in_flight < IN_FLIGHT && !buffers.is_empty()).then(|| buffers.remove(0))
+}
+
+fn drain(reader: &mut Reader, buffers: &mut Vec<Buffer>, sink: &mut dyn Sink) -> Result<()> {
     let (length, step) = (reader.length(), reader.chunk_bytes());
-    let (mut offset, mut left) = (0, length.div_ceil(step));
-    while left > 0 {
-        if offset < length {
-            if let Some(buffer) = buffers.pop() {
-                reader.submit(offset, buffer).or_else(|refused| back(refused, buffers))?;
-                offset = offset.saturating_add(step);
-                continue;
-            }
+    let (mut offset, mut in_flight, mut left) = (0, 0, length.div_ceil(step));
+    let mut ask = |reader: &mut Reader, buffers: &mut Vec<Buffer>, in_flight: &mut usize| {
+        while offset < length {
+            let Some(buffer) = next_of(buffers, *in_flight) else { break };
+            reader.submit(offset, buffer).or_else(|refused| back(refused, buffers))?;
+            offset = offset.saturating_add(step);
+            *in_flight += 1;
         }
-        // One at a time: those in flight end together, and the disk would stand still while all are checked.
-        let chunk = match reader.wait_one() {
-            Some(chunk) => chunk,
-            None => return Err(reader.failure().cloned().unwrap_or_else(no_buffer)),
+        Ok(())
+    };
+    while left > 0 {
+        ask(reader, buffers, &mut in_flight)?;
+        let Some(arrived) = reader.next_arrived() else {
+            return Err(reader.failure().cloned().unwrap_or_else(no_buffer));
         };
+        in_flight -= 1;
+        // Before it is looked at: those in flight end together, and the disk would stand still.
+        let asked = ask(reader, buffers, &mut in_flight);
+        let begun = arrived.data().map_or(Ok(()), |data| sink.arrived(arrived.offset(), data));
+        let chunk = reader.check(arrived);
         let part = chunk.buffer.bytes().get(..chunk.length as usize).unwrap_or_default();
         // Every buffer comes back, also behind a failure.
-        let result = chunk.result.and_then(|()| take(chunk.offset, part));
+        let result = chunk.result.and(begun).and_then(|()| sink.checked(chunk.offset, part));
         buffers.push(chunk.buffer);
         left -= 1;
-        result?;
+        result.and(asked)?;
     }
     Ok(())
 }

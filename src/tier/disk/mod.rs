@@ -30,9 +30,9 @@ mod room;
 mod store;
 mod writer;
 
-pub use copy::inspect;
+pub use copy::{inspect, Sink};
 pub use format::file_bytes;
 pub use options::{After, Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
-pub use reader::Reader;
+pub use reader::{Arrived, Reader};
 pub use store::{Slot, Store};
 pub use writer::{Chunk, Refused, Writer};

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::format;
-use crate::base::size::{human, GIB, MIB};
+use crate::base::size::{human, GIB, KIB};
 use crate::base::{Error, Result};
 use crate::driver::disk::ALIGN;
 
@@ -24,7 +24,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
-        StoreOptions { chunk_bytes: MIB, limit: None, direct: true, sync: false }
+        StoreOptions { chunk_bytes: 512 * KIB, limit: None, direct: true, sync: false }
     }
 }
 

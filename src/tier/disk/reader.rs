@@ -31,6 +31,25 @@ pub struct Reader {
     error: Option<Error>,
 }
 
+/// A chunk that is over, but not checked: of the read that returned it.
+pub struct Arrived {
+    finished: Finished,
+    length: u64,
+}
+
+impl Arrived {
+    /// Where in the data it is.
+    pub fn offset(&self) -> u64 {
+        self.finished.tag
+    }
+
+    /// Its bytes as they came from the disk; `None` when they did not come.
+    pub fn data(&self) -> Option<&[u8]> {
+        let data = self.finished.buffer.bytes().get(..self.length as usize);
+        self.finished.result.as_ref().ok().and(data)
+    }
+}
+
 impl Reader {
     pub(super) fn new(
         shared: Arc<Shared>,
@@ -89,14 +108,19 @@ impl Reader {
         finished.into_iter().map(|f| self.verify(f)).collect()
     }
 
-    /// As [`Self::wait`] for one chunk, and just one: others that are over are checked when they are asked for, so that its
-    /// buffer can be used again at once. `None` when none is in flight.
-    pub fn wait_one(&mut self) -> Option<Chunk> {
+    /// Waits until a chunk is over, and returns it as it is: [`Self::check`] says whether it is what was written. Others may be
+    /// asked for before that, so that the disk does not stand still meanwhile. `None` when none is in flight.
+    pub fn next_arrived(&mut self) -> Option<Arrived> {
         let finished = self.pump.as_mut().and_then(Pump::next);
         if let Some(e) = self.pump.as_ref().and_then(Pump::broken) {
             self.error.get_or_insert_with(|| failed("waiting for I/O of", &self.path, e));
         }
-        finished.map(|f| self.verify(f))
+        finished.map(|f| Arrived { length: self.content.length_at(f.tag), finished: f })
+    }
+
+    /// Checks a chunk of this read, as [`Self::wait`] does.
+    pub fn check(&mut self, arrived: Arrived) -> Chunk {
+        self.verify(arrived.finished)
     }
 
     /// Why no more chunks are taken, if that is so.

@@ -2,18 +2,20 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::item::{Claim, Filed, Place};
+use super::item::{Claim, Filed, Item, Place};
+use super::lanes::Flow;
 use super::pending::Begun;
-use super::shift::{Goal, Shift, Step};
+use super::shift::{Goal, Shift, Step, Told};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, ALIGN};
-use crate::tier::disk::{After, Slot, Store};
+use crate::tier::disk::{After, Sink, Slot, Store};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Tier};
 
-/// Buffers of a move to or from a file: while some are on their way to the disk the others are filled. With twice as many an
-/// H200 machine's disk was read a quarter slower (docs/adr/disk-io.md).
-const BUFFERS: u64 = 4;
+/// Buffers of a move to or from a file: 16 MiB in chunks of the usual size, so that a buffer has left the nearest cache of the
+/// processor that checked it when the disk writes there again. Half or a quarter of that was read 5 to 10 % slower on an
+/// H200 machine (docs/adr/disk-io.md).
+const BUFFERS: u64 = 32;
 
 impl Shift<'_> {
     /// Writes an item's bytes into a file of a mount.
@@ -114,18 +116,9 @@ impl Shift<'_> {
         self.buffers = self.new_buffers(&filed.store, item.bytes.max(1))?;
         let (flow, told, buffers) = self.copying()?;
         let start = flow.submitted();
-        let mut over = 0;
-        let read = filed.store.read(filed.slot, After::Keep, buffers, |offset, part| {
-            let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
-            match into {
-                None => {
-                    flow.copy_now(item.base + offset, part.as_ptr() as u64, n)?;
-                }
-                Some(memory) => copy_to(memory, offset, part)?,
-            }
-            over += n;
-            told.tell(start + over)
-        });
+        let mut reading = Reading { flow, told, item, into, start, over: 0 };
+        let read = filed.store.read_into(filed.slot, After::Keep, buffers, &mut reading);
+        let over = reading.over;
         self.release()?;
         read?;
         self.told.over += over - (self.flow()?.submitted() - start);
@@ -161,6 +154,47 @@ impl Shift<'_> {
             Err(e) if e.status == Status::OutOfMemory => Buffer::new(bytes),
             other => other,
         }
+    }
+}
+
+/// A file being read: into pinned memory, or to the item's addresses on the device.
+struct Reading<'r, 'a> {
+    flow: &'r mut Flow<'a>,
+    told: &'r mut Told<'a>,
+    item: &'r Item,
+    into: Option<&'r HostMemory>,
+    /// What the flow had submitted before.
+    start: u64,
+    /// Bytes that are there.
+    over: u64,
+}
+
+impl Reading<'_, '_> {
+    /// How many of the bytes from `offset` on are the item's: one of 0 bytes is kept as one.
+    fn of_item(&self, offset: u64, data: &[u8]) -> u64 {
+        (data.len() as u64).min(self.item.bytes.saturating_sub(offset))
+    }
+}
+
+impl Sink for Reading<'_, '_> {
+    /// The device copies what the processor checks meanwhile. If it is not what was written, nobody gets to see the memory.
+    fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        match self.into {
+            None => {
+                let n = self.of_item(offset, data);
+                self.flow.copy(self.item.base + offset, data.as_ptr() as u64, n, &mut |_| Ok(()))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn checked(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        match self.into {
+            None => self.flow.wait(self.flow.submitted(), &mut |_| Ok(()))?,
+            Some(memory) => copy_to(memory, offset, data)?,
+        }
+        self.over += self.of_item(offset, data);
+        self.told.tell(self.start + self.over)
     }
 }
 

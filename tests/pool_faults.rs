@@ -423,3 +423,39 @@ fn a_pool_that_cannot_start_leaves_nothing_behind() {
         rig.nothing_on_the_device();
     }
 }
+
+/// Whatever call of it fails, once: the pool is made, has mapped nothing so far, and no stream has been used.
+#[test]
+fn a_rehearsal_leaves_nothing_behind() {
+    let options = PoolOptions { rehearse: true, ..options() };
+    for n in 0.. {
+        let rig = Rig::new(eager(), self::options());
+        let fault = Arc::new(Fault::new(rig.host.clone()));
+        fault.set_rule(Some(FaultRule::nth(n)));
+        fault.start_recording();
+        let pool = Pool::new(fault.clone(), D, options);
+        let (calls, fired) = (fault.stop_recording(), fault.fired() > 0);
+        fault.set_rule(None);
+        rig.nothing_on_the_device();
+        for call in [Call::StreamCreate, Call::EventRecord, Call::ContextRecord, Call::EventSync, Call::StreamSync] {
+            assert!(!calls.contains(&call), "{calls:?}");
+        }
+        let Ok(pool) = pool else {
+            // Questions that come before it.
+            assert!(fired && !calls.contains(&Call::VaReserve), "{calls:?}");
+            continue;
+        };
+        assert_eq!(pool.stats().mallocs + pool.stats().mapped + pool.stats().peak_mapped, 0);
+        let p = pool.malloc(&request(U, StreamHandle::LEGACY)).unwrap();
+        pool.free(p, None).unwrap();
+        pool.validate().unwrap();
+        pool.trim(0).unwrap();
+        rig.nothing_on_the_device();
+        if !fired {
+            for call in [Call::VaFree, Call::PhysCreate, Call::Map, Call::SetAccess, Call::Unmap, Call::PhysRelease] {
+                assert_eq!(calls.iter().filter(|&&c| c == call).count(), 1, "{call:?} in {calls:?}");
+            }
+            return;
+        }
+    }
+}

@@ -156,6 +156,8 @@ impl Context {
             wait: self.config.reuse == Reuse::Wait,
             trim_threshold: self.config.trim_threshold,
             watch: self.config.stream_check == StreamCheck::Auto,
+            // The host device has nothing to set up.
+            rehearse: self.driver.backend() == "cuda",
             log_decisions: self.config.log >= 2,
             ..PoolOptions::default()
         };

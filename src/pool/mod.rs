@@ -66,6 +66,7 @@ mod quick;
 mod realloc;
 mod receipts;
 mod region;
+mod rehearse;
 mod reserve;
 mod retire;
 mod routes;
@@ -174,6 +175,8 @@ pub struct PoolOptions {
     pub patience: u32,
     /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
     pub watch: bool,
+    /// Whether to map a page and give it back before anything else, so that the first request finds nothing cold.
+    pub rehearse: bool,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
     pub log_decisions: bool,
 }
@@ -195,6 +198,7 @@ impl Default for PoolOptions {
             max_aliases: 128 << 10,
             patience: 24,
             watch: true,
+            rehearse: false,
             log_decisions: false,
         }
     }
@@ -321,6 +325,9 @@ impl Pool {
                 access.push(peer);
             }
         }
+        if options.rehearse {
+            Self::rehearse(&driver, dev, &options);
+        }
         let pool = Pool {
             dev,
             number: NUMBER.fetch_add(1, Relaxed) % 255 + 1,
@@ -349,9 +356,7 @@ impl Pool {
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
                 // Nothing is mapped: the next try would reserve addresses again.
-                for (base, len) in lock(&*pool.core).holes.roots() {
-                    let _ = pool.driver.va_free(dev, base, len);
-                }
+                let _ = pool.give_up_addresses();
                 return Err(e);
             }
         }
@@ -380,6 +385,8 @@ impl Pool {
             match self.driver.va_reserve(self.dev, want, self.page) {
                 Ok(base) => {
                     self.index.add_root(base, want);
+                    // Makes the table that the first request needs, now and not then: addresses are taken from the first on.
+                    self.index.set(base, index::Entry::Empty);
                     core.holes.add_root(base, want);
                     return Ok(());
                 }

@@ -448,8 +448,7 @@ impl Piece {
     /// Takes it out of its heap: the region and the extents, which the table of aliases has to be told.
     pub(super) fn take_out(&self, from: &mut HeapState) {
         from.extents.remove_all(self.addr, self.end);
-        let cut = from.regions.cut(self.region, self.addr, self.end - self.addr);
-        from.regions.remove(cut);
+        from.regions.take_out(self.region, self.addr, self.end - self.addr);
     }
 }
 
@@ -470,8 +469,7 @@ fn pieces(mut sources: Vec<&Source>) -> Vec<Piece> {
 /// Takes a wholly free extent out of its heap: region, extent and all.
 pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Option<Mapped> {
     let mapped = st.extents.remove(s.addr);
-    let cut = st.regions.cut(s.region, s.addr, s.extent.size);
-    st.regions.remove(cut);
+    st.regions.take_out(s.region, s.addr, s.extent.size);
     st.note_taken();
     mapped
 }

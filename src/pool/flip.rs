@@ -17,12 +17,6 @@ use super::{lock, Core, Pool};
 use crate::base::size::human;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Free regions: start, end, number. A look through all of them for each of a few parts is cheaper than sorting them.
-type Free = Vec<(u64, u64, u32)>;
-
-/// Room for as many to begin with.
-const USUAL_FREE: usize = 128;
-
 impl Pool {
     /// Takes a run back that has room for the request, with what is free in front of it. Returns whether it did.
     pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> bool {
@@ -30,16 +24,15 @@ impl Pool {
         if core.aliases.dormant() == 0 || st.private.is_some() {
             return false;
         }
-        let mut free = Free::with_capacity(USUAL_FREE);
         if let Some(run) = st.memo.next(want) {
-            if self.take_run(&mut core, heap, st, &mut free, run, want) {
+            if self.take_run(&mut core, heap, st, run, want) {
                 st.memo.followed();
                 return true;
             }
         }
         let similar: Vec<RunId> = st.memo.similar(want).collect();
         for run in similar {
-            if self.take_run(&mut core, heap, st, &mut free, run, want) {
+            if self.take_run(&mut core, heap, st, run, want) {
                 st.memo.note(want, run);
                 return true;
             }
@@ -47,20 +40,12 @@ impl Pool {
         false
     }
 
-    fn take_run(
-        &self,
-        core: &mut Core,
-        heap: &Heap,
-        st: &mut HeapState,
-        free: &mut Free,
-        run: RunId,
-        want: Want,
-    ) -> bool {
+    fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> bool {
         let Some(mut parts) = core.aliases.parts(run) else { return false };
-        let mut found = self.free_parts(core, heap, st, free, run, want, &mut parts);
+        let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
         if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
             parts = core.aliases.look_up(run);
-            found = self.free_parts(core, heap, st, free, run, want, &mut parts);
+            found = self.free_parts(core, heap, st, run, want, &mut parts);
         }
         let Some((pieces, order)) = found else {
             core.aliases.keep(run, parts);
@@ -106,7 +91,6 @@ impl Pool {
         core: &Core,
         heap: &Heap,
         st: &HeapState,
-        free: &mut Free,
         run: RunId,
         want: Want,
         parts: &mut [Part],
@@ -134,14 +118,8 @@ impl Pool {
                 }
                 continue;
             };
-            if free.is_empty() {
-                free.extend(st.regions.ready_from(self.page).map(|r| {
-                    let g = st.regions.get(r);
-                    (g.addr, g.end(), r)
-                }));
-            }
             // What lies in a free region of this heap is this heap's.
-            let &(_, _, region) = free.iter().find(|f| f.0 <= at && stop <= f.1)?;
+            let region = st.regions.wide_around(at, stop)?;
             if Some(region) == front {
                 return None;
             }

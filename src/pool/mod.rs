@@ -84,6 +84,7 @@ mod trial;
 mod trim;
 mod validate;
 mod waiting;
+mod wide;
 
 use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};

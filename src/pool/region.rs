@@ -10,6 +10,7 @@ use super::bins::{Bins, NONE};
 use super::order::Tag;
 use super::quick::Quick;
 use super::spans::Spans;
+use super::wide::Wide;
 use crate::base::StreamHandle;
 
 /// Smallest unit of a large block and of every free region, bytes.
@@ -67,6 +68,8 @@ pub(super) struct Region {
     pub(super) next: u32,
     bin_prev: u32,
     bin_next: u32,
+    /// Its place among the wide ones, if it is one.
+    wide: u32,
     pub(super) state: State,
     /// Ready, quick or waiting: when it was last used.
     pub(super) order: Tag,
@@ -83,8 +86,8 @@ impl Region {
 /// A heap's regions.
 ///
 /// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready, and in the
-/// quick list iff it is quick; `ready_bytes` is the sum of the sizes of both; sizes and addresses are multiples of
-/// [`GRANULE`].
+/// quick list iff it is quick; it is among the wide ones iff it is ready and has at least a page; `ready_bytes` is the sum of
+/// the sizes of the ready and the quick; sizes and addresses are multiples of [`GRANULE`].
 pub(super) struct Regions {
     pub(super) all: Vec<Region>,
     /// By region.
@@ -94,6 +97,9 @@ pub(super) struct Regions {
     quick: Quick,
     pub(super) spans: Spans,
     ready_bytes: u64,
+    wide: Wide,
+    /// The least that a wide region has, bytes.
+    page: u64,
 }
 
 impl Regions {
@@ -107,6 +113,8 @@ impl Regions {
             quick: Quick::new(),
             spans: Spans::of_pages(page),
             ready_bytes: 0,
+            wide: Wide::default(),
+            page,
         }
     }
 
@@ -161,6 +169,11 @@ impl Regions {
     fn bin(&self, bin: usize) -> impl Iterator<Item = u32> + '_ {
         let first = Some(self.bins.head(bin)).filter(|&r| r != NONE);
         std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
+    }
+
+    /// The ready region of at least a page in which `[addr, end)` lies.
+    pub(super) fn wide_around(&self, addr: u64, end: u64) -> Option<u32> {
+        self.wide.around(addr, end)
     }
 
     /// Size of the largest ready region.
@@ -266,6 +279,7 @@ impl Regions {
             next: NONE,
             bin_prev: NONE,
             bin_next: NONE,
+            wide: NONE,
             state: State::Live,
             order: Tag::SETTLED,
             ticket: 0,
@@ -300,6 +314,10 @@ impl Regions {
         }
         self.bins.set_head(bin, r);
         self.ready_bytes += size;
+        if size >= self.page {
+            let addr = self.get(r).addr;
+            self.get_mut(r).wide = self.wide.add(addr, size, r);
+        }
     }
 
     fn unlink_bin(&mut self, r: u32) {
@@ -313,6 +331,12 @@ impl Regions {
             self.bins.set_head(Bins::index(size), next);
         }
         self.ready_bytes -= size;
+        if size >= self.page {
+            let place = self.get(r).wide;
+            if let Some(moved) = self.wide.remove(place) {
+                self.get_mut(moved).wide = place;
+            }
+        }
     }
 
     /// Takes a ready region out of its bin; the caller gives it another state at once.
@@ -320,6 +344,13 @@ impl Regions {
         debug_assert_eq!(self.get(r).state, State::Ready);
         self.unlink_bin(r);
         self.get_mut(r).state = State::Live;
+    }
+
+    /// Makes a region (not in a bin) ready, whose neighbours are not.
+    pub(super) fn put_back(&mut self, r: u32, order: Tag) {
+        let region = self.get_mut(r);
+        (region.state, region.order) = (State::Ready, order);
+        self.link_bin(r);
     }
 
     /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined region.
@@ -395,7 +426,7 @@ impl Regions {
 
     /// Checks the invariants written above; `Err` says which one fails where.
     pub(super) fn validate(&self) -> Result<(), String> {
-        let (mut ready, mut quick) = (0, 0);
+        let (mut ready, mut quick, mut wide) = (0, 0, 0);
         let mut seen = self.validate_spans()?;
         for first in self.spans() {
             let mut at = self.get(first).addr;
@@ -414,6 +445,10 @@ impl Regions {
                         ready += g.size;
                         if !self.bin(Bins::index(g.size)).any(|b| b == r) {
                             return Err(format!("ready region {at:#x} is in no bin"));
+                        }
+                        wide += usize::from(g.size >= self.page);
+                        if g.size >= self.page && !self.wide.has(g.wide, g.addr, g.size, r) {
+                            return Err(format!("ready region {at:#x} is not among the wide ones"));
                         }
                     }
                     State::Quick => {
@@ -436,6 +471,9 @@ impl Regions {
                     edge.addr
                 ));
             }
+        }
+        if wide != self.wide.len() {
+            return Err(format!("{wide} wide regions, {} in their list", self.wide.len()));
         }
         if quick != self.quick.len() {
             return Err(format!("{quick} quick regions, {} in the quick list", self.quick.len()));

@@ -73,24 +73,52 @@ impl Regions {
         r
     }
 
-    /// Removes a region (not in a bin) from the heap: its addresses are no longer mapped here. Its span is cut in two.
-    pub(super) fn remove(&mut self, r: u32) {
-        let (addr, end, prev, next) = (self.get(r).addr, self.get(r).end(), self.get(r).prev, self.get(r).next);
-        if self.is_edge(prev) {
+    /// Takes `[addr, addr + size)`, which lies in the ready region `r`, out of the heap: it is no longer mapped here, and its span
+    /// is cut in two. What is left of the region is ready still; the part before, if there is one, keeps the number.
+    pub(super) fn take_out(&mut self, r: u32, addr: u64, size: u64) {
+        let (start, end, prev, next) = (self.get(r).addr, self.get(r).end(), self.get(r).prev, self.get(r).next);
+        let (stop, order) = (addr + size, self.get(r).order);
+        self.take_ready(r);
+        if start < addr {
+            self.get_mut(r).size = addr - start;
+            self.end_span(r, addr);
+            self.put_back(r, order);
+        } else {
+            self.end_span(prev, addr);
+        }
+        if stop < end {
+            let right = self.alloc(stop, end - stop);
+            self.link(right, next);
+            self.start_span(right, stop);
+            self.put_back(right, order);
+        } else {
+            self.start_span(next, stop);
+        }
+        if start == addr {
+            self.release(r);
+        }
+    }
+
+    /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.
+    fn end_span(&mut self, last: u32, addr: u64) {
+        if self.is_edge(last) {
             self.spans.0.clear(addr);
-            self.release(prev);
+            self.release(last);
         } else {
             let edge = self.edge(addr);
-            self.link(prev, edge);
+            self.link(last, edge);
         }
-        if self.is_edge(next) {
-            self.spans.0.clear(end);
-            self.release(next);
+    }
+
+    /// What lies behind `addr` starts there: the region `first`, or nothing if that is the edge there.
+    fn start_span(&mut self, first: u32, addr: u64) {
+        if self.is_edge(first) {
+            self.spans.0.clear(addr);
+            self.release(first);
         } else {
-            let edge = self.edge(end);
-            self.link(edge, next);
+            let edge = self.edge(addr);
+            self.link(edge, first);
         }
-        self.release(r);
     }
 
     /// Checks that every span has two edges, where they should be; returns how many edges there are.

@@ -218,29 +218,32 @@ impl Aliases {
     /// What a run is made of at present.
     pub(super) fn look_up(&mut self, run: RunId) -> Vec<Part> {
         self.runs[run.number as usize].parts.clear();
-        self.parts_of(self.runs[run.number as usize].aliases.iter().map(|a| a.extent))
+        let places = self.runs[run.number as usize].aliases.iter().map(|a| {
+            let there = |place: Place| (place, self.runs[place.0 as usize].aliases[place.1 as usize].addr);
+            (a.extent.size, self.present(a.extent).map(there))
+        });
+        self.parts_from(places)
     }
 
-    /// Where extents are now that are to be a run, or were one.
-    pub(super) fn parts_of(&self, extents: impl IntoIterator<Item = Extent>) -> Vec<Part> {
+    /// The parts that extents come from that are to be a run, or were one: their sizes, and their present places and
+    /// addresses.
+    pub(super) fn parts_from(&self, extents: impl Iterator<Item = (u64, Option<(Place, u64)>)>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
-        for extent in extents {
-            let from = self.present(extent).map(|(run, at)| {
-                let r = &self.runs[run as usize];
-                (RunId { number: run, born: r.born }, at, r.aliases[at as usize].addr)
-            });
+        for (size, from) in extents {
             let follows = |p: &&mut Part| match (p.from, from) {
-                (Some((run, at)), Some((this, here, _))) => run == this && at + p.len == here,
+                (Some((run, at)), Some(((this, here), _))) => run.number == this && at + p.len == here,
                 (before, now) => before.is_none() && now.is_none(),
             };
             match parts.last_mut().filter(follows) {
                 Some(p) => {
                     p.len += 1;
-                    p.there.1 += extent.size;
+                    p.there.1 += size;
                 }
                 None => {
-                    let (start, from) = (from.map_or(0, |f| f.2), from.map(|f| (f.0, f.1)));
-                    parts.push(Part { from, len: 1, there: (start, start + extent.size), tag: Tag::SETTLED });
+                    let start = from.map_or(0, |f| f.1);
+                    let from =
+                        from.map(|((number, at), _)| (RunId { number, born: self.runs[number as usize].born }, at));
+                    parts.push(Part { from, len: 1, there: (start, start + size), tag: Tag::SETTLED });
                 }
             }
         }

@@ -266,9 +266,16 @@ impl Pool {
                 continue;
             }
             let mut run: Vec<Source> = Vec::new();
-            let source =
-                |(addr, extent)| Source { heap: number, region: r, region_size: g.size, addr, extent, tag: g.order };
-            for s in st.extents.within(g.addr, g.end()).map(source) {
+            let source = |(addr, Mapped { extent, place })| Source {
+                heap: number,
+                region: r,
+                region_size: g.size,
+                addr,
+                extent,
+                place,
+                tag: g.order,
+            };
+            for s in st.extents.mapped_within(g.addr, g.end()).map(source) {
                 run.push(s);
                 let (start, end) = (run[0].addr, s.addr + s.extent.size);
                 if start.next_multiple_of(want.align) + want.size <= end {

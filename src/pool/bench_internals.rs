@@ -80,6 +80,7 @@ fn stitch(n: u64) -> Part {
         region_size: 64 * MIB,
         addr: APART * (i + 1),
         extent: Extent { handle: PhysHandle(i), size: (2 * MIB) << (i * 7919 % 6), id: i as u32 },
+        place: (0, 0),
         tag: Tag::SETTLED,
     };
     let sources: Vec<Source> = (0..n).map(source).collect();

@@ -97,10 +97,22 @@ impl Bins {
 
     /// The last non-empty bin: where the largest region is.
     pub(super) fn last_used(&self) -> Option<usize> {
-        if self.levels == 0 {
-            return None;
+        self.last_of(self.levels)
+    }
+
+    /// The last non-empty bin with a number below `bin`.
+    pub(super) fn used_before(&self, bin: usize) -> Option<usize> {
+        let (level, step) = (bin / STEPS, bin % STEPS);
+        let here = self.steps.get(level)? & ((1 << step) - 1);
+        match here {
+            0 => self.last_of(self.levels & ((1 << level) - 1)),
+            _ => Some(level * STEPS + 31 - here.leading_zeros() as usize),
         }
-        let level = 63 - self.levels.leading_zeros() as usize;
+    }
+
+    /// The last non-empty bin of these levels.
+    fn last_of(&self, levels: u64) -> Option<usize> {
+        let level = 63usize.checked_sub(levels.leading_zeros() as usize)?;
         Some(level * STEPS + 31 - self.steps[level].leading_zeros() as usize)
     }
 }
@@ -138,6 +150,10 @@ mod tests {
         assert_eq!(b.next_used(42), Some(1000));
         assert_eq!(b.next_used(1001), None);
         assert_eq!(b.last_used(), Some(1000));
+        for (bin, before) in [(1000, 41), (500, 41), (41, 40), (40, 3), (4, 3)] {
+            assert_eq!(b.used_before(bin), Some(before), "before {bin}");
+        }
+        assert_eq!((b.used_before(3), b.used_before(0)), (None, None));
         b.set_head(1000, NONE);
         assert_eq!(b.last_used(), Some(41));
         assert_eq!(b.next_used(42), None);

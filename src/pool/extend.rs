@@ -19,6 +19,7 @@ use super::stock::Supply;
 use super::{lock, too_large, Core, Pool};
 use crate::base::size::{human, MIB};
 use crate::base::{Error, Result, Status, StreamHandle};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -134,23 +135,16 @@ impl Pool {
             return Some(anchor);
         }
         let core = lock(&*self.core);
-        let mut best: Option<Anchor> = None;
-        for r in st.regions.span_tails() {
+        let anchor = |r: u32| {
             let g = st.regions.get(r);
-            if g.state != State::Ready || best.is_some_and(|b| b.has >= g.size) {
-                continue;
-            }
-            let skip = g.addr.next_multiple_of(want.align) - g.addr;
-            if skip >= g.size {
-                continue;
-            }
-            let has = g.size - skip;
-            let need = want.size.saturating_sub(has).next_multiple_of(self.page);
-            if has < want.size && core.holes.after(g.end()) >= need {
-                best = Some(Anchor { region: r, end: g.end(), kept: 0, has });
-            }
-        }
-        best
+            let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
+            let room = || core.holes.after(g.end()) >= want.size.saturating_sub(has).next_multiple_of(self.page);
+            let may = has > 0 && has < want.size && st.regions.is_edge(g.next) && room();
+            may.then(|| Anchor { region: r, end: g.end(), kept: 0, has })
+        };
+        // Regions of one bin differ little; the one at the lowest address of those that have most.
+        let best = |bin| Iterator::max_by_key(Iterator::filter_map(bin, anchor), |a: &Anchor| (a.has, Reverse(a.end)));
+        st.regions.ready_bins_down().find_map(best)
     }
 
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
@@ -170,12 +164,13 @@ impl Pool {
             if !usable(g.order) {
                 continue;
             }
-            found.extend(st.extents.within(g.addr, g.end()).map(|(addr, extent)| Source {
+            found.extend(st.extents.mapped_within(g.addr, g.end()).map(|(addr, m)| Source {
                 heap: number,
                 region: r,
                 region_size: g.size,
                 addr,
-                extent,
+                extent: m.extent,
+                place: m.place,
                 tag: g.order,
             }));
         }
@@ -287,7 +282,7 @@ impl Pool {
                 human(want.size),
             )
         });
-        let moves = pieces(plan.moves.iter().map(|&i| &sources[i]).collect());
+        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         let run = commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run));
         st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
@@ -395,21 +390,24 @@ impl Pool {
     }
 }
 
-/// The part of a stitch that cannot fail, the driver having done its part: `pieces` leave their regions, and the run just
-/// mapped at `va` becomes a ready region, last used at `order` or when they were. Returns the run's number.
+/// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their regions, and the run just
+/// mapped at `va`, which begins with them, becomes a ready region, last used at `order` or when they were. Returns the run's
+/// number.
 fn commit(
     core: &mut Core,
     number: u32,
     st: &mut HeapState,
     others: &mut Others<'_>,
-    mut pieces: Vec<Piece>,
+    moves: Vec<&Source>,
     mut order: Tag,
     (va, run): (u64, &[Extent]),
 ) -> RunId {
     // A workload that repeats finds them there again when it wants the run back.
-    let parts = core.aliases.parts_of(run.iter().copied());
+    let from = moves.iter().map(|s| Some((s.place, s.addr))).chain(std::iter::repeat(None));
+    let parts = core.aliases.parts_from(run.iter().map(|e| e.size).zip(from));
+    let mut pieces = pieces(moves);
     // From high to low addresses: what is left of a region before the cut keeps its number.
-    pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
+    pieces.sort_unstable_by_key(|p| Reverse(p.addr));
     for p in pieces {
         let from = match others.get_mut(&p.heap) {
             Some((_, guard)) => &mut **guard,

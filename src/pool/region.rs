@@ -166,6 +166,11 @@ impl Regions {
         bins.flat_map(|b| self.bin(b)).filter(move |&r| self.get(r).size >= size)
     }
 
+    /// The ready regions, the largest bins first, bin by bin.
+    pub(super) fn ready_bins_down(&self) -> impl Iterator<Item = impl Iterator<Item = u32> + '_> + '_ {
+        std::iter::successors(self.bins.last_used(), |&b| self.bins.used_before(b)).map(|b| self.bin(b))
+    }
+
     fn bin(&self, bin: usize) -> impl Iterator<Item = u32> + '_ {
         let first = Some(self.bins.head(bin)).filter(|&r| r != NONE);
         std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))

@@ -25,11 +25,6 @@ impl Regions {
         self.spans.0.iter().map(|(_, edge)| self.get(edge).next).filter(|&r| r != NONE)
     }
 
-    /// Last regions of all spans, by address.
-    pub(super) fn span_tails(&self) -> impl Iterator<Item = u32> + '_ {
-        self.spans.0.iter().map(|(_, edge)| self.get(edge).prev).filter(|&r| r != NONE)
-    }
-
     /// The last region of the span that ends at `end`.
     pub(super) fn tail_at(&self, end: u64) -> Option<u32> {
         self.spans.0.get(end).map(|edge| self.get(edge).prev).filter(|&r| r != NONE)

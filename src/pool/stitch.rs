@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::aliases::Place;
 use super::extent::{ladder, Extent};
 use super::order::Tag;
 
@@ -21,6 +22,8 @@ pub(super) struct Source {
     pub(super) region_size: u64,
     pub(super) addr: u64,
     pub(super) extent: Extent,
+    /// What the table of aliases calls that address.
+    pub(super) place: Place,
     /// When the region was last used.
     pub(super) tag: Tag,
 }
@@ -131,6 +134,7 @@ mod tests {
             region_size: n * P,
             addr: i as u64 * 1000 * P,
             extent: Extent { handle: PhysHandle(i as u64), size: n * P, id: i as u32 },
+            place: (0, 0),
             tag: Tag::SETTLED,
         };
         pages.iter().enumerate().map(|(i, &n)| at(i, n)).collect()

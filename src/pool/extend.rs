@@ -143,8 +143,8 @@ impl Pool {
             may.then(|| Anchor { region: r, end: g.end(), kept: 0, has })
         };
         // Regions of one bin differ little; the one at the lowest address of those that have most.
-        let best = |bin| Iterator::max_by_key(Iterator::filter_map(bin, anchor), |a: &Anchor| (a.has, Reverse(a.end)));
-        st.regions.ready_bins_down().find_map(best)
+        let mut bins = st.regions.ready_bins_down();
+        bins.find_map(|bin| bin.filter_map(anchor).max_by_key(|a| (a.has, Reverse(a.end))))
     }
 
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.

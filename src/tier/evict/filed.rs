@@ -13,7 +13,7 @@ use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Tier};
 
 /// Buffers of a move to or from a file: 16 MiB in chunks of the usual size, so that a buffer has left the nearest cache of the
-/// processor that checked it when the disk writes there again. Half or a quarter of that was read 5 to 10 % slower on an
+/// processor that checked it when the disk writes there again. Half of that was read a tenth slower on an
 /// H200 machine (docs/adr/disk-io.md).
 const BUFFERS: u64 = 32;
 

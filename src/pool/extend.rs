@@ -138,7 +138,7 @@ impl Pool {
         let anchor = |r: u32| {
             let g = st.regions.get(r);
             let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
-            let room = || core.holes.after(g.end()) >= want.size.saturating_sub(has).next_multiple_of(self.page);
+            let room = || core.holes.after(g.end()) >= (want.size - has).next_multiple_of(self.page);
             let may = has > 0 && has < want.size && st.regions.is_edge(g.next) && room();
             may.then(|| Anchor { region: r, end: g.end(), kept: 0, has })
         };

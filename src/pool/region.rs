@@ -98,8 +98,6 @@ pub(super) struct Regions {
     pub(super) spans: Spans,
     ready_bytes: u64,
     wide: Wide,
-    /// The least that a wide region has, bytes.
-    page: u64,
 }
 
 impl Regions {
@@ -114,7 +112,6 @@ impl Regions {
             spans: Spans::of_pages(page),
             ready_bytes: 0,
             wide: Wide::default(),
-            page,
         }
     }
 
@@ -183,8 +180,8 @@ impl Regions {
 
     /// Size of the largest ready region.
     pub(super) fn largest_ready(&self) -> u64 {
-        let last = self.bins.last_used().into_iter().flat_map(|b| self.bin(b));
-        last.map(|r| self.get(r).size).max().unwrap_or(0)
+        let last = self.ready_bins_down().next();
+        last.into_iter().flatten().map(|r| self.get(r).size).max().unwrap_or(0)
     }
 
     /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which `accept`s.
@@ -319,7 +316,7 @@ impl Regions {
         }
         self.bins.set_head(bin, r);
         self.ready_bytes += size;
-        if size >= self.page {
+        if size >= self.spans.page() {
             let addr = self.get(r).addr;
             self.get_mut(r).wide = self.wide.add(addr, size, r);
         }
@@ -336,7 +333,7 @@ impl Regions {
             self.bins.set_head(Bins::index(size), next);
         }
         self.ready_bytes -= size;
-        if size >= self.page {
+        if size >= self.spans.page() {
             let place = self.get(r).wide;
             if let Some(moved) = self.wide.remove(place) {
                 self.get_mut(moved).wide = place;
@@ -373,10 +370,7 @@ impl Regions {
             self.absorb_next(prev);
             r = prev;
         }
-        let region = self.get_mut(r);
-        region.state = State::Ready;
-        region.order = order;
-        self.link_bin(r);
+        self.put_back(r, order);
         r
     }
 
@@ -416,15 +410,11 @@ impl Regions {
         if addr > self.get(r).addr {
             let lead = addr - self.get(r).addr;
             mid = self.split(r, lead);
-            self.get_mut(r).state = State::Ready;
-            self.link_bin(r);
+            self.put_back(r, order);
         }
         if self.get(mid).size > size {
             let rest = self.split(mid, size);
-            let region = self.get_mut(rest);
-            region.state = State::Ready;
-            region.order = order;
-            self.link_bin(rest);
+            self.put_back(rest, order);
         }
         mid
     }
@@ -451,8 +441,8 @@ impl Regions {
                         if !self.bin(Bins::index(g.size)).any(|b| b == r) {
                             return Err(format!("ready region {at:#x} is in no bin"));
                         }
-                        wide += usize::from(g.size >= self.page);
-                        if g.size >= self.page && !self.wide.has(g.wide, g.addr, g.size, r) {
+                        wide += usize::from(g.size >= self.spans.page());
+                        if g.size >= self.spans.page() && !self.wide.has(g.wide, g.addr, g.size, r) {
                             return Err(format!("ready region {at:#x} is not among the wide ones"));
                         }
                     }

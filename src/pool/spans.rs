@@ -17,6 +17,12 @@ impl Spans {
     pub(super) fn of_pages(page: u64) -> Spans {
         Spans(Pages::new(page))
     }
+
+    /// The page, bytes: what a wide region has at least.
+    #[inline]
+    pub(super) fn page(&self) -> u64 {
+        self.0.page()
+    }
 }
 
 impl Regions {

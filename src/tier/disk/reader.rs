@@ -102,9 +102,7 @@ impl Reader {
     /// After a failure no more chunks are taken, and [`Self::finish`] keeps the slot and fails.
     pub fn wait(&mut self, least: usize) -> Vec<Chunk> {
         let finished = self.pump.as_mut().map(|p| p.wait(least)).unwrap_or_default();
-        if let Some(e) = self.pump.as_ref().and_then(Pump::broken) {
-            self.error.get_or_insert_with(|| failed("waiting for I/O of", &self.path, e));
-        }
+        self.note_broken();
         finished.into_iter().map(|f| self.verify(f)).collect()
     }
 
@@ -112,15 +110,20 @@ impl Reader {
     /// asked for before that, so that the disk does not stand still meanwhile. `None` when none is in flight.
     pub fn next_arrived(&mut self) -> Option<Arrived> {
         let finished = self.pump.as_mut().and_then(Pump::next);
-        if let Some(e) = self.pump.as_ref().and_then(Pump::broken) {
-            self.error.get_or_insert_with(|| failed("waiting for I/O of", &self.path, e));
-        }
+        self.note_broken();
         finished.map(|f| Arrived { length: self.content.length_at(f.tag), finished: f })
     }
 
     /// Checks a chunk of this read, as [`Self::wait`] does.
     pub fn check(&mut self, arrived: Arrived) -> Chunk {
         self.verify(arrived.finished)
+    }
+
+    /// Keeps the lane's own failure, if it has failed.
+    fn note_broken(&mut self) {
+        if let Some(e) = self.pump.as_ref().and_then(Pump::broken) {
+            self.error.get_or_insert_with(|| failed("waiting for I/O of", &self.path, e));
+        }
     }
 
     /// Why no more chunks are taken, if that is so.

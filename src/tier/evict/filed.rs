@@ -64,8 +64,7 @@ impl Shift<'_> {
         let start = flow.submitted();
         let mut over = 0;
         let written = store.write(bytes, buffers, |offset, part| {
-            // A request of 0 bytes is kept as one.
-            let n = (part.len() as u64).min(item.bytes.saturating_sub(offset));
+            let n = of_item(item, offset, part);
             match claim.place() {
                 Place::Device => {
                     flow.copy_now(part.as_mut_ptr() as u64, base + offset, n)?;
@@ -169,11 +168,9 @@ struct Reading<'r, 'a> {
     over: u64,
 }
 
-impl Reading<'_, '_> {
-    /// How many of the bytes from `offset` on are the item's: one of 0 bytes is kept as one.
-    fn of_item(&self, offset: u64, data: &[u8]) -> u64 {
-        (data.len() as u64).min(self.item.bytes.saturating_sub(offset))
-    }
+/// How many of a file's bytes from `offset` on are the item's: one of 0 bytes is kept as one.
+fn of_item(item: &Item, offset: u64, data: &[u8]) -> u64 {
+    (data.len() as u64).min(item.bytes.saturating_sub(offset))
 }
 
 impl Sink for Reading<'_, '_> {
@@ -181,7 +178,7 @@ impl Sink for Reading<'_, '_> {
     fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         match self.into {
             None => {
-                let n = self.of_item(offset, data);
+                let n = of_item(self.item, offset, data);
                 self.flow.copy(self.item.base + offset, data.as_ptr() as u64, n, &mut |_| Ok(()))
             }
             Some(_) => Ok(()),
@@ -193,7 +190,7 @@ impl Sink for Reading<'_, '_> {
             None => self.flow.wait(self.flow.submitted(), &mut |_| Ok(()))?,
             Some(memory) => copy_to(memory, offset, data)?,
         }
-        self.over += self.of_item(offset, data);
+        self.over += of_item(self.item, offset, data);
         self.told.tell(self.start + self.over)
     }
 }

@@ -8,6 +8,7 @@
 
 use super::aliases::RunId;
 use super::alloc::Want;
+use super::anchor::Anchor;
 use super::bins::NONE;
 use super::extent::{Extent, Mapped};
 use super::heap::{Heap, HeapState, SMALL_HEAP};
@@ -31,24 +32,13 @@ const AHEAD_SHARE: u64 = 8;
 /// Its extents are then no larger than this, or what the request has: they strand less. docs/adr/extent-sizes.md
 const AHEAD_EXTENT: u64 = 16 * MIB;
 
-/// A free region at a span's end that a stitched run continues.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Anchor {
-    pub(super) region: u32,
-    pub(super) end: u64,
-    /// The end of the addresses kept for the heap, if the run goes there; else 0.
-    pub(super) kept: u64,
-    /// Bytes of the request that the region already holds.
-    pub(super) has: u64,
-}
-
 /// Heaps whose locks are held while their extents move.
 pub(super) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
 
 /// What became of a plan.
 enum Outcome {
     Done,
-    /// The run would not fit behind the anchor any more.
+    /// The run would not fit next to the anchor any more.
     NoRoom,
 }
 
@@ -127,24 +117,6 @@ impl Pool {
             other.publish(guard);
         }
         Ok(Outcome::Done)
-    }
-
-    /// The free region at a span's end that leaves least to add, with room for that.
-    fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
-        if let Some(anchor) = self.room_anchor(st, want) {
-            return Some(anchor);
-        }
-        let core = lock(&*self.core);
-        let anchor = |r: u32| {
-            let g = st.regions.get(r);
-            let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
-            let room = || core.holes.after(g.end()) >= (want.size - has).next_multiple_of(self.page);
-            let may = has > 0 && has < want.size && st.regions.is_edge(g.next) && room();
-            may.then(|| Anchor { region: r, end: g.end(), kept: 0, has })
-        };
-        // Regions of one bin differ little; the one at the lowest address of those that have most.
-        let mut bins = st.regions.ready_bins_down();
-        bins.find_map(|bin| bin.filter_map(anchor).max_by_key(|a| (a.has, Reverse(a.end))))
     }
 
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
@@ -274,7 +246,11 @@ impl Pool {
         }
         self.say(|| {
             let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
-            let place = if anchor.is_some() { "behind a free region" } else { "at addresses of its own" };
+            let place = match anchor {
+                Some(a) if a.in_front => "in front of a free region",
+                Some(_) => "behind a free region",
+                None => "at addresses of its own",
+            };
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
                 heap.number,
@@ -311,7 +287,7 @@ impl Pool {
     }
 
     /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
-    /// `None` when there is no room behind the anchor.
+    /// `None` when there is no room next to the anchor.
     fn map_supply(
         &self,
         anchor: Option<Anchor>,
@@ -324,7 +300,14 @@ impl Pool {
         let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
         let created: u64 = supply.create.iter().sum();
         let len = plan.bytes(sources) - planned + stocked + created;
-        let Some(va) = self.take_addresses(anchor.map(|a| (a.end, a.kept)), len, want.align)? else {
+        let place = match anchor {
+            Some(a) => match a.start(len) {
+                Some(start) => Some((start, a.kept)),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let Some(va) = self.take_addresses(place, len, want.align)? else {
             return Ok(None);
         };
         let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
@@ -363,7 +346,8 @@ impl Pool {
             if !at_end || room < need {
                 return Ok(false);
             }
-            let anchor = Anchor { region: if next_ready { next } else { NONE }, end: tail_end, kept, has: gain };
+            let region = if next_ready { next } else { NONE };
+            let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
             let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
                 return Ok(false);

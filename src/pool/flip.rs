@@ -18,7 +18,7 @@ use crate::base::size::human;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
-    /// Takes a run back that has room for the request, with what is free in front of it. Returns whether it did.
+    /// Takes a run back that has room for the request, with what is free next to it. Returns whether it did.
     pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> bool {
         let mut core = lock(&*self.core);
         if core.aliases.dormant() == 0 || st.private.is_some() {
@@ -96,10 +96,11 @@ impl Pool {
         parts: &mut [Part],
     ) -> Option<(Vec<Piece>, Tag)> {
         let (addr, end, _) = core.aliases.bounds(run);
-        // What is free right in front of the run counts too.
+        // What is free right in front of the run and right behind it counts too.
         let ready = |&r: &u32| st.regions.get(r).state == State::Ready;
-        let front = st.regions.tail_at(addr).filter(ready);
+        let (front, back) = (st.regions.tail_at(addr).filter(ready), st.regions.head_at(end).filter(ready));
         let start = front.map_or(addr, |r| st.regions.get(r).addr);
+        let end = back.map_or(end, |r| st.regions.get(r).end());
         if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > end) {
             return None;
         }
@@ -120,7 +121,7 @@ impl Pool {
             };
             // What lies in a free region of this heap is this heap's.
             let region = st.regions.wide_around(at, stop)?;
-            if Some(region) == front {
+            if Some(region) == front || Some(region) == back {
                 return None;
             }
             p.tag = st.regions.get(region).order;

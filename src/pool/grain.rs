@@ -15,7 +15,7 @@ use super::{lock, Pool};
 use crate::base::size::human;
 
 /// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the most it has had live.
-const STRANDED_PERMILLE: u64 = 15;
+const STRANDED_PERMILLE: u64 = 10;
 /// The grain becomes no finer than a live block's mean size divided by this: half an extent stranded at each end of
 /// one is a 48th then.
 const PIECES_OF_MEAN: u64 = 48;

@@ -17,24 +17,24 @@ use std::sync::atomic::Ordering::Relaxed;
 const REAP_BATCH: usize = 256;
 
 impl Pool {
-    /// Takes addresses for a run: right at the first of `behind` when that is given (`None` if there is no room), out of
+    /// Takes addresses for a run: right at the first of `place` when that is given (`None` if there is no room), out of
     /// those kept up to the second if that is not 0; else wherever there is room.
-    pub(super) fn take_addresses(&self, behind: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
-        match self.find_addresses(behind, len, align) {
+    pub(super) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
+        match self.find_addresses(place, len, align) {
             // Old addresses of moved extents may take up what there is.
             Err(e) if e.status == Status::OutOfMemory && lock(&*self.core).aliases.dormant() > 0 => {
                 self.reap(usize::MAX)?;
-                self.find_addresses(behind, len, align)
+                self.find_addresses(place, len, align)
             }
             found => found,
         }
     }
 
-    fn find_addresses(&self, behind: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
+    fn find_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
         let mut core = lock(&*self.core);
-        if let Some((end, kept)) = behind {
-            let taken = if kept > 0 { core.holes.take_kept(end, len, kept) } else { core.holes.take_at(end, len) };
-            return Ok(taken.then_some(end));
+        if let Some((start, kept)) = place {
+            let taken = if kept > 0 { core.holes.take_kept(start, len, kept) } else { core.holes.take_at(start, len) };
+            return Ok(taken.then_some(start));
         }
         let align = align.max(self.page);
         if let Some(va) = core.holes.take(len, align) {

@@ -32,6 +32,7 @@
 
 mod aliases;
 mod alloc;
+mod anchor;
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
 pub mod bench_internals;
@@ -191,11 +192,11 @@ impl Default for PoolOptions {
             prealloc: 0,
             wait: false,
             trim_threshold: 0,
-            slack_permille: 15,
+            slack_permille: 12,
             slack_floor: 32 * size::MIB,
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
-            extents_per_request: 44,
+            extents_per_request: 46,
             max_aliases: 128 << 10,
             patience: 24,
             watch: true,

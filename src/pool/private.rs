@@ -15,12 +15,11 @@
 use super::alloc::{Found, Want};
 use super::bins::NONE;
 use super::claims::{Now, User};
-use super::extend::Anchor;
 use super::heap::{Heap, HeapState};
 use super::index::SLOT;
 use super::order::Tag;
 use super::planned::{Life, Notes, Plan, Span};
-use super::region::{State, GRANULE};
+use super::region::GRANULE;
 use super::routes::Routes;
 use super::slab::{self, SMALL_MAX};
 use super::streams::capture_key;
@@ -314,27 +313,6 @@ impl Pool {
         let live = |n: &u32| self.heap(*n).map_or(0, |h| h.live.load(Relaxed));
         c.peak.fetch_max(lock(&c.heaps).iter().map(live).sum(), Relaxed);
         Ok(addr)
-    }
-
-    /// Where the heap's span grows: at the start of the addresses kept for it, behind what is free there.
-    pub(super) fn room_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
-        let end = st.room.0;
-        let tail = st.regions.tail_at(end).filter(|&r| st.regions.get(r).state == State::Ready);
-        let start = tail.map_or(end, |r| st.regions.get(r).addr).checked_next_multiple_of(want.align)?;
-        let has = end.checked_sub(start)?;
-        let need = want.size.checked_sub(has)?.checked_next_multiple_of(self.page)?;
-        let (room, kept) = self.addresses_behind(st, end);
-        let fits = end > 0 && has < want.size && room >= need;
-        fits.then(|| Anchor { region: tail.filter(|_| has > 0).unwrap_or(NONE), end, kept, has })
-    }
-
-    /// How many addresses the heap may grow into at `at`, and the end of those kept for it if it is of them, else 0.
-    pub(super) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
-        let core = lock(&*self.core);
-        match st.room {
-            (start, end) if start == at && start < end => (core.holes.kept_after(at, end), end),
-            _ => (core.holes.after(at), 0),
-        }
     }
 
     /// An arena's counters.

@@ -61,6 +61,12 @@ impl Holes {
         self.by_addr.get(&addr).copied().unwrap_or(0)
     }
 
+    /// How many hole bytes lie directly in front of `addr`, in the same root.
+    pub(super) fn before(&self, addr: u64) -> u64 {
+        let last = self.by_addr.range(..addr).next_back().filter(|&(&start, &len)| start + len == addr);
+        last.filter(|_| !self.roots.contains_key(&addr)).map_or(0, |(_, &len)| len)
+    }
+
     /// How many of the addresses kept up to `end` follow `addr` directly.
     pub(super) fn kept_after(&self, addr: u64, end: u64) -> u64 {
         self.kept.get(&end).filter(|k| k.start == addr).map_or(0, |_| end - addr)
@@ -204,6 +210,7 @@ mod tests {
         let a = h.take(10 * P, P).unwrap();
         assert_eq!(a, 100 * P, "the first span starts the root");
         assert_eq!(h.after(110 * P), 40 * P);
+        assert_eq!((h.before(150 * P), h.before(110 * P), h.before(120 * P)), (40 * P, 0, 0));
         assert!(h.take_at(110 * P, 5 * P), "a span grows into the hole behind it");
         assert!(!h.take_at(114 * P, 2 * P), "not over addresses in use");
         let b = h.take(10 * P, P).unwrap();
@@ -220,6 +227,7 @@ mod tests {
         h.add_root(100 * P, 10 * P);
         h.add_root(110 * P, 10 * P);
         assert!(h.take_at(105 * P, 5 * P));
+        assert_eq!((h.before(110 * P), h.after(110 * P)), (0, 10 * P), "a span in the second root ends with it");
         assert!(h.take_at(110 * P, 5 * P));
         h.give(105 * P, 5 * P);
         h.give(110 * P, 5 * P);

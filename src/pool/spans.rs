@@ -36,6 +36,11 @@ impl Regions {
         self.spans.0.get(end).map(|edge| self.get(edge).prev).filter(|&r| r != NONE)
     }
 
+    /// The first region of the span that starts at `start`.
+    pub(super) fn head_at(&self, start: u64) -> Option<u32> {
+        self.spans.0.get(start).map(|edge| self.get(edge).next).filter(|&r| r != NONE)
+    }
+
     fn edge(&mut self, addr: u64) -> u32 {
         let e = self.alloc(addr, 0);
         self.get_mut(e).state = State::Edge;

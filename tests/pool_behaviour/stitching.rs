@@ -78,6 +78,62 @@ fn what_repeats_is_stitched_once() {
     rig.close();
 }
 
+/// What is free at the start of a span is continued in front, where a live block follows it: only what is missing moves.
+#[test]
+fn a_run_goes_in_front_of_what_is_free_there() {
+    let rig = Rig::new(checked(GIB), PoolOptions { slack_permille: 0, ..pages() });
+    let s = rig.stream();
+    // The first span starts the reservation and has no addresses in front of it.
+    let first = rig.malloc(PAGE, s);
+    let span = rig.malloc(6 * PAGE, s);
+    rig.free(span, s);
+    let [x, a] = [4, 2].map(|n| rig.malloc(n * PAGE, s));
+    assert_eq!((x, a), (span, span + 4 * PAGE), "from the start while nothing was moved");
+    let y = rig.malloc(3 * PAGE, s);
+    rig.fill(s, a, 2 * PAGE, 1);
+    rig.free(x, s);
+    rig.free(y, s);
+    let mut z = 0;
+    let calls = counted(&rig, || z = rig.malloc(7 * PAGE, s));
+    assert_eq!(calls, [0, 0, 3, 1, 0], "the three pages of the other span are mapped");
+    assert_eq!(z, x - 3 * PAGE);
+    rig.fill(s, z, 7 * PAGE, 2);
+    rig.check(s, a, 2 * PAGE, 1);
+    rig.check(s, z, 7 * PAGE, 2);
+    [z, a].into_iter().for_each(|p| rig.free(p, s));
+    rig.books();
+    let small = rig.malloc(5 * PAGE, s);
+    assert_eq!(small, z, "small blocks are cut from the start");
+    [first, small].into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+/// A heap that moves memory cuts a large block so that it ends where its span does: there it can be continued.
+#[test]
+fn large_blocks_stay_at_the_end_of_their_span() {
+    let rig = Rig::new(checked(GIB), PoolOptions { slack_permille: 0, ..pages() });
+    let s = rig.stream();
+    // Something stays live, or the heap would start afresh.
+    let first = rig.malloc(PAGE, s);
+    for moved in [false, true] {
+        let span = rig.malloc(60 * PAGE, s);
+        rig.free(span, s);
+        let large = rig.malloc(40 * PAGE, s);
+        assert_eq!(large, span + if moved { 20 * PAGE } else { 0 }, "moved: {moved}");
+        rig.free(large, s);
+        if !moved {
+            // Two blocks with a live one between them become one of their size.
+            let [x, a, y] = [10, 1, 49].map(|n| rig.malloc(n * PAGE, s));
+            [x, y].into_iter().for_each(|p| rig.free(p, s));
+            let z = rig.malloc(59 * PAGE, s);
+            assert!(rig.pool.stats().moved > 0);
+            [a, z].into_iter().for_each(|p| rig.free(p, s));
+        }
+    }
+    rig.free(first, s);
+    rig.close();
+}
+
 #[test]
 fn contents_and_order_survive_flips_while_work_runs_late() {
     for seed in 1..6 {

@@ -49,7 +49,7 @@ impl Pool {
             let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
             let may =
                 has > 0 && has < want.size && st.regions.is_edge(g.next) && core.holes.after(g.end()) >= lacks(has);
-            may.then(|| Anchor { region: r, at: g.end(), in_front: false, kept: 0, has })
+            may.then_some(Anchor { region: r, at: g.end(), in_front: false, kept: 0, has })
         };
         // The addresses kept for a captured heap are behind what it has. A run starts where pages do, and no finer.
         let may_precede = st.private.is_none() && want.align <= self.page;
@@ -57,7 +57,7 @@ impl Pool {
             let g = st.regions.get(r);
             let open = may_precede && g.size < want.size && st.regions.is_edge(g.prev);
             let may = open && core.holes.before(g.addr) >= lacks(g.size);
-            may.then(|| Anchor { region: r, at: g.addr, in_front: true, kept: 0, has: g.size })
+            may.then_some(Anchor { region: r, at: g.addr, in_front: true, kept: 0, has: g.size })
         };
         // Regions of one bin differ little; the one at the lowest address of those that have most.
         let mut bins = st.regions.ready_bins_down();

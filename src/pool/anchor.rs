@@ -1,6 +1,6 @@
 //! Where a stitched run goes: next to free memory that has a part of the request already, if there is room there.
 //!
-//! Only what is missing is then mapped. So it pays to keep the ends of spans open: blocks are cut from there (`heap.rs`),
+//! Only what is missing is then mapped. So it pays to keep the ends of spans open: large blocks are cut from there (`heap.rs`),
 //! and moves empty small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what each saves.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -27,17 +27,17 @@ pub(super) struct Anchor {
 }
 
 impl Anchor {
-    /// Where a run of `len` bytes starts.
-    pub(super) fn start(&self, len: u64) -> Option<u64> {
+    /// Where a run of `len` bytes starts; 0, where no addresses are, if there are not so many in front.
+    pub(super) fn start(&self, len: u64) -> u64 {
         match self.in_front {
-            true => self.at.checked_sub(len),
-            false => Some(self.at),
+            true => self.at.saturating_sub(len),
+            false => self.at,
         }
     }
 }
 
 impl Pool {
-    /// The free region at a span's end that leaves least to add.
+    /// The free region at an end of a span that leaves least to add.
     pub(super) fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         if let Some(anchor) = self.room_anchor(st, want) {
             return Some(anchor);

@@ -300,13 +300,7 @@ impl Pool {
         let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
         let created: u64 = supply.create.iter().sum();
         let len = plan.bytes(sources) - planned + stocked + created;
-        let place = match anchor {
-            Some(a) => match a.start(len) {
-                Some(start) => Some((start, a.kept)),
-                None => return Ok(None),
-            },
-            None => None,
-        };
+        let place = anchor.map(|a| (a.start(len), a.kept));
         let Some(va) = self.take_addresses(place, len, want.align)? else {
             return Ok(None);
         };

@@ -7,7 +7,7 @@
 //! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or free ([`region`]).
 //! - *slab*: a region cut into equal small objects ([`slab`]).
 //! - *heap*: memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
-//! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides, [`extend`] does);
+//! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides what, [`anchor`] where, [`extend`] does);
 //!   *grain*: how large new extents are ([`grain`]).
 //! - *alias*: an address at which an extent is mapped; *dormant*, or *zombie*: not where it is now ([`aliases`]).
 //! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).

@@ -1,7 +1,7 @@
 //! Virtual addresses: reservations ("roots") and the holes in them.
 //!
 //! Addresses are plentiful, so they are spent to save copies and remaps: a new span is placed far from the others,
-//! because a span with a hole behind it can grow in place.
+//! because a span with holes around it can grow in place.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

@@ -27,6 +27,7 @@ pub mod numa;
 pub mod pages;
 pub mod process;
 pub mod watch;
+pub mod words;
 pub mod wrap;
 
 pub use call::Call;
@@ -34,6 +35,7 @@ pub use counted::Counted;
 pub use fault::{Fault, FaultRule};
 pub use graph::{CaptureInfo, CaptureMode, GraphHandle, GraphNodes};
 pub use watch::Watch;
+pub use words::Words;
 
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;

@@ -24,9 +24,26 @@ fn failed(call: &str, bytes: u64) -> Error {
     Error::new(status, format!("{call} of {} of host memory: {e}", size::human(bytes)))
 }
 
-/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, none of it there yet, aligned as [`alignment`] says.
-/// A forked child does not get it: pages that a device uses must not be copied when the parent writes them.
+/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory as [`map_large`] does. A forked child does not get it: pages
+/// that a device uses must not be copied when the parent writes them.
 pub(super) fn map(bytes: u64, numa: Option<u32>) -> Result<u64> {
+    let addr = map_large(bytes)?;
+    advise(addr, bytes, libc::MADV_DONTFORK);
+    if let Some(node) = numa {
+        prefer(addr, bytes, node);
+    }
+    Ok(addr)
+}
+
+/// Tells the system what a mapping is for. A wish: the memory is as good without.
+fn advise(addr: u64, bytes: u64, advice: libc::c_int) {
+    // SAFETY: a mapping of this module's, whose contents the advices that it gives do not change.
+    unsafe { libc::madvise(addr as *mut libc::c_void, bytes as usize, advice) };
+}
+
+/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, none of it there yet, aligned as [`alignment`] says,
+/// in large pages where the system has them.
+pub(super) fn map_large(bytes: u64) -> Result<u64> {
     let align = alignment(bytes);
     let Some(slack) = bytes.checked_add(align).and_then(|n| usize::try_from(n).ok()) else {
         return Err(Error::new(
@@ -47,14 +64,7 @@ pub(super) fn map(bytes: u64, numa: Option<u32>) -> Result<u64> {
         let _ = unmap(start, bytes + align);
         return Err(e);
     }
-    // Wishes: where the system has no large pages, or no such node, or lets nobody choose, the memory is as good as any.
-    for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK] {
-        // SAFETY: a mapping of this function's, whose contents neither advice changes.
-        unsafe { libc::madvise(addr as *mut libc::c_void, bytes as usize, advice) };
-    }
-    if let Some(node) = numa {
-        prefer(addr, bytes, node);
-    }
+    advise(addr, bytes, libc::MADV_HUGEPAGE);
     Ok(addr)
 }
 

@@ -5,12 +5,15 @@
 //! aliases are kept in the *runs* they were mapped in, and a request that finds all extents of a run free takes them
 //! back to it ([`super::flip`]) without a driver call.
 //!
-//! This file keeps the table and touches neither the driver nor a heap.
+//! This file keeps the table and touches neither the driver nor a heap; [`super::parts`] says of what a run can be put together.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::bits::Bits;
 use super::extent::{Extent, Mapped};
+use super::fetch::fetch;
 use super::order::{Order, Tag};
+use super::parts::Part;
 use crate::driver::PhysHandle;
 
 /// What an alias is.
@@ -39,58 +42,45 @@ pub(super) type Place = (u32, u32);
 /// Names a run for as long as it has aliases; its number may then be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunId {
-    number: u32,
+    pub(super) number: u32,
+    pub(super) born: u64,
+}
+
+/// What is asked of every run that a flip takes memory from: in a cache line, as those runs are scattered.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Head {
+    /// The positions whose aliases are present.
+    present: Bits,
+    /// When it was mapped, in the table's own count.
     born: u64,
+    /// When memory was last used through its dormant aliases or, which is no earlier, through others of their extents: as far as that is
+    /// of one lane. One for all of them, as a run mostly leaves as it came.
+    tag: Tag,
+    /// How many aliases it has had,
+    len: u32,
+    /// how many of them are not gone (a run without any is vacant),
+    left: u32,
+    /// and how many are dormant, and claimed by nobody.
+    dormant: u32,
 }
 
 /// Aliases mapped one after the other for one request.
 #[derive(Debug, Default)]
 struct Run {
-    /// Never changed while the run has any.
-    aliases: Vec<Alias>,
-    /// Where they start and end: not looked up in the list, which is elsewhere in memory.
+    /// Where they start and end.
     bounds: (u64, u64),
-    /// By position: what each is,
-    states: Vec<State>,
-    /// and unless it is present, when memory was last used through it or, which is no earlier, through another alias.
-    tags: Vec<Tag>,
-    /// How many are not gone; a run without any is vacant.
-    left: usize,
-    /// How many are dormant, and claimed by nobody.
-    dormant: usize,
     /// Where the extents were when that was last looked up.
     parts: Vec<Part>,
     /// When it was last mapped or taken back, in the table's own count.
     used: u64,
-    /// When it was mapped, in the same count.
-    born: u64,
-}
-
-impl Part {
-    /// Where its extents are, from and to; `None` for the stock.
-    pub(super) fn whereabouts(&self) -> Option<(u64, u64)> {
-        self.from.map(|_| self.there)
-    }
-}
-
-impl Run {
-    fn set(&mut self, first: usize, len: usize, state: State) {
-        self.states[first..first + len].fill(state);
-    }
-}
-
-/// Neighbours in a run whose extents are neighbours in another run, too, or all in stock. A run that repeats a step is
-/// made of the same parts each time, so looking them up is rarer than checking that they still hold.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    /// The other run and where the part starts there; `None`: the stock.
-    from: Option<(RunId, u32)>,
-    /// How many extents it has.
-    pub(super) len: u32,
-    /// Its addresses in the other run, which never change: not looked up there, as that is elsewhere in memory.
-    there: (u64, u64),
-    /// For [`Aliases::take_back`]: when the memory was last used.
-    pub(super) tag: Tag,
+    /// Never changed while the run has any.
+    aliases: Vec<Alias>,
+    /// The positions whose aliases are claimed, and gone.
+    claimed: Bits,
+    gone: Bits,
+    /// As `tag` of its head, of other lanes.
+    tags: Vec<Tag>,
 }
 
 /// A dormant alias that the holder of this unmaps; nobody else uses it meanwhile.
@@ -105,13 +95,13 @@ pub(super) struct Claim {
 ///
 /// Invariants: an extent has at most one present alias, and none exactly if it is in stock; `dormant` and
 /// `dormant_bytes` count those that are dormant or claimed; aliases that are not gone do not overlap; a run's aliases
-/// lie one after the other between its `bounds`; a run's counts are those of its `states`; `whole` has when a run was
-/// born exactly while none of its aliases is gone.
+/// lie one after the other between its `bounds`; of one that is present, claimed or gone only one is true; a head's counts
+/// are those of the run.
 #[derive(Default)]
 pub(super) struct Aliases {
+    /// By run.
+    heads: Vec<Head>,
     runs: Vec<Run>,
-    /// By run; else 0. Asked for every part of a run, and close together in memory, which the runs are not.
-    whole: Vec<u64>,
     vacant_runs: Vec<u32>,
     /// By extent: its aliases that are not gone.
     extents: Vec<Vec<Place>>,
@@ -139,121 +129,110 @@ impl Aliases {
 
     /// Notes a run of extents just mapped from `addr` on. None of them has a present alias.
     pub(super) fn add_run(&mut self, addr: u64, extents: &[Extent]) -> RunId {
-        let run = self.vacant_runs.pop().unwrap_or_else(|| {
+        let number = self.vacant_runs.pop().unwrap_or_else(|| {
+            self.heads.push(Head::default());
             self.runs.push(Run::default());
-            self.whole.push(0);
             (self.runs.len() - 1) as u32
         });
-        let mut at = addr;
-        let mut r = std::mem::take(&mut self.runs[run as usize]);
-        for (i, &extent) in extents.iter().enumerate() {
+        let (mut at, len) = (addr, extents.len());
+        let mut aliases = std::mem::take(&mut self.runs[number as usize].aliases);
+        for (&extent, i) in extents.iter().zip(0..) {
             debug_assert!(self.present(extent).is_none());
-            r.aliases.push(Alias { addr: at, extent });
-            self.extents[extent.id as usize].push((run, i as u32));
+            aliases.push(Alias { addr: at, extent });
+            self.extents[extent.id as usize].push((number, i));
             at += extent.size;
         }
-        r.states.resize(extents.len(), State::Present);
-        r.tags.resize(extents.len(), Tag::SETTLED);
         self.clock += 1;
-        (r.bounds, r.left, r.used, r.born) = ((addr, at), extents.len(), self.clock, self.clock);
-        self.runs[run as usize] = r;
-        self.whole[run as usize] = self.clock;
-        RunId { number: run, born: self.clock }
+        let born = self.clock;
+        let mut head = Head { present: Bits::none(len), born, len: len as u32, left: len as u32, ..Head::default() };
+        head.present.add(0, len);
+        self.heads[number as usize] = head;
+        let (claimed, gone) = (Bits::none(len), Bits::none(len));
+        self.runs[number as usize] = Run { bounds: (addr, at), used: born, aliases, claimed, gone, ..Run::default() };
+        RunId { number, born }
     }
 
     /// The extent leaves its present address, whose place is given, last used at `tag`.
     pub(super) fn leave(&mut self, place: Place, tag: Tag) {
         let bytes = self.runs[place.0 as usize].aliases[place.1 as usize].extent.size;
-        self.leave_all(place, 1, bytes, tag);
+        self.leave_all(place.0, (place.1 as usize, 1), bytes, tag);
     }
 
-    /// `bytes` is what the `len` aliases have.
-    fn leave_all(&mut self, (run, first): Place, len: usize, bytes: u64, tag: Tag) {
-        let (run, first) = (&mut self.runs[run as usize], first as usize);
-        debug_assert!(run.states[first..first + len].iter().all(|&s| s == State::Present));
-        run.set(first, len, State::Dormant);
-        run.tags[first..first + len].fill(tag);
-        run.dormant += len;
+    /// `bytes` is what the aliases have, of which the first and how many there are is given.
+    #[inline]
+    fn leave_all(&mut self, run: u32, (first, len): (usize, usize), bytes: u64, tag: Tag) {
+        let head = &mut self.heads[run as usize];
+        debug_assert!(head.present.has_all(first, len));
+        head.present.remove(first, len);
+        head.dormant += len as u32;
         self.dormant += len;
         self.dormant_bytes += bytes;
+        if tag == Tag::SETTLED || head.tag == Tag::SETTLED || head.tag.lane() == tag.lane() {
+            head.tag = head.tag.later(tag);
+            return;
+        }
+        let tags = &mut self.runs[run as usize].tags;
+        match tags.iter_mut().find(|t| t.lane() == tag.lane()) {
+            Some(t) => *t = t.later(tag),
+            None => tags.push(tag),
+        }
+    }
+
+    /// The head of a run, if that is still there.
+    #[inline]
+    fn head(&self, run: RunId) -> Option<&Head> {
+        self.heads.get(run.number as usize).filter(|h| h.born == run.born && h.left > 0)
     }
 
     fn valid(&self, run: RunId) -> Option<&Run> {
-        self.runs.get(run.number as usize).filter(|r| r.born == run.born && r.left > 0)
+        self.head(run).and_then(|_| self.runs.get(run.number as usize))
     }
 
-    /// What a run is made of, if all of its aliases are dormant. It is given back with [`Self::take_back`] or
-    /// [`Self::keep`]. Where it was looked up before, extents may have moved since: what is in a heap at a part's addresses
-    /// is what the part says, but whether they are in a heap the caller has to see, and where they are not, or extents are
-    /// not in stock, [`Self::hold`] tells.
-    pub(super) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
-        let r = self.valid(run).filter(|r| r.dormant == r.aliases.len())?;
-        match !r.parts.is_empty() && r.parts.iter().all(|p| self.is_there(p)) {
-            true => Some(std::mem::take(&mut self.runs[run.number as usize].parts)),
-            false => Some(self.look_up(run)),
-        }
+    /// Whether all of a run's aliases are dormant.
+    pub(super) fn is_dormant(&self, run: RunId) -> bool {
+        self.head(run).is_some_and(|h| h.dormant == h.len)
     }
 
-    /// Whether nothing but this part's extents can be in use at its addresses.
-    fn is_there(&self, p: &Part) -> bool {
-        p.from.is_none_or(|(from, _)| self.whole.get(from.number as usize) == Some(&from.born) || self.is_present(p))
+    /// Whether none of a run's aliases is gone.
+    #[inline]
+    pub(super) fn is_whole(&self, run: RunId) -> bool {
+        self.head(run).is_some_and(|h| h.left == h.len)
     }
 
-    fn is_present(&self, p: &Part) -> bool {
-        let Some((from, at)) = p.from else { return false };
-        let states = self.valid(from).map(|f| &f.states[at as usize..(at + p.len) as usize]);
-        states.is_some_and(|s| s.iter().all(|&s| s == State::Present))
+    /// Whether `len` aliases of a run from position `first` on are present.
+    pub(super) fn is_present(&self, run: RunId, first: usize, len: usize) -> bool {
+        self.head(run).is_some_and(|h| h.present.has_all(first, len))
     }
 
-    /// Whether these are still the parts of the run; `stocked` knows which extents are in stock.
-    pub(super) fn hold(&self, run: RunId, parts: &[Part], stocked: impl Fn(Extent) -> bool) -> bool {
-        let mut first = 0;
-        parts.iter().all(|p| {
-            let (at, len) = (first, p.len as usize);
-            first += len;
-            self.is_present(p) || (p.from.is_none() && self.extents(run, at, len).all(&stocked))
-        })
+    /// When the run with this number was mapped.
+    pub(super) fn born(&self, number: u32) -> u64 {
+        self.heads.get(number as usize).map_or(0, |h| h.born)
     }
 
-    /// What a run is made of at present.
-    pub(super) fn look_up(&mut self, run: RunId) -> Vec<Part> {
-        self.runs[run.number as usize].parts.clear();
-        let places = self.runs[run.number as usize].aliases.iter().map(|a| {
-            let there = |place: Place| (place, self.runs[place.0 as usize].aliases[place.1 as usize].addr);
-            (a.extent.size, self.present(a.extent).map(there))
-        });
-        self.parts_from(places)
-    }
-
-    /// The parts that extents come from that are to be a run, or were one: their sizes, and their present places and
-    /// addresses.
-    pub(super) fn parts_from(&self, extents: impl Iterator<Item = (u64, Option<(Place, u64)>)>) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
-        for (size, from) in extents {
-            let follows = |p: &&mut Part| match (p.from, from) {
-                (Some((run, at)), Some(((this, here), _))) => run.number == this && at + p.len == here,
-                (before, now) => before.is_none() && now.is_none(),
-            };
-            match parts.last_mut().filter(follows) {
-                Some(p) => {
-                    p.len += 1;
-                    p.there.1 += size;
-                }
-                None => {
-                    let start = from.map_or(0, |f| f.1);
-                    let from =
-                        from.map(|((number, at), _)| (RunId { number, born: self.runs[number as usize].born }, at));
-                    parts.push(Part { from, len: 1, there: (start, start + size), tag: Tag::SETTLED });
-                }
-            }
-        }
-        parts
-    }
-
-    /// Extents of a run, `len` from position `first` on.
-    pub(super) fn extents(&self, run: RunId, first: usize, len: usize) -> impl Iterator<Item = Extent> + '_ {
-        let aliases = self.valid(run).and_then(|r| r.aliases.get(first..first + len));
+    /// The extents of a part of this run.
+    pub(super) fn extents(&self, run: RunId, part: &Part) -> impl Iterator<Item = Extent> + '_ {
+        let first = part.first as usize;
+        let aliases = self.valid(run).and_then(|r| r.aliases.get(first..first + part.len as usize));
         aliases.into_iter().flatten().map(|a| a.extent)
+    }
+
+    /// The parts that were kept for a run, which has none then.
+    pub(super) fn kept(&mut self, run: RunId) -> Vec<Part> {
+        std::mem::take(&mut self.runs[run.number as usize].parts)
+    }
+
+    /// The parts that are kept for the run with this number, whichever that is now.
+    pub(super) fn kept_parts(&self, run: RunId) -> &[Part] {
+        self.runs.get(run.number as usize).map_or(&[], |r| &r.parts)
+    }
+
+    /// Fetches what is known about the run with this number, but for its lists.
+    pub(super) fn fetch_run(&self, run: RunId) {
+        if let Some((head, r)) = self.heads.get(run.number as usize).zip(self.runs.get(run.number as usize)) {
+            fetch(head);
+            fetch(&r.parts);
+            fetch(&r.used);
+        }
     }
 
     /// Keeps the parts of a run that is not taken back.
@@ -261,27 +240,28 @@ impl Aliases {
         self.runs[run.number as usize].parts = parts;
     }
 
-    /// All extents of a run leave their present addresses, each part last used at its tag, and are in the run now.
-    pub(super) fn take_back(&mut self, run: RunId, parts: Vec<Part>) {
+    /// All extents of a run leave their present addresses, last used at `tag`, and are in the run now.
+    pub(super) fn take_back(&mut self, run: RunId, parts: Vec<Part>, tag: Tag) {
         for p in &parts {
-            if let Some((from, first)) = p.from {
-                self.leave_all((from.number, first), p.len as usize, p.there.1 - p.there.0, p.tag);
+            if let Some((from, first, len)) = p.source() {
+                self.leave_all(from.number, (first, len), p.bytes(), tag);
             }
         }
         self.clock += 1;
+        let head = &mut self.heads[run.number as usize];
+        let len = head.len as usize;
+        head.present.add(0, len);
+        (head.dormant, head.tag) = (0, Tag::SETTLED);
         let r = &mut self.runs[run.number as usize];
-        r.used = self.clock;
-        r.set(0, r.aliases.len(), State::Present);
-        r.dormant = 0;
-        r.parts = parts;
-        self.dormant -= r.aliases.len();
+        (r.used, r.parts) = (self.clock, parts);
+        r.tags.clear();
+        self.dormant -= len;
         self.dormant_bytes -= r.bounds.1 - r.bounds.0;
     }
 
     /// Where a run starts and ends, and how many aliases it has.
     pub(super) fn bounds(&self, run: RunId) -> (u64, u64, usize) {
-        let Some(r) = self.valid(run) else { return (0, 0, 0) };
-        (r.bounds.0, r.bounds.1, r.aliases.len())
+        self.head(run).zip(self.valid(run)).map_or((0, 0, 0), |(h, r)| (r.bounds.0, r.bounds.1, h.len as usize))
     }
 
     /// The addresses, extents and places of a run, in order.
@@ -291,14 +271,19 @@ impl Aliases {
     }
 
     /// Where an extent is now.
-    fn present(&self, extent: Extent) -> Option<Place> {
+    pub(super) fn present(&self, extent: Extent) -> Option<Place> {
         let places = self.extents.get(extent.id as usize)?;
-        places.iter().copied().find(|&(run, i)| self.runs[run as usize].states[i as usize] == State::Present)
+        places.iter().copied().find(|&(run, i)| self.heads[run as usize].present.has(i as usize))
     }
 
-    /// Its address.
+    /// The address of a place.
+    pub(super) fn address_of(&self, (run, i): Place) -> u64 {
+        self.runs[run as usize].aliases[i as usize].addr
+    }
+
+    /// Where an extent is now.
     pub(super) fn address(&self, extent: Extent) -> Option<u64> {
-        self.present(extent).map(|(run, i)| self.runs[run as usize].aliases[i as usize].addr)
+        self.present(extent).map(|place| self.address_of(place))
     }
 
     /// How many aliases are dormant.
@@ -311,17 +296,43 @@ impl Aliases {
         self.dormant_bytes
     }
 
-    /// Every dormant alias: address, size, tag.
+    fn state(&self, (run, i): Place) -> State {
+        let (head, r, i) = (&self.heads[run as usize], &self.runs[run as usize], i as usize);
+        match (head.present.has(i), r.claimed.has(i), r.gone.has(i)) {
+            (true, ..) => State::Present,
+            (_, true, _) => State::Claimed,
+            (.., true) => State::Gone,
+            _ => State::Dormant,
+        }
+    }
+
+    /// When memory was last used through a run's dormant aliases, for each lane that is not settled.
+    fn unsettled<'a>(&'a self, run: u32, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
+        let tags = [self.heads[run as usize].tag].into_iter().chain(self.runs[run as usize].tags.iter().copied());
+        tags.filter(|&t| !order.settled(t))
+    }
+
+    /// The runs that have aliases.
+    fn runs(&self) -> impl Iterator<Item = u32> + '_ {
+        (0u32..).zip(&self.heads).filter(|(_, h)| h.left > 0).map(|(r, _)| r)
+    }
+
+    /// Every alias that is dormant or claimed: address, size, and the tag of its run's head.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, Tag)> + '_ {
-        let all = self.runs.iter().flat_map(|r| r.aliases.iter().zip(&r.states).zip(&r.tags));
-        let dormant = all.filter(|x| matches!(x.0 .1, State::Dormant | State::Claimed));
-        dormant.map(|((a, _), &tag)| (a.addr, a.extent.size, tag))
+        let all = self.runs().flat_map(|r| (0..).zip(&self.runs[r as usize].aliases).map(move |(i, a)| ((r, i), a)));
+        let dormant = all.filter(|&(place, _)| matches!(self.state(place), State::Dormant | State::Claimed));
+        dormant.map(|((r, _), a)| (a.addr, a.extent.size, self.heads[r as usize].tag))
+    }
+
+    /// What has to be settled for all dormant aliases to be unmapped.
+    pub(super) fn waits<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
+        self.runs().filter(|&r| self.heads[r as usize].dormant > 0).flat_map(|r| self.unsettled(r, order))
     }
 
     fn claim(&mut self, place: Place) -> Claim {
         let run = &mut self.runs[place.0 as usize];
-        run.states[place.1 as usize] = State::Claimed;
-        run.dormant -= 1;
+        run.claimed.add(place.1 as usize, 1);
+        self.heads[place.0 as usize].dormant -= 1;
         let alias = run.aliases[place.1 as usize];
         Claim { place, addr: alias.addr, size: alias.extent.size }
     }
@@ -329,10 +340,9 @@ impl Aliases {
     /// Claims all dormant aliases of an extent, `None` when the device may still use one or somebody else has it.
     pub(super) fn claim_of(&mut self, extent: Extent, order: &Order) -> Option<Vec<Claim>> {
         let mut places = Vec::new();
-        for &(run, i) in self.extents.get(extent.id as usize)? {
-            let r = &self.runs[run as usize];
-            match r.states[i as usize] {
-                State::Dormant if order.settled(r.tags[i as usize]) => places.push((run, i)),
+        for &place in self.extents.get(extent.id as usize)? {
+            match self.state(place) {
+                State::Dormant if self.unsettled(place.0, order).next().is_none() => places.push(place),
                 State::Present | State::Gone => {}
                 State::Dormant | State::Claimed => return None,
             }
@@ -341,24 +351,26 @@ impl Aliases {
     }
 
     /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost an alias, then
-    /// those of the runs that were not used for longest. Also says of which lanes the tags are that stood in the way.
+    /// those of the runs that were not used for longest. Also says what stood in the way of others.
     pub(super) fn claim_oldest(&mut self, most: usize, order: &Order) -> (Vec<Claim>, Vec<Tag>) {
-        let mut runs: Vec<u32> = (0..self.runs.len() as u32).filter(|&r| self.runs[r as usize].left > 0).collect();
+        let mut runs: Vec<u32> = self.runs().filter(|&r| self.heads[r as usize].dormant > 0).collect();
         runs.sort_unstable_by_key(|&r| {
-            let run = &self.runs[r as usize];
-            (run.left == run.aliases.len(), run.used)
+            let head = &self.heads[r as usize];
+            (head.left == head.len, self.runs[r as usize].used)
         });
         let (mut claims, mut waits) = (Vec::new(), Vec::new());
         for r in runs {
-            for i in 0..self.runs[r as usize].aliases.len() {
+            let before = waits.len();
+            waits.extend(self.unsettled(r, order));
+            if waits.len() > before {
+                continue;
+            }
+            for i in 0..self.heads[r as usize].len {
                 if claims.len() == most {
                     return (claims, waits);
                 }
-                let tag = self.runs[r as usize].tags[i];
-                match self.runs[r as usize].states[i] {
-                    State::Dormant if order.settled(tag) => claims.push(self.claim((r, i as u32))),
-                    State::Dormant if waits.len() < most => waits.push(tag),
-                    _ => {}
+                if self.state((r, i)) == State::Dormant {
+                    claims.push(self.claim((r, i)));
                 }
             }
         }
@@ -380,39 +392,38 @@ impl Aliases {
     }
 
     fn leave_run(&mut self, place: Place) {
-        let (r, i) = (place.0, place.1 as usize);
-        let run = &mut self.runs[r as usize];
-        run.states[i] = State::Gone;
-        self.whole[r as usize] = 0;
+        let (r, i) = (place.0 as usize, place.1 as usize);
+        let (head, run) = (&mut self.heads[r], &mut self.runs[r]);
+        head.present.remove(i, 1);
+        run.claimed.remove(i, 1);
+        run.gone.add(i, 1);
         self.extents[run.aliases[i].extent.id as usize].retain(|&p| p != place);
-        run.left -= 1;
-        if run.left == 0 {
+        head.left -= 1;
+        if head.left == 0 {
+            *head = Head::default();
             run.aliases.clear();
-            run.states.clear();
-            run.tags.clear();
             run.parts.clear();
-            self.vacant_runs.push(r);
+            run.tags.clear();
+            self.vacant_runs.push(place.0);
         }
     }
 
     /// A claimed alias could not be unmapped.
     pub(super) fn unclaim(&mut self, claim: Claim) {
-        let run = &mut self.runs[claim.place.0 as usize];
-        run.states[claim.place.1 as usize] = State::Dormant;
-        run.dormant += 1;
+        self.runs[claim.place.0 as usize].claimed.remove(claim.place.1 as usize, 1);
+        self.heads[claim.place.0 as usize].dormant += 1;
     }
 
     /// Checks the invariants written above; `Err` says which one fails where.
     pub(super) fn validate(&self) -> Result<(), String> {
         let (mut dormant, mut bytes) = (0, 0);
-        for (r, run) in self.runs.iter().enumerate() {
-            let mut at = run.aliases.first().map_or(0, |a| a.addr);
-            if run.states.len() != run.aliases.len() || run.tags.len() != run.aliases.len() {
-                return Err(format!("the run at {at:#x} does not say of each alias what it is"));
-            }
-            for (i, (a, &state)) in run.aliases.iter().zip(&run.states).enumerate() {
-                let place = (r as u32, i as u32);
-                let listed = self.extents.get(a.extent.id as usize).is_some_and(|places| places.contains(&place));
+        for r in self.runs() {
+            let (head, run) = (&self.heads[r as usize], &self.runs[r as usize]);
+            let (mut at, mut counts) = (run.bounds.0, [0; 4]);
+            for (a, i) in run.aliases.iter().zip(0..) {
+                let state = self.state((r, i));
+                counts[state as usize] += 1;
+                let listed = self.extents.get(a.extent.id as usize).is_some_and(|places| places.contains(&(r, i)));
                 if a.addr != at {
                     return Err(format!(
                         "alias {:#x} does not follow the one before it, which ends at {at:#x}",
@@ -428,21 +439,20 @@ impl Aliases {
                 }
                 at += a.extent.size;
             }
-            let whole = run.left > 0 && run.left == run.aliases.len();
-            if self.whole.get(r) != Some(&if whole { run.born } else { 0 }) {
-                return Err(format!("the run that ends at {at:#x} is wrongly said to be whole, or not to be"));
-            }
-            let count = |state| run.states.iter().filter(|&&s| s == state).count();
-            if run.left > 0 && run.bounds != (run.aliases.first().map_or(0, |a| a.addr), at) {
+            let [present, sleeping, claimed, gone] = counts;
+            if at != run.bounds.1 {
                 return Err(format!("the run that ends at {at:#x} is said to be elsewhere"));
             }
-            if (run.aliases.len() - count(State::Gone), count(State::Dormant)) != (run.left, run.dormant) {
+            if [present, claimed, gone] != [&head.present, &run.claimed, &run.gone].map(Bits::count) {
+                return Err(format!("an alias of the run that ends at {at:#x} is two things at once"));
+            }
+            let len = run.aliases.len();
+            if [len, len - gone, sleeping] != [head.len, head.left, head.dormant].map(|n| n as usize) {
                 return Err(format!("the run that ends at {at:#x} has not the aliases it has counted"));
             }
-            self.validate_parts(run)?;
+            self.validate_parts(RunId { number: r, born: head.born }, &run.parts)?;
         }
-        let presents =
-            |&(run, i): &Place| self.runs[run as usize].states.get(i as usize).is_some_and(|&s| s == State::Present);
+        let presents = |&place: &Place| self.state(place) == State::Present;
         if let Some(e) = self.extents.iter().position(|places| places.iter().filter(|p| presents(p)).count() > 1) {
             return Err(format!("extent {e} is in two places"));
         }
@@ -454,25 +464,7 @@ impl Aliases {
         }
         Ok(())
     }
-
-    /// Checks that a run's parts are what they were said to be, as far as the runs they name are still there.
-    fn validate_parts(&self, run: &Run) -> Result<(), String> {
-        let mut i = 0;
-        for p in &run.parts {
-            let Some(here) = run.aliases.get(i..i + p.len as usize) else { break };
-            let there = p.from.and_then(|(from, at)| self.valid(from)?.aliases.get(at as usize..(at + p.len) as usize));
-            if there.is_some_and(|there| there.iter().zip(here).any(|(a, b)| a.extent != b.extent)) {
-                return Err(format!("a part of the run that ends at {:#x} is of other extents", run.bounds.1));
-            }
-            let at = there.and_then(|there| Some((there.first()?.addr, there.last().map(|a| a.addr + a.extent.size)?)));
-            if at.is_some_and(|at| at != p.there) {
-                return Err(format!("a part of the run that ends at {:#x} is elsewhere", run.bounds.1));
-            }
-            i += p.len as usize;
-        }
-        match run.parts.is_empty() || i == run.aliases.len() {
-            true => Ok(()),
-            false => Err(format!("the parts of the run that ends at {:#x} are not all of it", run.bounds.1)),
-        }
-    }
 }
+
+/// What the comment on [`Head`] says.
+const _: () = assert!(size_of::<Head>() == 64);

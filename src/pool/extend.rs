@@ -393,7 +393,7 @@ fn commit(
         };
         let tag = from.regions.get(p.region).order;
         from.extents.mapped_within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
-        p.take_out(from);
+        take_out_all(from, &[p]);
         if p.heap == number || tag.lane() == st.lane {
             order = order.later(tag);
         }
@@ -420,12 +420,12 @@ pub(super) struct Piece {
     pub(super) end: u64,
 }
 
-impl Piece {
-    /// Takes it out of its heap: the region and the extents, which the table of aliases has to be told.
-    pub(super) fn take_out(&self, from: &mut HeapState) {
-        from.extents.remove_all(self.addr, self.end);
-        from.regions.take_out(self.region, self.addr, self.end - self.addr);
-    }
+/// Takes pieces of one region, from high to low addresses, out of their heap: the region and the extents, which the table of
+/// aliases has to be told.
+pub(super) fn take_out_all(from: &mut HeapState, pieces: &[Piece]) {
+    let Some(first) = pieces.first() else { return };
+    pieces.iter().for_each(|p| from.extents.remove_all(p.addr, p.end));
+    from.regions.take_out(first.region, pieces.iter().map(|p| (p.addr, p.end)));
 }
 
 /// The sources as pieces; those that follow each other in the list and in memory are one.
@@ -445,7 +445,7 @@ fn pieces(mut sources: Vec<&Source>) -> Vec<Piece> {
 /// Takes a wholly free extent out of its heap: region, extent and all.
 pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Option<Mapped> {
     let mapped = st.extents.remove(s.addr);
-    st.regions.take_out(s.region, s.addr, s.extent.size);
+    st.regions.take_out(s.region, [(s.addr, s.addr + s.extent.size)]);
     st.note_taken();
     mapped
 }

@@ -7,15 +7,26 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::aliases::{Part, RunId};
+use super::aliases::RunId;
 use super::alloc::Want;
-use super::extend::Piece;
+use super::extend::{take_out_all, Piece};
 use super::heap::{Heap, HeapState};
 use super::order::Tag;
+use super::parts::Part;
 use super::region::State;
 use super::{lock, Core, Pool};
 use crate::base::size::human;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// A run that can be taken back.
+struct Free {
+    /// What of it lies in this heap, from high to low addresses.
+    pieces: Vec<Piece>,
+    /// How many extents that is: the others are in stock.
+    moved: u64,
+    /// When it was last used.
+    order: Tag,
+}
 
 impl Pool {
     /// Takes a run back that has room for the request, with what is free next to it. Returns whether it did.
@@ -27,6 +38,7 @@ impl Pool {
         if let Some(run) = st.memo.next(want) {
             if self.take_run(&mut core, heap, st, run, want) {
                 st.memo.followed();
+                fetch_ahead(&core, st);
                 return true;
             }
         }
@@ -40,29 +52,26 @@ impl Pool {
         false
     }
 
+    /// Takes a run back if it can be.
     fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> bool {
         let Some(mut parts) = core.aliases.parts(run) else { return false };
-        let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
+        let mut found = self.free_parts(core, heap, st, run, want, &parts);
         if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
             parts = core.aliases.look_up(run);
-            found = self.free_parts(core, heap, st, run, want, &mut parts);
+            found = self.free_parts(core, heap, st, run, want, &parts);
         }
-        let Some((pieces, order)) = found else {
+        let Some(Free { pieces, moved, order }) = found else {
             core.aliases.keep(run, parts);
             return false;
         };
-        let (mut moved, mut first) = (0, 0);
-        for p in &parts {
-            let len = p.len as usize;
-            match p.whereabouts() {
-                Some(_) => moved += len as u64,
-                None => core.aliases.extents(run, first, len).for_each(|e| {
-                    core.stock.take_this(e);
-                }),
-            }
-            first += len;
-        }
         let (start, end, len) = core.aliases.bounds(run);
+        if moved < len as u64 {
+            for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
+                core.aliases.extents(run, p).for_each(|e| {
+                    core.stock.take_this(e);
+                });
+            }
+        }
         self.say(|| {
             format!(
                 "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {} from the stock",
@@ -72,8 +81,8 @@ impl Pool {
                 len as u64 - moved,
             )
         });
-        pieces.iter().for_each(|p| p.take_out(st));
-        core.aliases.take_back(run, parts);
+        pieces.chunk_by(|a, b| a.region == b.region).for_each(|of_one| take_out_all(st, of_one));
+        core.aliases.take_back(run, parts, order);
         if !st.extents.put_back(start, end, len) {
             st.extents.insert_all(start, end, core.aliases.run(run));
         }
@@ -83,9 +92,7 @@ impl Pool {
         true
     }
 
-    /// What to cut out of free regions of this heap, from high to low addresses, and when the run was last used, if all
-    /// of it is free and it has room for the request. Notes in the parts when each was last used.
-    #[allow(clippy::too_many_arguments)]
+    /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.
     fn free_parts(
         &self,
         core: &Core,
@@ -93,8 +100,8 @@ impl Pool {
         st: &HeapState,
         run: RunId,
         want: Want,
-        parts: &mut [Part],
-    ) -> Option<(Vec<Piece>, Tag)> {
+        parts: &[Part],
+    ) -> Option<Free> {
         let (addr, end, _) = core.aliases.bounds(run);
         // What is free right in front of the run and right behind it counts too.
         let ready = |&r: &u32| st.regions.get(r).state == State::Ready;
@@ -105,12 +112,10 @@ impl Pool {
             return None;
         }
         let mut pieces: Vec<Piece> = Vec::with_capacity(parts.len());
-        let (mut order, mut first) = (Tag::SETTLED, 0);
+        let (mut moved, mut order) = (0, Tag::SETTLED);
         for p in parts {
-            let len = p.len as usize;
-            first += len;
             let Some((at, stop)) = p.whereabouts() else {
-                for extent in core.aliases.extents(run, first - len, len) {
+                for extent in core.aliases.extents(run, p) {
                     match core.stock.tag(extent) {
                         Some(t) if self.order.settled(t) => {}
                         Some(t) if self.order.own(t, heap.lane) => order = order.later(t),
@@ -124,17 +129,15 @@ impl Pool {
             if Some(region) == front || Some(region) == back {
                 return None;
             }
-            p.tag = st.regions.get(region).order;
-            order = order.later(p.tag);
+            moved += u64::from(p.len);
+            order = order.later(st.regions.get(region).order);
             // Often neighbours move together.
-            match pieces.last_mut().filter(|p| p.end == at && p.region == region) {
-                Some(p) => p.end = stop,
+            match pieces.last_mut().filter(|p| p.addr == stop && p.region == region) {
+                Some(p) => p.addr = at,
                 None => pieces.push(Piece { heap: heap.number, region, addr: at, end: stop }),
             }
         }
-        // What is left of a region before the cut keeps its number.
-        pieces.sort_unstable_by_key(|p| std::cmp::Reverse(p.addr));
-        Some((pieces, order))
+        Some(Free { pieces, moved, order })
     }
 
     /// Counts what a stitch moved.
@@ -144,5 +147,16 @@ impl Pool {
             self.counters.stitches.fetch_add(1, Relaxed);
             self.counters.moved.fetch_add(moved, Relaxed);
         }
+    }
+}
+
+/// Fetches what is kept about the next steps, if they are those of the time before: they are a few dozen operations away, and the
+/// runs are scattered over more memory than stays near. What leads to a run's parts is fetched a step before them.
+fn fetch_ahead(core: &Core, st: &HeapState) {
+    if let Some(run) = st.memo.ahead(2) {
+        core.aliases.fetch_run(run);
+    }
+    if let Some(run) = st.memo.ahead(1) {
+        core.aliases.fetch_parts(run);
     }
 }

@@ -1,19 +1,26 @@
 //! From an address to what starts there, without hashing: a flat table with one entry per 64 KiB slot.
 //!
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are aligned to slots and
-//! own every slot they cover. The table has two levels: an 8 TiB reservation costs 256 KiB of host memory for the upper
-//! one and 32 KiB for each 256 MiB of addresses that have been in use, instead of 1 GiB.
+//! own every slot they cover. The table has two levels: an 8 TiB reservation costs 24 KiB of host memory for the upper
+//! one, and for each 256 MiB of addresses that have been in use 32 KiB, or where the system has large pages 2 MiB for each 16 GiB.
 //! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{AtomicU64, AtomicUsize, OnceBox, OnceLock};
+use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
+#[cfg(not(loom))]
+use crate::driver::Words;
 use std::sync::atomic::Ordering;
 
 /// Bytes per slot.
 pub(super) const SLOT: u64 = 64 << 10;
-/// Slots per second-level table: 256 MiB of addresses in 32 KiB.
-const LEAF_SLOTS: usize = 4096;
+/// Slots that are known together to have been in use or not: 256 MiB of addresses in 32 KiB.
+const CHUNK_SLOTS: usize = 4096;
+/// Slots per second-level table: 16 GiB of addresses in 2 MiB.
+#[cfg(not(loom))]
+const TABLE_SLOTS: usize = 64 * CHUNK_SLOTS;
+#[cfg(loom)]
+const TABLE_SLOTS: usize = CHUNK_SLOTS;
 /// Most reservations a pool can have.
 #[cfg(not(loom))]
 const MAX_ROOTS: usize = 64;
@@ -60,26 +67,66 @@ fn unpack(v: u64) -> Entry {
     }
 }
 
-type Leaf = [AtomicU64; LEAF_SLOTS];
-
-/// An empty table of the second level, made on the heap: the caller's stack may be small.
-fn new_leaf() -> Box<Leaf> {
-    let all: Box<[AtomicU64]> = (0..LEAF_SLOTS).map(|_| AtomicU64::new(0)).collect();
-    // It has as many as that.
-    all.try_into().unwrap_or_else(|_| on_the_stack())
+/// A table of the second level.
+struct Table {
+    words: Words,
+    /// One bit per chunk: whether any of its slots was ever set.
+    used: AtomicU64,
 }
 
-/// Never called. A function of its own, as its frame is as large as the table.
-#[cold]
-#[inline(never)]
-fn on_the_stack() -> Box<Leaf> {
-    Box::new(std::array::from_fn(|_| AtomicU64::new(0)))
+impl Table {
+    fn new(slots: usize) -> Table {
+        Table { words: Words::zeroed(slots), used: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn set(&self, slot: usize, e: Entry) {
+        let chunk = 1 << (slot / CHUNK_SLOTS);
+        if self.used.load(Ordering::Relaxed) & chunk == 0 {
+            self.used.fetch_or(chunk, Ordering::Release);
+        }
+        self.words[slot].store(pack(e), Ordering::Release);
+    }
+
+    /// What a slot holds, `None` in a chunk of which none was ever set.
+    fn look(&self, slot: usize) -> Option<Entry> {
+        let used = self.used.load(Ordering::Acquire) >> (slot / CHUNK_SLOTS) & 1 == 1;
+        used.then(|| self.words.get(slot).map_or(Entry::Empty, |w| unpack(w.load(Ordering::Acquire))))
+    }
+}
+
+/// What loom knows of: only of its own words.
+#[cfg(loom)]
+struct Words(Box<[AtomicU64]>);
+
+#[cfg(loom)]
+impl Words {
+    fn zeroed(len: usize) -> Words {
+        Words((0..len).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+#[cfg(loom)]
+impl std::ops::Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        &self.0
+    }
 }
 
 struct Root {
     base: u64,
     len: u64,
-    leaves: Box<[OnceBox<Leaf>]>,
+    tables: Box<[OnceLock<Table>]>,
+}
+
+impl Root {
+    /// How many slots a table has: the last one may have fewer.
+    fn slots(&self, table: usize) -> usize {
+        let all = self.len.div_ceil(SLOT) as usize;
+        (all - table * TABLE_SLOTS).min(TABLE_SLOTS)
+    }
 }
 
 /// The table of one pool.
@@ -98,8 +145,8 @@ impl Index {
         let n = self.count.load(Ordering::Relaxed);
         let Some(cell) = self.roots.get(n) else { return false };
         let slots = len.div_ceil(SLOT) as usize;
-        let leaves = (0..slots.div_ceil(LEAF_SLOTS)).map(|_| OnceBox::new()).collect();
-        let _ = cell.set(Root { base, len, leaves });
+        let tables = (0..slots.div_ceil(TABLE_SLOTS)).map(|_| OnceLock::new()).collect();
+        let _ = cell.set(Root { base, len, tables });
         self.count.store(n + 1, Ordering::Release);
         true
     }
@@ -132,8 +179,8 @@ impl Index {
     pub(super) fn get(&self, addr: u64) -> Entry {
         let Some(root) = self.root(addr) else { return Entry::Empty };
         let slot = ((addr - root.base) / SLOT) as usize;
-        match root.leaves[slot / LEAF_SLOTS].get() {
-            Some(leaf) => unpack(leaf[slot % LEAF_SLOTS].load(Ordering::Acquire)),
+        match root.tables[slot / TABLE_SLOTS].get() {
+            Some(table) => unpack(table.words[slot % TABLE_SLOTS].load(Ordering::Acquire)),
             None => Entry::Empty,
         }
     }
@@ -143,8 +190,8 @@ impl Index {
     pub(super) fn set(&self, addr: u64, e: Entry) {
         let Some(root) = self.root(addr) else { return };
         let slot = ((addr - root.base) / SLOT) as usize;
-        let leaf = root.leaves[slot / LEAF_SLOTS].get_or_init(new_leaf);
-        leaf[slot % LEAF_SLOTS].store(pack(e), Ordering::Release);
+        let number = slot / TABLE_SLOTS;
+        root.tables[number].get_or_init(|| Table::new(root.slots(number))).set(slot % TABLE_SLOTS, e);
     }
 
     /// Sets every slot of `[addr, addr + len)`, whole slots.
@@ -160,22 +207,18 @@ impl Index {
         self.count_back(addr, limit).0
     }
 
-    /// As [`Self::find_back`]; also how many slots and tables were looked at.
+    /// As [`Self::find_back`]; also how many slots and chunks were looked at.
     fn count_back(&self, addr: u64, limit: u64) -> (Option<Entry>, usize) {
         let Some(root) = self.root(addr) else { return (None, 0) };
         let slot_of = |addr: u64| ((addr - root.base) / SLOT) as usize;
         let (mut slot, floor) = (slot_of(addr), slot_of(root.base.max(addr.saturating_sub(limit))));
         for looks in 1.. {
-            let (number, first) = (slot / LEAF_SLOTS, slot / LEAF_SLOTS * LEAF_SLOTS);
-            // Where there is no table nothing was ever handed out.
-            let at = match root.leaves.get(number).and_then(OnceBox::get) {
-                None => first,
-                Some(leaf) => {
-                    match leaf.get(slot - first).map_or(Entry::Empty, |e| unpack(e.load(Ordering::Acquire))) {
-                        Entry::Empty | Entry::Freed { .. } => slot,
-                        found => return (Some(found), looks),
-                    }
-                }
+            let table = root.tables.get(slot / TABLE_SLOTS).and_then(OnceLock::get);
+            let at = match table.and_then(|t| t.look(slot % TABLE_SLOTS)) {
+                // Nothing was ever handed out here.
+                None => slot / CHUNK_SLOTS * CHUNK_SLOTS,
+                Some(Entry::Empty | Entry::Freed { .. }) => slot,
+                Some(found) => return (Some(found), looks),
             };
             if at <= floor {
                 return (None, looks);
@@ -230,7 +273,7 @@ mod tests {
         let block = Entry::Block { heap: 1, region: 2 };
         t.set(base, block);
         t.set(base + len - SLOT, Entry::Freed { offset: 0 });
-        // 4096 slots of the last table, 4095 tables that are not there, and 4096 slots of the first one.
+        // 4096 slots of the last chunk, 4094 chunks that were never used, and 4096 slots of the first one.
         assert_eq!(t.count_back(base + len - SLOT, len), (Some(block), 4096 + 4094 + 4096));
         assert_eq!(t.count_back(base + len - SLOT, 10 * SLOT), (None, 11));
         assert_eq!(t.count_back(base + len / 2 + 100 * SLOT, 10 * SLOT), (None, 1));

@@ -209,7 +209,7 @@ impl Pool {
         self.reap_zombies()?;
         let lanes: BTreeSet<u32> = {
             let core = lock(&*self.core);
-            core.aliases.iter().filter(|(_, _, t)| !self.order.settled(*t)).map(|(_, _, t)| t.lane()).collect()
+            core.aliases.waits(&self.order).map(|t| t.lane()).collect()
         };
         self.order.poll(&*self.driver, lanes)?;
         let (claims, _) = lock(&*self.core).aliases.claim_oldest(most, &self.order);

@@ -39,6 +39,11 @@ impl Memo {
         (step.size == want.size && step.align == want.align).then_some(step.run)
     }
 
+    /// The run that answered the request `ahead` steps from now.
+    pub(super) fn ahead(&self, ahead: usize) -> Option<RunId> {
+        self.steps.get(self.at + ahead).map(|s| s.run)
+    }
+
     /// That answer was given again.
     pub(super) fn followed(&mut self) {
         self.at += 1;

@@ -5,39 +5,27 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::iter::repeat_with;
 
 /// Pages per leaf: 256 MiB of addresses, for pages of 2 MiB.
 const LEAF_PAGES: u64 = 128;
-/// Leaves kept although they are empty: spans come and go at the same addresses.
+/// Slots of the smallest table.
+const MIN_SLOTS: usize = 8;
+/// Leaves from which on a table that is full loses the empty ones; up to there they stay, as spans come and go at the same
+/// addresses.
 const SPARE_LEAVES: usize = 4096;
-
-/// Spreads numbers of leaves: neighbours mostly, and nobody chooses them to collide.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        let n = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = n ^ n >> 32;
-    }
-}
+/// The number of a slot with no leaf: beyond any address.
+const VACANT: u64 = u64::MAX;
 
 /// The pages `first` to `last` of a leaf, as a mask.
 fn mask(first: u64, last: u64) -> u128 {
     (u128::MAX << first) & (u128::MAX >> (LEAF_PAGES - 1 - last))
 }
 
+/// In one cache line, with what it takes to find it: most questions are for its bits.
+#[repr(align(64))]
 struct Leaf<T> {
+    number: u64,
     /// One bit per page: whether there is an entry,
     here: u128,
     /// and whether there was one last, which is still in `entries`.
@@ -46,6 +34,10 @@ struct Leaf<T> {
 }
 
 impl<T> Leaf<T> {
+    fn vacant() -> Leaf<T> {
+        Leaf { number: VACANT, here: 0, known: 0, entries: Box::default() }
+    }
+
     #[inline]
     fn put(&mut self, page: u64, entry: T) {
         self.here |= 1 << page;
@@ -56,18 +48,98 @@ impl<T> Leaf<T> {
 
 /// Entries of type `T` by the address they start at, at most one in a page.
 ///
-/// Invariants: `here` of a leaf is part of `known`; `order` has the leaves' numbers.
+/// The leaves are in a table with open addressing, so that it takes a product and, mostly, one look in memory to find one. The slot
+/// that a leaf should be in, or is behind, is the upper bits of its number times 2^64 divided by the golden ratio, which
+/// spreads neighbours as evenly as can be (Knuth, The Art of Computer Programming 3, 6.4).
+///
+/// Invariants: `here` of a leaf is part of `known`; the slots are a power of two, no more than half of them in use (`leaves`
+/// of them), with no vacant one between where a leaf should be and where it is; `shift` is 64 less their logarithm.
 pub(super) struct Pages<T> {
     /// log2 of the page.
     bits: u32,
-    leaves: HashMap<u64, Leaf<T>, BuildHasherDefault<Spread>>,
-    order: BTreeSet<u64>,
+    slots: Vec<Leaf<T>>,
+    shift: u32,
+    leaves: usize,
 }
 
 impl<T: Copy> Pages<T> {
     /// An empty table for pages of this size (a power of two).
     pub(super) fn new(page: u64) -> Pages<T> {
-        Pages { bits: page.trailing_zeros(), leaves: HashMap::default(), order: BTreeSet::new() }
+        Pages { bits: page.trailing_zeros(), slots: Vec::new(), shift: 0, leaves: 0 }
+    }
+
+    /// The slot that a leaf should be in. There are slots.
+    #[inline]
+    fn home(&self, number: u64) -> usize {
+        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// The slot of a leaf, or the vacant one where it would go. There are slots.
+    #[inline]
+    fn slot(&self, number: u64) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut slot = self.home(number);
+        while self.slots[slot].number != number && self.slots[slot].number != VACANT {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+
+    /// The slot of a leaf that is there.
+    #[inline]
+    fn find_slot(&self, number: u64) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        Some(self.slot(number)).filter(|&slot| self.slots[slot].number == number)
+    }
+
+    #[inline]
+    fn find(&self, number: u64) -> Option<&Leaf<T>> {
+        self.find_slot(number).map(|slot| &self.slots[slot])
+    }
+
+    #[inline]
+    fn find_mut(&mut self, number: u64) -> Option<&mut Leaf<T>> {
+        self.find_slot(number).map(|slot| &mut self.slots[slot])
+    }
+
+    /// A leaf, made now if it is not there yet; `fill` is in what nobody looks at.
+    fn leaf(&mut self, number: u64, fill: T) -> &mut Leaf<T> {
+        let slot = match self.find_slot(number) {
+            Some(slot) => slot,
+            None => self.add(number, fill),
+        };
+        &mut self.slots[slot]
+    }
+
+    /// Adds a leaf that is not there yet; returns its slot.
+    #[cold]
+    fn add(&mut self, number: u64, fill: T) -> usize {
+        if (self.leaves + 1) * 2 > self.slots.len() {
+            self.make_room();
+        }
+        self.leaves += 1;
+        let slot = self.slot(number);
+        let entries = vec![fill; LEAF_PAGES as usize].into_boxed_slice();
+        self.slots[slot] = Leaf { number, here: 0, known: 0, entries };
+        slot
+    }
+
+    /// A table with room for as many leaves again; without those that are empty, if there are many.
+    #[cold]
+    fn make_room(&mut self) {
+        let spare = self.leaves < SPARE_LEAVES;
+        let old = std::mem::take(&mut self.slots);
+        let kept: Vec<Leaf<T>> = old.into_iter().filter(|l| l.number != VACANT && (spare || l.here != 0)).collect();
+        self.leaves = kept.len();
+        let slots = (self.leaves * 4).next_power_of_two().max(MIN_SLOTS);
+        self.slots = repeat_with(Leaf::vacant).take(slots).collect();
+        self.shift = 64 - slots.trailing_zeros();
+        for leaf in kept {
+            let slot = self.slot(leaf.number);
+            self.slots[slot] = leaf;
+        }
     }
 
     pub(super) fn page(&self) -> u64 {
@@ -96,7 +168,7 @@ impl<T: Copy> Pages<T> {
     #[inline]
     pub(super) fn get(&self, addr: u64) -> Option<T> {
         let (number, page) = self.place(addr);
-        let leaf = self.leaves.get(&number)?;
+        let leaf = self.find(number)?;
         (leaf.here >> page & 1 == 1).then(|| leaf.entries[page as usize])
     }
 
@@ -104,15 +176,6 @@ impl<T: Copy> Pages<T> {
     pub(super) fn set(&mut self, addr: u64, entry: T) {
         let (number, page) = self.place(addr);
         self.leaf(number, entry).put(page, entry);
-    }
-
-    /// A leaf, made now if it is not there yet; `fill` is in what nobody looks at.
-    fn leaf(&mut self, number: u64, fill: T) -> &mut Leaf<T> {
-        let order = &mut self.order;
-        self.leaves.entry(number).or_insert_with(|| {
-            order.insert(number);
-            Leaf { here: 0, known: 0, entries: vec![fill; LEAF_PAGES as usize].into_boxed_slice() }
-        })
     }
 
     /// Sets entries; neighbours are best given one after the other.
@@ -140,10 +203,8 @@ impl<T: Copy> Pages<T> {
     #[inline]
     pub(super) fn clear(&mut self, addr: u64) {
         let (number, page) = self.place(addr);
-        let Some(leaf) = self.leaves.get_mut(&number) else { return };
-        leaf.here &= !(1 << page);
-        if leaf.here == 0 {
-            self.shed(number);
+        if let Some(leaf) = self.find_mut(number) {
+            leaf.here &= !(1 << page);
         }
     }
 
@@ -151,12 +212,9 @@ impl<T: Copy> Pages<T> {
     pub(super) fn take_all(&mut self, addr: u64, end: u64) -> usize {
         let mut count = 0;
         for (number, mask) in self.split(addr, end) {
-            let Some(leaf) = self.leaves.get_mut(&number) else { continue };
+            let Some(leaf) = self.find_mut(number) else { continue };
             count += (leaf.here & mask).count_ones() as usize;
             leaf.here &= !mask;
-            if leaf.here == 0 {
-                self.shed(number);
-            }
         }
         count
     }
@@ -164,12 +222,12 @@ impl<T: Copy> Pages<T> {
     /// Puts the entries back that [`Self::take_all`] and [`Self::take`] took out of `[addr, end)`, if there are just as
     /// many as expected.
     pub(super) fn put_back(&mut self, addr: u64, end: u64, expected: usize) -> bool {
-        let known = |(n, mask): (u64, u128)| self.leaves.get(&n).map_or(0, |l| (l.known & mask).count_ones() as usize);
+        let known = |(n, mask): (u64, u128)| self.find(n).map_or(0, |l| (l.known & mask).count_ones() as usize);
         if self.split(addr, end).map(known).sum::<usize>() != expected {
             return false;
         }
         for (number, mask) in self.split(addr, end) {
-            if let Some(leaf) = self.leaves.get_mut(&number) {
+            if let Some(leaf) = self.find_mut(number) {
                 leaf.here |= leaf.known & mask;
             }
         }
@@ -179,23 +237,17 @@ impl<T: Copy> Pages<T> {
     /// Forgets what was in `[addr, end)`: other things will be.
     pub(super) fn forget(&mut self, addr: u64, end: u64) {
         for (number, mask) in self.split(addr, end) {
-            if let Some(leaf) = self.leaves.get_mut(&number) {
+            if let Some(leaf) = self.find_mut(number) {
                 leaf.known &= leaf.here | !mask;
             }
         }
     }
 
-    /// Gives up a leaf that has become empty, if there are many.
-    fn shed(&mut self, number: u64) {
-        if self.leaves.len() > SPARE_LEAVES {
-            self.leaves.remove(&number);
-            self.order.remove(&number);
-        }
-    }
-
     /// All entries by address.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, T)> + '_ {
-        self.of(self.order.iter().map(|&n| (n, u128::MAX)))
+        let mut numbers: Vec<u64> = self.slots.iter().map(|l| l.number).filter(|&n| n != VACANT).collect();
+        numbers.sort_unstable();
+        self.of(numbers.into_iter().map(|n| (n, u128::MAX)))
     }
 
     /// The entries of `[addr, end)` by address.
@@ -204,7 +256,7 @@ impl<T: Copy> Pages<T> {
     }
 
     fn of<'a>(&'a self, leaves: impl Iterator<Item = (u64, u128)> + 'a) -> impl Iterator<Item = (u64, T)> + 'a {
-        leaves.filter_map(|(n, mask)| Some((n, mask, self.leaves.get(&n)?))).flat_map(move |(n, mask, leaf)| {
+        leaves.filter_map(|(n, mask)| Some((n, mask, self.find(n)?))).flat_map(move |(n, mask, leaf)| {
             let mut left = leaf.here & mask;
             std::iter::from_fn(move || {
                 let page = u64::from(left.trailing_zeros());
@@ -219,7 +271,7 @@ impl<T: Copy> Pages<T> {
     /// The first address in `[addr, end)` that has an entry.
     pub(super) fn first(&self, addr: u64, end: u64) -> Option<u64> {
         self.split(addr, end).find_map(|(n, mask)| {
-            let found = self.leaves.get(&n)?.here & mask;
+            let found = self.find(n)?.here & mask;
             (found != 0).then(|| self.addr(n, u64::from(found.trailing_zeros())))
         })
     }
@@ -229,7 +281,7 @@ impl<T: Copy> Pages<T> {
         let ((first, from), (last, to)) = (self.place(addr), self.place(end - 1));
         (first..=last).rev().find_map(|n| {
             let mask = mask(if n == first { from } else { 0 }, if n == last { to } else { LEAF_PAGES - 1 });
-            let found = self.leaves.get(&n)?.here & mask;
+            let found = self.find(n)?.here & mask;
             let page = 127u64.checked_sub(u64::from(found.leading_zeros()))?;
             Some(self.addr(n, page))
         })
@@ -238,17 +290,19 @@ impl<T: Copy> Pages<T> {
     /// Whether an entry starts in the page of `addr`.
     pub(super) fn has(&self, addr: u64) -> bool {
         let (number, page) = self.place(addr);
-        self.leaves.get(&number).is_some_and(|leaf| leaf.here >> page & 1 == 1)
+        self.find(number).is_some_and(|leaf| leaf.here >> page & 1 == 1)
     }
 
     /// Checks the invariants written above.
     pub(super) fn validate(&self) -> Result<(), String> {
-        if let Some((n, _)) = self.leaves.iter().find(|(n, l)| l.here & !l.known != 0 || !self.order.contains(n)) {
-            return Err(format!("the leaf of pages from {:#x} on is not as it should be", self.addr(*n, 0)));
+        let leaves = || self.slots.iter().filter(|l| l.number != VACANT);
+        if let Some(l) = leaves().find(|l| l.here & !l.known != 0 || self.find(l.number).is_none()) {
+            return Err(format!("the leaf of pages from {:#x} on is not as it should be", self.addr(l.number, 0)));
         }
-        match self.order.len() == self.leaves.len() {
+        let (used, slots) = (leaves().count(), self.slots.len());
+        match used == self.leaves && used * 2 <= slots && (slots == 0 || slots.is_power_of_two()) {
             true => Ok(()),
-            false => Err("there are numbers of leaves that are not there".into()),
+            false => Err(format!("{used} leaves, {} counted, in {slots} slots", self.leaves)),
         }
     }
 }

@@ -173,7 +173,7 @@ impl Regions {
         std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
     }
 
-    /// The ready region of at least a page in which `[addr, end)` lies.
+    /// The ready region in which `[addr, end)` lies, which are whole pages.
     pub(super) fn wide_around(&self, addr: u64, end: u64) -> Option<u32> {
         self.wide.around(addr, end)
     }

@@ -88,7 +88,7 @@ impl Pool {
             let (addr, end) = (st.regions.get(r).addr, st.regions.get(r).end());
             let all: Vec<(u64, Mapped)> = st.extents.mapped_within(addr, end).collect();
             st.extents.remove_all(addr, end);
-            st.regions.take_out(r, addr, end - addr);
+            st.regions.take_out(r, [(addr, end)]);
             let moved = other.regions.add(addr, end - addr);
             other.extents.insert_all(addr, end, all);
             other.regions.make_ready(moved, Tag::SETTLED);

@@ -79,30 +79,32 @@ impl Regions {
         r
     }
 
-    /// Takes `[addr, addr + size)`, which lies in the ready region `r`, out of the heap: it is no longer mapped here, and its span
-    /// is cut in two. What is left of the region is ready still; the part before, if there is one, keeps the number.
-    pub(super) fn take_out(&mut self, r: u32, addr: u64, size: u64) {
-        let (start, end, prev, next) = (self.get(r).addr, self.get(r).end(), self.get(r).prev, self.get(r).next);
-        let (stop, order) = (addr + size, self.get(r).order);
+    /// Takes pieces (from, to) of the ready region `r`, from high to low addresses, out of the heap: they are no longer mapped here,
+    /// and the span is cut. What is left of the region is ready still; the part before the pieces, if there is one, keeps the
+    /// number.
+    pub(super) fn take_out(&mut self, r: u32, pieces: impl IntoIterator<Item = (u64, u64)>) {
+        let (start, mut end, prev, order) = (self.get(r).addr, self.get(r).end(), self.get(r).prev, self.get(r).order);
         self.take_ready(r);
-        if start < addr {
+        for (addr, stop) in pieces {
+            let next = self.get(r).next;
+            if stop < end {
+                let right = self.alloc(stop, end - stop);
+                self.link(right, next);
+                self.start_span(right, stop);
+                self.put_back(right, order);
+            } else {
+                self.start_span(next, stop);
+            }
+            if start == addr {
+                self.end_span(prev, addr);
+                self.release(r);
+                return;
+            }
             self.get_mut(r).size = addr - start;
             self.end_span(r, addr);
-            self.put_back(r, order);
-        } else {
-            self.end_span(prev, addr);
+            end = addr;
         }
-        if stop < end {
-            let right = self.alloc(stop, end - stop);
-            self.link(right, next);
-            self.start_span(right, stop);
-            self.put_back(right, order);
-        } else {
-            self.start_span(next, stop);
-        }
-        if start == addr {
-            self.release(r);
-        }
+        self.put_back(r, order);
     }
 
     /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.

@@ -194,7 +194,7 @@ impl Pool {
                 core.stock.put(extent, tag);
             }
             st.extents.remove_all(addr, end);
-            st.regions.take_out(r, addr, end - addr);
+            st.regions.take_out(r, [(addr, end)]);
         }
         st.memo.restart();
         st.moves = 0;

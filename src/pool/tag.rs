@@ -8,7 +8,7 @@ pub(super) const CONTEXT: u32 = 0;
 const EPOCH_BITS: u32 = 48;
 
 /// When a range was last used: a lane and an epoch of it. [`Tag::SETTLED`] is "long ago, on any stream".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Tag(u64);
 
 impl Tag {

@@ -1,0 +1,98 @@
+//! Large tables of words, in the system's large pages where it has them.
+//!
+//! What is looked up by address is looked up all over its table. With pages of 4 KiB nearly every look costs a walk through the
+//! page tables besides, and in a virtual machine through those of its host, too.
+
+use super::pages;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+/// Smaller tables are ordinary memory, bytes.
+const LARGE: usize = 1 << 20;
+
+/// Words that are zero at first, and shared by whoever has a reference.
+#[derive(Debug)]
+pub struct Words {
+    /// `len` words that this owns: of a mapping of their own, or of a box.
+    start: NonNull<AtomicU64>,
+    len: usize,
+    mapped: bool,
+}
+
+// SAFETY: a box of atomics by another name.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// So many words. Of a large table only what is used takes memory, 2 MiB at a time where there are large pages.
+    pub fn zeroed(len: usize) -> Words {
+        let bytes = len * size_of::<AtomicU64>();
+        let mapped = (bytes >= LARGE).then(|| pages::map_large(bytes.next_multiple_of(4096) as u64).ok());
+        if let Some(start) = mapped.flatten().and_then(|addr| NonNull::new(addr as *mut AtomicU64)) {
+            return Words { start, len, mapped: true };
+        }
+        let words: Box<[AtomicU64]> = (0..len).map(|_| AtomicU64::new(0)).collect();
+        Words { start: NonNull::from(Box::leak(words)).cast(), len, mapped: false }
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: what this owns has as many words, aligned; those of a mapping are zero where nobody wrote, which is an atomic,
+        // too; and it lives as long as this does.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        if self.mapped {
+            let bytes = (self.len * size_of::<AtomicU64>()).next_multiple_of(4096);
+            let _ = pages::unmap(self.start.as_ptr() as u64, bytes as u64);
+        } else {
+            let words = NonNull::slice_from_raw_parts(self.start, self.len);
+            // SAFETY: the box that `zeroed` leaked, of just as many.
+            drop(unsafe { Box::from_raw(words.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn all_words_are_zero_and_keep_what_is_stored() {
+        for len in [0, 1, 700, LARGE / 8 - 1, LARGE / 8, LARGE / 8 + 1, 1 << 18] {
+            let words = Words::zeroed(len);
+            assert_eq!((words.len(), words.mapped), (len, len >= LARGE / 8));
+            assert!(words.iter().all(|w| w.load(Relaxed) == 0));
+            words.iter().zip(1..).for_each(|(w, i)| w.store(i, Relaxed));
+            assert!(words.iter().zip(1..).all(|(w, i)| w.load(Relaxed) == i));
+        }
+    }
+
+    #[test]
+    fn dropping_it_gives_the_memory_back() {
+        let before = resident();
+        for _ in 0..64 {
+            let words = Words::zeroed(1 << 18);
+            words.iter().for_each(|w| w.store(1, Relaxed));
+        }
+        let more = resident().saturating_sub(before);
+        assert!(more < 32 << 20, "{more} bytes of 64 tables of 2 MiB are still there");
+    }
+
+    /// Bytes of this process that are in memory.
+    fn resident() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 4096
+    }
+}

@@ -125,14 +125,15 @@ public:
             for (size_t t = 0; t < n; t++) scripts.push_back(thread_script(t));
             out_.at(workload, n == 1 ? "1 thread" : std::to_string(n) + " threads");
             auto calls = driver_calls(allocator);
-            auto rounds = play_rounds(allocator, scripts, streams);
+            const Rounds rounds = play_rounds(allocator, scripts, streams);
             calls = driver_calls(allocator) - calls;
             size_t ops = 0;
             for (const Script &s : scripts) ops += s.ops.size();
             std::vector<double> rates;
-            for (double s : rounds) rates.push_back(static_cast<double>(ops) / s / 1e6);
-            out_.print("rate", median(rates), "Mops/s", std::to_string(rounds.size()) + " rounds");
-            print_calls(calls, ops * (rounds.size() + 1));
+            ops *= rounds.plays;
+            for (double s : rounds.seconds) rates.push_back(static_cast<double>(ops) / s / 1e6);
+            out_.print("rate", median(rates), "Mops/s", std::to_string(rounds.seconds.size()) + " rounds");
+            print_calls(calls, ops * rounds.seconds.size());
         }
         for (size_t i = 1; i < streams.size(); i++) device::destroy_stream(streams[i]);
     }

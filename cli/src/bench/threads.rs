@@ -17,8 +17,12 @@ const ALLOCATIONS: usize = 20_000;
 const LOG: (f64, f64) = (8.0, 24.0);
 /// Blocks each thread keeps.
 const KEPT: usize = 16;
-/// Rounds timed; the median counts. One round before them fills the pool.
+/// Rounds timed; the median counts. One play of the scripts before them fills the pool, and another one says how many make a round.
 const ROUNDS: usize = 5;
+/// How often a thread plays its script in a round, at most.
+const MOST_PLAYS: u64 = 1000;
+/// Seconds of a round: shorter ones would measure how threads start.
+const ROUND: f64 = 0.05;
 
 /// A stream for each thread.
 pub fn run(b: &mut Bench) -> Result<()> {
@@ -47,14 +51,17 @@ fn measure(b: &mut Bench, workload: &str, one_stream: bool) -> Result<()> {
         let ops = b.ops_or(ALLOCATIONS);
         let scripts: Vec<_> = (0..threads).map(|t| script(t as u64, ops, low, high)).collect();
         let done: u64 = scripts.iter().map(|s| s.ops.len() as u64).sum();
+        let play = |rounds, plays| play_rounds(b.target.ctx(), b.target.device(), &scripts, &streams, rounds, plays);
+        let trial = play(1, 1)?;
+        let plays = trial.first().map_or(1, |seconds| (ROUND / seconds) as u64).clamp(1, MOST_PLAYS);
         let calls = b.target.calls();
-        let rounds = rounds(b.target.ctx(), b.target.device(), &scripts, &streams)?;
+        let rounds = play(ROUNDS, plays)?;
         let calls = b.target.calls_since(&calls);
+        let done = done * plays;
         let rates: Vec<f64> = rounds.iter().map(|seconds| done as f64 / seconds / 1e6).collect();
         let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
         let case = if threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
-        // The calls are those of all rounds, the first one included.
-        let m = Measurement::new(workload, case, done * (ROUNDS as u64 + 1), calls)
+        let m = Measurement::new(workload, case, done * ROUNDS as u64, calls)
             .with("rate", median(rates), "Mops/s")
             .with("slowest round", slowest, "Mops/s");
         b.add(m);
@@ -75,8 +82,15 @@ fn script(seed: u64, allocations: usize, low: f64, high: f64) -> Script {
     script.finish()
 }
 
-/// Seconds of each round, from the first thread's start to the last one's end.
-fn rounds(ctx: &Context, device: DeviceId, scripts: &[Script], streams: &[StreamHandle]) -> Result<Vec<f64>> {
+/// Seconds of each round of so many plays, from the first thread's start to the last one's end.
+fn play_rounds(
+    ctx: &Context,
+    device: DeviceId,
+    scripts: &[Script],
+    streams: &[StreamHandle],
+    rounds: usize,
+    plays: u64,
+) -> Result<Vec<f64>> {
     let barrier = Barrier::new(scripts.len());
     let times = std::thread::scope(|scope| {
         let threads: Vec<_> = scripts
@@ -84,7 +98,8 @@ fn rounds(ctx: &Context, device: DeviceId, scripts: &[Script], streams: &[Stream
             .enumerate()
             .map(|(t, script)| {
                 let (barrier, stream) = (&barrier, streams.get(t).or(streams.first()).copied());
-                scope.spawn(move || one_thread(ctx, device, script, stream.unwrap_or_default(), barrier))
+                let place = (ctx, device, stream.unwrap_or_default());
+                scope.spawn(move || one_thread(place, script, barrier, rounds, plays))
             })
             .collect();
         let join = |t: std::thread::ScopedJoinHandle<'_, Result<Vec<(Instant, Instant)>>>| {
@@ -98,26 +113,27 @@ fn rounds(ctx: &Context, device: DeviceId, scripts: &[Script], streams: &[Stream
         let (start, end) = (of_round().map(|t| t.0).min()?, of_round().map(|t| t.1).max()?);
         Some((end - start).as_secs_f64())
     };
-    Ok((0..ROUNDS).filter_map(round).collect())
+    Ok((0..rounds).filter_map(round).collect())
 }
 
 /// One thread's rounds. It comes to every barrier, also after an error: the others wait there.
 fn one_thread(
-    ctx: &Context,
-    device: DeviceId,
+    (ctx, device, stream): (&Context, DeviceId, StreamHandle),
     script: &Script,
-    stream: StreamHandle,
     barrier: &Barrier,
+    rounds: usize,
+    plays: u64,
 ) -> Result<Vec<(Instant, Instant)>> {
     let streams = [stream];
     let mut player = Player::new(script, &streams);
-    let mut times = Vec::with_capacity(ROUNDS);
+    let mut times = Vec::with_capacity(rounds);
     let mut so_far = ctx.driver().set_current_device(device).and_then(|()| player.timed().map(|_| ()));
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         barrier.wait();
         if so_far.is_ok() {
             let start = Instant::now();
-            so_far = player.timed().map(|_| times.push((start, Instant::now())));
+            so_far = (0..plays).try_for_each(|_| player.timed().map(|_| ()));
+            times.push((start, Instant::now()));
         }
     }
     so_far.map(|()| times)

@@ -5,6 +5,8 @@
 #   peers_rmm     RMM's pool, arena and async            needs its wheels besides, see RMM below
 #   peers_torch   PyTorch's allocator                    needs an installed PyTorch with CUDA besides
 #   peers_host    gpumem on the host device              with BACKEND=host, and then alone; needs no CUDA
+#   apart         what the machine lets processes do     needs no CUDA
+#                 that share nothing
 #
 # What is missing is named, and what needs it left out; only the first (or the last) must be there.
 #
@@ -45,6 +47,8 @@ build() {  # name, arguments of the compiler...
     say "$name: $("$out/$name" --list 2> /dev/null | tr '\n' ' ')"
 }
 
+# shellcheck disable=SC2086
+"$CXX" "${flags[@]}" $CXXFLAGS bench/peers/apart.cpp -o "$out/apart" -DWITHOUT_CUDA "${gpumem[@]}" "${link_gpumem[@]}"
 if [ "$BACKEND" = host ]; then
     build peers_host -DWITHOUT_CUDA "${gpumem[@]}" "${link_gpumem[@]}"
     exit

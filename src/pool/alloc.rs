@@ -338,10 +338,9 @@ impl Pool {
             if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
                 return Ok(Found::Here(st, r));
             }
-            while self.flip_back(heap, &mut st, want) {
-                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
-                    return Ok(Found::Here(st, r));
-                }
+            if let Some(r) = self.flip_back(heap, &mut st, want) {
+                let r = st.cut_at(r, want.size, want.align);
+                return Ok(Found::Here(st, r));
             }
             if attempt == 0 {
                 self.ask_for_markers(heap.lane, &st, want.stream)?;

@@ -29,32 +29,33 @@ struct Free {
 }
 
 impl Pool {
-    /// Takes a run back that has room for the request, with what is free next to it. Returns whether it did.
-    pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> bool {
+    /// Takes a run back that has room for the request, with what is free next to it. Returns the region that has it now, which is
+    /// ready.
+    pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
         let mut core = lock(&*self.core);
         if core.aliases.dormant() == 0 || st.private.is_some() {
-            return false;
+            return None;
         }
         if let Some(run) = st.memo.next(want) {
-            if self.take_run(&mut core, heap, st, run, want) {
+            if let Some(region) = self.take_run(&mut core, heap, st, run, want) {
                 st.memo.followed();
                 fetch_ahead(&core, st);
-                return true;
+                return Some(region);
             }
         }
         let similar: Vec<RunId> = st.memo.similar(want).collect();
         for run in similar {
-            if self.take_run(&mut core, heap, st, run, want) {
+            if let Some(region) = self.take_run(&mut core, heap, st, run, want) {
                 st.memo.note(want, run);
-                return true;
+                return Some(region);
             }
         }
-        false
+        None
     }
 
     /// Takes a run back if it can be.
-    fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> bool {
-        let Some(mut parts) = core.aliases.parts(run) else { return false };
+    fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> Option<u32> {
+        let mut parts = core.aliases.parts(run)?;
         let mut found = self.free_parts(core, heap, st, run, want, &parts);
         if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
             parts = core.aliases.look_up(run);
@@ -62,7 +63,7 @@ impl Pool {
         }
         let Some(Free { pieces, moved, order }) = found else {
             core.aliases.keep(run, parts);
-            return false;
+            return None;
         };
         let (start, end, len) = core.aliases.bounds(run);
         if moved < len as u64 {
@@ -87,9 +88,9 @@ impl Pool {
             st.extents.insert_all(start, end, core.aliases.run(run));
         }
         let region = st.regions.add(start, end - start);
-        st.regions.make_ready(region, order);
+        let region = st.regions.make_ready(region, order);
         self.count_moves(st, moved);
-        true
+        Some(region)
     }
 
     /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.

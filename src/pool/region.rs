@@ -59,7 +59,7 @@ impl Block {
         Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, member: 0, align: 0 };
 }
 
-/// One piece of a span. In a cache line; what is known about its block is elsewhere.
+/// One piece of a span. No larger than a cache line; what is known about its block is elsewhere.
 pub(super) struct Region {
     pub(super) addr: u64,
     pub(super) size: u64,

@@ -1,0 +1,125 @@
+// What a machine lets processes do that share nothing: the threads workload, each script in a process with a gpumem of its own
+// on the host device (no GPU is used). How many times one process the several make is what threads of one process could
+// reach at best: cores that share their units, caches and clock are no more than that.
+//
+//   apart [PROCESSES]      default: one for each processor
+#include "allocators.hpp"
+#include "measure.hpp"
+#include "player.hpp"
+#include "script.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+constexpr size_t MOST = 256;
+constexpr size_t OPERATIONS = 20000;
+constexpr size_t KEPT = 16;
+// Plays in a round, and rounds of which the median counts: a tenth of a second each where a hit takes 60 ns.
+constexpr size_t PLAYS = 40;
+constexpr size_t ROUNDS = 5;
+
+// What the processes share: in memory that all of them have mapped.
+struct Shared {
+    std::atomic<size_t> ready, round, done;
+    Clock::time_point start[MOST], end[MOST];
+};
+
+Script script(uint64_t seed) {
+    Random random(seed);
+    Builder b;
+    for (size_t i = 0; i < OPERATIONS; i++) {
+        b.allocate(random.bytes(8, 24), 0);
+        if (b.live() > KEPT) b.free(random.below(b.live()), 0);
+    }
+    b.free_all(0);
+    return b.finish();
+}
+
+void one(Shared &shared, size_t number) {
+    const Script s = script(number);
+    Gpumem::start();
+    Gpumem allocator(0);
+    Player<Gpumem> player(allocator, s, {nullptr});
+    // Fills the pool, and the caches.
+    for (int i = 0; i < 2; i++) player.play({});
+    shared.ready++;
+    for (size_t round = 1; round <= ROUNDS; round++) {
+        while (shared.round < round) {}
+        shared.start[number] = Clock::now();
+        for (size_t i = 0; i < PLAYS; i++) player.play({});
+        shared.end[number] = Clock::now();
+        shared.done++;
+    }
+}
+
+// Millions of operations a second of so many processes together.
+double rate(size_t processes) {
+    void *memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("mmap failed");
+    Shared &shared = *new (memory) Shared{};
+    for (size_t i = 0; i < processes; i++) {
+        const pid_t child = fork();
+        if (child < 0) throw std::runtime_error("fork failed");
+        if (child > 0) continue;
+        try {
+            one(shared, i);
+        } catch (const std::exception &e) {
+            std::fprintf(stderr, "apart: %s\n", e.what());
+            _exit(1);
+        }
+        _exit(0);
+    }
+    // Sleeps: the processors are for the others. When a child fails, nobody waits for it.
+    auto wait_for = [&](const std::atomic<size_t> &count, size_t number) {
+        while (count < number) {
+            if (waitpid(-1, nullptr, WNOHANG) > 0 && shared.done < ROUNDS * processes) throw std::runtime_error("a process ended early");
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    };
+    wait_for(shared.ready, processes);
+    std::vector<double> rates;
+    for (size_t round = 1; round <= ROUNDS; round++) {
+        shared.round = round;
+        wait_for(shared.done, round * processes);
+        const double took = seconds(*std::max_element(shared.end, shared.end + processes) -
+                                    *std::min_element(shared.start, shared.start + processes));
+        rates.push_back(static_cast<double>(2 * OPERATIONS * PLAYS * processes) / took / 1e6);
+    }
+    while (wait(nullptr) > 0) {}
+    munmap(memory, sizeof(Shared));
+    return median(rates);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const long given = argc > 1 ? std::atol(argv[1]) : static_cast<long>(std::thread::hardware_concurrency());
+    if (given < 1 || given > static_cast<long>(MOST)) {
+        std::fprintf(stderr, "apart: %ld processes; from 1 to %zu can be had\n", given, MOST);
+        return 2;
+    }
+    setenv("GPUMEM_BACKEND", "host", 1);
+    const size_t most = static_cast<size_t>(given);
+    try {
+        const double alone = rate(1);
+        std::printf("processes that share nothing: one makes %.1f Mops/s\n", alone);
+        for (size_t n = 2; n <= most; n = n < most ? std::min(2 * n, most) : n + 1) {
+            const double all = rate(n);
+            std::printf("  %3zu make %.1f, %.1f times as much\n", n, all, all / alone);
+        }
+    } catch (const std::exception &e) {
+        std::fprintf(stderr, "apart: %s\n", e.what());
+        return 1;
+    }
+}

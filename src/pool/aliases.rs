@@ -468,3 +468,7 @@ impl Aliases {
 
 /// What the comment on [`Head`] says.
 const _: () = assert!(size_of::<Head>() == 64);
+
+#[cfg(test)]
+#[path = "aliases_tests.rs"]
+mod tests;

@@ -315,6 +315,29 @@ mod tests {
 
     const P: u64 = 4096;
 
+    /// Far more leaves than the smallest table has slots, in three distant places.
+    #[test]
+    fn many_leaves_are_found() {
+        let mut pages = Pages::new(P);
+        let at = |i: u64| (i % 3 << 40) + i * 40 * P;
+        for i in 0..20_000 {
+            pages.set(at(i), i);
+        }
+        assert_eq!(pages.validate(), Ok(()));
+        assert!((0..20_000).all(|i| pages.get(at(i)) == Some(i)));
+        assert!(pages.get(at(20_000)).is_none() && pages.get(at(7) + P).is_none());
+        assert!(pages.iter().is_sorted() && pages.iter().count() == 20_000);
+        let all = (0..3).map(|place| pages.take_all(place << 40, (place << 40) + 20_000 * 40 * P));
+        assert_eq!(all.sum::<usize>(), 20_000);
+        // Now most leaves are empty, and go when the table is full.
+        let before = pages.slots.len();
+        for i in 0..20_000 {
+            pages.set((9 << 40) + at(i), i);
+        }
+        assert_eq!(pages.validate(), Ok(()));
+        assert_eq!((pages.iter().count(), pages.slots.len()), (20_000, before), "a table of the same size");
+    }
+
     proptest! {
         /// Against an ordered map, and a second one of what was last set where.
         #[test]

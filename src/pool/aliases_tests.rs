@@ -1,0 +1,148 @@
+use super::super::order::CONTEXT;
+use super::*;
+use crate::base::{DeviceId, StreamHandle};
+
+const P: u64 = 2 << 20;
+
+fn extents(aliases: &mut Aliases, n: u64) -> Vec<Extent> {
+    (0..n).map(|i| aliases.add_extent(PhysHandle(100 + i), P)).collect()
+}
+
+fn lanes() -> (Order, u32, u32) {
+    let order = Order::new(DeviceId(0));
+    let lane = || order.add_lane(false, StreamHandle::LEGACY, 1).unwrap_or(CONTEXT);
+    let (a, b) = (lane(), lane());
+    (order, a, b)
+}
+
+#[track_caller]
+fn valid(aliases: &Aliases) {
+    assert_eq!(aliases.validate(), Ok(()));
+}
+
+/// Moves all extents of a run, two by two, to runs of their own; returns these.
+fn move_away(aliases: &mut Aliases, run: RunId, to: u64, tag: Tag) -> Vec<RunId> {
+    let all: Vec<Mapped> = aliases.run(run).map(|x| x.1).collect();
+    let moved = all.chunks(2).zip(0..).map(|(pair, i)| {
+        pair.iter().for_each(|m| aliases.leave(m.place, tag));
+        let extents: Vec<Extent> = pair.iter().map(|m| m.extent).collect();
+        aliases.add_run(to + i * 10 * P, &extents)
+    });
+    moved.collect()
+}
+
+#[test]
+fn a_run_waits_for_every_lane_that_used_it() {
+    let (order, a, b) = lanes();
+    let mut aliases = Aliases::default();
+    let all = extents(&mut aliases, 4);
+    let run = aliases.add_run(100 * P, &all);
+    for (m, tag) in aliases.run(run).map(|x| x.1).collect::<Vec<_>>().into_iter().zip([
+        order.tag(a),
+        order.tag(b),
+        Tag::SETTLED,
+        order.tag(a),
+    ]) {
+        aliases.leave(m.place, tag);
+    }
+    valid(&aliases);
+    assert_eq!(aliases.waits(&order).collect::<Vec<_>>(), [order.tag(a), order.tag(b)]);
+    assert_eq!(aliases.claim_of(all[2], &order).map(|c| c.len()), None, "its neighbours may be in use still");
+    let (claims, waits) = aliases.claim_oldest(10, &order);
+    assert_eq!((claims.len(), waits), (0, vec![order.tag(a), order.tag(b)]));
+    // Once it is back nothing about it waits; then it leaves again, settled.
+    let parts = aliases.look_up(run);
+    assert_eq!(parts.len(), 1, "all of it is in stock");
+    aliases.take_back(run, parts, Tag::SETTLED);
+    assert_eq!(aliases.waits(&order).count(), 0);
+    move_away(&mut aliases, run, 200 * P, Tag::SETTLED);
+    valid(&aliases);
+    assert_eq!(
+        aliases.claim_oldest(3, &order).0.iter().map(|c| c.addr).collect::<Vec<_>>(),
+        [100, 101, 102].map(|p| p * P)
+    );
+    valid(&aliases);
+}
+
+#[test]
+fn parts_are_found_from_high_to_low_addresses_and_kept() {
+    let mut aliases = Aliases::default();
+    let all = extents(&mut aliases, 6);
+    let run = aliases.add_run(100 * P, &all);
+    let pairs = move_away(&mut aliases, run, 200 * P, Tag::SETTLED);
+    let there = |parts: &[Part]| parts.iter().map(|p| p.whereabouts().map(|(a, b)| (a / P, b / P))).collect::<Vec<_>>();
+    let expected = [Some((220, 222)), Some((210, 212)), Some((200, 202))];
+    let parts = aliases.parts(run).unwrap_or_default();
+    assert_eq!(there(&parts), expected);
+    assert_eq!(parts.iter().map(|p| (p.first, p.len)).collect::<Vec<_>>(), [(4, 2), (2, 2), (0, 2)]);
+    aliases.take_back(run, parts, Tag::SETTLED);
+    valid(&aliases);
+    assert_eq!((aliases.dormant(), aliases.dormant_bytes()), (6, 6 * P));
+    assert!(aliases.parts(run).is_none(), "it is not dormant");
+    // Back to the pairs, and away again: the same parts as before, which still hold.
+    for pair in &pairs {
+        let parts = aliases.parts(*pair).unwrap_or_default();
+        aliases.take_back(*pair, parts, Tag::SETTLED);
+    }
+    valid(&aliases);
+    assert_eq!(there(aliases.kept_parts(run)), expected);
+    let parts = aliases.parts(run).unwrap_or_default();
+    assert!(aliases.hold(run, &parts, |_| false));
+    aliases.keep(run, parts);
+    // An extent that goes elsewhere: the parts do not hold any more, and looking up finds it.
+    let first = aliases.run(pairs[0]).map(|x| x.1).next();
+    let Some(first) = first else { unreachable!("the pair has two") };
+    aliases.leave(first.place, Tag::SETTLED);
+    aliases.add_run(300 * P, &[first.extent]);
+    let parts = aliases.parts(run).unwrap_or_default();
+    assert!(!aliases.hold(run, &parts, |_| false));
+    let parts = aliases.look_up(run);
+    assert_eq!(there(&parts), [Some((300, 301)), Some((220, 222)), Some((210, 212)), Some((201, 202))]);
+    aliases.keep(run, parts);
+    valid(&aliases);
+}
+
+/// Longer than one word of a run's bits.
+#[test]
+fn a_long_run_comes_back_whole() {
+    let mut aliases = Aliases::default();
+    let all = extents(&mut aliases, 300);
+    let run = aliases.add_run(1000 * P, &all);
+    let pairs = move_away(&mut aliases, run, 10_000 * P, Tag::SETTLED);
+    assert_eq!((pairs.len(), aliases.dormant()), (150, 300));
+    valid(&aliases);
+    let parts = aliases.parts(run).unwrap_or_default();
+    assert_eq!(parts.len(), 150);
+    aliases.take_back(run, parts, Tag::SETTLED);
+    valid(&aliases);
+    assert!(all.iter().zip(1000..).all(|(&e, p)| aliases.address(e) == Some(p * P)));
+}
+
+#[test]
+fn an_alias_that_is_gone_leaves_its_run_in_parts() {
+    let (order, ..) = lanes();
+    let mut aliases = Aliases::default();
+    let all = extents(&mut aliases, 3);
+    let run = aliases.add_run(100 * P, &all);
+    let other = move_away(&mut aliases, run, 200 * P, Tag::SETTLED);
+    let claims = aliases.claim_of(all[1], &order).unwrap_or_default();
+    assert_eq!(claims.iter().map(|c| (c.addr / P, c.size / P)).collect::<Vec<_>>(), [(101, 1)]);
+    assert!(!aliases.is_dormant(run), "one is claimed");
+    assert_eq!(aliases.claim_of(all[1], &order).map(|c| c.len()), None, "somebody has it");
+    valid(&aliases);
+    aliases.unclaim(claims[0]);
+    assert!(aliases.is_dormant(run) && aliases.is_whole(run));
+    let claims = aliases.claim_of(all[1], &order).unwrap_or_default();
+    aliases.gone(claims[0]);
+    valid(&aliases);
+    assert!(!aliases.is_whole(run) && !aliases.is_dormant(run) && aliases.parts(run).is_none());
+    // Runs that have lost an alias go first.
+    let claims = aliases.claim_oldest(10, &order).0;
+    assert_eq!(claims.iter().map(|c| c.addr / P).collect::<Vec<_>>(), [100, 102]);
+    claims.into_iter().for_each(|c| aliases.gone(c));
+    valid(&aliases);
+    assert_eq!(aliases.bounds(run), (0, 0, 0), "nothing is left of it");
+    all.iter().for_each(|&e| aliases.present_gone(e));
+    assert!(other.iter().all(|&r| aliases.bounds(r).2 == 0));
+    valid(&aliases);
+}

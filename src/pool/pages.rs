@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn many_leaves_are_found() {
         let mut pages = Pages::new(P);
-        let at = |i: u64| (i % 3 << 40) + i * 40 * P;
+        let at = |i: u64| ((i % 3) << 40) + i * 40 * P;
         for i in 0..20_000 {
             pages.set(at(i), i);
         }

@@ -24,10 +24,11 @@ fn failed(call: &str, bytes: u64) -> Error {
     Error::new(status, format!("{call} of {} of host memory: {e}", size::human(bytes)))
 }
 
-/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory as [`map_large`] does. A forked child does not get it: pages
+/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory as [`map_zeroed`] does, in large pages where the system has
+/// them. A forked child does not get it: pages
 /// that a device uses must not be copied when the parent writes them.
 pub(super) fn map(bytes: u64, numa: Option<u32>) -> Result<u64> {
-    let addr = map_large(bytes)?;
+    let addr = map_zeroed(bytes, true)?;
     advise(addr, bytes, libc::MADV_DONTFORK);
     if let Some(node) = numa {
         prefer(addr, bytes, node);
@@ -42,8 +43,8 @@ fn advise(addr: u64, bytes: u64, advice: libc::c_int) {
 }
 
 /// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, none of it there yet, aligned as [`alignment`] says,
-/// in large pages where the system has them.
-pub(super) fn map_large(bytes: u64) -> Result<u64> {
+/// in large pages where they are wanted and the system has them.
+pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
     let align = alignment(bytes);
     let Some(slack) = bytes.checked_add(align).and_then(|n| usize::try_from(n).ok()) else {
         return Err(Error::new(
@@ -64,7 +65,9 @@ pub(super) fn map_large(bytes: u64) -> Result<u64> {
         let _ = unmap(start, bytes + align);
         return Err(e);
     }
-    advise(addr, bytes, libc::MADV_HUGEPAGE);
+    if large_pages {
+        advise(addr, bytes, libc::MADV_HUGEPAGE);
+    }
     Ok(addr)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are aligned to slots and
 //! own every slot they cover. The table has two levels: an 8 TiB reservation costs 24 KiB of host memory for the upper
-//! one, and for each 256 MiB of addresses that have been in use 32 KiB, or where the system has large pages 2 MiB for each 16 GiB.
+//! one, and for each 256 MiB of addresses that have been in use 32 KiB, or behind the first 16 GiB, where the system has large pages,
+//! 2 MiB for each 16 GiB.
 //! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -75,8 +76,9 @@ struct Table {
 }
 
 impl Table {
-    fn new(slots: usize) -> Table {
-        Table { words: Words::zeroed(slots), used: AtomicU64::new(0) }
+    /// The first of a reservation is in small pages: it is made with the pool, and most pools need no other.
+    fn new(slots: usize, first: bool) -> Table {
+        Table { words: Words::zeroed(slots, !first), used: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -101,7 +103,7 @@ struct Words(Box<[AtomicU64]>);
 
 #[cfg(loom)]
 impl Words {
-    fn zeroed(len: usize) -> Words {
+    fn zeroed(len: usize, _: bool) -> Words {
         Words((0..len).map(|_| AtomicU64::new(0)).collect())
     }
 }
@@ -191,7 +193,7 @@ impl Index {
         let Some(root) = self.root(addr) else { return };
         let slot = ((addr - root.base) / SLOT) as usize;
         let number = slot / TABLE_SLOTS;
-        root.tables[number].get_or_init(|| Table::new(root.slots(number))).set(slot % TABLE_SLOTS, e);
+        root.tables[number].get_or_init(|| Table::new(root.slots(number), number == 0)).set(slot % TABLE_SLOTS, e);
     }
 
     /// Sets every slot of `[addr, addr + len)`, whole slots.

@@ -35,7 +35,7 @@ impl Wide {
 
     /// The region in which `[addr, end)` lies.
     pub(super) fn around(&self, addr: u64, end: u64) -> Option<u32> {
-        // One comparison for each, as all but one of them fail.
+        // One comparison for each, as all but one of them fail; from the end, where what has just been freed is.
         let found = self.0.iter().rev().find(|e| addr.wrapping_sub(e.addr) < e.size)?;
         (end <= found.addr + found.size).then_some(found.region)
     }

@@ -25,11 +25,11 @@ struct Rounds {
 // Five rounds, or what two seconds have room for, after one play that fills the pool and one that says how many make a round of 50 ms:
 // shorter ones would measure how threads start. Thread t uses stream t, or the first where there are fewer.
 template <class Allocator>
-Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts,
-                                const std::vector<Stream> &streams) {
+Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, const std::vector<Stream> &streams) {
     constexpr size_t ROUNDS = 5;
     constexpr double ENOUGH_S = 2;
     constexpr double ROUND_S = 0.05;
+    constexpr double MOST_PLAYS = 1000;
     const size_t n = scripts.size();
     struct Time {
         Clock::time_point start, end;
@@ -78,7 +78,7 @@ Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts,
         auto start = times[0].start, end = times[0].end;
         for (const Time &time : times) start = std::min(start, time.start), end = std::max(end, time.end);
         const double took = seconds(end - start);
-        if (!tried) rounds.plays = std::max<size_t>(1, static_cast<size_t>(ROUND_S / took));
+        if (!tried) rounds.plays = static_cast<size_t>(std::clamp(ROUND_S / std::max(took, 1e-6), 1.0, MOST_PLAYS));
         // The trial counts where it was long enough to be a round.
         if (tried || rounds.plays == 1) rounds.seconds.push_back(took), sum += took;
         tried = true;

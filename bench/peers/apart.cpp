@@ -10,11 +10,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -55,7 +58,8 @@ void one(Shared &shared, size_t number) {
     for (int i = 0; i < 2; i++) player.play({});
     shared.ready++;
     for (size_t round = 1; round <= ROUNDS; round++) {
-        while (shared.round < round) {}
+        // Who is ready leaves its processor to who is not.
+        while (shared.round < round) sched_yield();
         shared.start[number] = Clock::now();
         for (size_t i = 0; i < PLAYS; i++) player.play({});
         shared.end[number] = Clock::now();
@@ -68,10 +72,14 @@ double rate(size_t processes) {
     void *memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::runtime_error("mmap failed");
     Shared &shared = *new (memory) Shared{};
+    const pid_t parent = getpid();
     for (size_t i = 0; i < processes; i++) {
         const pid_t child = fork();
         if (child < 0) throw std::runtime_error("fork failed");
         if (child > 0) continue;
+        // Nobody waits for a round that does not come.
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1);
         try {
             one(shared, i);
         } catch (const std::exception &e) {
@@ -105,7 +113,8 @@ double rate(size_t processes) {
 }  // namespace
 
 int main(int argc, char **argv) {
-    const long given = argc > 1 ? std::atol(argv[1]) : static_cast<long>(std::thread::hardware_concurrency());
+    const long processors = static_cast<long>(std::thread::hardware_concurrency());
+    const long given = argc > 1 ? std::atol(argv[1]) : std::clamp(processors, 1L, static_cast<long>(MOST));
     if (given < 1 || given > static_cast<long>(MOST)) {
         std::fprintf(stderr, "apart: %ld processes; from 1 to %zu can be had\n", given, MOST);
         return 2;

@@ -20,6 +20,7 @@
 struct Rounds {
     size_t plays;                 // how often each thread plays its script in a round
     std::vector<double> seconds;  // of each round, from the first thread's start to the last one's end
+    size_t played = 1;            // how often each has played it in all, with the plays that are not in a round
 };
 
 // Five rounds, or what two seconds have room for, after one play that fills the pool and one that says how many make a round of 50 ms:
@@ -78,11 +79,13 @@ Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, con
         auto start = times[0].start, end = times[0].end;
         for (const Time &time : times) start = std::min(start, time.start), end = std::max(end, time.end);
         const double took = seconds(end - start);
+        rounds.played += rounds.plays;
         if (!tried) rounds.plays = static_cast<size_t>(std::clamp(ROUND_S / std::max(took, 1e-6), 1.0, MOST_PLAYS));
         // The trial counts where it was long enough to be a round.
         if (tried || rounds.plays == 1) rounds.seconds.push_back(took), sum += took;
         tried = true;
-        stop = rounds.seconds.size() == ROUNDS || sum > ENOUGH_S;
+        const std::lock_guard lock(failing);
+        stop = rounds.seconds.size() == ROUNDS || sum > ENOUGH_S || !failure.empty();
     }
     for (std::thread &thread : threads) thread.join();
     if (!failure.empty()) throw std::runtime_error(failure);

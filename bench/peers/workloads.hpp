@@ -130,10 +130,9 @@ public:
             size_t ops = 0;
             for (const Script &s : scripts) ops += s.ops.size();
             std::vector<double> rates;
-            ops *= rounds.plays;
-            for (double s : rounds.seconds) rates.push_back(static_cast<double>(ops) / s / 1e6);
+            for (double s : rounds.seconds) rates.push_back(static_cast<double>(ops * rounds.plays) / s / 1e6);
             out_.print("rate", median(rates), "Mops/s", std::to_string(rounds.seconds.size()) + " rounds");
-            print_calls(calls, ops * rounds.seconds.size());
+            print_calls(calls, ops * rounds.played);
         }
         for (size_t i = 1; i < streams.size(); i++) device::destroy_stream(streams[i]);
     }

@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
+/// What mappings are multiples of: the largest small page that Linux has, bytes.
+const PAGE: usize = 64 << 10;
 /// Smaller tables are boxes, bytes.
 const LARGE: usize = 1 << 20;
 
@@ -31,7 +33,7 @@ impl Words {
     /// wanted. To make one of those takes as long as hundreds of small ones, half a millisecond on some machines.
     pub fn zeroed(len: usize, large_pages: bool) -> Words {
         let bytes = len * size_of::<AtomicU64>();
-        let mapped = (bytes >= LARGE).then(|| pages::map_zeroed(bytes.next_multiple_of(4096) as u64, large_pages).ok());
+        let mapped = (bytes >= LARGE).then(|| pages::map_zeroed(bytes.next_multiple_of(PAGE) as u64, large_pages).ok());
         if let Some(start) = mapped.flatten().and_then(|addr| NonNull::new(addr as *mut AtomicU64)) {
             return Words { start, len, mapped: true };
         }
@@ -54,7 +56,7 @@ impl Deref for Words {
 impl Drop for Words {
     fn drop(&mut self) {
         if self.mapped {
-            let bytes = (self.len * size_of::<AtomicU64>()).next_multiple_of(4096);
+            let bytes = (self.len * size_of::<AtomicU64>()).next_multiple_of(PAGE);
             let _ = pages::unmap(self.start.as_ptr() as u64, bytes as u64);
         } else {
             let words = NonNull::slice_from_raw_parts(self.start, self.len);

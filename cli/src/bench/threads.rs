@@ -52,16 +52,19 @@ fn measure(b: &mut Bench, workload: &str, one_stream: bool) -> Result<()> {
         let scripts: Vec<_> = (0..threads).map(|t| script(t as u64, ops, low, high)).collect();
         let done: u64 = scripts.iter().map(|s| s.ops.len() as u64).sum();
         let play = |rounds, plays| play_rounds(b.target.ctx(), b.target.device(), &scripts, &streams, rounds, plays);
-        let trial = play(1, 1)?;
-        let plays = trial.first().map_or(1, |seconds| (ROUND / seconds) as u64).clamp(1, MOST_PLAYS);
+        // Who says how many operations there are to be wants no more.
+        let plays = match b.ops {
+            Some(_) => 1,
+            None => play(1, 1)?.first().map_or(1, |seconds| (ROUND / seconds) as u64).clamp(1, MOST_PLAYS),
+        };
         let calls = b.target.calls();
         let rounds = play(ROUNDS, plays)?;
         let calls = b.target.calls_since(&calls);
-        let done = done * plays;
-        let rates: Vec<f64> = rounds.iter().map(|seconds| done as f64 / seconds / 1e6).collect();
+        let rates: Vec<f64> = rounds.iter().map(|seconds| (done * plays) as f64 / seconds / 1e6).collect();
         let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
         let case = if threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
-        let m = Measurement::new(workload, case, done * ROUNDS as u64, calls)
+        // The calls are those of all plays, the first one included.
+        let m = Measurement::new(workload, case, done * (ROUNDS as u64 * plays + 1), calls)
             .with("rate", median(rates), "Mops/s")
             .with("slowest round", slowest, "Mops/s");
         b.add(m);

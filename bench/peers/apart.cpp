@@ -27,7 +27,6 @@ namespace {
 
 constexpr size_t MOST = 256;
 constexpr size_t OPERATIONS = 20000;
-constexpr size_t KEPT = 16;
 // Plays in a round, and rounds of which the median counts: a tenth of a second each where a hit takes 60 ns.
 constexpr size_t PLAYS = 40;
 constexpr size_t ROUNDS = 5;
@@ -38,19 +37,8 @@ struct Shared {
     Clock::time_point start[MOST], end[MOST];
 };
 
-Script script(uint64_t seed) {
-    Random random(seed);
-    Builder b;
-    for (size_t i = 0; i < OPERATIONS; i++) {
-        b.allocate(random.bytes(8, 24), 0);
-        if (b.live() > KEPT) b.free(random.below(b.live()), 0);
-    }
-    b.free_all(0);
-    return b.finish();
-}
-
 void one(Shared &shared, size_t number) {
-    const Script s = script(number);
+    const Script s = thread_script(number, OPERATIONS);
     Gpumem::start();
     Gpumem allocator(0);
     Player<Gpumem> player(allocator, s, {nullptr});

@@ -160,3 +160,15 @@ private:
     }
     std::unordered_map<uint64_t, std::pair<uint32_t, uint64_t>> by_pointer_;
 };
+
+// What one thread does in the threads workload, over and over: it begins and ends with nothing live.
+inline Script thread_script(uint64_t seed, size_t allocations) {
+    Random random(seed);
+    Builder b;
+    for (size_t i = 0; i < allocations; i++) {
+        b.allocate(random.bytes(8, 24), 0);
+        if (b.live() > 16) b.free(random.below(b.live()), 0);
+    }
+    b.free_all(0);
+    return b.finish();
+}

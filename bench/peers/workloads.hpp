@@ -122,7 +122,7 @@ public:
         for (size_t n : {1, 4, 16}) {
             while (!one_stream && streams.size() < n) streams.push_back(device::new_stream());
             std::vector<Script> scripts;
-            for (size_t t = 0; t < n; t++) scripts.push_back(thread_script(t));
+            for (size_t t = 0; t < n; t++) scripts.push_back(thread_script(t, o_.ops_or(20000)));
             out_.at(workload, n == 1 ? "1 thread" : std::to_string(n) + " threads");
             auto calls = driver_calls(allocator);
             const Rounds rounds = play_rounds(allocator, scripts, streams);
@@ -280,17 +280,6 @@ private:
         auto start = Clock::now();
         for (size_t i = 0; i < n; i++) allocator.free(allocator.allocate(bytes, a_), bytes, a_);
         return Clock::now() - start;
-    }
-
-    Script thread_script(uint64_t seed) const {
-        Random random(seed);
-        Builder b;
-        for (size_t i = 0; i < o_.ops_or(20000); i++) {
-            b.allocate(random.bytes(8, 24), 0);
-            if (b.live() > 16) b.free(random.below(b.live()), 0);
-        }
-        b.free_all(0);
-        return b.finish();
     }
 
     static double mean(const Result &r) { return us(r.time) / static_cast<double>(std::max<size_t>(r.done, 1)); }

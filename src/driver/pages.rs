@@ -25,8 +25,7 @@ fn failed(call: &str, bytes: u64) -> Error {
 }
 
 /// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory as [`map_zeroed`] does, in large pages where the system has
-/// them. A forked child does not get it: pages
-/// that a device uses must not be copied when the parent writes them.
+/// them. A forked child does not get it: pages that a device uses must not be copied when the parent writes them.
 pub(super) fn map(bytes: u64, numa: Option<u32>) -> Result<u64> {
     let addr = map_zeroed(bytes, true)?;
     advise(addr, bytes, libc::MADV_DONTFORK);
@@ -61,8 +60,13 @@ pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
     let start = start as u64;
     let addr = (start + align - 1) & !(align - 1);
     let (head, tail) = (addr - start, start + align - addr);
-    if let Err(e) = unmap(start, head).and_then(|()| unmap(addr + bytes, tail)) {
+    if let Err(e) = unmap(start, head) {
         let _ = unmap(start, bytes + align);
+        return Err(e);
+    }
+    if let Err(e) = unmap(addr + bytes, tail) {
+        // What was in front of it may be somebody else's by now.
+        let _ = unmap(addr, bytes + tail);
         return Err(e);
     }
     if large_pages {

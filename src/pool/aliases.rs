@@ -261,7 +261,8 @@ impl Aliases {
 
     /// Where a run starts and ends, and how many aliases it has.
     pub(super) fn bounds(&self, run: RunId) -> (u64, u64, usize) {
-        self.head(run).zip(self.valid(run)).map_or((0, 0, 0), |(h, r)| (r.bounds.0, r.bounds.1, h.len as usize))
+        let (head, r) = (self.head(run), self.runs.get(run.number as usize));
+        head.zip(r).map_or((0, 0, 0), |(h, r)| (r.bounds.0, r.bounds.1, h.len as usize))
     }
 
     /// The addresses, extents and places of a run, in order.

@@ -65,16 +65,18 @@ pub(super) struct Pages<T> {
 impl<T: Copy> Pages<T> {
     /// An empty table for pages of this size (a power of two).
     pub(super) fn new(page: u64) -> Pages<T> {
-        Pages { bits: page.trailing_zeros(), slots: Vec::new(), shift: 0, leaves: 0 }
+        let mut pages = Pages { bits: page.trailing_zeros(), slots: Vec::new(), shift: 0, leaves: 0 };
+        pages.make_room();
+        pages
     }
 
-    /// The slot that a leaf should be in. There are slots.
+    /// The slot that a leaf should be in.
     #[inline]
     fn home(&self, number: u64) -> usize {
         (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// The slot of a leaf, or the vacant one where it would go. There are slots.
+    /// The slot of a leaf, or the vacant one where it would go.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         let mask = self.slots.len() - 1;
@@ -88,9 +90,6 @@ impl<T: Copy> Pages<T> {
     /// The slot of a leaf that is there.
     #[inline]
     fn find_slot(&self, number: u64) -> Option<usize> {
-        if self.slots.is_empty() {
-            return None;
-        }
         Some(self.slot(number)).filter(|&slot| self.slots[slot].number == number)
     }
 
@@ -300,7 +299,7 @@ impl<T: Copy> Pages<T> {
             return Err(format!("the leaf of pages from {:#x} on is not as it should be", self.addr(l.number, 0)));
         }
         let (used, slots) = (leaves().count(), self.slots.len());
-        match used == self.leaves && used * 2 <= slots && (slots == 0 || slots.is_power_of_two()) {
+        match used == self.leaves && used * 2 <= slots && slots.is_power_of_two() {
             true => Ok(()),
             false => Err(format!("{used} leaves, {} counted, in {slots} slots", self.leaves)),
         }

@@ -65,8 +65,9 @@ struct Head {
     dormant: u32,
 }
 
-/// Aliases mapped one after the other for one request.
+/// Aliases mapped one after the other for one request. What a flip asks of the run that it takes back is in the first cache line.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 struct Run {
     /// Where they start and end.
     bounds: (u64, u64),
@@ -230,8 +231,8 @@ impl Aliases {
     pub(super) fn fetch_run(&self, run: RunId) {
         if let Some((head, r)) = self.heads.get(run.number as usize).zip(self.runs.get(run.number as usize)) {
             fetch(head);
-            fetch(&r.parts);
-            fetch(&r.used);
+            fetch(r);
+            fetch(&r.tags);
         }
     }
 

@@ -339,7 +339,6 @@ impl Pool {
                 return Ok(Found::Here(st, r));
             }
             if let Some(r) = self.flip_back(heap, &mut st, want) {
-                let r = st.cut_at(r, want.size, want.align);
                 return Ok(Found::Here(st, r));
             }
             if attempt == 0 {

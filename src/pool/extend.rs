@@ -381,7 +381,7 @@ fn commit(
     (va, run): (u64, &[Extent]),
 ) -> RunId {
     // A workload that repeats finds them there again when it wants the run back.
-    let from = moves.iter().map(|s| Some((s.place, s.addr))).chain(std::iter::repeat(None));
+    let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
     let parts = core.aliases.parts_from(run.iter().map(|e| e.size).zip(from));
     let mut pieces = pieces(moves);
     // From high to low addresses: what is left of a region before the cut keeps its number.

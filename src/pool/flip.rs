@@ -29,19 +29,17 @@ struct Free {
 }
 
 impl Pool {
-    /// Takes a run back that has room for the request, with what is free next to it. Returns the region that has it now, which is
-    /// ready.
+    /// Takes a run back that has room for the request, with what is free next to it. Returns the request's own region, live.
     pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
-        let mut core = lock(&*self.core);
-        if core.aliases.dormant() == 0 || st.private.is_some() {
+        if st.private.is_some() {
             return None;
         }
-        if let Some(run) = st.memo.next(want) {
-            if let Some(region) = self.take_run(&mut core, heap, st, run, want) {
-                st.memo.followed();
-                fetch_ahead(&core, st);
-                return Some(region);
-            }
+        if let Some(region) = self.flip_again(heap, st, want) {
+            return Some(region);
+        }
+        let mut core = lock(&*self.core);
+        if core.aliases.dormant() == 0 {
+            return None;
         }
         let similar: Vec<RunId> = st.memo.similar(want).collect();
         for run in similar {
@@ -53,13 +51,23 @@ impl Pool {
         None
     }
 
-    /// Takes a run back if it can be.
+    /// The same with the run that answered this request at this point the time before, if that can be taken back.
+    pub(super) fn flip_again(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
+        let run = st.memo.next(want)?;
+        let mut core = lock(&*self.core);
+        let region = self.take_run(&mut core, heap, st, run, want)?;
+        st.memo.followed();
+        fetch_ahead(&core, st);
+        Some(region)
+    }
+
+    /// Takes a run back if it can be, and cuts the request out.
     fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> Option<u32> {
         let mut parts = core.aliases.parts(run)?;
-        let mut found = self.free_parts(core, heap, st, run, want, &parts);
+        let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
         if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
             parts = core.aliases.look_up(run);
-            found = self.free_parts(core, heap, st, run, want, &parts);
+            found = self.free_parts(core, heap, st, run, want, &mut parts);
         }
         let Some(Free { pieces, moved, order }) = found else {
             core.aliases.keep(run, parts);
@@ -88,9 +96,9 @@ impl Pool {
             st.extents.insert_all(start, end, core.aliases.run(run));
         }
         let region = st.regions.add(start, end - start);
-        let region = st.regions.make_ready(region, order);
+        let region = st.regions.take_neighbours(region, order);
         self.count_moves(st, moved);
-        Some(region)
+        Some(st.cut_loose(region, want.size, want.align))
     }
 
     /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.
@@ -101,7 +109,7 @@ impl Pool {
         st: &HeapState,
         run: RunId,
         want: Want,
-        parts: &[Part],
+        parts: &mut [Part],
     ) -> Option<Free> {
         let (addr, end, _) = core.aliases.bounds(run);
         // What is free right in front of the run and right behind it counts too.
@@ -126,7 +134,8 @@ impl Pool {
                 continue;
             };
             // What lies in a free region of this heap is this heap's.
-            let region = st.regions.wide_around(at, stop)?;
+            let region = st.regions.wide_around(at, stop, p.region)?;
+            p.region = region;
             if Some(region) == front || Some(region) == back {
                 return None;
             }

@@ -290,6 +290,12 @@ impl HeapState {
     /// leaves gets the end, in a heap that moves memory: there a stitch can continue it once it is free, whatever has become
     /// of the rest.
     pub(super) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
+        self.regions.take_ready(r);
+        self.cut_loose(r, size, align)
+    }
+
+    /// As [`Self::cut_at`], out of a live region of which nothing else is in use.
+    pub(super) fn cut_loose(&mut self, r: u32, size: u64, align: u64) -> u32 {
         let region = self.regions.get(r);
         let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
         let room = region.end() - start;
@@ -306,7 +312,7 @@ impl HeapState {
                 from = back;
             }
         }
-        let cut = self.regions.cut(r, from, size);
+        let cut = self.regions.cut_loose(r, from, size);
         self.note_taken();
         cut
     }

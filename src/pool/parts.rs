@@ -6,6 +6,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::aliases::{Aliases, Place, RunId};
+use super::bins::NONE;
 use super::extent::Extent;
 use super::fetch::fetch_all;
 use std::cmp::Reverse;
@@ -28,6 +29,8 @@ pub(super) struct Part {
     pub(super) first: u32,
     /// How many extents it has.
     pub(super) len: u32,
+    /// The number of the free region that its extents were in when they were taken last: a hint.
+    pub(super) region: u32,
 }
 
 impl Part {
@@ -89,16 +92,16 @@ impl Aliases {
         self.kept(run);
         self.parts_from(self.run(run).map(|(_, m)| {
             let place = self.present(m.extent);
-            (m.extent.size, place.map(|p| (p, self.address_of(p))))
+            (m.extent.size, place.map(|p| (p, self.address_of(p), NONE)))
         }))
     }
 
     /// The parts, from high to low addresses, that extents come from that are to be a run, or were one: their sizes, and
-    /// their present places and addresses.
-    pub(super) fn parts_from(&self, extents: impl Iterator<Item = (u64, Option<(Place, u64)>)>) -> Vec<Part> {
+    /// their present places and addresses, and the free regions around them, where those are known.
+    pub(super) fn parts_from(&self, extents: impl Iterator<Item = (u64, Option<(Place, u64, u32)>)>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         for (first, (size, place)) in (0..).zip(extents) {
-            let ((from, at), addr) = place.unwrap_or(((STOCK, 0), 0));
+            let ((from, at), addr, region) = place.unwrap_or(((STOCK, 0), 0, NONE));
             let follows = |p: &&mut Part| p.from == from && (from == STOCK || p.at + p.len == at);
             match parts.last_mut().filter(follows) {
                 Some(p) => {
@@ -107,7 +110,7 @@ impl Aliases {
                 }
                 None => {
                     let born = place.map_or(0, |_| self.born(from));
-                    parts.push(Part { there: (addr, addr + size), born, from, at, first, len: 1 });
+                    parts.push(Part { there: (addr, addr + size), born, from, at, first, len: 1, region });
                 }
             }
         }

@@ -7,9 +7,9 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bins::{Bins, NONE};
+use super::edges::Edges;
 use super::order::Tag;
 use super::quick::Quick;
-use super::spans::Spans;
 use super::wide::Wide;
 use crate::base::StreamHandle;
 
@@ -59,7 +59,8 @@ impl Block {
         Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, member: 0, align: 0 };
 }
 
-/// One piece of a span. No larger than a cache line; what is known about its block is elsewhere.
+/// One piece of a span, in a cache line; what is known about its block is elsewhere.
+#[repr(align(64))]
 pub(super) struct Region {
     pub(super) addr: u64,
     pub(super) size: u64,
@@ -95,7 +96,10 @@ pub(super) struct Regions {
     pub(super) vacant: Vec<u32>,
     bins: Bins,
     quick: Quick,
-    pub(super) spans: Spans,
+    /// By the address of a span's first byte, or after its last: spans do not touch.
+    pub(super) edges: Edges,
+    /// What a wide region has at least, bytes.
+    page: u64,
     ready_bytes: u64,
     wide: Wide,
 }
@@ -109,7 +113,8 @@ impl Regions {
             vacant: Vec::new(),
             bins: Bins::new(),
             quick: Quick::new(),
-            spans: Spans::of_pages(page),
+            edges: Edges::default(),
+            page,
             ready_bytes: 0,
             wide: Wide::default(),
         }
@@ -173,9 +178,14 @@ impl Regions {
         std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
     }
 
-    /// The ready region in which `[addr, end)` lies, which are whole pages.
-    pub(super) fn wide_around(&self, addr: u64, end: u64) -> Option<u32> {
-        self.wide.around(addr, end)
+    /// The ready region in which `[addr, end)` lies, which are whole pages: probably the one with the number `hint`.
+    #[inline]
+    pub(super) fn wide_around(&self, addr: u64, end: u64, hint: u32) -> Option<u32> {
+        let around = |r: &&Region| r.state == State::Ready && r.addr <= addr && end <= r.end();
+        match self.try_get(hint).filter(around) {
+            Some(_) => Some(hint),
+            None => self.wide.around(addr, end),
+        }
     }
 
     /// Size of the largest ready region.
@@ -316,13 +326,13 @@ impl Regions {
         }
         self.bins.set_head(bin, r);
         self.ready_bytes += size;
-        if size >= self.spans.page() {
+        if size >= self.page {
             let addr = self.get(r).addr;
             self.get_mut(r).wide = self.wide.add(addr, size, r);
         }
     }
 
-    fn unlink_bin(&mut self, r: u32) {
+    pub(super) fn unlink_bin(&mut self, r: u32) {
         let (size, prev, next) = (self.get(r).size, self.get(r).bin_prev, self.get(r).bin_next);
         if next != NONE {
             self.get_mut(next).bin_prev = prev;
@@ -333,7 +343,7 @@ impl Regions {
             self.bins.set_head(Bins::index(size), next);
         }
         self.ready_bytes -= size;
-        if size >= self.spans.page() {
+        if size >= self.page {
             let place = self.get(r).wide;
             if let Some(moved) = self.wide.remove(place) {
                 self.get_mut(moved).wide = place;
@@ -355,68 +365,14 @@ impl Regions {
         self.link_bin(r);
     }
 
-    /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined region.
-    pub(super) fn make_ready(&mut self, mut r: u32, order: Tag) -> u32 {
-        let mut order = order;
-        let (prev, next) = (self.get(r).prev, self.get(r).next);
-        if self.get(next).state == State::Ready {
-            order = order.later(self.get(next).order);
-            self.unlink_bin(next);
-            self.absorb_next(r);
+    /// Where no region is left, the next ones have the numbers that those of a new heap have: a workload that repeats finds
+    /// its regions under the same numbers each time, which is what hints rely on.
+    pub(super) fn start_over(&mut self) {
+        if self.vacant.len() == self.all.len() {
+            self.all.clear();
+            self.blocks.clear();
+            self.vacant.clear();
         }
-        if self.get(prev).state == State::Ready {
-            order = order.later(self.get(prev).order);
-            self.unlink_bin(prev);
-            self.absorb_next(prev);
-            r = prev;
-        }
-        self.put_back(r, order);
-        r
-    }
-
-    /// Joins `r` with the region after it, whose descriptor goes. Neither is in a bin.
-    pub(super) fn absorb_next(&mut self, r: u32) {
-        let next = self.get(r).next;
-        let (size, after) = (self.get(next).size, self.get(next).next);
-        let region = self.get_mut(r);
-        region.size += size;
-        region.next = after;
-        self.get_mut(after).prev = r;
-        self.release(next);
-    }
-
-    /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same state and order.
-    pub(super) fn split(&mut self, r: u32, size: u64) -> u32 {
-        let (addr, old, next) = (self.get(r).addr, self.get(r).size, self.get(r).next);
-        debug_assert!(size > 0 && size < old);
-        let right = self.alloc(addr + size, old - size);
-        let (state, order) = (self.get(r).state, self.get(r).order);
-        let region = self.get_mut(right);
-        region.prev = r;
-        region.next = next;
-        region.state = state;
-        region.order = order;
-        self.get_mut(r).next = right;
-        self.get_mut(r).size = size;
-        self.get_mut(next).prev = right;
-        right
-    }
-
-    /// Cuts `[addr, addr + size)` out of a ready region as a live one; what is left on either side is ready again.
-    pub(super) fn cut(&mut self, r: u32, addr: u64, size: u64) -> u32 {
-        let order = self.get(r).order;
-        self.take_ready(r);
-        let mut mid = r;
-        if addr > self.get(r).addr {
-            let lead = addr - self.get(r).addr;
-            mid = self.split(r, lead);
-            self.put_back(r, order);
-        }
-        if self.get(mid).size > size {
-            let rest = self.split(mid, size);
-            self.put_back(rest, order);
-        }
-        mid
     }
 
     /// Checks the invariants written above; `Err` says which one fails where.
@@ -441,8 +397,8 @@ impl Regions {
                         if !self.bin(Bins::index(g.size)).any(|b| b == r) {
                             return Err(format!("ready region {at:#x} is in no bin"));
                         }
-                        wide += usize::from(g.size >= self.spans.page());
-                        if g.size >= self.spans.page() && !self.wide.has(g.wide, g.addr, g.size, r) {
+                        wide += usize::from(g.size >= self.page);
+                        if g.size >= self.page && !self.wide.has(g.wide, g.addr, g.size, r) {
                             return Err(format!("ready region {at:#x} is not among the wide ones"));
                         }
                     }

@@ -6,45 +6,28 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bins::NONE;
-use super::pages::Pages;
 use super::region::{Regions, State};
-
-/// The edges of a heap's spans, by the address of the span's first byte, or after its last: spans do not touch.
-pub(super) struct Spans(Pages<u32>);
-
-impl Spans {
-    /// None yet, of a pool with pages of this size: spans start and end where pages do.
-    pub(super) fn of_pages(page: u64) -> Spans {
-        Spans(Pages::new(page))
-    }
-
-    /// The page, bytes: what a wide region has at least.
-    #[inline]
-    pub(super) fn page(&self) -> u64 {
-        self.0.page()
-    }
-}
 
 impl Regions {
     /// First regions of all spans, by address.
     pub(super) fn spans(&self) -> impl Iterator<Item = u32> + '_ {
-        self.spans.0.iter().map(|(_, edge)| self.get(edge).next).filter(|&r| r != NONE)
+        self.edges.in_order().into_iter().map(|(_, edge)| self.get(edge).next).filter(|&r| r != NONE)
     }
 
     /// The last region of the span that ends at `end`.
     pub(super) fn tail_at(&self, end: u64) -> Option<u32> {
-        self.spans.0.get(end).map(|edge| self.get(edge).prev).filter(|&r| r != NONE)
+        self.edges.get(end).map(|edge| self.get(edge).prev).filter(|&r| r != NONE)
     }
 
     /// The first region of the span that starts at `start`.
     pub(super) fn head_at(&self, start: u64) -> Option<u32> {
-        self.spans.0.get(start).map(|edge| self.get(edge).next).filter(|&r| r != NONE)
+        self.edges.get(start).map(|edge| self.get(edge).next).filter(|&r| r != NONE)
     }
 
     fn edge(&mut self, addr: u64) -> u32 {
         let e = self.alloc(addr, 0);
         self.get_mut(e).state = State::Edge;
-        self.spans.0.set(addr, e);
+        self.edges.add(addr, e);
         e
     }
 
@@ -58,7 +41,7 @@ impl Regions {
         let r = self.alloc(addr, size);
         let end = addr + size;
         // What has an edge at the start ends there, and the other way round: these addresses were in no span.
-        let before = match self.spans.0.take(addr) {
+        let before = match self.edges.take(addr) {
             Some(edge) => {
                 let last = self.get(edge).prev;
                 self.release(edge);
@@ -66,7 +49,7 @@ impl Regions {
             }
             None => self.edge(addr),
         };
-        let after = match self.spans.0.take(end) {
+        let after = match self.edges.take(end) {
             Some(edge) => {
                 let first = self.get(edge).next;
                 self.release(edge);
@@ -110,7 +93,7 @@ impl Regions {
     /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.
     fn end_span(&mut self, last: u32, addr: u64) {
         if self.is_edge(last) {
-            self.spans.0.clear(addr);
+            self.edges.take(addr);
             self.release(last);
         } else {
             let edge = self.edge(addr);
@@ -121,7 +104,7 @@ impl Regions {
     /// What lies behind `addr` starts there: the region `first`, or nothing if that is the edge there.
     fn start_span(&mut self, first: u32, addr: u64) {
         if self.is_edge(first) {
-            self.spans.0.clear(addr);
+            self.edges.take(addr);
             self.release(first);
         } else {
             let edge = self.edge(addr);
@@ -131,9 +114,9 @@ impl Regions {
 
     /// Checks that every span has two edges, where they should be; returns how many edges there are.
     pub(super) fn validate_spans(&self) -> Result<usize, String> {
-        self.spans.0.validate()?;
+        self.edges.validate()?;
         let (mut starts, mut ends) = (0, 0);
-        for (addr, edge) in self.spans.0.iter() {
+        for (addr, edge) in self.edges.in_order() {
             let e = self.get(edge);
             if e.state != State::Edge || e.addr != addr || e.size != 0 || (e.prev == NONE) == (e.next == NONE) {
                 return Err(format!("the edge at {addr:#x} is {:?} at {:#x}+{:#x}", e.state, e.addr, e.size));

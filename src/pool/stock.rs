@@ -196,6 +196,7 @@ impl Pool {
             st.extents.remove_all(addr, end);
             st.regions.take_out(r, [(addr, end)]);
         }
+        st.regions.start_over();
         st.memo.restart();
         st.moves = 0;
         st.peak_live = 0;

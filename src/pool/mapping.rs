@@ -204,14 +204,19 @@ impl Pool {
         done
     }
 
-    /// Unmaps dormant aliases that the device has passed, at most so many.
-    pub(super) fn reap(&self, most: usize) -> Result<()> {
-        self.reap_zombies()?;
+    /// Asks the device about what the last uses of dormant aliases wait for.
+    pub(super) fn poll_aliases(&self) -> Result<()> {
         let lanes: BTreeSet<u32> = {
             let core = lock(&*self.core);
             core.aliases.waits(&self.order).map(|t| t.lane()).collect()
         };
-        self.order.poll(&*self.driver, lanes)?;
+        self.order.poll(&*self.driver, lanes)
+    }
+
+    /// Unmaps dormant aliases that the device has passed, at most so many.
+    pub(super) fn reap(&self, most: usize) -> Result<()> {
+        self.reap_zombies()?;
+        self.poll_aliases()?;
         let (claims, _) = lock(&*self.core).aliases.claim_oldest(most, &self.order);
         self.unmap_claims(&claims)
     }

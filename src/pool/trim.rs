@@ -92,6 +92,8 @@ impl Pool {
     /// [`Self::trim`] without a marker of its own, and with only those old addresses unmapped that stand in the way.
     pub(super) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, [])?;
+        // An extent goes with all its old addresses, which may have been left on other streams than it is on now.
+        self.poll_aliases()?;
         self.drop_orphans()?;
         let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
         for heap in self.all_heaps() {

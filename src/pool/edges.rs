@@ -5,6 +5,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::spread::slot_of;
+
 /// Slots of the smallest table.
 const MIN_SLOTS: usize = 16;
 /// The address of an empty slot: none of an edge.
@@ -21,9 +23,8 @@ impl Slot {
     const EMPTY: Slot = Slot { addr: EMPTY, edge: 0 };
 }
 
-/// Edges by address, with open addressing: an address is in the slot that its product with 2^64 divided by the golden ratio begins
-/// with, or behind it (Knuth, The Art of Computer Programming 3, 6.4). Those behind one that is taken out move up
-/// (there, algorithm R).
+/// Edges by address, with open addressing: an address is in the slot that [`slot_of`] gives, or behind it. Those behind one that is
+/// taken out move up (Knuth, The Art of Computer Programming 3, 6.4, algorithm R).
 ///
 /// Invariants: the slots are a power of two, no more than half of them in use (`used` of them), with no empty one between where
 /// an address should be and where it is; `shift` is 64 less their logarithm.
@@ -48,7 +49,7 @@ impl Edges {
     /// The slot that an address should be in.
     #[inline]
     fn home(&self, addr: u64) -> usize {
-        (addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+        slot_of(addr, self.shift)
     }
 
     /// The slot of an address, or the empty one where it would go.

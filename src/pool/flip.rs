@@ -31,14 +31,11 @@ struct Free {
 impl Pool {
     /// Takes a run back that has room for the request, with what is free next to it. Returns the request's own region, live.
     pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
-        if st.private.is_some() {
-            return None;
-        }
         if let Some(region) = self.flip_again(heap, st, want) {
             return Some(region);
         }
         let mut core = lock(&*self.core);
-        if core.aliases.dormant() == 0 {
+        if core.aliases.dormant() == 0 || st.private.is_some() {
             return None;
         }
         let similar: Vec<RunId> = st.memo.similar(want).collect();
@@ -53,7 +50,7 @@ impl Pool {
 
     /// The same with the run that answered this request at this point the time before, if that can be taken back.
     pub(super) fn flip_again(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
-        let run = st.memo.next(want)?;
+        let run = st.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let region = self.take_run(&mut core, heap, st, run, want)?;
         st.memo.followed();

@@ -2,9 +2,11 @@
 //!
 //! A small block out of a slab that has room, or a large one of the size that was just freed; and the free of a block to the
 //! stream whose heap it is in. One uncontended lock, no driver call, no search, no host memory, nothing shared with other
-//! streams but what is only read. Nearly as short: a large block cut from what is ready; one that a run is taken back for, as the time
-//! before ([`super::flip`]); and the free of a block in the order of another stream than its heap's. Whatever is not so simple is left undone and for [`Pool::malloc_search`] and
-//! [`Pool::free_anyhow`], which define what both mean: these here are shorter ways to the same end.
+//! streams but what is only read. Nearly as short: a large block cut from what is ready, and the free of a block in the order
+//! of another stream than its heap's. And what a repeated workload needs often enough to be spared the general way: the run
+//! that is taken back for a large block, as it was the time before ([`super::flip`]). Whatever is not so simple is left
+//! undone and for [`Pool::malloc_search`] and [`Pool::free_anyhow`], which define what both mean: these here are shorter
+//! ways to the same end.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -73,7 +75,7 @@ impl Pool {
     /// nothing waits that could be settled before.
     #[inline(never)]
     fn follow(&self, heap: &Heap, st: &mut HeapState, size: u64, stream: StreamHandle) -> Option<u32> {
-        if st.waits_for().next().is_some() || st.private.is_some() {
+        if st.waits_for().next().is_some() {
             return None;
         }
         self.flip_again(heap, st, Want { size, align: GRANULE, stream })

@@ -81,6 +81,7 @@ mod scope_walk;
 mod shells;
 mod slab;
 mod spans;
+mod spread;
 mod stats;
 mod stitch;
 mod stock;

@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::spread::slot_of;
 use std::iter::repeat_with;
 
 /// Pages per leaf: 256 MiB of addresses, for pages of 2 MiB.
@@ -49,8 +50,7 @@ impl<T> Leaf<T> {
 /// Entries of type `T` by the address they start at, at most one in a page.
 ///
 /// The leaves are in a table with open addressing, so that it takes a product and, mostly, one look in memory to find one. The slot
-/// that a leaf should be in, or is behind, is the upper bits of its number times 2^64 divided by the golden ratio, which
-/// spreads neighbours as evenly as can be (Knuth, The Art of Computer Programming 3, 6.4).
+/// that a leaf should be in, or is behind, is what [`slot_of`] gives.
 ///
 /// Invariants: `here` of a leaf is part of `known`; the slots are a power of two, no more than half of them in use (`leaves`
 /// of them), with no vacant one between where a leaf should be and where it is; `shift` is 64 less their logarithm.
@@ -70,17 +70,11 @@ impl<T: Copy> Pages<T> {
         pages
     }
 
-    /// The slot that a leaf should be in.
-    #[inline]
-    fn home(&self, number: u64) -> usize {
-        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
-    }
-
     /// The slot of a leaf, or the vacant one where it would go.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         let mask = self.slots.len() - 1;
-        let mut slot = self.home(number);
+        let mut slot = slot_of(number, self.shift);
         while self.slots[slot].number != number && self.slots[slot].number != VACANT {
             slot = (slot + 1) & mask;
         }

@@ -8,6 +8,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bins::NONE;
+use super::spread::slot_of;
 
 /// Places in the list; each size has one.
 const PLACES: usize = 8;
@@ -28,8 +29,8 @@ pub(super) struct Quick {
 
 #[inline]
 fn place(size: u64) -> usize {
-    // Fibonacci hashing of the size in granules.
-    ((size >> 9).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61) as usize
+    // Of the size in granules.
+    slot_of(size >> 9, 64 - PLACES.trailing_zeros())
 }
 
 impl Quick {

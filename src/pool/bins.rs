@@ -28,30 +28,20 @@ pub(super) struct Bins {
     heads: Box<[u32]>,
 }
 
-/// The bin for a size in bytes (a non-zero multiple of 512).
-#[inline]
-fn bin_of(size: u64) -> (usize, usize) {
-    let units = size >> UNIT_BITS;
-    debug_assert!(units > 0);
-    let top = 63 - units.leading_zeros();
-    if top < STEP_BITS {
-        // The first 32 sizes have a bin each.
-        return (0, units as usize);
-    }
-    let step = (units >> (top - STEP_BITS)) as usize & (STEPS - 1);
-    (((top - STEP_BITS + 1) as usize).min(LEVELS - 1), step)
-}
-
 impl Bins {
     pub(super) fn new() -> Bins {
         Bins { levels: 0, steps: [0; LEVELS], heads: vec![NONE; LEVELS * STEPS].into_boxed_slice() }
     }
 
-    /// The number of the bin that holds regions of this size.
+    /// The number of the bin that holds regions of this size, a non-zero multiple of 512 bytes. The first 32 sizes have a bin each.
     #[inline]
     pub(super) fn index(size: u64) -> usize {
-        let (level, step) = bin_of(size);
-        level * STEPS + step
+        let units = size >> UNIT_BITS;
+        debug_assert!(units > 0);
+        // How many bits of the size, behind its first `STEP_BITS` + 1, make no difference. What is beyond the last level is asked
+        // for, but no region is so large.
+        let shift = u64::from(u64::BITS - 1 - STEP_BITS - (units | STEPS as u64).leading_zeros());
+        ((shift << STEP_BITS) + (units >> shift)).min((LEVELS * STEPS - 1) as u64) as usize
     }
 
     /// First region of a bin.
@@ -60,19 +50,25 @@ impl Bins {
         self.heads[bin]
     }
 
-    /// Replaces a bin's first region and keeps the bitmaps true.
+    /// Makes a region the first of a bin; returns the one that was.
     #[inline]
-    pub(super) fn set_head(&mut self, bin: usize, region: u32) {
-        self.heads[bin] = region;
+    pub(super) fn push(&mut self, bin: usize, region: u32) -> u32 {
         let (level, step) = (bin / STEPS, bin % STEPS);
-        if region == NONE {
+        self.steps[level] |= 1 << step;
+        self.levels |= 1 << level;
+        std::mem::replace(&mut self.heads[bin], region)
+    }
+
+    /// Makes `next` the first region of a bin in place of the one that was, which leaves it.
+    #[inline]
+    pub(super) fn pop(&mut self, bin: usize, next: u32) {
+        self.heads[bin] = next;
+        if next == NONE {
+            let (level, step) = (bin / STEPS, bin % STEPS);
             self.steps[level] &= !(1 << step);
             if self.steps[level] == 0 {
                 self.levels &= !(1 << level);
             }
-        } else {
-            self.steps[level] |= 1 << step;
-            self.levels |= 1 << level;
         }
     }
 
@@ -142,7 +138,7 @@ mod tests {
         assert_eq!(b.next_used(0), None);
         assert_eq!(b.last_used(), None);
         for bin in [3, 40, 41, 1000] {
-            b.set_head(bin, bin as u32);
+            assert_eq!(b.push(bin, bin as u32), NONE);
         }
         assert_eq!(b.next_used(0), Some(3));
         assert_eq!(b.next_used(4), Some(40));
@@ -154,7 +150,7 @@ mod tests {
             assert_eq!(b.used_before(bin), Some(before), "before {bin}");
         }
         assert_eq!((b.used_before(3), b.used_before(0)), (None, None));
-        b.set_head(1000, NONE);
+        b.pop(1000, NONE);
         assert_eq!(b.last_used(), Some(41));
         assert_eq!(b.next_used(42), None);
     }

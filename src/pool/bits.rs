@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 /// Positions of a word.
-const WORD: usize = u128::BITS as usize;
+const WORD: usize = u64::BITS as usize;
 
 /// A set of positions below a length that is given when it is made. What is asked most is of lists no longer than a word,
 /// which is then where the set itself is.
@@ -11,14 +11,15 @@ const WORD: usize = u128::BITS as usize;
 /// Invariant: no position from the length on is in it.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
-    first: u128,
-    more: Box<[u128]>,
+    first: u64,
+    more: Box<[u64]>,
 }
 
 /// The bits `from` to `to` of a word, as far as they are in it.
-fn mask(from: usize, to: usize) -> u128 {
+#[inline]
+fn mask(from: usize, to: usize) -> u64 {
     match from < to.min(WORD) {
-        true => (u128::MAX << from) & (u128::MAX >> (WORD - to.min(WORD))),
+        true => (u64::MAX << from) & (u64::MAX >> (WORD - to.min(WORD))),
         false => 0,
     }
 }
@@ -74,7 +75,8 @@ impl Bits {
 }
 
 /// What of the positions `from` to `to` is in the word number `k` behind the first.
-fn beyond(k: usize, from: usize, to: usize) -> u128 {
+#[cold]
+fn beyond(k: usize, from: usize, to: usize) -> u64 {
     let start = (k + 1) * WORD;
     mask(from.saturating_sub(start), to.saturating_sub(start))
 }

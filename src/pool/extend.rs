@@ -262,7 +262,7 @@ impl Pool {
         let run = commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run));
         st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
-        self.count_moves(st, plan.moves.len() as u64);
+        st.count_moves(plan.moves.len() as u64);
         Ok(Outcome::Done)
     }
 
@@ -393,7 +393,7 @@ fn commit(
         };
         let tag = from.regions.get(p.region).order;
         from.extents.mapped_within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
-        take_out_all(from, &[p]);
+        take_out_all(from, p.region, [(p.addr, p.end)].into_iter());
         if p.heap == number || tag.lane() == st.lane {
             order = order.later(tag);
         }
@@ -413,19 +413,19 @@ fn commit(
 
 /// Neighbouring extents that leave one free region together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
-    pub(super) heap: u32,
-    pub(super) region: u32,
-    pub(super) addr: u64,
-    pub(super) end: u64,
+struct Piece {
+    heap: u32,
+    region: u32,
+    addr: u64,
+    end: u64,
 }
 
-/// Takes pieces of one region, from high to low addresses, out of their heap: the region and the extents, which the table of
-/// aliases has to be told.
-pub(super) fn take_out_all(from: &mut HeapState, pieces: &[Piece]) {
-    let Some(first) = pieces.first() else { return };
-    pieces.iter().for_each(|p| from.extents.remove_all(p.addr, p.end));
-    from.regions.take_out(first.region, pieces.iter().map(|p| (p.addr, p.end)));
+/// Takes pieces (from, to) of one free region, from high to low addresses, out of their heap: the region and the extents, which the
+/// table of aliases has to be told.
+#[inline]
+pub(super) fn take_out_all(from: &mut HeapState, region: u32, pieces: impl Iterator<Item = (u64, u64)> + Clone) {
+    pieces.clone().for_each(|(addr, end)| from.extents.remove_all(addr, end));
+    from.regions.take_out(region, pieces);
 }
 
 /// The sources as pieces; those that follow each other in the list and in memory are one.

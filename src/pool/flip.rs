@@ -9,22 +9,19 @@
 
 use super::aliases::RunId;
 use super::alloc::Want;
-use super::extend::{take_out_all, Piece};
+use super::extend::take_out_all;
 use super::heap::{Heap, HeapState};
 use super::order::Tag;
-use super::parts::Part;
+use super::parts::{pieces, Part};
 use super::region::State;
 use super::{lock, Core, Pool};
 use crate::base::size::human;
-use std::sync::atomic::Ordering::Relaxed;
 
-/// A run that can be taken back.
+/// A run that can be taken back: what of it lies in this heap is in the regions that its parts name.
 struct Free {
-    /// What of it lies in this heap, from high to low addresses.
-    pieces: Vec<Piece>,
-    /// How many extents that is: the others are in stock.
+    /// How many extents lie in this heap: the others are in stock.
     moved: u64,
-    /// When it was last used.
+    /// When the run was last used.
     order: Tag,
 }
 
@@ -66,13 +63,14 @@ impl Pool {
             parts = core.aliases.look_up(run);
             found = self.free_parts(core, heap, st, run, want, &mut parts);
         }
-        let Some(Free { pieces, moved, order }) = found else {
+        let Some(Free { moved, order }) = found else {
             core.aliases.keep(run, parts);
             return None;
         };
         let (start, end, len) = core.aliases.bounds(run);
+        let (here, stocked) = parts.split_at(parts.partition_point(|p| p.whereabouts().is_some()));
         if moved < len as u64 {
-            for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
+            for p in stocked {
                 core.aliases.extents(run, p).for_each(|e| {
                     core.stock.take_this(e);
                 });
@@ -87,14 +85,16 @@ impl Pool {
                 len as u64 - moved,
             )
         });
-        pieces.chunk_by(|a, b| a.region == b.region).for_each(|of_one| take_out_all(st, of_one));
+        for of_one in here.chunk_by(|a, b| a.region == b.region) {
+            take_out_all(st, of_one[0].region, pieces(of_one));
+        }
         core.aliases.take_back(run, parts, order);
         if !st.extents.put_back(start, end, len) {
             st.extents.insert_all(start, end, core.aliases.run(run));
         }
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
-        self.count_moves(st, moved);
+        st.count_moves(moved);
         Some(st.cut_loose(region, want.size, want.align))
     }
 
@@ -117,7 +117,6 @@ impl Pool {
         if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > end) {
             return None;
         }
-        let mut pieces: Vec<Piece> = Vec::with_capacity(parts.len());
         let (mut moved, mut order) = (0, Tag::SETTLED);
         for p in parts {
             let Some((at, stop)) = p.whereabouts() else {
@@ -138,22 +137,8 @@ impl Pool {
             }
             moved += u64::from(p.len);
             order = order.later(st.regions.get(region).order);
-            // Often neighbours move together.
-            match pieces.last_mut().filter(|p| p.addr == stop && p.region == region) {
-                Some(p) => p.addr = at,
-                None => pieces.push(Piece { heap: heap.number, region, addr: at, end: stop }),
-            }
         }
-        Some(Free { pieces, moved, order })
-    }
-
-    /// Counts what a stitch moved.
-    pub(super) fn count_moves(&self, st: &mut HeapState, moved: u64) {
-        if moved > 0 {
-            st.moves += moved;
-            self.counters.stitches.fetch_add(1, Relaxed);
-            self.counters.moved.fetch_add(moved, Relaxed);
-        }
+        Some(Free { moved, order })
     }
 }
 

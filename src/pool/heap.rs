@@ -136,6 +136,9 @@ pub(super) struct HeapState {
     pub(super) frees: u64,
     /// Extents moved for this heap since it last started afresh.
     pub(super) moves: u64,
+    /// All extents ever moved for this heap, and for how many requests.
+    pub(super) moved: u64,
+    pub(super) stitches: u64,
     /// The most `live_bytes` was at a growth since then.
     pub(super) peak_live: u64,
     /// Bytes freed in the heap's own order since its last batch, and how many batches were marked since somebody asked.
@@ -180,6 +183,8 @@ impl HeapState {
             mallocs: 0,
             frees: 0,
             moves: 0,
+            moved: 0,
+            stitches: 0,
             peak_live: 0,
             memo: Memo::default(),
             grain: Grain::default(),
@@ -315,6 +320,16 @@ impl HeapState {
         let cut = self.regions.cut_loose(r, from, size);
         self.note_taken();
         cut
+    }
+
+    /// Counts what a stitch or a flip moved.
+    #[inline]
+    pub(super) fn count_moves(&mut self, moved: u64) {
+        if moved > 0 {
+            self.moves += moved;
+            self.moved += moved;
+            self.stitches += 1;
+        }
     }
 
     /// Notes that a request of `size` bytes found no room: it counts when as much is free, only not in one piece.

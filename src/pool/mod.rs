@@ -264,10 +264,8 @@ struct Counters {
     dedicated_requested: AtomicU64,
     dedicated_mallocs: AtomicU64,
     dedicated_frees: AtomicU64,
-    moved: AtomicU64,
     /// Bytes freed since memory was last given back by threshold.
     freed_since_trim: AtomicU64,
-    stitches: AtomicU64,
     growths: AtomicU64,
     double_frees: AtomicU64,
     unknown_pointers: AtomicU64,

@@ -1,6 +1,6 @@
 //! What starts at a page: a table by address, for what a stitch or a flip touches by the dozen.
 //!
-//! A leaf covers 128 pages with a bit for each, so a whole range of entries is taken out, or put back as it was, a word at
+//! A leaf covers 64 pages with a bit for each, so a whole range of entries is taken out, or put back as it was, a word at
 //! a time: what is at an address returns there much more often than something else does.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -9,7 +9,7 @@ use super::spread::slot_of;
 use std::iter::repeat_with;
 
 /// Pages per leaf: 256 MiB of addresses, for pages of 2 MiB.
-const LEAF_PAGES: u64 = 128;
+const LEAF_PAGES: u64 = 64;
 /// Slots of the smallest table.
 const MIN_SLOTS: usize = 8;
 /// Leaves from which on a table that is full loses the empty ones; up to there they stay, as spans come and go at the same
@@ -19,8 +19,8 @@ const SPARE_LEAVES: usize = 4096;
 const VACANT: u64 = u64::MAX;
 
 /// The pages `first` to `last` of a leaf, as a mask.
-fn mask(first: u64, last: u64) -> u128 {
-    (u128::MAX << first) & (u128::MAX >> (LEAF_PAGES - 1 - last))
+fn mask(first: u64, last: u64) -> u64 {
+    (u64::MAX << first) & (u64::MAX >> (LEAF_PAGES - 1 - last))
 }
 
 /// In one cache line, with what it takes to find it: most questions are for its bits.
@@ -28,9 +28,9 @@ fn mask(first: u64, last: u64) -> u128 {
 struct Leaf<T> {
     number: u64,
     /// One bit per page: whether there is an entry,
-    here: u128,
+    here: u64,
     /// and whether there was one last, which is still in `entries`.
-    known: u128,
+    known: u64,
     entries: Box<[T]>,
 }
 
@@ -152,7 +152,7 @@ impl<T: Copy> Pages<T> {
 
     /// The leaves of `[addr, end)`, which is not empty, with the pages in each.
     #[inline]
-    fn split(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, u128)> {
+    fn split(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + use<T> {
         let ((first, from), (last, to)) = (self.place(addr), self.place(end - 1));
         (first..=last)
             .map(move |n| (n, mask(if n == first { from } else { 0 }, if n == last { to } else { LEAF_PAGES - 1 })))
@@ -202,20 +202,29 @@ impl<T: Copy> Pages<T> {
     }
 
     /// Takes the entries of `[addr, end)` out; returns how many there were.
+    #[inline]
     pub(super) fn take_all(&mut self, addr: u64, end: u64) -> usize {
-        let mut count = 0;
-        for (number, mask) in self.split(addr, end) {
-            let Some(leaf) = self.find_mut(number) else { continue };
-            count += (leaf.here & mask).count_ones() as usize;
-            leaf.here &= !mask;
+        let ((first, from), (last, to)) = (self.place(addr), self.place(end - 1));
+        match first == last {
+            true => self.take_of(first, mask(from, to)),
+            false => self.split(addr, end).map(|(number, mask)| self.take_of(number, mask)).sum(),
         }
-        count
+    }
+
+    /// The same of the pages of one leaf.
+    #[inline]
+    fn take_of(&mut self, number: u64, mask: u64) -> usize {
+        self.find_mut(number).map_or(0, |leaf| {
+            let taken = leaf.here & mask;
+            leaf.here -= taken;
+            taken.count_ones() as usize
+        })
     }
 
     /// Puts the entries back that [`Self::take_all`] and [`Self::take`] took out of `[addr, end)`, if there are just as
     /// many as expected.
     pub(super) fn put_back(&mut self, addr: u64, end: u64, expected: usize) -> bool {
-        let known = |(n, mask): (u64, u128)| self.find(n).map_or(0, |l| (l.known & mask).count_ones() as usize);
+        let known = |(n, mask): (u64, u64)| self.find(n).map_or(0, |l| (l.known & mask).count_ones() as usize);
         if self.split(addr, end).map(known).sum::<usize>() != expected {
             return false;
         }
@@ -240,7 +249,7 @@ impl<T: Copy> Pages<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, T)> + '_ {
         let mut numbers: Vec<u64> = self.slots.iter().map(|l| l.number).filter(|&n| n != VACANT).collect();
         numbers.sort_unstable();
-        self.of(numbers.into_iter().map(|n| (n, u128::MAX)))
+        self.of(numbers.into_iter().map(|n| (n, u64::MAX)))
     }
 
     /// The entries of `[addr, end)` by address.
@@ -248,7 +257,7 @@ impl<T: Copy> Pages<T> {
         self.of(self.split(addr, end))
     }
 
-    fn of<'a>(&'a self, leaves: impl Iterator<Item = (u64, u128)> + 'a) -> impl Iterator<Item = (u64, T)> + 'a {
+    fn of<'a>(&'a self, leaves: impl Iterator<Item = (u64, u64)> + 'a) -> impl Iterator<Item = (u64, T)> + 'a {
         leaves.filter_map(|(n, mask)| Some((n, mask, self.find(n)?))).flat_map(move |(n, mask, leaf)| {
             let mut left = leaf.here & mask;
             std::iter::from_fn(move || {
@@ -275,7 +284,7 @@ impl<T: Copy> Pages<T> {
         (first..=last).rev().find_map(|n| {
             let mask = mask(if n == first { from } else { 0 }, if n == last { to } else { LEAF_PAGES - 1 });
             let found = self.find(n)?.here & mask;
-            let page = 127u64.checked_sub(u64::from(found.leading_zeros()))?;
+            let page = 63u64.checked_sub(u64::from(found.leading_zeros()))?;
             Some(self.addr(n, page))
         })
     }

@@ -52,6 +52,11 @@ impl Part {
     }
 }
 
+/// Where parts in one free region are, from and to, from high to low addresses; often neighbours move together, and are one.
+pub(super) fn pieces(parts: &[Part]) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
+    parts.chunk_by(|a, b| a.there.0 == b.there.1).map(|of| (of[of.len() - 1].there.0, of[0].there.1))
+}
+
 impl Aliases {
     /// What a run is made of, if all of its aliases are dormant: from high to low addresses. It is given back with
     /// [`Self::take_back`] or [`Self::keep`]. Where it was looked up before, extents may have moved since: what is in a heap at a

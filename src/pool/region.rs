@@ -283,6 +283,8 @@ impl Regions {
         self.quick.is_empty()
     }
 
+    /// A live region of no span yet.
+    #[inline]
     pub(super) fn alloc(&mut self, addr: u64, size: u64) -> u32 {
         let region = Region {
             addr,
@@ -296,55 +298,35 @@ impl Regions {
             order: Tag::SETTLED,
             ticket: 0,
         };
-        match self.vacant.pop() {
-            Some(r) => {
-                self.all[r as usize] = region;
-                r
-            }
-            None => {
-                self.all.push(region);
-                self.blocks.push(Block::NONE);
-                (self.all.len() - 1) as u32
-            }
-        }
+        let Some(r) = self.vacant.pop() else { return self.grow(region) };
+        *self.get_mut(r) = region;
+        r
     }
 
+    #[cold]
+    fn grow(&mut self, region: Region) -> u32 {
+        self.all.push(region);
+        self.blocks.push(Block::NONE);
+        (self.all.len() - 1) as u32
+    }
+
+    #[inline]
     pub(super) fn release(&mut self, r: u32) {
         self.get_mut(r).state = State::Vacant;
         self.vacant.push(r);
     }
 
-    fn link_bin(&mut self, r: u32) {
-        let size = self.get(r).size;
-        let bin = Bins::index(size);
-        let head = self.bins.head(bin);
-        let region = self.get_mut(r);
-        region.bin_prev = NONE;
-        region.bin_next = head;
-        if head != NONE {
-            self.get_mut(head).bin_prev = r;
-        }
-        self.bins.set_head(bin, r);
-        self.ready_bytes += size;
-        if size >= self.page {
-            let addr = self.get(r).addr;
-            self.get_mut(r).wide = self.wide.add(addr, size, r);
-        }
-    }
-
     pub(super) fn unlink_bin(&mut self, r: u32) {
-        let (size, prev, next) = (self.get(r).size, self.get(r).bin_prev, self.get(r).bin_next);
+        let Region { size, bin_prev: prev, bin_next: next, wide: place, .. } = *self.get(r);
         if next != NONE {
             self.get_mut(next).bin_prev = prev;
         }
-        if prev != NONE {
-            self.get_mut(prev).bin_next = next;
-        } else {
-            self.bins.set_head(Bins::index(size), next);
+        match prev {
+            NONE => self.bins.pop(Bins::index(size), next),
+            _ => self.get_mut(prev).bin_next = next,
         }
         self.ready_bytes -= size;
         if size >= self.page {
-            let place = self.get(r).wide;
             if let Some(moved) = self.wide.remove(place) {
                 self.get_mut(moved).wide = place;
             }
@@ -360,9 +342,16 @@ impl Regions {
 
     /// Makes a region (not in a bin) ready, whose neighbours are not.
     pub(super) fn put_back(&mut self, r: u32, order: Tag) {
+        let Region { addr, size, .. } = *self.get(r);
+        let head = self.bins.push(Bins::index(size), r);
+        if head != NONE {
+            self.get_mut(head).bin_prev = r;
+        }
+        self.ready_bytes += size;
+        let wide = if size >= self.page { self.wide.add(addr, size, r) } else { NONE };
         let region = self.get_mut(r);
-        (region.state, region.order) = (State::Ready, order);
-        self.link_bin(r);
+        (region.state, region.order, region.wide) = (State::Ready, order, wide);
+        (region.bin_prev, region.bin_next) = (NONE, head);
     }
 
     /// Where no region is left, the next ones have the numbers that those of a new heap have: a workload that repeats finds

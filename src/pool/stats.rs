@@ -71,8 +71,6 @@ impl Pool {
             requested: c.dedicated_requested.load(Relaxed),
             mallocs: c.dedicated_mallocs.load(Relaxed),
             frees: c.dedicated_frees.load(Relaxed),
-            moved: c.moved.load(Relaxed),
-            stitches: c.stitches.load(Relaxed),
             growths: c.growths.load(Relaxed),
             streams: self.order.streams(),
             double_frees: c.double_frees.load(Relaxed),
@@ -89,6 +87,8 @@ impl Pool {
             s.requested += st.requested_bytes;
             s.mallocs += st.mallocs;
             s.frees += st.frees;
+            s.stitches += st.stitches;
+            s.moved += st.moved;
             s.free += st.regions.ready_bytes();
             s.waiting += st.waiting_bytes;
             s.extents += st.extents.len() as u64;

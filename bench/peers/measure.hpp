@@ -13,18 +13,23 @@ using Clock = std::chrono::steady_clock;
 inline double us(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 inline double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Times of single calls. What a look at the clock costs is taken off each figure.
+// Times of single calls. What a look at the clock costs is taken off each figure. Kept as small as they can be, as they go through the
+// caches that the calls use: 4.3 seconds stand for anything longer.
 class Times {
 public:
-    explicit Times(size_t room) { ns_.reserve(room); }
-    void add(Clock::duration d) { ns_.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(d).count()); }
+    // Written to once, so that adding has nothing allocated between calls that are timed, and no page cleared.
+    explicit Times(size_t room) : ns_(room, UINT32_MAX) { ns_.clear(); }
+    void add(Clock::duration d) {
+        auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
+        ns_.push_back(static_cast<uint32_t>(std::min<int64_t>(ns, UINT32_MAX)));
+    }
     size_t count() const { return ns_.size(); }
     void sort() { std::sort(ns_.begin(), ns_.end()); }
     // The time that this share of all calls do not exceed; sort first.
     double quantile_us(double share) const { return less(raw(share)); }
     double mean_us() const {
         double sum = 0;
-        for (int64_t ns : ns_) sum += static_cast<double>(ns);
+        for (uint32_t ns : ns_) sum += static_cast<double>(ns);
         return ns_.empty() ? 0 : less(sum / static_cast<double>(ns_.size()));
     }
     // Median time between two looks at the clock, nanoseconds.
@@ -48,7 +53,7 @@ private:
         return static_cast<double>(ns_[std::min(at, ns_.size() - 1)]);
     }
     static double less(double ns) { return std::max(0.0, ns - clock_ns()) / 1e3; }
-    std::vector<int64_t> ns_;
+    std::vector<uint32_t> ns_;
 };
 
 inline double median(std::vector<double> values) {

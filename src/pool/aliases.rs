@@ -160,7 +160,7 @@ impl Aliases {
     }
 
     /// `bytes` is what the aliases have, of which the first and how many there are is given.
-    #[inline]
+    #[inline(always)]
     fn leave_all(&mut self, run: u32, (first, len): (usize, usize), bytes: u64, tag: Tag) {
         let head = &mut self.heads[run as usize];
         debug_assert!(head.present.has_all(first, len));

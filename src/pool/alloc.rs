@@ -134,7 +134,7 @@ impl Pool {
         class: usize,
         req: &AllocRequest,
     ) -> Result<u64> {
-        st.regions.tidy();
+        st.tidy();
         self.settle(&mut st)?;
         if let Some(taken) = st.take_object(class, req.size, self.number) {
             self.finish_object(heap, &mut st, taken, req);

@@ -4,22 +4,25 @@
 
 /// Positions of a word.
 const WORD: usize = u64::BITS as usize;
+/// Positions of a list that needs no words elsewhere.
+const HERE: usize = 2 * WORD;
 
-/// A set of positions below a length that is given when it is made. What is asked most is of lists no longer than a word,
-/// which is then where the set itself is.
+/// A set of positions below a length that is given when it is made. What is asked most is of lists no longer than [`HERE`],
+/// whose words are where the set itself is.
 ///
 /// Invariant: no position from the length on is in it.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
-    first: u64,
+    first: [u64; 2],
     more: Box<[u64]>,
 }
 
-/// The bits `from` to `to` of a word, as far as they are in it.
+/// What of the positions `from` to `to` is in a word whose first position is `start`.
 #[inline]
-fn mask(from: usize, to: usize) -> u64 {
-    match from < to.min(WORD) {
-        true => (u64::MAX << from) & (u64::MAX >> (WORD - to.min(WORD))),
+fn mask(start: usize, from: usize, to: usize) -> u64 {
+    let (from, to) = (from.saturating_sub(start), to.saturating_sub(start).min(WORD));
+    match from < to {
+        true => (u64::MAX << from) & (u64::MAX >> (WORD - to)),
         false => 0,
     }
 }
@@ -27,15 +30,13 @@ fn mask(from: usize, to: usize) -> u64 {
 impl Bits {
     /// No position of a list of this length.
     pub(super) fn none(len: usize) -> Bits {
-        Bits { first: 0, more: vec![0; len.saturating_sub(1) / WORD].into_boxed_slice() }
+        let more = len.saturating_sub(HERE).div_ceil(WORD);
+        Bits { first: [0; 2], more: vec![0; more].into_boxed_slice() }
     }
 
     #[inline]
     pub(super) fn has(&self, i: usize) -> bool {
-        let word = match i.checked_sub(WORD) {
-            None => Some(&self.first),
-            Some(beyond) => self.more.get(beyond / WORD),
-        };
+        let word = self.first.get(i / WORD).or_else(|| self.more.get(i.wrapping_sub(HERE) / WORD));
         word.is_some_and(|w| w >> (i % WORD) & 1 == 1)
     }
 
@@ -43,18 +44,19 @@ impl Bits {
     #[inline]
     pub(super) fn has_all(&self, from: usize, len: usize) -> bool {
         let to = from + len;
-        let here = mask(from, to);
-        let words = || self.more.iter().enumerate().map(|(k, &w)| (w, beyond(k, from, to)));
-        self.first & here == here && (to <= WORD || words().all(|(w, here)| w & here == here))
+        let (low, high) = (mask(0, from, to), mask(WORD, from, to));
+        let missing = (!self.first[0] & low) | (!self.first[1] & high);
+        missing == 0 && (to <= HERE || beyond(&self.more, from, to).all(|(w, mask)| w & mask == mask))
     }
 
     /// Adds `len` positions from `from` on.
     #[inline]
     pub(super) fn add(&mut self, from: usize, len: usize) {
         let to = from + len;
-        self.first |= mask(from, to);
-        if to > WORD {
-            self.more.iter_mut().enumerate().for_each(|(k, w)| *w |= beyond(k, from, to));
+        self.first[0] |= mask(0, from, to);
+        self.first[1] |= mask(WORD, from, to);
+        if to > HERE {
+            beyond(&mut self.more, from, to).for_each(|(w, mask)| *w |= mask);
         }
     }
 
@@ -62,23 +64,23 @@ impl Bits {
     #[inline]
     pub(super) fn remove(&mut self, from: usize, len: usize) {
         let to = from + len;
-        self.first &= !mask(from, to);
-        if to > WORD {
-            self.more.iter_mut().enumerate().for_each(|(k, w)| *w &= !beyond(k, from, to));
+        self.first[0] &= !mask(0, from, to);
+        self.first[1] &= !mask(WORD, from, to);
+        if to > HERE {
+            beyond(&mut self.more, from, to).for_each(|(w, mask)| *w &= !mask);
         }
     }
 
     /// How many positions it has.
     pub(super) fn count(&self) -> usize {
-        std::iter::once(&self.first).chain(&*self.more).map(|w| w.count_ones() as usize).sum()
+        self.first.iter().chain(&self.more).map(|w| w.count_ones() as usize).sum()
     }
 }
 
-/// What of the positions `from` to `to` is in the word number `k` behind the first.
+/// The words behind the first two, with what of the positions `from` to `to` is in each.
 #[cold]
-fn beyond(k: usize, from: usize, to: usize) -> u64 {
-    let start = (k + 1) * WORD;
-    mask(from.saturating_sub(start), to.saturating_sub(start))
+fn beyond<W>(more: impl IntoIterator<Item = W>, from: usize, to: usize) -> impl Iterator<Item = (W, u64)> {
+    more.into_iter().enumerate().map(move |(k, w)| (w, mask(HERE + k * WORD, from, to)))
 }
 
 #[cfg(test)]

@@ -5,6 +5,14 @@
 use super::order::Tag;
 use super::region::{Regions, State};
 
+/// A region in pieces: the block that was wanted, and what there was in front of it and behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) lead: Option<u32>,
+    pub(super) block: u32,
+    pub(super) rest: Option<u32>,
+}
+
 impl Regions {
     /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined region.
     pub(super) fn make_ready(&mut self, r: u32, mut order: Tag) -> u32 {
@@ -76,17 +84,21 @@ impl Regions {
     /// As [`Self::cut`], out of a live region of which nothing else is in use.
     pub(super) fn cut_loose(&mut self, r: u32, addr: u64, size: u64) -> u32 {
         let order = self.get(r).order;
-        let mut mid = r;
-        if addr > self.get(r).addr {
-            let lead = addr - self.get(r).addr;
-            mid = self.split(r, lead);
-            self.put_back(r, order);
-        }
-        if self.get(mid).size > size {
-            let rest = self.split(mid, size);
-            self.put_back(rest, order);
-        }
-        mid
+        let Cut { lead, block, rest } = self.cut_apart(r, addr, size);
+        lead.into_iter().chain(rest).for_each(|part| self.put_back(part, order));
+        block
+    }
+
+    /// As [`Self::cut_loose`]; what is left on either side is live, and free once the caller has put it back.
+    #[inline]
+    pub(super) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> Cut {
+        let lead = addr - self.get(r).addr;
+        let (lead, block) = match lead {
+            0 => (None, r),
+            _ => (Some(r), self.split(r, lead)),
+        };
+        let rest = (self.get(block).size > size).then(|| self.split(block, size));
+        Cut { lead, block, rest }
     }
 }
 

@@ -9,10 +9,9 @@
 
 use super::aliases::RunId;
 use super::alloc::Want;
-use super::extend::take_out_all;
 use super::heap::{Heap, HeapState};
 use super::order::Tag;
-use super::parts::{pieces, Part};
+use super::parts::Part;
 use super::region::State;
 use super::{lock, Core, Pool};
 use crate::base::size::human;
@@ -71,9 +70,7 @@ impl Pool {
         let (here, stocked) = parts.split_at(parts.partition_point(|p| p.whereabouts().is_some()));
         if moved < len as u64 {
             for p in stocked {
-                core.aliases.extents(run, p).for_each(|e| {
-                    core.stock.take_this(e);
-                });
+                core.stock.take_all(core.aliases.extents(run, p));
             }
         }
         self.say(|| {
@@ -85,17 +82,17 @@ impl Pool {
                 len as u64 - moved,
             )
         });
-        for of_one in here.chunk_by(|a, b| a.region == b.region) {
-            take_out_all(st, of_one[0].region, pieces(of_one));
-        }
-        core.aliases.take_back(run, parts, order);
         if !st.extents.put_back(start, end, len) {
             st.extents.insert_all(start, end, core.aliases.run(run));
         }
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved);
-        Some(st.cut_loose(region, want.size, want.align))
+        let (from, size) = st.place_in(region, want.size, want.align);
+        let cut = st.regions.cut_apart(region, from, size);
+        st.leave(here, cut);
+        core.aliases.take_back(run, parts, order);
+        Some(cut.block)
     }
 
     /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.
@@ -142,13 +139,17 @@ impl Pool {
     }
 }
 
-/// Fetches what is kept about the next steps, if they are those of the time before: they are a few dozen operations away, and the
-/// runs are scattered over more memory than stays near. What leads to a run's parts is fetched a step before them.
+/// Fetches what is kept about the next steps, if they are those of the time before: they are a few dozen operations away, and what is
+/// known about the runs is scattered over more memory than stays near. What leads to a run's parts is fetched a step before them.
 fn fetch_ahead(core: &Core, st: &HeapState) {
-    if let Some(run) = st.memo.ahead(2) {
+    if let Some(run) = st.memo.ahead(1) {
         core.aliases.fetch_run(run);
     }
-    if let Some(run) = st.memo.ahead(1) {
+    if let Some(run) = st.memo.ahead(0) {
         core.aliases.fetch_parts(run);
+        let (start, end, _) = core.aliases.bounds(run);
+        if start < end {
+            st.extents.fetch(start, end);
+        }
     }
 }

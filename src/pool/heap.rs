@@ -11,6 +11,7 @@ use super::extent::Extents;
 use super::grain::Grain;
 use super::heap_lock::{Lock, Locked};
 use super::index::{Entry, Index, SLOT};
+use super::leaving::Leaving;
 use super::members::{Members, Place, NO_MEMBER};
 use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
@@ -73,27 +74,41 @@ impl Heap {
     /// Takes the lock with every free region where searches find it.
     pub(super) fn lock(&self) -> Locked<'_, HeapState> {
         let mut st = self.state.lock();
-        st.regions.tidy();
+        st.tidy();
         st
     }
 
     /// As [`Self::lock`], if nobody has it.
     pub(super) fn try_lock(&self) -> Option<Locked<'_, HeapState>> {
         let mut st = self.state.try_lock()?;
-        st.regions.tidy();
+        st.tidy();
         Some(st)
     }
 
     /// Takes the lock to hand a block out or take one back: the quick list stays as it is.
     #[inline]
     pub(super) fn lock_quick(&self) -> Locked<'_, HeapState> {
-        self.state.lock()
+        let mut st = self.state.lock();
+        st.part_with_all();
+        st
     }
 
     /// As [`Self::lock_quick`], if nobody has it.
     #[inline]
     pub(super) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {
-        self.state.try_lock()
+        let mut st = self.state.try_lock()?;
+        st.part_with_all();
+        Some(st)
+    }
+
+    /// As [`Self::try_lock_quick`], for a hit: what is leaving may still be there.
+    #[inline]
+    pub(super) fn try_lock_hit(&self) -> Option<Locked<'_, HeapState>> {
+        let mut st = self.state.try_lock()?;
+        if !st.leaving.is_empty() {
+            st.part_with_some();
+        }
+        Some(st)
     }
 
     /// Brings the copies up to date; called before the lock is given up.
@@ -119,6 +134,7 @@ pub(super) struct HeapState {
     pub(super) slabs: Slabs,
     pub(super) waiting: Waiting,
     pub(super) waiting_bytes: u64,
+    pub(super) leaving: Leaving,
     /// The least that `regions.ready_bytes()` was since `take_unused`.
     pub(super) least_ready: u64,
     /// Other lanes that use a live block (`record_stream`), by its address.
@@ -170,6 +186,7 @@ impl HeapState {
             slabs: Slabs::new(),
             waiting: Waiting::default(),
             waiting_bytes: 0,
+            leaving: Leaving::default(),
             unmarked: 0,
             unasked: 0,
             least_ready: 0,
@@ -251,6 +268,7 @@ impl HeapState {
     /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that came after it when
     /// the context has passed that.
     pub(super) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
+        self.part_with_all();
         let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
         let region = self.slabs.remove(slab);
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
@@ -270,7 +288,7 @@ impl HeapState {
             self.note_taken();
             return Some(r);
         }
-        self.regions.tidy();
+        self.tidy();
         self.cut_for(size, align, |_| true)
     }
 
@@ -285,7 +303,7 @@ impl HeapState {
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked live.
     #[inline]
     pub(super) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
-        debug_assert!(self.regions.is_tidy());
+        debug_assert!(self.regions.is_tidy() && self.leaving.is_empty());
         let r = self.regions.find(size, align, accept)?;
         Some(self.cut_at(r, size, align))
     }
@@ -296,11 +314,14 @@ impl HeapState {
     /// of the rest.
     pub(super) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
         self.regions.take_ready(r);
-        self.cut_loose(r, size, align)
+        let (from, size) = self.place_in(r, size, align);
+        let cut = self.regions.cut_loose(r, from, size);
+        self.note_taken();
+        cut
     }
 
-    /// As [`Self::cut_at`], out of a live region of which nothing else is in use.
-    pub(super) fn cut_loose(&mut self, r: u32, size: u64, align: u64) -> u32 {
+    /// Where in a region that is to be cut a request goes, and how many bytes it gets.
+    pub(super) fn place_in(&self, r: u32, size: u64, align: u64) -> (u64, u64) {
         let region = self.regions.get(r);
         let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
         let room = region.end() - start;
@@ -317,9 +338,7 @@ impl HeapState {
                 from = back;
             }
         }
-        let cut = self.regions.cut_loose(r, from, size);
-        self.note_taken();
-        cut
+        (from, size)
     }
 
     /// Counts what a stitch or a flip moved.
@@ -402,7 +421,10 @@ impl HeapState {
         index.set(addr, Entry::Freed { offset: addr % SLOT });
         if own {
             let tag = tags.first().copied().unwrap_or(Tag::SETTLED);
-            self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag);
+            if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
+                self.part_with_all();
+                self.regions.join(old);
+            }
         } else {
             self.wait_for(region, tags);
         }

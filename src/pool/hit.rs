@@ -39,7 +39,7 @@ impl Pool {
     #[inline(always)]
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
-        let mut st = heap.try_lock_quick()?;
+        let mut st = heap.try_lock_hit()?;
         if st.counter.is_some() {
             // No hit is worth a receipt.
             return None;
@@ -100,7 +100,7 @@ impl Pool {
                 None => return false,
             }
         }
-        let Some(mut st) = heap.try_lock_quick() else { return false };
+        let Some(mut st) = heap.try_lock_hit() else { return false };
         if !self.is_plain(&st) {
             return false;
         }
@@ -117,7 +117,7 @@ impl Pool {
     /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
     #[inline(never)]
     fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
-        let Some(mut st) = heap.try_lock_quick() else { return false };
+        let Some(mut st) = heap.try_lock_hit() else { return false };
         if !self.is_plain(&st) {
             return false;
         }
@@ -208,7 +208,7 @@ impl Pool {
     /// The heap's last live block has gone, and it has moved extents.
     #[cold]
     pub(super) fn emptied(&self, heap: &Heap, st: &mut HeapState) {
-        st.regions.tidy();
+        st.tidy();
         self.maybe_restart(heap, st);
     }
 }
@@ -220,7 +220,7 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
         // The rounding overflowed.
         return None;
     }
-    st.regions.tidy();
+    st.tidy();
     st.cut_for(size, GRANULE, |_| true)
 }
 

@@ -39,7 +39,7 @@ impl Memo {
         (step.size == want.size && step.align == want.align).then_some(step.run)
     }
 
-    /// The run that answered the request `ahead` steps from now.
+    /// The run that answered the request `ahead` steps behind the next.
     pub(super) fn ahead(&self, ahead: usize) -> Option<RunId> {
         self.steps.get(self.at + ahead).map(|s| s.run)
     }

@@ -57,6 +57,7 @@ mod heap_lock;
 mod heap_validate;
 mod hit;
 mod index;
+mod leaving;
 mod mapping;
 mod members;
 mod memo;

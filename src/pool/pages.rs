@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::fetch::fetch;
 use super::spread::slot_of;
 use std::iter::repeat_with;
 
@@ -95,6 +96,16 @@ impl<T: Copy> Pages<T> {
     #[inline]
     fn find_mut(&mut self, number: u64) -> Option<&mut Leaf<T>> {
         self.find_slot(number).map(|slot| &mut self.slots[slot])
+    }
+
+    /// Fetches the slots that the leaves of `[addr, end)` should be in.
+    #[inline]
+    pub(super) fn fetch(&self, addr: u64, end: u64) {
+        for (number, _) in self.split(addr, end) {
+            if let Some(leaf) = self.slots.get(slot_of(number, self.shift)) {
+                fetch(leaf);
+            }
+        }
     }
 
     /// A leaf, made now if it is not there yet; `fill` is in what nobody looks at.

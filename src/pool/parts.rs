@@ -47,14 +47,15 @@ impl Part {
         (self.from != STOCK).then_some((run, self.at as usize, self.len as usize))
     }
 
+    /// Its addresses there, from and to; 0 and how many bytes for the stock.
+    #[inline]
+    pub(super) fn bounds(&self) -> (u64, u64) {
+        self.there
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.there.1 - self.there.0
     }
-}
-
-/// Where parts in one free region are, from and to, from high to low addresses; often neighbours move together, and are one.
-pub(super) fn pieces(parts: &[Part]) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
-    parts.chunk_by(|a, b| a.there.0 == b.there.1).map(|of| (of[of.len() - 1].there.0, of[0].there.1))
 }
 
 impl Aliases {

@@ -237,16 +237,15 @@ impl Regions {
         None
     }
 
-    /// Frees a live block that requests of `size` bytes get, for the next of them.
+    /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the region that had its place, which is for
+    /// [`Self::join`].
     #[inline]
-    pub(super) fn make_quick(&mut self, r: u32, size: u64, order: Tag) {
+    pub(super) fn make_quick(&mut self, r: u32, size: u64, order: Tag) -> Option<u32> {
         let region = self.get_mut(r);
         region.state = State::Quick;
         region.order = order;
         self.ready_bytes += region.size;
-        if let Some(old) = self.quick.put(size, r) {
-            self.join(old);
-        }
+        self.quick.put(size, r)
     }
 
     /// A block freed by [`Self::make_quick`] for just this size, live again.
@@ -272,7 +271,7 @@ impl Regions {
     }
 
     /// Makes a region that just left the quick list ready.
-    fn join(&mut self, r: u32) {
+    pub(super) fn join(&mut self, r: u32) {
         let (size, order) = (self.get(r).size, self.get(r).order);
         self.ready_bytes -= size;
         self.make_ready(r, order);

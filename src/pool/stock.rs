@@ -88,17 +88,37 @@ impl Stock {
     /// Takes this extent, if it is here.
     pub(super) fn take_this(&mut self, extent: Extent) -> Option<(Extent, Tag)> {
         let slot = self.slots.get_mut(extent.id as usize)?.take_if(|s| s.extent == extent)?;
-        self.bytes -= slot.extent.size;
+        self.leave_class(slot.extent.size, 1);
+        Some((slot.extent, slot.tag))
+    }
+
+    /// Takes these extents, which are here: as [`Self::take_this`] of each, with one look at the class for those of one size in a row.
+    pub(super) fn take_all(&mut self, extents: impl Iterator<Item = Extent>) {
+        let (mut size, mut count) = (0, 0);
+        for e in extents {
+            let here = self.slots.get_mut(e.id as usize).and_then(|s| s.take_if(|s| s.extent == e));
+            debug_assert!(here.is_some());
+            if e.size != size {
+                self.leave_class(size, count);
+                (size, count) = (e.size, 0);
+            }
+            count += usize::from(here.is_some());
+        }
+        self.leave_class(size, count);
+    }
+
+    /// Counts extents of one size that have left their slots.
+    fn leave_class(&mut self, size: u64, count: usize) {
+        self.bytes -= size * count as u64;
         self.least = self.least.min(self.bytes);
-        self.len -= 1;
-        if let Some(class) = self.classes.get_mut(&slot.extent.size) {
-            class.count -= 1;
+        self.len -= count;
+        if let Some(class) = self.classes.get_mut(&size) {
+            class.count -= count;
             if class.entries.len() > 2 * class.count + 16 {
                 let slots = &self.slots;
                 class.entries.retain(|&(i, stamp)| slots[i as usize].is_some_and(|s| s.stamp == stamp));
             }
         }
-        Some((slot.extent, slot.tag))
     }
 
     /// The latest extent of a size whose tag `usable` accepts.

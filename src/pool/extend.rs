@@ -37,7 +37,8 @@ pub(super) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
 
 /// What became of a plan.
 enum Outcome {
-    Done,
+    /// With the request's own region, live, if it was cut out of the run.
+    Done(Option<u32>),
     /// The run would not fit next to the anchor any more.
     NoRoom,
 }
@@ -52,14 +53,16 @@ impl Pool {
         }
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
-            if let Outcome::Done = self.extend_at(heap, st, want, anchor)? {
-                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+            if let Outcome::Done(cut) = self.extend_at(heap, st, want, anchor)? {
+                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align, |_| true)) {
                     return Ok(Some(r));
                 }
             }
         }
-        self.extend_at(heap, st, want, None)?;
-        Ok(st.cut_for(want.size, want.align, |_| true))
+        match self.extend_at(heap, st, want, None)? {
+            Outcome::Done(Some(cut)) => Ok(Some(cut)),
+            _ => Ok(st.cut_for(want.size, want.align, |_| true)),
+        }
     }
 
     /// One try at a place. Done also when there is not enough memory: nothing has changed then.
@@ -82,20 +85,20 @@ impl Pool {
             ahead = 0;
             st.goes_without();
         }
-        loop {
+        let cut = loop {
             let largest = self.largest_extent(st, want.size.max(ahead.min(AHEAD_EXTENT)));
             let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
                 // that is being captured cannot wait for anything outside its capture.
                 if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
-                    return Ok(Outcome::Done);
+                    return Ok(Outcome::Done(None));
                 }
                 drop(std::mem::take(&mut others));
                 (sources, others) = self.gather(heap, st, anchor, need, true)?;
                 continue;
             };
-            match self.carry_out(heap, st, &mut others, anchor, &sources, &plan, want) {
-                Ok(Outcome::Done) => break,
+            match self.carry_out(heap, st, &mut others, anchor, &sources, &plan, (want, true)) {
+                Ok(Outcome::Done(cut)) => break cut,
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
                 Err(e) if e.status == Status::OutOfMemory && ahead > 0 => {
                     ahead = 0;
@@ -109,14 +112,14 @@ impl Pool {
                 Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
                     self.reap(usize::MAX)?;
                 }
-                Err(e) if e.status == Status::OutOfMemory => break,
+                Err(e) if e.status == Status::OutOfMemory => break None,
                 Err(e) => return Err(e),
             }
-        }
+        };
         for (other, guard) in others.values() {
             other.publish(guard);
         }
-        Ok(Outcome::Done)
+        Ok(Outcome::Done(cut))
     }
 
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
@@ -212,7 +215,7 @@ impl Pool {
         anchor: Option<Anchor>,
         sources: &[Source],
         plan: &Plan,
-        want: Want,
+        (want, cut): (Want, bool),
     ) -> Result<Outcome> {
         // Other streams' memory that the device has not passed: this stream waits for it, on the device. A wait too
         // many, should what follows fail, does no harm.
@@ -259,11 +262,12 @@ impl Pool {
             )
         });
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
-        let run = commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run));
+        st.count_moves(moves.len() as u64);
+        let (run, region) =
+            commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
         st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
-        st.count_moves(plan.moves.len() as u64);
-        Ok(Outcome::Done)
+        Ok(Outcome::Done(region))
     }
 
     /// Makes up the planned sizes out of the stock as far as possible. Before anything is created, the device is asked about
@@ -346,8 +350,8 @@ impl Pool {
             let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
                 return Ok(false);
             };
-            match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, want) {
-                Ok(Outcome::Done) => {}
+            match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (want, false)) {
+                Ok(Outcome::Done(_)) => {}
                 Ok(Outcome::NoRoom) => return Ok(false),
                 Err(e) if e.status == Status::OutOfMemory => return Ok(false),
                 Err(e) => return Err(e),
@@ -370,7 +374,8 @@ impl Pool {
 
 /// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their regions, and the run just
 /// mapped at `va`, which begins with them, becomes a ready region, last used at `order` or when they were. Returns the run's
-/// number.
+/// number and the region of the request that was to be cut out, if there was one and it fits.
+#[allow(clippy::too_many_arguments)]
 fn commit(
     core: &mut Core,
     number: u32,
@@ -379,21 +384,18 @@ fn commit(
     moves: Vec<&Source>,
     mut order: Tag,
     (va, run): (u64, &[Extent]),
-) -> RunId {
+    want: Option<Want>,
+) -> (RunId, Option<u32>) {
     // A workload that repeats finds them there again when it wants the run back.
     let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
     let parts = core.aliases.parts_from(run.iter().map(|e| e.size).zip(from));
     let mut pieces = pieces(moves);
     // From high to low addresses: what is left of a region before the cut keeps its number.
     pieces.sort_unstable_by_key(|p| Reverse(p.addr));
-    for p in pieces {
-        let from = match others.get_mut(&p.heap) {
-            Some((_, guard)) => &mut **guard,
-            None => &mut *st,
-        };
+    for p in &pieces {
+        let from = from_heap(st, others, p);
         let tag = from.regions.get(p.region).order;
         from.extents.mapped_within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
-        take_out_all(from, p.region, [(p.addr, p.end)].into_iter());
         if p.heap == number || tag.lane() == st.lane {
             order = order.later(tag);
         }
@@ -406,9 +408,42 @@ fn commit(
         core.holes.taken_for_good(st.room.1);
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
+    // As a flip does it, so that regions have the same numbers when a flip does it again: the block is cut out of the run and of what
+    // is free next to it, and then the pieces leave their regions, if they do not lie next to the run themselves.
+    let next_to =
+        |p: &Piece| p.heap == number && [st.regions.tail_at(start), st.regions.head_at(end)].contains(&Some(p.region));
+    let early = !pieces.iter().any(next_to);
+    if !early {
+        take_pieces(st, others, &pieces);
+    }
     let region = st.regions.add(start, end - start);
-    st.regions.make_ready(region, order);
-    id
+    let region = st.regions.take_neighbours(region, order);
+    let order = st.regions.get(region).order;
+    let cut = want.filter(|w| st.regions.get(region).holds(w.size, w.align)).map(|w| {
+        let (from, size) = st.place_in(region, w.size, w.align);
+        st.regions.cut_apart(region, from, size)
+    });
+    if early {
+        take_pieces(st, others, &pieces);
+    }
+    let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
+    free.into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
+    st.note_taken();
+    (id, cut.map(|c| c.block))
+}
+
+/// The heap that a piece is in: `st`, or one of the others.
+fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Piece) -> &'a mut HeapState {
+    match others.get_mut(&p.heap) {
+        Some((_, guard)) => guard,
+        None => st,
+    }
+}
+
+fn take_pieces(st: &mut HeapState, others: &mut Others<'_>, pieces: &[Piece]) {
+    for p in pieces {
+        take_out_all(from_heap(st, others, p), p.region, [(p.addr, p.end)].into_iter());
+    }
 }
 
 /// Neighbouring extents that leave one free region together.

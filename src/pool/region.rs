@@ -82,6 +82,14 @@ impl Region {
     pub(super) fn end(&self) -> u64 {
         self.addr + self.size
     }
+
+    /// Whether `size` bytes at a multiple of `align`, a power of two, fit.
+    #[inline]
+    pub(super) fn holds(&self, size: u64, align: u64) -> bool {
+        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the rest of the look.
+        let lead = self.addr.wrapping_neg() & (align - 1);
+        self.size >= size && self.size - size >= lead
+    }
 }
 
 /// A heap's regions.
@@ -197,12 +205,7 @@ impl Regions {
     /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which `accept`s.
     #[inline]
     pub(super) fn find(&self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
-        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the rest of the look.
-        let mask = align - 1;
-        let fits = |r: &Region| {
-            let lead = r.addr.wrapping_neg() & mask;
-            r.size >= size && r.size - size >= lead && accept(r)
-        };
+        let fits = |r: &Region| r.holds(size, align) && accept(r);
         let mut bin = self.bins.next_used(Bins::index(size));
         let mut looks = 64usize;
         while let Some(b) = bin {

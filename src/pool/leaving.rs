@@ -13,7 +13,7 @@ use super::heap::HeapState;
 use super::parts::Part;
 
 /// Steps that a hit does besides what it is called for.
-const AT_A_TIME: usize = 2;
+const AT_A_TIME: usize = 4;
 
 /// What is left to do of a flip.
 #[derive(Clone, Copy, Debug)]

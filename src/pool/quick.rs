@@ -3,7 +3,8 @@
 //! Programs ask again and again for the sizes they have just freed. Joining a freed block with what is free around it,
 //! only to cut the same size off again, is most of the work of such a pair; so the last few freed blocks wait here as they
 //! are, found by size. Everything that looks for anything but an exact match empties the list first
-//! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not there.
+//! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not there. Where blocks are hardly ever
+//! wanted back as they are, the list keeps one: each free then joins the one before, and no search has to join many at once.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -12,6 +13,10 @@ use super::spread::slot_of;
 
 /// Places in the list; each size has one.
 const PLACES: usize = 8;
+/// What [`Quick::worth`] is at first, and at most.
+const WORTH: u8 = 16;
+/// What a block is worth that was wanted back; one that was not costs 1.
+const GAIN: u8 = 2;
 
 #[derive(Clone, Copy)]
 struct Place {
@@ -25,6 +30,8 @@ struct Place {
 pub(super) struct Quick {
     places: [Place; PLACES],
     used: u32,
+    /// Whether it has been of use of late: at 0 it keeps one block.
+    worth: u8,
 }
 
 #[inline]
@@ -35,7 +42,7 @@ fn place(size: u64) -> usize {
 
 impl Quick {
     pub(super) fn new() -> Quick {
-        Quick { places: [Place { size: 0, region: NONE }; PLACES], used: 0 }
+        Quick { places: [Place { size: 0, region: NONE }; PLACES], used: 0, worth: WORTH }
     }
 
     #[inline]
@@ -55,24 +62,41 @@ impl Quick {
     pub(super) fn take(&mut self, size: u64) {
         self.places[place(size)].region = NONE;
         self.used -= 1;
+        self.worth = (self.worth + GAIN).min(WORTH);
     }
 
-    /// Keeps a region for requests of this size; returns the one that had its place.
+    /// Keeps a region for requests of this size; returns the one that goes for it.
     #[inline]
     pub(super) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
-        let old = std::mem::replace(&mut self.places[place(size)], Place { size, region }).region;
-        self.used += u32::from(old == NONE);
-        (old != NONE).then_some(old)
+        let p = place(size);
+        let gone = match self.places[p].region {
+            NONE if self.worth > 0 => None,
+            NONE => self.pop(),
+            _ => self.pop_at(p),
+        };
+        self.places[p] = Place { size, region };
+        self.used += 1;
+        gone
     }
 
-    /// Takes any region out.
+    /// Takes any region out, which nobody has wanted back.
     pub(super) fn pop(&mut self) -> Option<u32> {
-        if self.is_empty() {
-            return None;
+        match self.is_empty() {
+            true => None,
+            false => self.pop_at(self.places.iter().position(|p| p.region != NONE)?),
         }
-        let p = self.places.iter_mut().find(|p| p.region != NONE)?;
+    }
+
+    #[inline]
+    fn pop_at(&mut self, p: usize) -> Option<u32> {
         self.used -= 1;
-        Some(std::mem::replace(&mut p.region, NONE))
+        self.worth = self.worth.saturating_sub(1);
+        Some(std::mem::replace(&mut self.places[p].region, NONE))
+    }
+
+    /// Nothing is known about what is of use, as at first.
+    pub(super) fn start_over(&mut self) {
+        self.worth = WORTH;
     }
 
     /// Whether the region is in the list.
@@ -105,5 +129,34 @@ mod tests {
         out.extend(std::iter::from_fn(|| q.pop()));
         out.sort_unstable();
         assert_eq!(out, (0..100).collect::<Vec<_>>(), "none is lost, none comes twice");
+    }
+
+    /// Sizes that go to places of their own.
+    fn sizes() -> Vec<u64> {
+        let mut sizes: Vec<u64> = Vec::new();
+        (1..).map(|i| i << 20).find(|&s| {
+            if sizes.iter().all(|&t| place(s) != place(t)) {
+                sizes.push(s);
+            }
+            sizes.len() == PLACES
+        });
+        sizes
+    }
+
+    #[test]
+    fn keeps_one_where_none_is_wanted_back_and_more_where_they_are() {
+        let (mut q, sizes) = (Quick::new(), sizes());
+        let put_all = |q: &mut Quick| sizes.iter().zip(0..).filter_map(|(&s, i)| q.put(s, i)).count();
+        while q.worth > 0 {
+            assert_eq!(put_all(&mut q), 0, "one for each place");
+            while q.pop().is_some() {}
+        }
+        assert_eq!((put_all(&mut q), q.len()), (PLACES - 1, 1), "each goes for the next");
+        let last = sizes[PLACES - 1];
+        assert_eq!(q.get(last), Some(PLACES as u32 - 1), "the last one stays");
+        q.take(last);
+        assert_eq!((q.put(sizes[0], 1), q.put(sizes[1], 2), q.len()), (None, None, 2), "one was wanted back");
+        q.start_over();
+        assert_eq!((q.put(sizes[2], 3), q.len()), (None, 3));
     }
 }

@@ -359,6 +359,7 @@ impl Regions {
     /// Where no region is left, the next ones have the numbers that those of a new heap have: a workload that repeats finds
     /// its regions under the same numbers each time, which is what hints rely on.
     pub(super) fn start_over(&mut self) {
+        self.quick.start_over();
         if self.vacant.len() == self.all.len() {
             self.all.clear();
             self.blocks.clear();

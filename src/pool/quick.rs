@@ -4,7 +4,7 @@
 //! only to cut the same size off again, is most of the work of such a pair; so the last few freed blocks wait here as they
 //! are, found by size. Everything that looks for anything but an exact match empties the list first
 //! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not there. Where blocks are hardly ever
-//! wanted back as they are, the list keeps one: each free then joins the one before, and no search has to join many at once.
+//! wanted back as they are, the list keeps few: each free then joins one of those before, and no search has to join many at once.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -13,6 +13,8 @@ use super::spread::slot_of;
 
 /// Places in the list; each size has one.
 const PLACES: usize = 8;
+/// How many blocks the list keeps where it is of no use.
+const FEW: u32 = 3;
 /// What [`Quick::worth`] is at first, and at most.
 const WORTH: u8 = 16;
 /// What a block is worth that was wanted back; one that was not costs 1.
@@ -30,7 +32,7 @@ struct Place {
 pub(super) struct Quick {
     places: [Place; PLACES],
     used: u32,
-    /// Whether it has been of use of late: at 0 it keeps one block.
+    /// Whether it has been of use of late: at 0 it keeps no more than [`FEW`] blocks.
     worth: u8,
 }
 
@@ -70,7 +72,7 @@ impl Quick {
     pub(super) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
         let p = place(size);
         let gone = match self.places[p].region {
-            NONE if self.worth > 0 => None,
+            NONE if self.worth > 0 || self.used < FEW => None,
             NONE => self.pop(),
             _ => self.pop_at(p),
         };
@@ -144,19 +146,34 @@ mod tests {
     }
 
     #[test]
-    fn keeps_one_where_none_is_wanted_back_and_more_where_they_are() {
+    fn keeps_few_where_none_is_wanted_back_and_more_where_they_are() {
         let (mut q, sizes) = (Quick::new(), sizes());
         let put_all = |q: &mut Quick| sizes.iter().zip(0..).filter_map(|(&s, i)| q.put(s, i)).count();
+        let empty = |q: &mut Quick| while q.pop().is_some() {};
         while q.worth > 0 {
             assert_eq!(put_all(&mut q), 0, "one for each place");
-            while q.pop().is_some() {}
+            empty(&mut q);
         }
-        assert_eq!((put_all(&mut q), q.len()), (PLACES - 1, 1), "each goes for the next");
+        let few = FEW as usize;
+        assert_eq!((put_all(&mut q), q.len()), (PLACES - few, few), "one goes for each that is too many");
         let last = sizes[PLACES - 1];
         assert_eq!(q.get(last), Some(PLACES as u32 - 1), "the last one stays");
         q.take(last);
-        assert_eq!((q.put(sizes[0], 1), q.put(sizes[1], 2), q.len()), (None, None, 2), "one was wanted back");
+        empty(&mut q);
         q.start_over();
-        assert_eq!((q.put(sizes[2], 3), q.len()), (None, 3));
+        assert_eq!((put_all(&mut q), q.len()), (0, PLACES), "as at first");
+    }
+
+    #[test]
+    fn what_is_wanted_back_makes_room() {
+        let (mut q, sizes) = (Quick::new(), sizes());
+        q.worth = 0;
+        for (&s, i) in sizes[..PLACES - 1].iter().zip(0..) {
+            // The first is wanted back again and again.
+            q.put(sizes[PLACES - 1], 100);
+            assert_eq!(q.get(sizes[PLACES - 1]), Some(100));
+            q.take(sizes[PLACES - 1]);
+            assert_eq!(q.put(s, i), None, "{i} others");
+        }
     }
 }

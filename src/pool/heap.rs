@@ -122,7 +122,7 @@ impl Heap {
 /// What a heap's lock guards.
 ///
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
-/// `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
+/// `waiting_bytes` is their sum; where nothing is `leaving`, the bytes of all regions equal `extents.bytes()`;
 /// `live_bytes` is the sum of live regions and live slab objects.
 pub(super) struct HeapState {
     pub(super) number: u32,

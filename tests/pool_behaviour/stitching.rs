@@ -204,7 +204,7 @@ fn what_a_flip_took_is_not_handed_out_while_it_leaves() {
         rig.check(s, p, size, id);
         rig.free(p, s);
     }
-    let next: [Next; 6] = [
+    let next: [Next; 7] = [
         |rig, s, live| get(rig, s, live, PAGE),
         |rig, s, live| (0..3).for_each(|_| get(rig, s, live, 1000)),
         |rig, s, live| (0..3).for_each(|_| give(rig, s, live, 0)),
@@ -220,6 +220,8 @@ fn what_a_flip_took_is_not_handed_out_while_it_leaves() {
             give(rig, s, live, 0);
             get(rig, s, live, 2 * PAGE);
         },
+        // The second goes for the first in the quick list, which is joined with what is free next to it.
+        |rig, s, live| (0..2).for_each(|i| give(rig, s, live, i)),
         |_, _, _| {},
     ];
     for (which, next) in next.into_iter().enumerate() {

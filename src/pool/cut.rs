@@ -154,7 +154,8 @@ mod tests {
         regions.start_over();
         assert_eq!(regions.get(first.1).addr, 12 * P, "something is left");
         let whole = regions.make_ready(first.1, Tag::SETTLED);
-        regions.take_out(whole, [(14 * P, 18 * P), (10 * P, 14 * P)]);
+        regions.take_out(whole, 14 * P, 18 * P);
+        regions.take_out(whole, 10 * P, 14 * P);
         regions.start_over();
         assert_eq!((numbers(&mut regions), regions.validate()), (first, Ok(())));
     }

@@ -442,7 +442,7 @@ fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Piece) -
 
 fn take_pieces(st: &mut HeapState, others: &mut Others<'_>, pieces: &[Piece]) {
     for p in pieces {
-        take_out_all(from_heap(st, others, p), p.region, [(p.addr, p.end)].into_iter());
+        take_out_all(from_heap(st, others, p), p.region, p.addr, p.end);
     }
 }
 
@@ -455,12 +455,11 @@ struct Piece {
     end: u64,
 }
 
-/// Takes pieces (from, to) of one free region, from high to low addresses, out of their heap: the region and the extents, which the
-/// table of aliases has to be told.
+/// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all. The table of aliases has to be told.
 #[inline]
-pub(super) fn take_out_all(from: &mut HeapState, region: u32, pieces: impl Iterator<Item = (u64, u64)> + Clone) {
-    pieces.clone().for_each(|(addr, end)| from.extents.remove_all(addr, end));
-    from.regions.take_out(region, pieces);
+pub(super) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u64) {
+    from.extents.remove_all(addr, end);
+    from.regions.take_out(region, addr, end);
 }
 
 /// The sources as pieces; those that follow each other in the list and in memory are one.
@@ -480,7 +479,7 @@ fn pieces(mut sources: Vec<&Source>) -> Vec<Piece> {
 /// Takes a wholly free extent out of its heap: region, extent and all.
 pub(super) fn take_out(st: &mut HeapState, s: &Source) -> Option<Mapped> {
     let mapped = st.extents.remove(s.addr);
-    st.regions.take_out(s.region, [(s.addr, s.addr + s.extent.size)]);
+    st.regions.take_out(s.region, s.addr, s.addr + s.extent.size);
     st.note_taken();
     mapped
 }

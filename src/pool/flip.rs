@@ -67,9 +67,8 @@ impl Pool {
             return None;
         };
         let (start, end, len) = core.aliases.bounds(run);
-        let (here, stocked) = parts.split_at(parts.partition_point(|p| p.whereabouts().is_some()));
         if moved < len as u64 {
-            for p in stocked {
+            for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
                 core.stock.take_all(core.aliases.extents(run, p));
             }
         }
@@ -90,7 +89,7 @@ impl Pool {
         st.count_moves(moved);
         let (from, size) = st.place_in(region, want.size, want.align);
         let cut = st.regions.cut_apart(region, from, size);
-        st.leave(here, cut);
+        st.leave(&parts, cut);
         core.aliases.take_back(run, parts, order);
         Some(cut.block)
     }

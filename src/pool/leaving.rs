@@ -36,14 +36,14 @@ impl Leaving {
 }
 
 impl HeapState {
-    /// Parts that lie in free regions of this heap, from high to low addresses, begin to leave: what is left of a region before a
+    /// Parts, from high to low addresses, of which some lie in free regions of this heap: those begin to leave. What is left of a region before a
     /// piece that is cut out keeps its number. After them goes what a request has left of the run that they went to.
     pub(super) fn leave(&mut self, parts: &[Part], cut: Cut) {
         debug_assert!(self.leaving.is_empty());
         let steps = &mut self.leaving.0;
         steps.extend([cut.rest, cut.lead].into_iter().flatten().map(Step::Back));
         for p in parts.iter().rev() {
-            let (at, stop) = p.bounds();
+            let Some((at, stop)) = p.whereabouts() else { continue };
             match steps.last_mut() {
                 // Often neighbours leave together.
                 Some(Step::Out { region, end, .. }) if *region == p.region && *end == at => *end = stop,
@@ -77,7 +77,7 @@ impl HeapState {
 
     fn part_with_next(&mut self) {
         match self.leaving.0.pop() {
-            Some(Step::Out { region, addr, end }) => take_out_all(self, region, [(addr, end)].into_iter()),
+            Some(Step::Out { region, addr, end }) => take_out_all(self, region, addr, end),
             Some(Step::Back(region)) => self.regions.put_back(region, self.regions.get(region).order),
             None => return,
         }

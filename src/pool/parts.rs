@@ -47,12 +47,6 @@ impl Part {
         (self.from != STOCK).then_some((run, self.at as usize, self.len as usize))
     }
 
-    /// Its addresses there, from and to; 0 and how many bytes for the stock.
-    #[inline]
-    pub(super) fn bounds(&self) -> (u64, u64) {
-        self.there
-    }
-
     pub(super) fn bytes(&self) -> u64 {
         self.there.1 - self.there.0
     }

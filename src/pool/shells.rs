@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::extend::take_out_all;
 use super::extent::Mapped;
 use super::heap::Heap;
 use super::order::Tag;
@@ -87,8 +88,7 @@ impl Pool {
         for r in spans {
             let (addr, end) = (st.regions.get(r).addr, st.regions.get(r).end());
             let all: Vec<(u64, Mapped)> = st.extents.mapped_within(addr, end).collect();
-            st.extents.remove_all(addr, end);
-            st.regions.take_out(r, [(addr, end)]);
+            take_out_all(&mut st, r, addr, end);
             let moved = other.regions.add(addr, end - addr);
             other.extents.insert_all(addr, end, all);
             other.regions.make_ready(moved, Tag::SETTLED);

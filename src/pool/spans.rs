@@ -62,32 +62,28 @@ impl Regions {
         r
     }
 
-    /// Takes pieces (from, to) of the ready region `r`, from high to low addresses, out of the heap: they are no longer mapped here,
-    /// and the span is cut. What is left of the region is ready still; the part before the pieces, if there is one, keeps the
-    /// number.
-    pub(super) fn take_out(&mut self, r: u32, pieces: impl IntoIterator<Item = (u64, u64)>) {
-        let (start, mut end, prev, order) = (self.get(r).addr, self.get(r).end(), self.get(r).prev, self.get(r).order);
+    /// Takes `[addr, stop)` of the ready region `r` out of the heap: it is no longer mapped here, and the span is cut. What is left of
+    /// the region is ready still; the part before, if there is one, keeps the number.
+    pub(super) fn take_out(&mut self, r: u32, addr: u64, stop: u64) {
+        let region = self.get(r);
+        let (start, end, prev, next, order) = (region.addr, region.end(), region.prev, region.next, region.order);
         self.take_ready(r);
-        for (addr, stop) in pieces {
-            let next = self.get(r).next;
-            if stop < end {
-                let right = self.alloc(stop, end - stop);
-                self.link(right, next);
-                self.start_span(right, stop);
-                self.put_back(right, order);
-            } else {
-                self.start_span(next, stop);
-            }
-            if start == addr {
-                self.end_span(prev, addr);
-                self.release(r);
-                return;
-            }
+        if stop < end {
+            let right = self.alloc(stop, end - stop);
+            self.link(right, next);
+            self.start_span(right, stop);
+            self.put_back(right, order);
+        } else {
+            self.start_span(next, stop);
+        }
+        if start == addr {
+            self.end_span(prev, addr);
+            self.release(r);
+        } else {
             self.get_mut(r).size = addr - start;
             self.end_span(r, addr);
-            end = addr;
+            self.put_back(r, order);
         }
-        self.put_back(r, order);
     }
 
     /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.

@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::extend::take_out_all;
 use super::extent::{ladder, Extent, Mapped};
 use super::heap::{Heap, HeapState};
 use super::order::{Order, Tag};
@@ -213,8 +214,7 @@ impl Pool {
                 core.aliases.leave(place, tag);
                 core.stock.put(extent, tag);
             }
-            st.extents.remove_all(addr, end);
-            st.regions.take_out(r, [(addr, end)]);
+            take_out_all(st, r, addr, end);
         }
         st.regions.start_over();
         st.memo.restart();

@@ -265,7 +265,7 @@ impl Pool {
         st.count_moves(moves.len() as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
-        st.memo.note(want, run);
+        st.memo.note(want, run, st.calls());
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         Ok(Outcome::Done(region))
     }
@@ -321,6 +321,7 @@ impl Pool {
         st.grain.ahead = true;
         match self.extend(heap, &mut st, want)? {
             Some(r) => {
+                st.part_with_all();
                 st.regions.make_ready(r, Tag::SETTLED);
                 heap.publish(&st);
                 Ok(())
@@ -388,7 +389,7 @@ fn commit(
 ) -> (RunId, Option<u32>) {
     // A workload that repeats finds them there again when it wants the run back.
     let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
-    let parts = core.aliases.parts_from(run.iter().map(|e| e.size).zip(from));
+    let parts = core.aliases.parts_from(run.iter().copied().zip(from));
     let mut pieces = pieces(moves);
     // From high to low addresses: what is left of a region before the cut keeps its number.
     pieces.sort_unstable_by_key(|p| Reverse(p.addr));
@@ -423,6 +424,13 @@ fn commit(
         let (from, size) = st.place_in(region, w.size, w.align);
         st.regions.cut_apart(region, from, size)
     });
+    if let Some(cut) = cut.filter(|_| early && st.private.is_none()) {
+        let (own, foreign): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(|p| p.heap == number);
+        take_pieces(st, others, &foreign);
+        st.leave(own.iter().map(|p| (p.region, p.addr, p.end)), cut);
+        st.note_taken();
+        return (id, Some(cut.block));
+    }
     if early {
         take_pieces(st, others, &pieces);
     }

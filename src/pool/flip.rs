@@ -17,7 +17,8 @@ use super::{lock, Core, Pool};
 use crate::base::size::human;
 
 /// A run that can be taken back: what of it lies in this heap is in the regions that its parts name.
-struct Free {
+#[derive(Clone, Copy)]
+pub(super) struct Free {
     /// How many extents lie in this heap: the others are in stock.
     moved: u64,
     /// When the run was last used.
@@ -37,7 +38,7 @@ impl Pool {
         let similar: Vec<RunId> = st.memo.similar(want).collect();
         for run in similar {
             if let Some(region) = self.take_run(&mut core, heap, st, run, want) {
-                st.memo.note(want, run);
+                st.memo.note(want, run, st.calls());
                 return Some(region);
             }
         }
@@ -49,27 +50,49 @@ impl Pool {
         let run = st.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let region = self.take_run(&mut core, heap, st, run, want)?;
-        st.memo.followed();
-        fetch_ahead(&core, st);
+        st.memo.followed(st.calls());
         Some(region)
     }
 
     /// Takes a run back if it can be, and cuts the request out.
     fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> Option<u32> {
+        let free = self.look_at(core, heap, st, run, want)?;
+        Some(self.bring_back(core, heap, st, run, free, want))
+    }
+
+    /// Whether a run can be taken back for a request. If so, the parts that are kept for it are what it is made of.
+    pub(super) fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
         let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
         if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
             parts = core.aliases.look_up(run);
             found = self.free_parts(core, heap, st, run, want, &mut parts);
         }
-        let Some(Free { moved, order }) = found else {
-            core.aliases.keep(run, parts);
-            return None;
-        };
+        core.aliases.keep(run, parts);
+        found
+    }
+
+    /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out.
+    pub(super) fn bring_back(
+        &self,
+        core: &mut Core,
+        heap: &Heap,
+        st: &mut HeapState,
+        run: RunId,
+        free: Free,
+        want: Want,
+    ) -> u32 {
+        let Free { moved, order } = free;
+        let parts = core.aliases.kept(run);
         let (start, end, len) = core.aliases.bounds(run);
         if moved < len as u64 {
             for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
-                core.stock.take_all(core.aliases.extents(run, p));
+                match p.numbers() {
+                    Some((first, n)) => core.stock.take_all(first, n, p.bytes()),
+                    None => core.aliases.extents(run, p).for_each(|e| {
+                        core.stock.take_this(e);
+                    }),
+                }
             }
         }
         self.say(|| {
@@ -89,9 +112,9 @@ impl Pool {
         st.count_moves(moved);
         let (from, size) = st.place_in(region, want.size, want.align);
         let cut = st.regions.cut_apart(region, from, size);
-        st.leave(&parts, cut);
+        st.leave(parts.iter().filter_map(|p| p.whereabouts().map(|(at, stop)| (p.region, at, stop))), cut);
         core.aliases.take_back(run, parts, order);
-        Some(cut.block)
+        cut.block
     }
 
     /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.
@@ -116,6 +139,12 @@ impl Pool {
         let (mut moved, mut order) = (0, Tag::SETTLED);
         for p in parts {
             let Some((at, stop)) = p.whereabouts() else {
+                // None of the run's aliases is gone, so its extents have the numbers still that they had.
+                let all_here = p.numbers().is_some_and(|(first, len)| core.stock.has_all(first, len));
+                if let Some(tag) = core.stock.used_by(heap.lane, &self.order).filter(|_| all_here) {
+                    order = order.later(tag);
+                    continue;
+                }
                 for extent in core.aliases.extents(run, p) {
                     match core.stock.tag(extent) {
                         Some(t) if self.order.settled(t) => {}
@@ -135,20 +164,5 @@ impl Pool {
             order = order.later(st.regions.get(region).order);
         }
         Some(Free { moved, order })
-    }
-}
-
-/// Fetches what is kept about the next steps, if they are those of the time before: they are a few dozen operations away, and what is
-/// known about the runs is scattered over more memory than stays near. What leads to a run's parts is fetched a step before them.
-fn fetch_ahead(core: &Core, st: &HeapState) {
-    if let Some(run) = st.memo.ahead(1) {
-        core.aliases.fetch_run(run);
-    }
-    if let Some(run) = st.memo.ahead(0) {
-        core.aliases.fetch_parts(run);
-        let (start, end, _) = core.aliases.bounds(run);
-        if start < end {
-            st.extents.fetch(start, end);
-        }
     }
 }

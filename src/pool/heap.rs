@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::batch::Batch;
 use super::extent::Extents;
 use super::grain::Grain;
 use super::heap_lock::{Lock, Locked};
@@ -15,24 +16,18 @@ use super::leaving::Leaving;
 use super::members::{Members, Place, NO_MEMBER};
 use super::memo::Memo;
 use super::order::{Order, Tag, CONTEXT};
+use super::prepare::Ready;
 use super::private::StreamPart;
 use super::receipts::Counter;
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
 use super::slab::{self, AfterFree, Slabs, Taken};
 use super::trial::Trial;
 use super::waiting::Waiting;
-use crate::base::size::{GIB, MIB};
+use crate::base::size::GIB;
 use crate::base::sync::AtomicU64;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-
-/// Bytes of a stream's own frees that one marker stands for, at first,
-const BATCH: u64 = 64 * MIB;
-/// twice as many after so many markers that nobody asked for,
-const UNASKED: u32 = 4;
-/// and so on, at most that many times: to 4 GiB.
-const DOUBLINGS: u32 = 6;
 
 /// A heap with less than this is small, bytes.
 pub(super) const SMALL_HEAP: u64 = GIB;
@@ -111,11 +106,17 @@ impl Heap {
         Some(st)
     }
 
+    /// As [`Self::try_lock_hit`], with nothing done.
+    #[inline]
+    pub(super) fn try_lock_as_it_is(&self) -> Option<Locked<'_, HeapState>> {
+        self.state.try_lock()
+    }
+
     /// Brings the copies up to date; called before the lock is given up.
     #[inline]
     pub(super) fn publish(&self, st: &HeapState) {
         self.live.store(st.live_bytes, Relaxed);
-        self.free.store(st.regions.ready_bytes() + st.waiting_bytes, Relaxed);
+        self.free.store(st.leaving.settled(st.regions.ready_bytes()) + st.waiting_bytes, Relaxed);
     }
 }
 
@@ -157,10 +158,10 @@ pub(super) struct HeapState {
     pub(super) stitches: u64,
     /// The most `live_bytes` was at a growth since then.
     pub(super) peak_live: u64,
-    /// Bytes freed in the heap's own order since its last batch, and how many batches were marked since somebody asked.
-    unmarked: u64,
-    unasked: u32,
+    pub(super) batch: Batch,
     pub(super) memo: Memo,
+    /// The flip that the next call is expected to want.
+    pub(super) ready: Option<Ready>,
     pub(super) grain: Grain,
     /// Whether the heap ran short of memory soon after the last time, and its `mallocs` then.
     short: bool,
@@ -187,8 +188,7 @@ impl HeapState {
             waiting: Waiting::default(),
             waiting_bytes: 0,
             leaving: Leaving::default(),
-            unmarked: 0,
-            unasked: 0,
+            batch: Batch::default(),
             least_ready: 0,
             users: HashMap::new(),
             members: Members::new(),
@@ -204,6 +204,7 @@ impl HeapState {
             stitches: 0,
             peak_live: 0,
             memo: Memo::default(),
+            ready: None,
             grain: Grain::default(),
             short: false,
             short_at: 0,
@@ -213,6 +214,12 @@ impl HeapState {
             private: None,
             room: (0, 0),
         }
+    }
+
+    /// How many allocations and frees it has answered.
+    #[inline]
+    pub(super) fn calls(&self) -> u64 {
+        self.mallocs + self.frees
     }
 
     /// A number no other allocation of the process has (`pool` is the pool's number).
@@ -381,7 +388,7 @@ impl HeapState {
     /// Called after ready memory was taken.
     #[inline]
     pub(super) fn note_taken(&mut self) {
-        self.least_ready = self.least_ready.min(self.regions.ready_bytes());
+        self.least_ready = self.least_ready.min(self.leaving.settled(self.regions.ready_bytes()));
     }
 
     /// Makes a live region a block and gives it its place in the index.
@@ -422,32 +429,11 @@ impl HeapState {
         if own {
             let tag = tags.first().copied().unwrap_or(Tag::SETTLED);
             if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
-                self.part_with_all();
-                self.regions.join(old);
+                self.join_freed(old);
             }
         } else {
             self.wait_for(region, tags);
         }
-    }
-
-    /// Notes bytes freed in the heap's own order; whether it is time for a marker, which only other streams would need: one
-    /// each time a batch is full and the free has `named` a stream to record it on. Batches grow while nobody asks for
-    /// markers.
-    #[inline]
-    pub(super) fn is_due(&mut self, bytes: u64, named: bool) -> bool {
-        self.unmarked += bytes;
-        let due = named && self.unmarked >= BATCH << (self.unasked / UNASKED);
-        if due {
-            self.unmarked = 0;
-            self.unasked = (self.unasked + 1).min(UNASKED * DOUBLINGS);
-        }
-        due
-    }
-
-    /// Somebody asked for a marker: batches start small again.
-    pub(super) fn mark_sooner(&mut self) {
-        self.unmarked = 0;
-        self.unasked = 0;
     }
 
     /// Takes a small object back, as [`Self::take_back`].

@@ -40,7 +40,7 @@ impl Pool {
     #[inline(always)]
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
-        let mut st = heap.try_lock_hit()?;
+        let mut st = if size <= SMALL_MAX { heap.try_lock_hit()? } else { heap.try_lock_as_it_is()? };
         if st.counter.is_some() {
             // No hit is worth a receipt.
             return None;
@@ -56,7 +56,7 @@ impl Pool {
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
                 let r = match st.take_quick(rounded) {
                     Some(r) => r,
-                    None => match cut_ready(&mut st, rounded) {
+                    None => match self.ready_or_cut(heap, &mut st, rounded, stream) {
                         Some(r) => r,
                         None => self.follow(heap, &mut st, rounded, stream)?,
                     },
@@ -68,8 +68,22 @@ impl Pool {
                 addr
             }
         };
+        if st.calls() >= st.memo.soon {
+            self.approach(heap, &mut st);
+        }
         heap.publish(&st);
         NonZeroU64::new(addr)
+    }
+
+    /// The flip that is ready for this request, or the best ready region, cut to size.
+    #[inline(always)]
+    fn ready_or_cut(&self, heap: &Heap, st: &mut HeapState, size: u64, stream: StreamHandle) -> Option<u32> {
+        if st.ready.is_some() {
+            if let Some(r) = self.take_ready(heap, st, size, stream) {
+                return Some(r);
+            }
+        }
+        cut_ready(st, size)
     }
 
     /// What answered this request at this point the time before: the first step of the general way after the search, where
@@ -187,10 +201,13 @@ impl Pool {
         if st.live_bytes == 0 && st.moves > 0 {
             self.emptied(heap, &mut st);
         }
+        if st.calls() >= st.memo.soon {
+            self.approach(heap, &mut st);
+        }
         heap.publish(&st);
         // With one stream nobody ever waits; and a marker can be recorded only on a stream that the caller has named.
         let named = stream.is_some();
-        if self.order.streams() > 1 && (st.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
+        if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
             self.freed_batch(heap, st, stream);
         }
     }
@@ -200,7 +217,7 @@ impl Pool {
     fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
         let Some(stream) = stream else { return };
         if self.order.take_want(heap.lane) {
-            st.mark_sooner();
+            st.batch.mark_sooner();
         }
         drop(st);
         let _ = self.mark_stream(stream);
@@ -220,6 +237,11 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
     if size <= SMALL_MAX {
         // The rounding overflowed.
         return None;
+    }
+    if !st.leaving.is_empty() {
+        if let Some(r) = st.find_beside_leaving(size) {
+            return Some(st.cut_at(r, size, GRANULE));
+        }
     }
     st.tidy();
     st.cut_for(size, GRANULE, |_| true)

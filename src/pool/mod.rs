@@ -10,7 +10,8 @@
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides what, [`anchor`] where, [`extend`] does);
 //!   *grain*: how large new extents are ([`grain`]).
 //! - *alias*: an address at which an extent is mapped; *dormant*, or *zombie*: not where it is now ([`aliases`]).
-//! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).
+//! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]), for which the calls
+//!   in front of a flip ([`prepare`]) and those behind it ([`leaving`]) do a part each.
 //! - *stock*: physical memory without an address ([`stock`]).
 //! - *scope*: allocations that go together ([`scope`]); *member*: one of a heap's that is in one ([`members`]).
 //! - *private heap*: memory of a capture arena, which no other heap takes from ([`private`], [`planned`]); *route*: which
@@ -33,6 +34,7 @@
 mod aliases;
 mod alloc;
 mod anchor;
+mod batch;
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
 pub mod bench_internals;
@@ -67,6 +69,7 @@ mod order;
 mod pages;
 mod parts;
 mod planned;
+mod prepare;
 mod private;
 mod quarantine;
 mod quick;

@@ -8,9 +8,12 @@
 use super::aliases::{Aliases, Place, RunId};
 use super::bins::NONE;
 use super::extent::Extent;
-use super::fetch::fetch_all;
+use super::fetch::{fetch, fetch_all};
+use super::region::Regions;
 use std::cmp::Reverse;
 
+/// How many parts' sources are fetched ahead: as many as most runs have.
+const SOURCES: usize = 12;
 /// For [`Part::from`]: its extents are in no run at present, but in stock.
 const STOCK: u32 = u32::MAX;
 
@@ -22,8 +25,9 @@ pub(super) struct Part {
     there: (u64, u64),
     /// When the other run was mapped,
     born: u64,
-    /// its number or [`STOCK`], and where the part starts there.
+    /// its number or [`STOCK`],
     from: u32,
+    /// and where the part starts there. For the stock, the number of its first extent if the others' follow, or [`NONE`].
     at: u32,
     /// Where it starts in the run that it is a part of.
     pub(super) first: u32,
@@ -45,6 +49,12 @@ impl Part {
     pub(super) fn source(&self) -> Option<(RunId, usize, usize)> {
         let run = RunId { number: self.from, born: self.born };
         (self.from != STOCK).then_some((run, self.at as usize, self.len as usize))
+    }
+
+    /// In stock: the number of the first extent, if those of the others follow, and how many there are.
+    #[inline]
+    pub(super) fn numbers(&self) -> Option<(u32, u32)> {
+        (self.from == STOCK && self.at != NONE).then_some((self.at, self.len))
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -73,6 +83,16 @@ impl Aliases {
         fetch_all(self.kept_parts(run));
     }
 
+    /// Fetches what has to be seen about the parts kept for the run with this number: the runs they are in, and the free regions.
+    pub(super) fn fetch_sources(&self, run: RunId, regions: &Regions) {
+        for p in self.kept_parts(run).iter().take(SOURCES).filter(|p| p.from != STOCK) {
+            self.fetch_head(p.from);
+            if let Some(region) = regions.try_get(p.region) {
+                fetch(region);
+            }
+        }
+    }
+
     /// Whether nothing but this part's extents can be in use at its addresses.
     #[inline]
     fn is_there(&self, p: &Part) -> bool {
@@ -92,19 +112,22 @@ impl Aliases {
         self.kept(run);
         self.parts_from(self.run(run).map(|(_, m)| {
             let place = self.present(m.extent);
-            (m.extent.size, place.map(|p| (p, self.address_of(p), NONE)))
+            (m.extent, place.map(|p| (p, self.address_of(p), NONE)))
         }))
     }
 
-    /// The parts, from high to low addresses, that extents come from that are to be a run, or were one: their sizes, and
+    /// The parts, from high to low addresses, that extents come from that are to be a run, or were one: they, and
     /// their present places and addresses, and the free regions around them, where those are known.
-    pub(super) fn parts_from(&self, extents: impl Iterator<Item = (u64, Option<(Place, u64, u32)>)>) -> Vec<Part> {
+    pub(super) fn parts_from(&self, extents: impl Iterator<Item = (Extent, Option<(Place, u64, u32)>)>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
-        for (first, (size, place)) in (0..).zip(extents) {
-            let ((from, at), addr, region) = place.unwrap_or(((STOCK, 0), 0, NONE));
+        for (first, (Extent { size, id, .. }, place)) in (0..).zip(extents) {
+            let ((from, at), addr, region) = place.unwrap_or(((STOCK, id), 0, NONE));
             let follows = |p: &&mut Part| p.from == from && (from == STOCK || p.at + p.len == at);
             match parts.last_mut().filter(follows) {
                 Some(p) => {
+                    if p.numbers().is_some_and(|(first, len)| first + len != id) {
+                        p.at = NONE;
+                    }
                     p.len += 1;
                     p.there.1 += size;
                 }
@@ -129,6 +152,9 @@ impl Aliases {
                 return Err(format!("the parts of the run at {start:#x} do not follow each other"));
             }
             at += p.len;
+            if p.numbers().is_some_and(|(first, _)| !self.extents(run, p).map(|e| e.id).eq(first..first + p.len)) {
+                return Err(format!("a part of the run at {start:#x} is of other numbers"));
+            }
             let Some((from, _, _)) = p.source().filter(|s| self.bounds(s.0).2 > 0) else { continue };
             let there = || self.run(from).skip(p.at as usize).take(p.len as usize);
             if !there().map(|(_, m)| m.extent).eq(self.extents(run, p)) {

@@ -19,21 +19,31 @@ use std::collections::BTreeMap;
 /// likely to save next time are worth mapping everything again.
 const MOVES_SHARE: u64 = 8;
 
+/// Entries of extents that are not here any more which a list may have whatever its length.
+const SPARE: usize = 64;
+
 /// Extents without an address, and when they were last used.
 ///
-/// Invariants: `bytes` is the sum of the sizes in `slots`, `len` their number; every occupied slot has exactly one entry
-/// in the class of its size, with its stamp; a class has at most twice as many entries as it has extents, and a few.
+/// Invariants: `bytes` is the sum of the sizes of those that are `here`, `len` their number; each of them has exactly one entry
+/// in the class of its size, with its stamp; `entries` counts those of all classes, at most twice `len` and a few; `uses` says when all
+/// of them were used, if it says anything.
 #[derive(Default)]
 pub(super) struct Stock {
-    /// By the extent's number.
-    slots: Vec<Option<Slot>>,
-    /// Size → extents of it, the latest last. Those taken by number leave their entry behind.
-    classes: BTreeMap<u64, Class>,
+    /// By the extent's number. What is in the slot of one that is not here means nothing.
+    slots: Vec<Slot>,
+    /// A bit for each number.
+    here: Vec<u64>,
+    /// Size → extents of it, by number and stamp, the latest last. Those that are taken leave their entry behind.
+    classes: BTreeMap<u64, Vec<(u32, u64)>>,
+    entries: usize,
     bytes: u64,
     len: usize,
     stamp: u64,
     /// The least that `bytes` was since [`Self::take_unused`].
     least: u64,
+    /// How often extents have come or gone.
+    changes: u64,
+    uses: Option<Uses>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,12 +53,41 @@ struct Slot {
     stamp: u64,
 }
 
-#[derive(Default)]
-struct Class {
-    /// Number and stamp.
-    entries: Vec<(u32, u64)>,
-    count: usize,
+/// When extents were used for the last time: no earlier than one tag says, and no later than the other. Both are of one lane, or settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Uses {
+    first: Tag,
+    last: Tag,
 }
+
+impl Uses {
+    const NONE: Uses = Uses { first: Tag::SETTLED, last: Tag::SETTLED };
+
+    /// With another use, if that can be said.
+    fn and(self, tag: Tag) -> Option<Uses> {
+        if tag == Tag::SETTLED {
+            return Some(self);
+        }
+        if self == Uses::NONE {
+            return Some(Uses { first: tag, last: tag });
+        }
+        let earlier = if tag.epoch() < self.first.epoch() { tag } else { self.first };
+        (tag.lane() == self.last.lane()).then(|| Uses { first: earlier, last: self.last.later(tag) })
+    }
+}
+
+/// The bits of `len` numbers from `first` on: in which word, and which of it.
+#[inline]
+fn words(first: u32, len: u32) -> impl Iterator<Item = (usize, u64)> {
+    let (first, end) = (u64::from(first), u64::from(first) + u64::from(len));
+    (first / WORD..end.div_ceil(WORD)).map(move |w| {
+        let (from, to) = (first.max(w * WORD) - w * WORD, end.min((w + 1) * WORD) - w * WORD);
+        (w as usize, (u64::MAX << from) & (u64::MAX >> (WORD - to)))
+    })
+}
+
+/// Bits of a word.
+const WORD: u64 = u64::BITS as u64;
 
 /// What a run is made of besides moved extents: extents out of the stock with their last use, and sizes to create.
 #[derive(Debug, Default)]
@@ -66,67 +105,95 @@ impl Stock {
         self.len
     }
 
+    /// Grows whenever extents come or go.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     pub(super) fn put(&mut self, extent: Extent, tag: Tag) {
-        let i = extent.id as usize;
-        if self.slots.len() <= i {
-            self.slots.resize(i + 1, None);
+        if self.entries > 2 * self.len + SPARE {
+            self.forget_gone();
         }
+        let i = extent.id as usize;
         self.stamp += 1;
-        self.slots[i] = Some(Slot { extent, tag, stamp: self.stamp });
-        let class = self.classes.entry(extent.size).or_default();
-        class.entries.push((extent.id, self.stamp));
-        class.count += 1;
+        let slot = Slot { extent, tag, stamp: self.stamp };
+        if self.slots.len() <= i {
+            self.slots.resize(i + 1, slot);
+            self.here.resize(i / WORD as usize + 1, 0);
+        }
+        self.uses = if self.len == 0 { Some(Uses::NONE) } else { self.uses }.and_then(|u| u.and(tag));
+        self.slots[i] = slot;
+        words(extent.id, 1).for_each(|(w, mask)| self.here[w] |= mask);
+        self.classes.entry(extent.size).or_default().push((extent.id, self.stamp));
+        self.entries += 1;
         self.bytes += extent.size;
         self.len += 1;
+        self.changes += 1;
+    }
+
+    /// Whether all of `len` extents from this number on are here.
+    #[inline]
+    pub(super) fn has_all(&self, first: u32, len: u32) -> bool {
+        words(first, len).all(|(w, mask)| self.here.get(w).is_some_and(|h| h & mask == mask))
+    }
+
+    fn slot(&self, number: u32) -> Option<&Slot> {
+        self.slots.get(number as usize).filter(|_| self.has_all(number, 1))
     }
 
     /// When an extent here was last used.
     pub(super) fn tag(&self, extent: Extent) -> Option<Tag> {
         // Numbers are used again: another extent may have it by now.
-        self.slots.get(extent.id as usize)?.filter(|s| s.extent == extent).map(|s| s.tag)
+        self.slot(extent.id).filter(|s| s.extent == extent).map(|s| s.tag)
+    }
+
+    /// When what is here was used for the last time, if nothing here was used later and all of it may go to a lane's present stream: with
+    /// one look, which tells nothing where several lanes have used it.
+    #[inline]
+    pub(super) fn used_by(&self, lane: u32, order: &Order) -> Option<Tag> {
+        let Uses { first, last } = self.uses?;
+        match order.settled(last) {
+            true => Some(Tag::SETTLED),
+            false => order.own(first, lane).then_some(last),
+        }
     }
 
     /// Takes this extent, if it is here.
     pub(super) fn take_this(&mut self, extent: Extent) -> Option<(Extent, Tag)> {
-        let slot = self.slots.get_mut(extent.id as usize)?.take_if(|s| s.extent == extent)?;
-        self.leave_class(slot.extent.size, 1);
-        Some((slot.extent, slot.tag))
+        let tag = self.tag(extent)?;
+        self.take_all(extent.id, 1, extent.size);
+        Some((extent, tag))
     }
 
-    /// Takes these extents, which are here: as [`Self::take_this`] of each, with one look at the class for those of one size in a row.
-    pub(super) fn take_all(&mut self, extents: impl Iterator<Item = Extent>) {
-        let (mut size, mut count) = (0, 0);
-        for e in extents {
-            let here = self.slots.get_mut(e.id as usize).and_then(|s| s.take_if(|s| s.extent == e));
-            debug_assert!(here.is_some());
-            if e.size != size {
-                self.leave_class(size, count);
-                (size, count) = (e.size, 0);
-            }
-            count += usize::from(here.is_some());
-        }
-        self.leave_class(size, count);
-    }
-
-    /// Counts extents of one size that have left their slots.
-    fn leave_class(&mut self, size: u64, count: usize) {
-        self.bytes -= size * count as u64;
+    /// Takes `len` extents from this number on, which are here and have so many bytes.
+    #[inline]
+    pub(super) fn take_all(&mut self, first: u32, len: u32, bytes: u64) {
+        debug_assert!(self.has_all(first, len));
+        words(first, len).for_each(|(w, mask)| self.here[w] &= !mask);
+        self.len -= len as usize;
+        self.bytes -= bytes;
         self.least = self.least.min(self.bytes);
-        self.len -= count;
-        if let Some(class) = self.classes.get_mut(&size) {
-            class.count -= count;
-            if class.entries.len() > 2 * class.count + 16 {
-                let slots = &self.slots;
-                class.entries.retain(|&(i, stamp)| slots[i as usize].is_some_and(|s| s.stamp == stamp));
-            }
-        }
+        self.changes += 1;
+    }
+
+    /// Whether an entry's extent is here still, and has not come anew since.
+    fn is_current(&self, &(number, stamp): &(u32, u64)) -> bool {
+        self.slot(number).is_some_and(|s| s.stamp == stamp)
+    }
+
+    /// Forgets the entries of extents that have gone.
+    fn forget_gone(&mut self) {
+        let mut classes = std::mem::take(&mut self.classes);
+        classes.values_mut().for_each(|entries| entries.retain(|e| self.is_current(e)));
+        self.entries = classes.values().map(Vec::len).sum();
+        self.classes = classes;
     }
 
     /// The latest extent of a size whose tag `usable` accepts.
     fn find(&self, size: u64, usable: &impl Fn(Tag) -> bool) -> Option<Extent> {
-        let here = |&(i, stamp): &(u32, u64)| self.slots[i as usize].filter(|s| s.stamp == stamp);
-        let entries = &self.classes.get(&size)?.entries;
-        entries.iter().rev().filter_map(here).find(|s| usable(s.tag)).map(|s| s.extent)
+        let entries = self.classes.get(&size)?;
+        let here = entries.iter().rev().filter(|e| self.is_current(e)).filter_map(|e| self.slot(e.0));
+        here.into_iter().find(|s| usable(s.tag)).map(|s| s.extent)
     }
 
     /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into what is left, then
@@ -136,6 +203,9 @@ impl Stock {
         if self.len == 0 {
             supply.create = sizes.to_vec();
             return supply;
+        }
+        if self.entries > 2 * self.len + SPARE {
+            self.forget_gone();
         }
         let usable = |t: Tag| order.settled(t) || order.own(t, lane);
         let mut left = 0;
@@ -163,7 +233,7 @@ impl Stock {
 
     /// All of it.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Extent, Tag)> + '_ {
-        self.slots.iter().flatten().map(|s| (s.extent, s.tag))
+        (0u32..).zip(&self.slots).filter(|&(i, _)| self.has_all(i, 1)).map(|(_, s)| (s.extent, s.tag))
     }
 
     /// Lanes whose progress decides when extents here become usable by everyone.
@@ -174,12 +244,20 @@ impl Stock {
     /// Checks the invariants written above.
     pub(super) fn validate(&self) -> Result<(), String> {
         let bytes: u64 = self.iter().map(|x| x.0.size).sum();
-        let listed = |s: &Slot| {
-            let entries = self.classes.get(&s.extent.size).map_or(&[][..], |c| &c.entries);
-            entries.iter().filter(|&&e| e == (s.extent.id, s.stamp)).count()
+        let listed = |e: Extent| {
+            let entries = self.classes.get(&e.size).into_iter().flatten();
+            entries.filter(|x| x.0 == e.id && self.is_current(x)).count()
         };
-        if self.slots.iter().flatten().any(|s| listed(s) != 1) {
+        if self.iter().any(|(e, _)| listed(e) != 1) {
             return Err("an extent in stock is not listed once by its size".into());
+        }
+        let entries: usize = self.classes.values().map(Vec::len).sum();
+        if entries != self.entries {
+            return Err(format!("the stock has {entries} entries, {} counted", self.entries));
+        }
+        let within = |u: Uses, t: Tag| t == Tag::SETTLED || u.and(t) == Some(u);
+        if self.uses.is_some_and(|u| !self.iter().all(|(_, t)| within(u, t))) {
+            return Err("an extent in stock was used at another time than is said of all".into());
         }
         if (bytes, self.iter().count()) != (self.bytes, self.len) {
             return Err(format!("the stock has {bytes} bytes, {} recorded", self.bytes));
@@ -217,7 +295,7 @@ impl Pool {
             take_out_all(st, r, addr, end);
         }
         st.regions.start_over();
-        st.memo.restart();
+        st.memo.restart(st.calls());
         st.moves = 0;
         st.peak_live = 0;
     }
@@ -227,8 +305,9 @@ impl Pool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::base::DeviceId;
+    use crate::base::{DeviceId, StreamHandle};
     use crate::driver::PhysHandle;
+    use proptest::prelude::*;
 
     const P: u64 = 2 << 20;
 
@@ -256,5 +335,69 @@ mod tests {
         assert_eq!(go(&[8, 2, 2], &[4]), (vec![2, 2], vec![], 8));
         assert_eq!(go(&[2], &[8, 1]), (vec![2], vec![4, 2, 1], 0));
         assert_eq!(go(&[], &[4, 1]), (vec![], vec![4, 1], 0));
+    }
+
+    proptest! {
+        /// Against a map by number: two lanes put extents in, and take them one by one or in rows.
+        #[test]
+        fn is_a_map(ops in prop::collection::vec((0u8..8, 0u32..90, 1u32..80), 1..200)) {
+            let order = Order::new(DeviceId(0));
+            let lanes = [1, 2].map(|id| order.add_lane(false, StreamHandle(id), id as u64).unwrap());
+            let (mut s, mut map, mut epoch) = (Stock::default(), BTreeMap::<u32, (Extent, Tag)>::new(), 1000);
+            let extent = |id: u32| Extent { handle: PhysHandle(id.into()), size: (1 + u64::from(id % 3)) * P, id };
+            for (op, id, len) in ops {
+                epoch += 1;
+                let row = id..id + len;
+                let all = map.range(row.clone()).count() == len as usize;
+                match op {
+                    // In rows, so that there are some to take.
+                    0..=3 => for id in row.clone().filter(|id| !map.contains_key(id)).collect::<Vec<_>>() {
+                        let tag = match op {
+                            0 => Tag::SETTLED,
+                            1 if len > 40 => Tag::new(lanes[1], epoch),
+                            _ => Tag::new(lanes[0], epoch),
+                        };
+                        s.put(extent(id), tag);
+                        map.insert(id, (extent(id), tag));
+                    },
+                    4 | 5 if all => {
+                        s.take_all(id, len, row.clone().map(|id| extent(id).size).sum());
+                        map.retain(|id, _| !row.contains(id));
+                    }
+                    _ => prop_assert_eq!(s.take_this(extent(id)), map.remove(&id)),
+                }
+                s.validate().map_err(TestCaseError::fail)?;
+                prop_assert_eq!((s.len(), s.bytes()), (map.len(), map.values().map(|x| x.0.size).sum()));
+                prop_assert_eq!(s.has_all(id, len), map.range(row).count() == len as usize);
+                prop_assert_eq!(s.tag(extent(id)), map.get(&id).map(|x| x.1));
+                prop_assert!(s.iter().eq(map.values().copied()));
+                for lane in lanes {
+                    let fine = |u: Tag| map.values().all(|x| x.1 == Tag::SETTLED || x.1.lane() == lane && x.1 <= u);
+                    prop_assert!(s.used_by(lane, &order).is_none_or(fine));
+                    // Where only one lane has used them since it was empty, it is told.
+                    let only = map.values().all(|x| x.1.lane() == lane) && !map.is_empty();
+                    prop_assert!(!only || s.uses.is_none() || s.used_by(lane, &order).is_some());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_lane_has_used_is_told_at_once() {
+        let order = Order::new(DeviceId(0));
+        let [a, b] = [1, 2].map(|id| order.add_lane(false, StreamHandle(id), id as u64).unwrap());
+        let mut s = Stock::default();
+        let e = |id: u32| Extent { handle: PhysHandle(id.into()), size: P, id };
+        assert_eq!(s.used_by(a, &order), None, "nothing is known of nothing");
+        s.put(e(0), Tag::SETTLED);
+        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [Some(Tag::SETTLED); 2]);
+        s.put(e(1), Tag::new(a, 50));
+        s.put(e(2), Tag::new(a, 40));
+        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [Some(Tag::new(a, 50)), None]);
+        s.put(e(3), Tag::new(b, 1));
+        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [None; 2]);
+        assert!((0..4).all(|id| s.take_this(e(id)).is_some()));
+        s.put(e(3), Tag::new(b, 1));
+        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [None, Some(Tag::new(b, 1))], "from empty on");
     }
 }

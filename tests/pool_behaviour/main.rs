@@ -14,4 +14,5 @@ mod pointers;
 mod quick;
 mod resize;
 mod sizes;
+mod spread;
 mod stitching;

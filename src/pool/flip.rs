@@ -50,7 +50,7 @@ impl Pool {
         let run = st.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let region = self.take_run(&mut core, heap, st, run, want)?;
-        st.memo.followed(st.calls());
+        Self::followed(&core, st);
         Some(region)
     }
 

@@ -37,7 +37,7 @@ const LARGE_PAGES: u64 = 32;
 const SHORT_AGAIN: u64 = 1 << 16;
 
 /// Memory of one stream. On cache lines of its own: neighbours are other threads'.
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct Heap {
     pub(super) number: u32,
     /// The lane of its stream, which other heaps may share.
@@ -125,27 +125,14 @@ impl Heap {
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
 /// `waiting_bytes` is their sum; where nothing is `leaving`, the bytes of all regions equal `extents.bytes()`;
 /// `live_bytes` is the sum of live regions and live slab objects.
+///
+/// What every hit looks at comes first, in as few cache lines as it takes: they compete with all that a workload touches.
+#[repr(C)]
 pub(super) struct HeapState {
     pub(super) number: u32,
     pub(super) lane: u32,
     /// The stream that its ready memory is in order for. The lane's, but for a moment while that goes to another stream.
     pub(super) identity: u64,
-    pub(super) regions: Regions,
-    pub(super) extents: Extents,
-    pub(super) slabs: Slabs,
-    pub(super) waiting: Waiting,
-    pub(super) waiting_bytes: u64,
-    pub(super) leaving: Leaving,
-    /// The least that `regions.ready_bytes()` was since `take_unused`.
-    pub(super) least_ready: u64,
-    /// Other lanes that use a live block (`record_stream`), by its address.
-    pub(super) users: HashMap<u64, Vec<u32>>,
-    /// Which live blocks and objects are in a scope, and their receipts.
-    pub(super) members: Members,
-    /// Who counts what is live: then nothing is handed out without a receipt.
-    pub(super) counter: Option<Arc<dyn Counter>>,
-    /// Callers' tags of small objects that have one, by address.
-    pub(super) tags: HashMap<u64, u64>,
     pub(super) next_id: u64,
     pub(super) live_bytes: u64,
     pub(super) requested_bytes: u64,
@@ -153,13 +140,31 @@ pub(super) struct HeapState {
     pub(super) frees: u64,
     /// Extents moved for this heap since it last started afresh.
     pub(super) moves: u64,
+    pub(super) waiting_bytes: u64,
+    /// Who counts what is live: then nothing is handed out without a receipt.
+    pub(super) counter: Option<Arc<dyn Counter>>,
+    pub(super) leaving: Leaving,
+    pub(super) batch: Batch,
+    /// Whose heap it is while a capture arena has it: see [`super::private`].
+    pub(super) private: Option<Arc<StreamPart>>,
+    /// Other lanes that use a live block (`record_stream`), by its address.
+    pub(super) users: HashMap<u64, Vec<u32>>,
+    /// Callers' tags of small objects that have one, by address.
+    pub(super) tags: HashMap<u64, u64>,
+    pub(super) memo: Memo,
+    pub(super) regions: Regions,
+    pub(super) slabs: Slabs,
+    pub(super) extents: Extents,
+    pub(super) waiting: Waiting,
+    /// Which live blocks and objects are in a scope, and their receipts.
+    pub(super) members: Members,
+    /// The least that `regions.ready_bytes()` was since `take_unused`.
+    pub(super) least_ready: u64,
     /// All extents ever moved for this heap, and for how many requests.
     pub(super) moved: u64,
     pub(super) stitches: u64,
     /// The most `live_bytes` was at a growth since then.
     pub(super) peak_live: u64,
-    pub(super) batch: Batch,
-    pub(super) memo: Memo,
     /// The flip that the next call is expected to want.
     pub(super) ready: Option<Ready>,
     pub(super) grain: Grain,
@@ -170,8 +175,6 @@ pub(super) struct HeapState {
     pub(super) patience: Trial,
     pub(super) others: Trial,
     pub(super) borrowing: Trial,
-    /// Whose heap it is while a capture arena has it: see [`super::private`].
-    pub(super) private: Option<Arc<StreamPart>>,
     /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without any.
     pub(super) room: (u64, u64),
 }

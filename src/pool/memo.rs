@@ -13,7 +13,7 @@ const MAX_SIZES: usize = 1 << 12;
 const RUNS_PER_SIZE: usize = 4;
 
 /// How many calls before a step something is done for it, in each of them: see [`super::prepare`].
-const LEAD: u64 = 3;
+const LEAD: u64 = 2;
 /// For [`Memo::soon`]: nothing is expected.
 const NEVER: u64 = u64::MAX;
 
@@ -31,13 +31,14 @@ pub(super) struct Step {
 /// are the same. All of it is hints: whoever follows one checks the run.
 ///
 /// Calls are the heap's allocations and frees. Invariant: `at <= steps.len()`.
+#[repr(C)]
 pub(super) struct Memo {
+    /// From how many calls on something is to be done for the next step. Every hit asks that.
+    pub(super) soon: u64,
     steps: Vec<Step>,
     at: usize,
-    /// The heap's calls when it started afresh,
+    /// The heap's calls when it started afresh.
     start: u64,
-    /// and from how many calls on something is to be done for the next step.
-    pub(super) soon: u64,
     /// Runs by the size of the request they were made for, the latest last.
     by_size: HashMap<u64, Vec<RunId>>,
 }
@@ -61,6 +62,11 @@ impl Memo {
         let step = self.steps.get(self.at).filter(|s| self.start + s.after >= calls).copied();
         self.soon = step.map_or(NEVER, |_| self.soon.max(calls + 1));
         step.map(|s| (self.start + s.after - calls, s))
+    }
+
+    /// The next step's run.
+    pub(super) fn next_run(&self) -> Option<RunId> {
+        self.steps.get(self.at).map(|s| s.run)
     }
 
     /// That answer was given again, after so many calls of the heap.

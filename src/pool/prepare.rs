@@ -42,16 +42,21 @@ impl Pool {
             return self.prepare(heap, st, step);
         }
         let core = lock(&*self.core);
-        match calls {
-            1 => core.aliases.fetch_sources(step.run, &st.regions),
-            2 => {
-                core.aliases.fetch_parts(step.run);
-                let (start, end, _) = core.aliases.bounds(step.run);
-                if start < end {
-                    st.extents.fetch(start, end);
-                }
-            }
-            _ => core.aliases.fetch_run(step.run),
+        if calls == 1 {
+            return core.aliases.fetch_sources(step.run, &st.regions);
+        }
+        core.aliases.fetch_parts(step.run);
+        let (start, end, _) = core.aliases.bounds(step.run);
+        if start < end {
+            st.extents.fetch(start, end);
+        }
+    }
+
+    /// Notes that the memo's next step was followed, and fetches what leads to the one behind it.
+    pub(super) fn followed(core: &Core, st: &mut HeapState) {
+        st.memo.followed(st.calls());
+        if let Some(run) = st.memo.next_run() {
+            core.aliases.fetch_run(run);
         }
     }
 
@@ -85,7 +90,7 @@ impl Pool {
             return None;
         }
         let region = self.bring_back(&mut core, heap, st, step.run, free, Want { size, align: GRANULE, stream });
-        st.memo.followed(st.calls());
+        Self::followed(&core, st);
         Some(region)
     }
 }

@@ -4,8 +4,8 @@
 //! stream whose heap it is in. One uncontended lock, no driver call, no search, no host memory, nothing shared with other
 //! streams but what is only read. Nearly as short: a large block cut from what is ready, and the free of a block in the order
 //! of another stream than its heap's. And what a repeated workload needs often enough to be spared the general way: the run
-//! that is taken back for a large block, as it was the time before ([`super::flip`]); the hits after it do a part each of what that leaves
-//! to do ([`super::leaving`]). Whatever is not so simple is left
+//! that is taken back for a large block, as it was the time before ([`super::flip`]); the hits in front of it and after it do a part each of
+//! what that takes ([`super::prepare`], [`super::leaving`]). Whatever is not so simple is left
 //! undone and for [`Pool::malloc_search`] and [`Pool::free_anyhow`], which define what both mean: these here are shorter
 //! ways to the same end.
 

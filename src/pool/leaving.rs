@@ -1,9 +1,9 @@
-//! Leaving: memory that a flip has given to a run, and that its heap's regions still show as free.
+//! Leaving: memory that a flip or a stitch has given to a run, and that its heap's regions still show as free.
 //!
 //! Cutting half a dozen pieces out of free regions is most of what a flip costs, and nothing that its caller waits for: the run is
 //! mapped already, and that its extents are there is what the table of aliases says. So the pieces are put on a list, and
-//! the calls that come next cut a few each, until none is left. What takes memory out of free regions, or joins anything with them, cuts
-//! all of them first: so everything is decided as if they had been cut at once. A hit that does neither can come in between.
+//! the calls that come next cut a few each, until none is left. A hit that takes memory out of free regions, or joins anything with them,
+//! first cuts those that make a difference to it, and everything else cuts all of them: so everything is decided as if they had been cut at once.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -13,10 +13,10 @@ use super::extend::take_out_all;
 use super::heap::HeapState;
 use super::region::GRANULE;
 
-/// Steps that a hit does besides what it is called for.
+/// Steps that a hit does besides what it is called for, unless that is a large allocation, which costs as much by itself.
 const AT_A_TIME: usize = 3;
 
-/// What is left to do of a flip.
+/// What is left to do of a flip or a stitch.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Addresses leave a free region.

@@ -34,6 +34,16 @@ impl Bits {
         Bits { first: [0; 2], more: vec![0; more].into_boxed_slice() }
     }
 
+    /// Makes room for the positions of a list of this length, which is no shorter than before.
+    pub(super) fn grow(&mut self, len: usize) {
+        let words = len.saturating_sub(HERE).div_ceil(WORD);
+        if words > self.more.len() {
+            let mut more = std::mem::take(&mut self.more).into_vec();
+            more.resize(words.next_power_of_two(), 0);
+            self.more = more.into_boxed_slice();
+        }
+    }
+
     #[inline]
     pub(super) fn has(&self, i: usize) -> bool {
         let word = self.first.get(i / WORD).or_else(|| self.more.get(i.wrapping_sub(HERE) / WORD));
@@ -46,7 +56,8 @@ impl Bits {
         let to = from + len;
         let (low, high) = (mask(0, from, to), mask(WORD, from, to));
         let missing = (!self.first[0] & low) | (!self.first[1] & high);
-        missing == 0 && (to <= HERE || beyond(&self.more, from, to).all(|(w, mask)| w & mask == mask))
+        missing == 0
+            && (to <= HERE || self.beyond(from, to).is_some_and(|mut words| words.all(|(w, mask)| w & mask == mask)))
     }
 
     /// Adds `len` positions from `from` on.
@@ -56,7 +67,7 @@ impl Bits {
         self.first[0] |= mask(0, from, to);
         self.first[1] |= mask(WORD, from, to);
         if to > HERE {
-            beyond(&mut self.more, from, to).for_each(|(w, mask)| *w |= mask);
+            self.beyond_mut(from, to).for_each(|(w, mask)| *w |= mask);
         }
     }
 
@@ -67,7 +78,7 @@ impl Bits {
         self.first[0] &= !mask(0, from, to);
         self.first[1] &= !mask(WORD, from, to);
         if to > HERE {
-            beyond(&mut self.more, from, to).for_each(|(w, mask)| *w &= !mask);
+            self.beyond_mut(from, to).for_each(|(w, mask)| *w &= !mask);
         }
     }
 
@@ -75,12 +86,25 @@ impl Bits {
     pub(super) fn count(&self) -> usize {
         self.first.iter().chain(&self.more).map(|w| w.count_ones() as usize).sum()
     }
+
+    /// The words behind the first two that some of the positions `from` to `to` are in, with what of those is in each; `None` where there is no
+    /// room for all of them.
+    #[cold]
+    fn beyond(&self, from: usize, to: usize) -> Option<impl Iterator<Item = (&u64, u64)>> {
+        let those = those(from, to);
+        Some(self.more.get(those.clone())?.iter().zip(those.map(move |k| mask(HERE + k * WORD, from, to))))
+    }
+
+    #[cold]
+    fn beyond_mut(&mut self, from: usize, to: usize) -> impl Iterator<Item = (&mut u64, u64)> {
+        let those = those(from, to);
+        self.more.get_mut(those.clone()).into_iter().flatten().zip(those.map(move |k| mask(HERE + k * WORD, from, to)))
+    }
 }
 
-/// The words behind the first two, with what of the positions `from` to `to` is in each.
-#[cold]
-fn beyond<W>(more: impl IntoIterator<Item = W>, from: usize, to: usize) -> impl Iterator<Item = (W, u64)> {
-    more.into_iter().enumerate().map(move |(k, w)| (w, mask(HERE + k * WORD, from, to)))
+/// Which of the words behind the first two some of the positions `from` to `to` are in, `to` being beyond those two.
+fn those(from: usize, to: usize) -> std::ops::Range<usize> {
+    from.saturating_sub(HERE) / WORD..(to - HERE).div_ceil(WORD)
 }
 
 #[cfg(test)]
@@ -92,8 +116,10 @@ mod tests {
     proptest! {
         /// Against a set of numbers, in lists of up to three words.
         #[test]
-        fn is_a_set(len in 1usize..300, ops in prop::collection::vec((any::<bool>(), 0usize..300, 0usize..300), 1..30)) {
-            let (mut bits, mut set) = (Bits::none(len), BTreeSet::new());
+        fn is_a_set(len in 1usize..300, grown in any::<bool>(), ops in prop::collection::vec((any::<bool>(), 0usize..300, 0usize..300), 1..30)) {
+            let (mut bits, mut set) = (if grown { Bits::default() } else { Bits::none(len) }, BTreeSet::new());
+            bits.grow(len / 2);
+            bits.grow(len);
             for (add, a, b) in ops {
                 let (from, to) = (a.min(b).min(len), a.max(b).min(len));
                 prop_assert_eq!(bits.has_all(from, to - from), (from..to).all(|i| set.contains(&i)), "{}..{}", from, to);

@@ -424,7 +424,7 @@ fn commit(
         let (from, size) = st.place_in(region, w.size, w.align);
         st.regions.cut_apart(region, from, size)
     });
-    if let Some(cut) = cut.filter(|_| early && st.private.is_none()) {
+    if let Some(cut) = cut.filter(|_| early) {
         let (own, foreign): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(|p| p.heap == number);
         take_pieces(st, others, &foreign);
         st.leave(own.iter().map(|p| (p.region, p.addr, p.end)), cut);

@@ -268,7 +268,7 @@ impl Regions {
     /// Makes every quick region ready, joined with its neighbours.
     #[inline]
     pub(super) fn tidy(&mut self) {
-        while let Some(r) = self.quick.pop() {
+        while let Some(r) = self.pop_quick() {
             self.join(r);
         }
     }

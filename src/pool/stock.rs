@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::bits::Bits;
 use super::extend::take_out_all;
 use super::extent::{ladder, Extent, Mapped};
 use super::heap::{Heap, HeapState};
@@ -31,8 +32,8 @@ const SPARE: usize = 64;
 pub(super) struct Stock {
     /// By the extent's number. What is in the slot of one that is not here means nothing.
     slots: Vec<Slot>,
-    /// A bit for each number.
-    here: Vec<u64>,
+    /// The numbers of those that are here.
+    here: Bits,
     /// Size → extents of it, by number and stamp, the latest last. Those that are taken leave their entry behind.
     classes: BTreeMap<u64, Vec<(u32, u64)>>,
     entries: usize,
@@ -76,19 +77,6 @@ impl Uses {
     }
 }
 
-/// The bits of `len` numbers from `first` on: in which word, and which of it.
-#[inline]
-fn words(first: u32, len: u32) -> impl Iterator<Item = (usize, u64)> {
-    let (first, end) = (u64::from(first), u64::from(first) + u64::from(len));
-    (first / WORD..end.div_ceil(WORD)).map(move |w| {
-        let (from, to) = (first.max(w * WORD) - w * WORD, end.min((w + 1) * WORD) - w * WORD);
-        (w as usize, (u64::MAX << from) & (u64::MAX >> (WORD - to)))
-    })
-}
-
-/// Bits of a word.
-const WORD: u64 = u64::BITS as u64;
-
 /// What a run is made of besides moved extents: extents out of the stock with their last use, and sizes to create.
 #[derive(Debug, Default)]
 pub(super) struct Supply {
@@ -111,19 +99,17 @@ impl Stock {
     }
 
     pub(super) fn put(&mut self, extent: Extent, tag: Tag) {
-        if self.entries > 2 * self.len + SPARE {
-            self.forget_gone();
-        }
+        self.forget_gone();
         let i = extent.id as usize;
         self.stamp += 1;
         let slot = Slot { extent, tag, stamp: self.stamp };
         if self.slots.len() <= i {
             self.slots.resize(i + 1, slot);
-            self.here.resize(i / WORD as usize + 1, 0);
+            self.here.grow(i + 1);
         }
         self.uses = if self.len == 0 { Some(Uses::NONE) } else { self.uses }.and_then(|u| u.and(tag));
         self.slots[i] = slot;
-        words(extent.id, 1).for_each(|(w, mask)| self.here[w] |= mask);
+        self.here.add(i, 1);
         self.classes.entry(extent.size).or_default().push((extent.id, self.stamp));
         self.entries += 1;
         self.bytes += extent.size;
@@ -134,11 +120,11 @@ impl Stock {
     /// Whether all of `len` extents from this number on are here.
     #[inline]
     pub(super) fn has_all(&self, first: u32, len: u32) -> bool {
-        words(first, len).all(|(w, mask)| self.here.get(w).is_some_and(|h| h & mask == mask))
+        self.here.has_all(first as usize, len as usize)
     }
 
     fn slot(&self, number: u32) -> Option<&Slot> {
-        self.slots.get(number as usize).filter(|_| self.has_all(number, 1))
+        self.slots.get(number as usize).filter(|_| self.here.has(number as usize))
     }
 
     /// When an extent here was last used.
@@ -169,22 +155,25 @@ impl Stock {
     #[inline]
     pub(super) fn take_all(&mut self, first: u32, len: u32, bytes: u64) {
         debug_assert!(self.has_all(first, len));
-        words(first, len).for_each(|(w, mask)| self.here[w] &= !mask);
+        self.here.remove(first as usize, len as usize);
         self.len -= len as usize;
         self.bytes -= bytes;
         self.least = self.least.min(self.bytes);
         self.changes += 1;
     }
 
-    /// Whether an entry's extent is here still, and has not come anew since.
-    fn is_current(&self, &(number, stamp): &(u32, u64)) -> bool {
-        self.slot(number).is_some_and(|s| s.stamp == stamp)
+    /// What an entry stands for, if that is here still and has not come anew since.
+    fn current(&self, &(number, stamp): &(u32, u64)) -> Option<&Slot> {
+        self.slot(number).filter(|s| s.stamp == stamp)
     }
 
-    /// Forgets the entries of extents that have gone.
+    /// Forgets the entries of extents that have gone, once there are many.
     fn forget_gone(&mut self) {
+        if self.entries <= 2 * self.len + SPARE {
+            return;
+        }
         let mut classes = std::mem::take(&mut self.classes);
-        classes.values_mut().for_each(|entries| entries.retain(|e| self.is_current(e)));
+        classes.values_mut().for_each(|entries| entries.retain(|e| self.current(e).is_some()));
         self.entries = classes.values().map(Vec::len).sum();
         self.classes = classes;
     }
@@ -192,8 +181,7 @@ impl Stock {
     /// The latest extent of a size whose tag `usable` accepts.
     fn find(&self, size: u64, usable: &impl Fn(Tag) -> bool) -> Option<Extent> {
         let entries = self.classes.get(&size)?;
-        let here = entries.iter().rev().filter(|e| self.is_current(e)).filter_map(|e| self.slot(e.0));
-        here.into_iter().find(|s| usable(s.tag)).map(|s| s.extent)
+        entries.iter().rev().filter_map(|e| self.current(e)).find(|s| usable(s.tag)).map(|s| s.extent)
     }
 
     /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into what is left, then
@@ -204,9 +192,7 @@ impl Stock {
             supply.create = sizes.to_vec();
             return supply;
         }
-        if self.entries > 2 * self.len + SPARE {
-            self.forget_gone();
-        }
+        self.forget_gone();
         let usable = |t: Tag| order.settled(t) || order.own(t, lane);
         let mut left = 0;
         for &size in sizes {
@@ -233,7 +219,7 @@ impl Stock {
 
     /// All of it.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Extent, Tag)> + '_ {
-        (0u32..).zip(&self.slots).filter(|&(i, _)| self.has_all(i, 1)).map(|(_, s)| (s.extent, s.tag))
+        (0..).zip(&self.slots).filter(|&(i, _)| self.here.has(i)).map(|(_, s)| (s.extent, s.tag))
     }
 
     /// Lanes whose progress decides when extents here become usable by everyone.
@@ -246,7 +232,7 @@ impl Stock {
         let bytes: u64 = self.iter().map(|x| x.0.size).sum();
         let listed = |e: Extent| {
             let entries = self.classes.get(&e.size).into_iter().flatten();
-            entries.filter(|x| x.0 == e.id && self.is_current(x)).count()
+            entries.filter(|x| x.0 == e.id && self.current(x).is_some()).count()
         };
         if self.iter().any(|(e, _)| listed(e) != 1) {
             return Err("an extent in stock is not listed once by its size".into());

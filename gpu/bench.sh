@@ -40,5 +40,4 @@ if [ -x "$tiers" ]; then
     echo
 fi
 bash bench/peers/run.sh "$out" "${traces[@]}" || failed=1
-if [ -x .gpu/peers/apart ]; then .gpu/peers/apart | tee -a "$out/gpumem.txt" || failed=1; fi
 exit $failed

@@ -4,6 +4,7 @@
 #   peers_cuda    gpumem, cudaMallocAsync, cudaMalloc    needs CUDA's headers and libcudart
 #   peers_rmm     RMM's pool, arena and async            needs its wheels besides, see RMM below
 #   peers_torch   PyTorch's allocator                    needs an installed PyTorch with CUDA besides
+#   torch_time.so what a program spends in it            the same; torch_time.sh uses it
 #   peers_host    gpumem on the host device              with BACKEND=host, and then alone; needs no CUDA
 #   apart         what the machine lets processes do     needs no CUDA
 #                 that share nothing
@@ -96,4 +97,8 @@ else
     build peers_torch -DWITH_TORCH -isystem "$torch/include" "${cuda_flags[@]}" \
         "-L$torch/lib" -lc10_cuda -lc10 "-Wl,-rpath,$torch/lib" -Wl,--allow-shlib-undefined "${link_cuda[@]}" ||
         { rm -f "$out/peers_torch"; say "PyTorch in $torch does not build here: left out"; }
+    # shellcheck disable=SC2086
+    "$CXX" "${flags[@]}" $CXXFLAGS -shared -fPIC bench/peers/torch_time.cpp -o "$out/torch_time.so" -isystem "$torch/include" \
+        "${cuda_flags[@]}" "-L$torch/lib" -lc10_cuda -lc10 -ldl -Wl,--allow-shlib-undefined "${link_cuda[@]}" ||
+        { rm -f "$out/torch_time.so"; say "torch_time.so does not build with the PyTorch in $torch: left out"; }
 fi

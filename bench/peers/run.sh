@@ -2,8 +2,9 @@
 # gpumem and its peers on the same workloads in one run: bench/peers/run.sh OUTPUT-FOLDER [TRACE...]
 #
 # Every allocator has processes of its own. gpumem is measured first and once more last, so that drift of the machine
-# shows. Leaves in OUTPUT-FOLDER: peers.jsonl (every figure), peers.md (the table, also printed), peers.svg (the plot),
-# peers.log (messages). Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
+# shows, and each time beside processes that share nothing (apart.cpp), which is what threads could reach there. Leaves in
+# OUTPUT-FOLDER: peers.jsonl (every figure), peers.md (the table, also printed), peers.svg (the plot), peers.log
+# (messages). Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
 #
 #   ALLOCATORS="gpumem cudaMallocAsync rmm_pool ..."   default: all that were built; cudaMalloc is measured in cold only
 #   BUILT=FOLDER    where build.sh put the programs; default .gpu/peers; built first where they are missing
@@ -13,7 +14,7 @@
 #
 # Exits with 1 when something failed. A peer that cannot do a workload is a cell of the table, not a failure.
 set -uo pipefail
-if [ $# -lt 1 ]; then sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 1 ]; then sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 # Before the change of folder: relative names are the caller's.
 mkdir -p "$1" || exit 2
 out="$(cd "$1" && pwd)"; shift
@@ -27,6 +28,8 @@ cd "$(dirname "$0")/../.." || exit 2
 export GPUMEM_BACKEND="$BACKEND" BACKEND PYTHON
 unset GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC GPUMEM_TRIM_THRESHOLD VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 lines="$out/peers.jsonl"; log="$out/peers.log"
+apart="$(mktemp)"
+trap 'rm -f "$apart"' EXIT
 : > "$lines"; : > "$log"
 
 first=peers_cuda
@@ -88,6 +91,10 @@ measure() {  # allocator, run
         process "$1" "$2" $group
     done
     if [ ${#traces[@]} -gt 0 ] && [ "$1" != cudaMalloc ]; then process "$1" "$2" replay "${traces[@]}"; fi
+    if [ "$1" = gpumem ]; then
+        printf '\nRun %d: ' "$2" >> "$apart"
+        "$BUILT/apart" 2>> "$log" | sed -e 's/^  */- /' -e '1s/$/\n/' >> "$apart" || failed=1
+    fi
     printf 'measured  %-18s run %d  %4d s\n' "$1" "$2" $((SECONDS - started))
 }
 
@@ -97,6 +104,7 @@ case " $ALLOCATORS " in *" gpumem "*) measure gpumem 2 ;; esac
 machine="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -n 1)"
 if [ "$BACKEND" = host ]; then machine="host device"; fi
 "$PYTHON" bench/peers/table.py --machine "${machine:-unknown GPU}, $(nproc) host cores" --svg "$out/peers.svg" "$lines" > "$out/peers.md" || failed=1
+cat "$apart" >> "$out/peers.md"
 echo
 cat "$out/peers.md"
 if [ $failed -ne 0 ]; then echo "peers: something of gpumem's failed; see $log and the table" >&2; fi

@@ -263,6 +263,7 @@ impl Pool {
         });
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         st.count_moves(moves.len() as u64);
+        st.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
         st.memo.note(want, run, st.calls());

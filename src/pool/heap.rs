@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::afresh::Afresh;
 use super::batch::Batch;
 use super::extent::Extents;
 use super::grain::Grain;
@@ -152,6 +153,7 @@ pub(super) struct HeapState {
     /// Callers' tags of small objects that have one, by address.
     pub(super) tags: HashMap<u64, u64>,
     pub(super) memo: Memo,
+    pub(super) afresh: Afresh,
     pub(super) regions: Regions,
     pub(super) slabs: Slabs,
     pub(super) extents: Extents,
@@ -207,6 +209,7 @@ impl HeapState {
             stitches: 0,
             peak_live: 0,
             memo: Memo::default(),
+            afresh: Afresh::default(),
             ready: None,
             grain: Grain::default(),
             short: false,
@@ -375,6 +378,7 @@ impl HeapState {
         self.grain = Grain::default();
         self.short = false;
         self.moves = 0;
+        self.afresh = Afresh::default();
         self.peak_live = 0;
     }
 

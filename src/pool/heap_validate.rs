@@ -16,6 +16,7 @@ impl HeapState {
         self.extents.validate()?;
         self.slabs.validate()?;
         self.members.validate()?;
+        self.afresh.validate()?;
         self.validate_members()?;
         self.validate_users(index)?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);

@@ -227,7 +227,7 @@ impl Pool {
     #[cold]
     pub(super) fn emptied(&self, heap: &Heap, st: &mut HeapState) {
         st.tidy();
-        self.maybe_restart(heap, st);
+        self.maybe_start_afresh(heap, st);
     }
 }
 

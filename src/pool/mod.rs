@@ -31,6 +31,7 @@
 //! `reserved == spans + holes + zombies + dedicated + graves` (addresses) and
 //! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
+mod afresh;
 mod aliases;
 mod alloc;
 mod anchor;

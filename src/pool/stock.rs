@@ -1,24 +1,14 @@
 //! The stock: physical memory that the pool holds and that has no address but, for a while, zombies.
 //!
-//! A heap that has run empty after much stitching starts afresh: its extents go into the stock and its addresses become
-//! zombies, with no driver call. What the heap needs next is made up from the stock the way it would be created, sizes
-//! chosen for the requests that come, so that a workload that repeats finds memory as tight as the first time. Without
-//! that, a second run inherits large extents where it wants small ones, and the footprint creeps up.
+//! A heap that has run empty and starts afresh ([`super::afresh`]) puts its extents here. What it needs next is made up from
+//! them the way it would be created, sizes chosen for the requests that come.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bits::Bits;
-use super::extend::take_out_all;
-use super::extent::{ladder, Extent, Mapped};
-use super::heap::{Heap, HeapState};
+use super::extent::{ladder, Extent};
 use super::order::{Order, Tag};
-use super::region::State;
-use super::{lock, Pool};
 use std::collections::BTreeMap;
-
-/// A heap starts afresh when it runs empty and has moved one extent for every this many it has: then the moves it is
-/// likely to save next time are worth mapping everything again.
-const MOVES_SHARE: u64 = 8;
 
 /// Entries of extents that are not here any more which a list may have whatever its length.
 const SPARE: usize = 64;
@@ -249,41 +239,6 @@ impl Stock {
             return Err(format!("the stock has {bytes} bytes, {} recorded", self.bytes));
         }
         Ok(())
-    }
-}
-
-impl Pool {
-    /// Called when the last block of a heap that has moved extents is gone: puts its wholly free spans into the stock, if
-    /// it has moved enough. The caller publishes.
-    pub(super) fn maybe_restart(&self, heap: &Heap, st: &mut HeapState) {
-        // A small heap that runs short keeps what it has: it has been given room enough not to move any more.
-        if st.private.is_some()
-            || st.moves * MOVES_SHARE < st.extents.len() as u64
-            || (self.options.slack_floor > 0 && st.runs_short())
-        {
-            return;
-        }
-        while let Some(slab) = st.slabs.find_empty() {
-            st.drop_slab(slab, &self.order, &self.index);
-        }
-        // Every span is one free region now, unless something waits for another stream or an old slab is still there.
-        let whole = |&r: &u32| st.regions.get(r).state == State::Ready && st.regions.is_edge(st.regions.get(r).next);
-        let spans: Vec<u32> = st.regions.spans().filter(whole).collect();
-        self.say(|| format!("heap {} is empty and starts afresh after {} moves", heap.number, st.moves));
-        let mut core = lock(&*self.core);
-        for r in spans {
-            let g = st.regions.get(r);
-            let (addr, end, tag) = (g.addr, g.end(), g.order);
-            for (_, Mapped { extent, place }) in st.extents.mapped_within(addr, end) {
-                core.aliases.leave(place, tag);
-                core.stock.put(extent, tag);
-            }
-            take_out_all(st, r, addr, end);
-        }
-        st.regions.start_over();
-        st.memo.restart(st.calls());
-        st.moves = 0;
-        st.peak_live = 0;
     }
 }
 

@@ -4,6 +4,7 @@
 #[path = "../pool_support/mod.rs"]
 mod pool_support;
 
+mod afresh;
 mod away;
 mod dedicated;
 mod devices;

@@ -1,0 +1,73 @@
+//! A heap that runs empty after much stitching starts afresh as long as that pays.
+
+use crate::pool_support::{checked, Rig, PAGE};
+use gpumem::base::size::GIB;
+use gpumem::base::StreamHandle;
+use gpumem::driver::Call;
+use gpumem::pool::PoolOptions;
+
+const ROUNDS: usize = 60;
+
+/// Blocks of any size up to 30 pages, a third of them freed, until something of 90 pages fits only if it is put together; then all
+/// are freed. Checks every block.
+fn work(rig: &Rig, s: StreamHandle, rng: &mut fastrand::Rng) {
+    let mut live: Vec<(u64, u64)> = Vec::new();
+    let malloc = |size: u64, live: &mut Vec<(u64, u64)>| {
+        let p = rig.malloc(size, s);
+        rig.fill(s, p, size, p);
+        live.push((p, size));
+    };
+    let free = |(p, size): (u64, u64)| {
+        rig.check(s, p, size, p);
+        rig.free(p, s);
+    };
+    while live.iter().map(|x| x.1).sum::<u64>() < 260 * PAGE {
+        malloc(PAGE + rng.u64(0..30 * PAGE), &mut live);
+        if rng.u8(0..3) == 0 {
+            free(live.swap_remove(rng.usize(0..live.len())));
+        }
+    }
+    while live.iter().map(|x| x.1).sum::<u64>() > 170 * PAGE {
+        free(live.swap_remove(rng.usize(0..live.len())));
+    }
+    malloc(90 * PAGE, &mut live);
+    live.into_iter().for_each(free);
+}
+
+/// Mapping calls in each round of work whose seed is that round's of `seeds`; and what is mapped in the end. `keeps` has a block
+/// live all the time, so that the heap never runs empty.
+fn calls(seeds: impl Fn(usize) -> u64, keeps: bool) -> (Vec<usize>, u64) {
+    let rig = Rig::new(checked(8 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
+    let s = rig.stream();
+    let kept = keeps.then(|| rig.malloc(PAGE, s));
+    let calls = (0..ROUNDS)
+        .map(|round| {
+            rig.fault.start_recording();
+            work(&rig, s, &mut fastrand::Rng::with_seed(seeds(round)));
+            rig.fault.stop_recording().iter().filter(|&&c| c == Call::Map).count()
+        })
+        .collect();
+    rig.books();
+    let mapped = rig.mapped();
+    kept.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+    (calls, mapped)
+}
+
+#[test]
+fn work_that_repeats_maps_nothing_again() {
+    let (calls, _) = calls(|_| 7, false);
+    assert!(calls[0] > 100, "{calls:?}");
+    assert!(calls[1..].iter().all(|&n| n == 0), "{calls:?}");
+}
+
+/// Starting afresh has everything mapped again where the next round asks for other sizes: it must become rare. Then the heap maps
+/// hardly more, in two thirds of the rounds, than one that never runs empty.
+#[test]
+fn work_that_never_repeats_is_seldom_mapped_again() {
+    let seeds = |round| round as u64;
+    let ((emptied, mapped), (kept, mapped_kept)) = (calls(seeds, false), calls(seeds, true));
+    let late = |calls: &[usize]| calls[ROUNDS / 3..].iter().sum::<usize>();
+    assert!(late(&emptied) <= late(&kept) + 300, "{emptied:?} where nothing is kept, {kept:?} where a block is");
+    assert!(mapped <= mapped_kept + mapped_kept / 20, "{mapped} and {mapped_kept}");
+}

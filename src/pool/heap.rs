@@ -125,7 +125,7 @@ impl Heap {
 ///
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
 /// `waiting_bytes` is their sum; where nothing is `leaving`, the bytes of all regions equal `extents.bytes()`;
-/// `live_bytes` is the sum of live regions and live slab objects.
+/// `live_bytes` is the sum of live regions and live slab objects; `moves_when_empty <= moves`.
 ///
 /// What every hit looks at comes first, in as few cache lines as it takes: they compete with all that a workload touches.
 #[repr(C)]
@@ -141,6 +141,8 @@ pub(super) struct HeapState {
     pub(super) frees: u64,
     /// Extents moved for this heap since it last started afresh.
     pub(super) moves: u64,
+    /// What `moves` was when it last ran empty.
+    pub(super) moves_when_empty: u64,
     pub(super) waiting_bytes: u64,
     /// Who counts what is live: then nothing is handed out without a receipt.
     pub(super) counter: Option<Arc<dyn Counter>>,
@@ -205,6 +207,7 @@ impl HeapState {
             mallocs: 0,
             frees: 0,
             moves: 0,
+            moves_when_empty: 0,
             moved: 0,
             stitches: 0,
             peak_live: 0,
@@ -377,7 +380,7 @@ impl HeapState {
         self.memo = Memo::default();
         self.grain = Grain::default();
         self.short = false;
-        self.moves = 0;
+        (self.moves, self.moves_when_empty) = (0, 0);
         self.afresh = Afresh::default();
         self.peak_live = 0;
     }

@@ -17,6 +17,9 @@ impl HeapState {
         self.slabs.validate()?;
         self.members.validate()?;
         self.afresh.validate()?;
+        if self.moves_when_empty > self.moves {
+            return Err(format!("{} moves, but {} when it was last empty", self.moves, self.moves_when_empty));
+        }
         self.validate_members()?;
         self.validate_users(index)?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);

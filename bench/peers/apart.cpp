@@ -45,7 +45,7 @@ struct Allocations {
     Gpumem allocator;
     Player<Gpumem> player;
     explicit Allocations(size_t number)
-        : script(thread_script(number, OPERATIONS)), allocator((Gpumem::start(), 0)), player(allocator, script, {nullptr}) {}
+        : script(thread_script(number, OPERATIONS)), allocator(0), player(allocator, script, {nullptr}) {}
     void play() { player.play({}); }
 };
 
@@ -65,6 +65,7 @@ struct Arithmetic {
 
 template <class Work>
 void one(Shared &shared, size_t number) {
+    Gpumem::start();
     Work work(number);
     // Fills the pool, and the caches.
     for (int i = 0; i < 2; i++) work.play();

@@ -41,15 +41,18 @@ flags=(-std=c++20 -O2 -Wall -Wextra -Wno-missing-field-initializers -pthread)
 gpumem=(-DWITH_GPUMEM "-I$include")
 link_gpumem=("-L$library" -l:libgpumem.so.0 "-Wl,-rpath,$library")
 
-build() {  # name, arguments of the compiler...
-    local name="$1"; shift
+compile() {  # source, output, arguments of the compiler...
+    local source="$1" name="$2"; shift 2
     # shellcheck disable=SC2086
-    "$CXX" "${flags[@]}" $CXXFLAGS bench/peers/peers.cpp -o "$out/$name" "$@"
-    say "$name: $("$out/$name" --list 2> /dev/null | tr '\n' ' ')"
+    "$CXX" "${flags[@]}" $CXXFLAGS "bench/peers/$source" -o "$out/$name" "$@"
 }
 
-# shellcheck disable=SC2086
-"$CXX" "${flags[@]}" $CXXFLAGS bench/peers/apart.cpp -o "$out/apart" -DWITHOUT_CUDA "${gpumem[@]}" "${link_gpumem[@]}"
+build() {  # name, arguments of the compiler...
+    compile peers.cpp "$@"
+    say "$1: $("$out/$1" --list 2> /dev/null | tr '\n' ' ')"
+}
+
+compile apart.cpp apart -DWITHOUT_CUDA "${gpumem[@]}" "${link_gpumem[@]}"
 if [ "$BACKEND" = host ]; then
     build peers_host -DWITHOUT_CUDA "${gpumem[@]}" "${link_gpumem[@]}"
     exit
@@ -97,8 +100,7 @@ else
     build peers_torch -DWITH_TORCH -isystem "$torch/include" "${cuda_flags[@]}" \
         "-L$torch/lib" -lc10_cuda -lc10 "-Wl,-rpath,$torch/lib" -Wl,--allow-shlib-undefined "${link_cuda[@]}" ||
         { rm -f "$out/peers_torch"; say "PyTorch in $torch does not build here: left out"; }
-    # shellcheck disable=SC2086
-    "$CXX" "${flags[@]}" $CXXFLAGS -shared -fPIC bench/peers/torch_time.cpp -o "$out/torch_time.so" -isystem "$torch/include" \
+    compile torch_time.cpp torch_time.so -shared -fPIC -isystem "$torch/include" \
         "${cuda_flags[@]}" "-L$torch/lib" -lc10_cuda -lc10 -ldl -Wl,--allow-shlib-undefined "${link_cuda[@]}" ||
         { rm -f "$out/torch_time.so"; say "torch_time.so does not build with the PyTorch in $torch: left out"; }
 fi

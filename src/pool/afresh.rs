@@ -87,6 +87,15 @@ impl Afresh {
     }
 }
 
+impl HeapState {
+    /// Whether the last live block is gone and the heap has moved extents since that was last so: for [`Pool::emptied`]. Every free
+    /// asks.
+    #[inline(always)]
+    pub(super) fn has_run_empty(&self) -> bool {
+        self.live_bytes == 0 && self.moves != self.moves_when_empty
+    }
+}
+
 impl Pool {
     /// Called when the last block of a heap that has moved extents is gone: puts its wholly free spans into the stock, if
     /// it has moved enough and that has paid. The caller publishes.

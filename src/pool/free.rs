@@ -216,7 +216,7 @@ impl Pool {
         if st.has_settled(lane, &self.order) {
             st.settle(&self.order, &self.index);
         }
-        if st.live_bytes == 0 && st.moves != st.moves_when_empty {
+        if st.has_run_empty() {
             self.emptied(heap, &mut st);
         }
         heap.publish(&st);

@@ -141,8 +141,6 @@ pub(super) struct HeapState {
     pub(super) frees: u64,
     /// Extents moved for this heap since it last started afresh.
     pub(super) moves: u64,
-    /// What `moves` was when it last ran empty.
-    pub(super) moves_when_empty: u64,
     pub(super) waiting_bytes: u64,
     /// Who counts what is live: then nothing is handed out without a receipt.
     pub(super) counter: Option<Arc<dyn Counter>>,
@@ -155,7 +153,6 @@ pub(super) struct HeapState {
     /// Callers' tags of small objects that have one, by address.
     pub(super) tags: HashMap<u64, u64>,
     pub(super) memo: Memo,
-    pub(super) afresh: Afresh,
     pub(super) regions: Regions,
     pub(super) slabs: Slabs,
     pub(super) extents: Extents,
@@ -164,6 +161,9 @@ pub(super) struct HeapState {
     pub(super) members: Members,
     /// The least that `regions.ready_bytes()` was since `take_unused`.
     pub(super) least_ready: u64,
+    /// What `moves` was when it last ran empty.
+    pub(super) moves_when_empty: u64,
+    pub(super) afresh: Afresh,
     /// All extents ever moved for this heap, and for how many requests.
     pub(super) moved: u64,
     pub(super) stitches: u64,

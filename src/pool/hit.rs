@@ -198,7 +198,7 @@ impl Pool {
     /// What follows a free in a heap's own order.
     #[inline(always)]
     pub(super) fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
-        if st.live_bytes == 0 && st.moves != st.moves_when_empty {
+        if st.has_run_empty() {
             self.emptied(heap, &mut st);
         }
         if st.calls() >= st.memo.soon {
@@ -223,7 +223,7 @@ impl Pool {
         let _ = self.mark_stream(stream);
     }
 
-    /// The heap's last live block has gone, and it has moved extents since that last happened.
+    /// For a heap that [`HeapState::has_run_empty`].
     #[cold]
     pub(super) fn emptied(&self, heap: &Heap, st: &mut HeapState) {
         st.tidy();

@@ -86,7 +86,7 @@ impl Pool {
                 break;
             }
         }
-        if st.live_bytes == 0 && st.moves != st.moves_when_empty {
+        if st.has_run_empty() {
             self.emptied(heap, &mut st);
         }
         heap.publish(&st);

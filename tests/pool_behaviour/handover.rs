@@ -59,8 +59,8 @@ fn the_next_stream_uses_the_stock_of_the_last() {
         blocks.iter().skip(1).step_by(2).for_each(|&p| rig.free(p, s));
         rig.free(large, s);
         rig.sync();
-        // Nothing of the stream's predecessor repeats, so later heaps start afresh less often.
-        assert!(round > 0 || rig.pool.stats().stock > 0, "the heap has started afresh");
+        // A stream does not find its predecessor's runs again, so after three times that has not paid, and occasions pass.
+        assert!(round > 2 || rig.pool.stats().stock > 0, "the heap has started afresh");
         mapped.push(rig.mapped());
         s = hand_over(&rig, s);
     }

@@ -4,7 +4,7 @@
 #   peers_cuda    gpumem, cudaMallocAsync, cudaMalloc    needs CUDA's headers and libcudart
 #   peers_rmm     RMM's pool, arena and async            needs its wheels besides, see RMM below
 #   peers_torch   PyTorch's allocator                    needs an installed PyTorch with CUDA besides
-#   torch_time.so what a program spends in it            the same; torch_time.sh uses it
+#   torch_time.so, torch_turns.so                        the same; torch_time.sh and torch_turns.py use them
 #   peers_host    gpumem on the host device              with BACKEND=host, and then alone; needs no CUDA
 #   apart         what the machine lets processes do     needs no CUDA
 #                 that share nothing
@@ -100,7 +100,9 @@ else
     build peers_torch -DWITH_TORCH -isystem "$torch/include" "${cuda_flags[@]}" \
         "-L$torch/lib" -lc10_cuda -lc10 "-Wl,-rpath,$torch/lib" -Wl,--allow-shlib-undefined "${link_cuda[@]}" ||
         { rm -f "$out/peers_torch"; say "PyTorch in $torch does not build here: left out"; }
-    compile torch_time.cpp torch_time.so -shared -fPIC -isystem "$torch/include" \
-        "${cuda_flags[@]}" "-L$torch/lib" -lc10_cuda -lc10 -ldl -Wl,--allow-shlib-undefined "${link_cuda[@]}" ||
-        { rm -f "$out/torch_time.so"; say "torch_time.so does not build with the PyTorch in $torch: left out"; }
+    for stand_in in torch_time torch_turns; do
+        compile "$stand_in.cpp" "$stand_in.so" -shared -fPIC -isystem "$torch/include" \
+            "${cuda_flags[@]}" "-L$torch/lib" -lc10_cuda -lc10 -ldl -Wl,--allow-shlib-undefined "${link_cuda[@]}" ||
+            { rm -f "$out/$stand_in.so"; say "$stand_in.so does not build with the PyTorch in $torch: left out"; }
+    done
 fi

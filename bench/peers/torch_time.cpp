@@ -8,17 +8,10 @@
 //
 // torch_time.sh runs it.
 #include "measure.hpp"
-
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
+#include "torch_allocators.hpp"
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
-#include <dlfcn.h>
-#include <mutex>
-#include <string>
-#include <sys/types.h>
+#include <memory>
 
 namespace {
 
@@ -41,35 +34,15 @@ struct Sums {
     }
 };
 
-[[noreturn]] void die(const std::string &why) {
-    std::fprintf(stderr, "torch_time: %s\n", why.c_str());
-    std::exit(2);
-}
-
 struct Timed {
     Sums mallocs, frees;
-    std::string who;
-    // PyTorch's own, if it is the one; it must be asked for while it is still the current one, which is when this
-    // library is loaded.
-    c10::cuda::CUDACachingAllocator::CUDAAllocator *native = nullptr;
-    std::once_flag ready;
-    void *(*allocate)(ssize_t, int, cudaStream_t) = nullptr;
-    void (*release)(void *, ssize_t, int, cudaStream_t) = nullptr;
+    TorchOwn own;
+    std::unique_ptr<Gpumem> gpumem;  // none: the calls go to PyTorch's own
 
     Timed() {
         const char *to = std::getenv("TIMED");
-        if (to == nullptr) die("TIMED is not set: native, or the path of libgpumem.so.0");
-        if (std::string(to) == "native") {
-            who = "torch_native";
-            native = c10::cuda::CUDACachingAllocator::get();
-            return;
-        }
-        who = "gpumem";
-        void *library = dlopen(to, RTLD_NOW | RTLD_LOCAL);
-        if (library == nullptr) die(dlerror());
-        allocate = reinterpret_cast<decltype(allocate)>(dlsym(library, "gpumem_torch_malloc"));
-        release = reinterpret_cast<decltype(release)>(dlsym(library, "gpumem_torch_free"));
-        if (allocate == nullptr || release == nullptr) die(std::string(to) + " has no gpumem_torch_malloc and gpumem_torch_free");
+        if (to == nullptr) die("torch_time: TIMED is not set: native, or the path of libgpumem.so.0");
+        if (std::string(to) != "native") gpumem = std::make_unique<Gpumem>(to);
     }
 
     ~Timed() {
@@ -79,7 +52,7 @@ struct Timed {
         std::fprintf(out,
                      "{\"allocator\":\"%s\",\"mallocs\":%llu,\"malloc_us\":%.4f,\"frees\":%llu,\"free_us\":%.4f,"
                      "\"long_calls\":%llu,\"long_ms\":%.3f}\n",
-                     who.c_str(), static_cast<unsigned long long>(mallocs.calls), mallocs.mean_us(),
+                     gpumem ? "gpumem" : "torch_native", static_cast<unsigned long long>(mallocs.calls), mallocs.mean_us(),
                      static_cast<unsigned long long>(frees.calls), frees.mean_us(),
                      static_cast<unsigned long long>(mallocs.long_calls + frees.long_calls),
                      static_cast<double>(mallocs.long_ns + frees.long_ns) / 1e6);
@@ -93,23 +66,19 @@ Timed timed;
 
 // The names of libgpumem.so's own, so that a program can be given this library in its place.
 extern "C" void *gpumem_torch_malloc(ssize_t size, int device, cudaStream_t stream) {
-    // PyTorch has only made ready the allocator that it was told to use.
-    std::call_once(timed.ready, [] {
-        if (timed.native != nullptr) timed.native->init(c10::cuda::device_count());
-    });
+    if (!timed.gpumem) timed.own.prepare();
     const auto start = Clock::now();
-    void *p = timed.native != nullptr ? timed.native->raw_alloc_with_stream(static_cast<size_t>(size), stream)
-                                      : timed.allocate(size, device, stream);
+    void *p = timed.gpumem ? timed.gpumem->allocate(size, device, stream) : timed.own.allocate(size, stream);
     timed.mallocs.add(Clock::now() - start);
     return p;
 }
 
 extern "C" void gpumem_torch_free(void *p, ssize_t size, int device, cudaStream_t stream) {
     const auto start = Clock::now();
-    if (timed.native != nullptr) {
-        timed.native->raw_delete(p);
+    if (timed.gpumem) {
+        timed.gpumem->release(p, size, device, stream);
     } else {
-        timed.release(p, size, device, stream);
+        timed.own.release(p);
     }
     timed.frees.add(Clock::now() - start);
 }

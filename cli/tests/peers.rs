@@ -160,3 +160,114 @@ fn what_failed_is_listed_and_is_no_best_peer() {
     let row = text.lines().find(|l| l.starts_with("| random | warm | mean")).unwrap();
     assert!(row.contains("| failed |") && row.ends_with("|  |"), "{text}");
 }
+
+/// `torch_turns.py` with these arguments; what it printed, and its exit status.
+fn turns(arguments: &[&str], python_path: &Path) -> (String, String, Option<i32>) {
+    let mut command = Command::new("python3");
+    command.arg(root().join("bench/peers/torch_turns.py")).args(arguments).env("PYTHONPATH", python_path);
+    let out = run(command.env("PYTHONDONTWRITEBYTECODE", "1"));
+    (stdout(&out), stderr(&out), out.status.code())
+}
+
+/// One process of `torch_turns.py`: the milliseconds of its steps, of which those at even places are gpumem's or, swapped,
+/// those at odd ones.
+fn turns_line(swapped: usize, ms: impl Fn(usize, bool) -> f64) -> String {
+    let step = |i: usize| {
+        let gpumem = i % 2 == swapped;
+        serde_json::json!([if gpumem { "gpumem" } else { "torch_native" }, ms(i, gpumem)])
+    };
+    let steps: Vec<Value> = (0..60).map(step).collect();
+    format!("{}\n", serde_json::json!({"workload": "w", "swapped": swapped, "steps": steps}))
+}
+
+#[test]
+fn what_one_process_or_one_step_has_does_not_count_for_an_allocator() {
+    if missing(&["python3"]) {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let file = dir.path().join("results.jsonl");
+    // gpumem takes 0.9 of the time; the second process is 1.5 times as slow; steps differ by a factor of 20; the first ten
+    // steps of gpumem and one late step take ages.
+    let ms = |swapped: usize| {
+        move |i: usize, gpumem: bool| {
+            let odd = if i < 10 && gpumem || i == 33 && swapped == 0 { 50.0 } else { 1.0 };
+            odd * (1.0 + (i % 20) as f64) * if gpumem { 0.9 } else { 1.0 } * if swapped == 1 { 1.5 } else { 1.0 }
+        }
+    };
+    let (plain, swapped) = (turns_line(0, ms(0)), turns_line(1, ms(1)));
+    std::fs::write(&file, format!("{plain}{swapped}")).unwrap();
+    let name = file.to_str().unwrap();
+    let (table, errors, status) = turns(&["--report", name], dir.path());
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{table}");
+    let row: Vec<&str> = table.lines().last().unwrap().split(" | ").collect();
+    assert_eq!((row[0], row[1], row[4], row[5]), ("| w", "50", "**0.900**", "0.000"), "{table}");
+    assert_eq!(row[6], "0.667 |", "{table}");
+
+    // Draws that are the same in both processes, and a process alone, are no comparison.
+    std::fs::write(&file, format!("{plain}{}", plain.replace("\"swapped\":0", "\"swapped\":1"))).unwrap();
+    let (_, errors, status) = turns(&["--report", name], dir.path());
+    assert!(status == Some(1) && errors.contains("w: not steps of opposite draws"), "{errors}");
+    std::fs::write(&file, &plain).unwrap();
+    let (_, errors, status) = turns(&["--report", name], dir.path());
+    assert!(status == Some(1) && errors.contains("w: 1 processes, 0 of the opposite draws"), "{errors}");
+    std::fs::write(&file, "{}\n").unwrap();
+    let (_, errors, status) = turns(&["--report", name], dir.path());
+    assert!(status == Some(2) && errors.contains("no results of torch_turns.py"), "{errors}");
+}
+
+#[test]
+fn two_processes_take_the_same_steps_with_opposite_draws() {
+    if missing(&["python3", "cc"]) {
+        return;
+    }
+    // A stand-in for PyTorch, for the library behind it, and a program that ends 24 steps.
+    let dir = tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(at("torch")).unwrap();
+    std::fs::write(at("torch/__init__.py"), "class cuda:\n    def synchronize(): pass\n").unwrap();
+    let program = "import sys, torch\nif sys.argv[1] == 'broken': sys.exit('no such model')\n\
+        assert sys.argv[2] == 'gpumem' and sys.argv[3].endswith('turns.so')\n\
+        for _ in range(24): torch.cuda.synchronize()\n";
+    std::fs::write(at("program.py"), program).unwrap();
+    std::fs::write(
+        at("turns.c"),
+        "#include <stdio.h>\nvoid torch_turns_choose(int who) { fprintf(stderr, \"%d\", who); }\n",
+    )
+    .unwrap();
+    let built = run(Command::new("cc").args(["-shared", "-fPIC", "-o", &at("turns.so"), &at("turns.c")]));
+    assert!(built.status.success(), "{}", stderr(&built));
+
+    let measured = |workload: &str| {
+        let (program, library, results) = (at("program.py"), at("turns.so"), at("results.jsonl"));
+        let options = ["--library", &library, "--gpumem", &library, "--results", &results];
+        turns(&[&[program.as_str(), "--workloads", workload], &options[..]].concat(), dir.path())
+    };
+    let (table, errors, status) = measured("w");
+    assert_eq!(status, Some(0), "{table}{errors}");
+    assert!(table.lines().last().unwrap().starts_with("| w | 20 |"), "{table}");
+    let kept = std::fs::read_to_string(at("results.jsonl")).unwrap();
+    let lines: Vec<Value> = kept.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let order = |line: &Value| -> String {
+        let steps = line["steps"].as_array().unwrap();
+        steps.iter().map(|s| if s[0] == "gpumem" { '1' } else { '0' }).collect()
+    };
+    let orders: Vec<String> = lines.iter().map(order).collect();
+    let opposite: String = orders[0].chars().map(|c| if c == '0' { '1' } else { '0' }).collect();
+    assert_eq!((orders[0].len(), orders.len()), (24, 2));
+    assert_eq!(opposite, orders[1], "the same steps, every draw the other way round");
+    assert_eq!(orders[0].matches('1').count(), 12, "{orders:?}");
+
+    // What the library was told is what the steps say.
+    let one = turns(
+        &[&at("program.py"), "--one", "w", "1", "--library", &at("turns.so"), "--results", &at("one.json")],
+        dir.path(),
+    );
+    assert!(one.1.starts_with(&orders[1]), "{one:?}\n{orders:?}");
+
+    let (_, errors, status) = measured("broken");
+    assert!(
+        status == Some(1) && errors.contains("broken failed: status 1") && errors.contains("no such model"),
+        "{errors}"
+    );
+}

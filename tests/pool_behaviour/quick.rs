@@ -1,6 +1,6 @@
 //! The quick list: freed blocks that wait for a request of their size are as free as any other memory.
 
-use crate::pool_support::{checked, late, request, Rig, D, GIB_DEVICE};
+use crate::pool_support::{checked, late, request, Rig, D, GIB_DEVICE, PAGE};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::driver::Driver;
@@ -55,6 +55,34 @@ fn what_was_just_freed_counts_as_free_serves_other_streams_and_goes_with_a_trim(
     // Nothing has looked at the heap of s since the free.
     rig.pool.trim(0).unwrap();
     assert_eq!(rig.mapped(), 0, "{}", rig.pool.dump());
+    rig.close();
+}
+
+/// What is left of the last block joins the rest when a heap that has moved memory runs empty, as it may start afresh then; once
+/// that is done, it may run empty as often as it likes.
+#[test]
+fn a_block_comes_back_to_a_heap_that_runs_empty_again_without_having_moved_anything() {
+    let options = PoolOptions { slack_floor: 0, limit: 64 * PAGE, ..PoolOptions::default() };
+    let rig = Rig::new(checked(GIB), options);
+    let s = rig.stream();
+    let mut blocks: Vec<u64> = (0..64).map(|_| rig.malloc(PAGE, s)).collect();
+    for i in [40, 20] {
+        rig.free(blocks.swap_remove(i), s);
+    }
+    blocks.push(rig.malloc(2 * PAGE, s));
+    assert_eq!(rig.pool.stats().stitches, 1);
+    blocks.into_iter().for_each(|p| rig.free(p, s));
+
+    for _ in 0..3 {
+        // Both in what was put together; joined, that would be more than the many places of one page for the smaller.
+        let (p, q) = (rig.malloc(5 * MIB / 2, s), rig.malloc(MIB, s));
+        assert_eq!(q, p + 5 * MIB / 2);
+        rig.free(p, s);
+        rig.free(q, s);
+        assert_eq!(rig.malloc(MIB, s), q);
+        rig.free(q, s);
+        rig.books();
+    }
     rig.close();
 }
 

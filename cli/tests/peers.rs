@@ -271,3 +271,53 @@ fn two_processes_take_the_same_steps_with_opposite_draws() {
         "{errors}"
     );
 }
+
+#[test]
+fn stand_ins_for_gpumem_pass_calls_on_to_whom_they_belong() {
+    if missing(&["g++"]) {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let stub = root().join("cli/tests/stub_torch");
+    let compile = |source: PathBuf, out: &str, options: &[&str]| {
+        let mut command = Command::new("g++");
+        command.args(["-std=c++20", "-O1", "-Wall", "-Wextra", "-pthread", "-I"]).arg(&stub);
+        let built = run(command.arg(source).args(["-o", &at(out), "-ldl"]).args(options));
+        assert!(built.status.success(), "{}", stderr(&built));
+        assert_eq!(stderr(&built), "", "{out} compiles without a warning");
+    };
+    compile(stub.join("stand_ins.cpp"), "stand_ins", &["-rdynamic"]);
+    for library in ["torch_time", "torch_turns"] {
+        let source = root().join("bench/peers").join(library).with_extension("cpp");
+        compile(source, &format!("{library}.so"), &["-shared", "-fPIC"]);
+    }
+    let gpumem = install(&dir).join("lib/libgpumem.so.0");
+    let stand_in = |library: &str, of_own: &str, set: &[(&str, &Path)]| {
+        let mut command = Command::new(at("stand_ins"));
+        command.args([at(library).as_str(), of_own]).env("GPUMEM_BACKEND", "host").envs(set.iter().copied());
+        run(&mut command)
+    };
+    let times = dir.path().join("times.jsonl");
+    for (to, own) in [(gpumem.as_path(), "0"), (Path::new("native"), "2")] {
+        let done = stand_in("torch_time.so", own, &[("TIMED", to), ("TIMED_OUT", &times)]);
+        assert!(done.status.success(), "{to:?}: {}", stderr(&done));
+    }
+    let lines: Vec<Value> =
+        std::fs::read_to_string(&times).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!((&lines[0]["allocator"], &lines[1]["allocator"]), (&"gpumem".into(), &"torch_native".into()));
+    for line in &lines {
+        let count = |name: &str| line[name].as_u64().unwrap();
+        assert_eq!(count("mallocs") + count("frees") + count("long_calls"), 4, "{line}");
+    }
+    let done = stand_in("torch_turns.so", "turns", &[("GPUMEM_LIBRARY", &gpumem)]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    for (library, variable) in [("torch_time.so", "TIMED"), ("torch_turns.so", "GPUMEM_LIBRARY")] {
+        let done = stand_in(library, "0", &[(variable, Path::new("/nowhere/libgpumem.so.0"))]);
+        assert!(
+            done.status.code() == Some(2) && stderr(&done).contains("/nowhere/libgpumem.so.0"),
+            "{}",
+            stderr(&done)
+        );
+    }
+}

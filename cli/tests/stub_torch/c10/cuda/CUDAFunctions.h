@@ -1,0 +1,7 @@
+#pragma once
+
+namespace c10::cuda {
+
+int device_count() noexcept;
+
+}  // namespace c10::cuda

@@ -35,7 +35,7 @@ pub(super) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_status {
 }
 
 /// Runs `hit`, and if that says that it has not done the work, `entry`, as [`guard`] does.
-#[inline]
+#[inline(always)]
 pub(super) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> gpumem_status {
     match run_hit(hit, entry) {
         Ok(()) => Status::Ok as gpumem_status,
@@ -44,14 +44,20 @@ pub(super) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Resu
 }
 
 /// Runs `hit`, and if that says that it has not done the work, `entry`, as [`run`] does.
-#[inline]
+#[inline(always)]
 pub(super) fn run_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> Result<()> {
     // Unwind safety: as in `run`.
     match catch_unwind(AssertUnwindSafe(hit)) {
         Ok(true) => Ok(()),
-        Ok(false) => run(entry),
-        Err(panic) => run(|| Err(from_panic(panic))),
+        Ok(false) => run_apart(entry),
+        Err(panic) => run_apart(|| Err(from_panic(panic))),
     }
+}
+
+/// As [`run`], in a frame of its own: what it needs of stack and registers is no hit's to pay for.
+#[inline(never)]
+fn run_apart<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
+    run(entry)
 }
 
 /// Runs an entry point that returns a value, and `failed` when it cannot.

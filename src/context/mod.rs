@@ -258,18 +258,23 @@ impl Context {
         if !self.config.pool {
             return None;
         }
-        let hit = |pool: &Pool| match scope {
+        match (&*self.pools, scope) {
+            ([only], None) => only.get()?.malloc_hit(size, stream),
+            ([only], Some(scope)) => only.get()?.malloc_hit_in(size, stream, scope),
+            _ => self.malloc_hit_on_one_of(size, stream, scope),
+        }
+    }
+
+    #[inline(never)]
+    fn malloc_hit_on_one_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
+        // Default streams exist on every device; a created one is known to the pool of its own.
+        if stream == StreamHandle::LEGACY || stream == StreamHandle::PER_THREAD {
+            return None;
+        }
+        self.pools().find_map(|pool| match scope {
             None => pool.malloc_hit(size, stream),
             Some(scope) => pool.malloc_hit_in(size, stream, scope),
-        };
-        if let [only] = &*self.pools {
-            return hit(only.get()?);
-        }
-        // Default streams exist on every device; a created one is known to the pool of its own.
-        match stream {
-            StreamHandle::LEGACY | StreamHandle::PER_THREAD => None,
-            _ => self.pools().find_map(hit),
-        }
+        })
     }
 
     /// Frees in the order of `stream`, or of the stream the memory was allocated on, if that needs no more than giving it
@@ -278,7 +283,13 @@ impl Context {
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         let stream = stream.map(StreamHandle::canonical);
-        self.config.pool && self.pools().any(|p| p.free_hit(ptr, stream))
+        if !self.config.pool {
+            return false;
+        }
+        match &*self.pools {
+            [only] => only.get().is_some_and(|p| p.free_hit(ptr, stream)),
+            _ => self.pools().any(|p| p.free_hit(ptr, stream)),
+        }
     }
 
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.

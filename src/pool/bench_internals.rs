@@ -128,7 +128,7 @@ fn slab(bytes: u64) -> Part {
     part(format!("slab/alloc+free, {bytes} B"), move || {
         let at = slabs.alloc(class, black_box(bytes), 2).map_or(0, |t| t.addr);
         if let Some(n) = slabs.try_get(slab).and_then(|s| s.object_at(at)) {
-            slabs.free(slab, n);
+            slabs.free(slab, n, |_| Tag::SETTLED);
         }
         at
     })

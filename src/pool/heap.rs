@@ -14,14 +14,14 @@ use super::grain::Grain;
 use super::heap_lock::{Lock, Locked};
 use super::index::{Entry, Index, SLOT};
 use super::leaving::Leaving;
-use super::members::{Members, Place, NO_MEMBER};
+use super::members::{Members, NO_MEMBER};
 use super::memo::Memo;
-use super::order::{Order, Tag, CONTEXT};
+use super::order::{Order, Tag};
 use super::prepare::Ready;
 use super::private::StreamPart;
 use super::receipts::Counter;
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
-use super::slab::{self, AfterFree, Slabs, Taken};
+use super::slab::Slabs;
 use super::trial::Trial;
 use super::waiting::Waiting;
 use crate::base::size::GIB;
@@ -238,61 +238,12 @@ impl HeapState {
         pool << 56 | u64::from(self.number) << 42 | self.next_id
     }
 
-    /// Takes a small object; `None` when the class has no free one.
-    #[inline(always)]
-    pub(super) fn take_object(&mut self, class: usize, requested: u64, pool: u64) -> Option<Taken> {
-        let id = self.new_id(pool);
-        let taken = self.slabs.alloc(class, requested, id)?;
-        self.live_bytes += slab::class_size(class);
-        self.requested_bytes += requested;
-        self.mallocs += 1;
-        Some(taken)
-    }
-
     /// The lanes that a block about to be freed was recorded on.
     #[inline]
     pub(super) fn take_users(&mut self, addr: u64) -> Vec<u32> {
         match self.users.is_empty() {
             true => Vec::new(),
             false => self.users.remove(&addr).unwrap_or_default(),
-        }
-    }
-
-    /// Changes what was asked for in an object that is large enough.
-    pub(super) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
-        let before = self.slabs.resize(slab, number, requested);
-        self.members.resized(self.member_at(Place::Object { slab, number }), before, requested);
-        self.requested_bytes = self.requested_bytes + requested - before;
-    }
-
-    /// Keeps the caller's tag of a small object.
-    #[inline]
-    pub(super) fn note_tag(&mut self, addr: u64, tag: u64) {
-        if tag != 0 {
-            self.tags.insert(addr, tag);
-        }
-    }
-
-    /// Makes a slab over a live region that `cut_for` gave for it.
-    pub(super) fn add_slab(&mut self, class: usize, region: u32, index: &Index) {
-        let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
-        self.regions.get_mut(region).state = State::Slab;
-        let slab = self.slabs.add(class, addr, region);
-        index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
-    }
-
-    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that came after it when
-    /// the context has passed that.
-    pub(super) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
-        self.part_with_all();
-        let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
-        let region = self.slabs.remove(slab);
-        let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
-        index.set_range(addr, size, Entry::Empty);
-        if old && !order.settled(idle) {
-            self.wait_for(region, &[idle]);
-        } else {
-            self.regions.make_ready(region, if old { Tag::SETTLED } else { idle });
         }
     }
 
@@ -418,7 +369,7 @@ impl HeapState {
 
     /// Counts a free.
     #[inline]
-    fn note_freed(&mut self, size: u64, requested: u64) {
+    pub(super) fn note_freed(&mut self, size: u64, requested: u64) {
         self.live_bytes -= size;
         self.requested_bytes -= requested;
         self.frees += 1;
@@ -443,44 +394,6 @@ impl HeapState {
             }
         } else {
             self.wait_for(region, tags);
-        }
-    }
-
-    /// Takes a small object back, as [`Self::take_back`].
-    #[inline]
-    pub(super) fn take_back_object(
-        &mut self,
-        slab: u32,
-        number: u32,
-        tags: &[Tag],
-        own: bool,
-        order: &Order,
-        index: &Index,
-    ) {
-        let (class, object) = match self.slabs.try_get(slab) {
-            Some(s) => {
-                if !self.tags.is_empty() {
-                    self.tags.remove(&s.addr_of(number));
-                }
-                (s.class as usize, s.object(number))
-            }
-            None => return,
-        };
-        let requested = u64::from(object.requested);
-        self.note_freed(slab::class_size(class), requested);
-        if object.member != NO_MEMBER {
-            self.members.leave(object.member, requested);
-        }
-        if own {
-            let after = self.slabs.free(slab, number);
-            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.lane }));
-            if after == AfterFree::Drop {
-                self.drop_slab(slab, order, index);
-            }
-        } else {
-            self.slabs.free_later(slab, number);
-            self.slabs.note_idle(slab, |old| order.tag(if old { CONTEXT } else { self.lane }));
-            self.object_waits(slab, number, tags);
         }
     }
 

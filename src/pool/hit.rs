@@ -162,7 +162,7 @@ impl Pool {
         }
         let size = slab::class_size(s.class as usize);
         match away {
-            None => st.take_back_object(slab, n, &[], true, &self.order, &self.index),
+            None => st.take_back_own_object(slab, n, &self.order, &self.index),
             Some(lane) => st.take_back_object(slab, n, &[self.order.tag(lane)], false, &self.order, &self.index),
         }
         Some(size)

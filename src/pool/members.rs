@@ -192,8 +192,14 @@ impl Members {
     }
 
     /// Whether a record is of a scope whose allocations count as freed.
+    #[inline]
     pub(super) fn is_reclaimed(&self, member: u32) -> bool {
-        member != NO_MEMBER && self.scope_of(member).is_some_and(|s| s.is_of_reclaimed())
+        member != NO_MEMBER && self.has_reclaimed_scope(member)
+    }
+
+    #[inline(never)]
+    fn has_reclaimed_scope(&self, member: u32) -> bool {
+        self.scope_of(member).is_some_and(|s| s.is_of_reclaimed())
     }
 
     /// An allocation of `bytes` leaves its scope: its record goes, and its receipt.

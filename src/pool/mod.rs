@@ -5,7 +5,7 @@
 //! - *reservation*, *root*: addresses taken from the driver ([`reserve`]); *hole*: addresses with nothing mapped.
 //! - *extent*: physical memory, one driver handle, mapped whole ([`extent`]).
 //! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or free ([`region`]).
-//! - *slab*: a region cut into equal small objects ([`slab`]).
+//! - *slab*: a region cut into equal small objects ([`slab`], [`objects`]).
 //! - *heap*: memory of one stream ([`heap`]); *lane*, *epoch*, *marker*, *settled*: stream order ([`order`]).
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides what, [`anchor`] where, [`extend`] does);
 //!   *grain*: how large new extents are ([`grain`]).
@@ -66,6 +66,7 @@ mod members;
 mod memo;
 #[cfg(all(test, loom))]
 mod models;
+mod objects;
 mod order;
 mod pages;
 mod parts;

@@ -39,7 +39,7 @@ impl HeapState {
         }
         let empty = self.slabs.retire();
         let slabs: Vec<u32> = self.slabs.iter().map(|s| s.0).collect();
-        slabs.into_iter().for_each(|s| self.slabs.note_idle(s, |_| tag));
+        slabs.into_iter().for_each(|s| self.slabs.note_idle(s, tag));
         for slab in empty {
             self.drop_slab(slab, order, index);
         }

@@ -137,14 +137,14 @@ pub(super) struct Slab {
 
 impl Slab {
     /// The object's number for an address inside the slab, if an object starts there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn object_at(&self, addr: u64) -> Option<u32> {
         let n = self.object_containing(addr)?;
         (self.addr_of(n) == addr).then_some(n)
     }
 
     /// The object's number for any address inside an object; `None` for one that is in none, or before the slab.
-    #[inline]
+    #[inline(always)]
     pub(super) fn object_containing(&self, addr: u64) -> Option<u32> {
         let offset = addr.checked_sub(self.base).filter(|&o| o < 1 << 20)?;
         let n = ((offset * self.inverse) >> SCALE) as u32;
@@ -174,6 +174,15 @@ impl Slab {
     #[inline]
     pub(super) fn object(&self, n: u32) -> Object {
         self.objects[n as usize]
+    }
+
+    /// An object is in use no more.
+    #[inline(always)]
+    fn one_less(&mut self, now: impl FnOnce(bool) -> Tag) {
+        self.used -= 1;
+        if self.used == 0 {
+            self.idle = now(self.old);
+        }
     }
 
     fn has_free(&self) -> bool {
@@ -248,12 +257,11 @@ impl Slabs {
         u64::from(std::mem::replace(&mut object.requested, requested as u32))
     }
 
-    /// Notes when a slab's last object in use was freed, if it has been: see [`Slab::idle`].
-    #[inline]
-    pub(super) fn note_idle(&mut self, s: u32, now: impl FnOnce(bool) -> Tag) {
+    /// Notes when a slab's last object in use was freed, if none is in use.
+    pub(super) fn note_idle(&mut self, s: u32, now: Tag) {
         let slab = &mut self.all[s as usize];
         if slab.used == 0 {
-            slab.idle = now(slab.old);
+            slab.idle = now;
         }
     }
 
@@ -296,17 +304,17 @@ impl Slabs {
         s
     }
 
-    /// Puts a live object back, free at once.
+    /// Puts a live object back, free at once. `now` is asked if it was the last one in use: see [`Slab::idle`].
     #[inline(always)]
-    pub(super) fn free(&mut self, s: u32, n: u32) -> AfterFree {
-        self.all[s as usize].used -= 1;
+    pub(super) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> AfterFree {
+        self.all[s as usize].one_less(now);
         self.put_back(s, n)
     }
 
-    /// Marks a live object as freed on another stream.
-    pub(super) fn free_later(&mut self, s: u32, n: u32) {
+    /// Marks a live object as freed on another stream. `now` as for [`Self::free`].
+    pub(super) fn free_later(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) {
         let slab = &mut self.all[s as usize];
-        slab.used -= 1;
+        slab.one_less(now);
         slab.pending += 1;
         slab.waiting[n as usize / 64] |= 1 << (n % 64);
     }

@@ -157,24 +157,20 @@ impl Pool {
     }
 
     /// As [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be sure of it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
-        CACHE.with(|c| {
+        // Copied out, so that the closure is short enough to be inlined.
+        let (heap, id, captures, check) = CACHE.with(|c| {
             let p = &c[place(stream)];
-            let right = p.handle.get() == stream.0 && p.pool.get() == self.number && self.still(p, stream);
-            self.heap(p.heap.get()).filter(|_| right)
-        })
-    }
-
-    /// Whether the place is right about the stream.
-    #[inline]
-    fn still(&self, p: &Place, stream: StreamHandle) -> bool {
-        let same = match p.check.get() {
+            let here = p.handle.get() == stream.0 && p.pool.get() == self.number;
+            here.then(|| (p.heap.get(), p.id.get(), p.captures.get(), p.check.get()))
+        })?;
+        let same = match check {
             Check::Never => true,
-            Check::Look => self.watch.look(stream) == Some(p.id.get()),
+            Check::Look => self.watch.look(stream) == Some(id),
             Check::Ask => false,
         };
-        same && p.captures.get() == self.order.captures_met()
+        self.heap(heap).filter(|_| same && captures == self.order.captures_met())
     }
 
     /// Asks the driver which stream it is, and fills the place.

@@ -377,8 +377,27 @@ impl HeapState {
 
     /// Takes a live block back: it is free when every tag is settled, and at once for the heap's own stream when
     /// `own` (its tags are all of the heap's own lane).
-    #[inline]
     pub(super) fn take_back(&mut self, region: u32, tags: &[Tag], own: bool, index: &Index) {
+        if own {
+            return self.take_back_own(region, tags.first().copied().unwrap_or(Tag::SETTLED), index);
+        }
+        self.block_leaves(region, index);
+        self.wait_for(region, tags);
+    }
+
+    /// As [`Self::take_back`], for one freed in the order of the heap's own stream.
+    #[inline(always)]
+    pub(super) fn take_back_own(&mut self, region: u32, tag: Tag, index: &Index) {
+        let requested = self.block_leaves(region, index);
+        if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
+            self.join_freed(old);
+        }
+    }
+
+    /// Counts the free of a live block, and forgets what is known about it beside its region; returns how many bytes were
+    /// asked for.
+    #[inline(always)]
+    fn block_leaves(&mut self, region: u32, index: &Index) -> u64 {
         let r = self.regions.get(region);
         let (addr, size) = (r.addr, r.size);
         let Block { requested, member, .. } = *self.regions.block(region);
@@ -387,14 +406,7 @@ impl HeapState {
             self.members.leave(member, requested);
         }
         index.set(addr, Entry::Freed { offset: addr % SLOT });
-        if own {
-            let tag = tags.first().copied().unwrap_or(Tag::SETTLED);
-            if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
-                self.join_freed(old);
-            }
-        } else {
-            self.wait_for(region, tags);
-        }
+        requested
     }
 
     /// Whether the heap's ready memory is in order for the lane's present stream. If not, [`Self::retire`] comes before anything

@@ -115,16 +115,32 @@ impl Pool {
                 None => return false,
             }
         }
+        match entry {
+            Entry::Slab { slab, .. } => self.free_small(heap, slab, ptr, stream),
+            Entry::Block { region, .. } => self.free_large(heap, region, ptr, stream),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn free_small(&self, heap: &Heap, slab: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
         let Some(mut st) = heap.try_lock_hit() else { return false };
         if !self.is_plain(&st) {
             return false;
         }
-        let freed = match entry {
-            Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr, None),
-            Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, stream.is_none(), None),
-            _ => None,
-        };
-        let Some(size) = freed else { return false };
+        let Some(size) = self.free_object(&mut st, slab, ptr, None) else { return false };
+        self.freed(heap, st, size, stream);
+        true
+    }
+
+    /// In a frame of its own: together, each would keep in memory what the other needs in registers.
+    #[inline(never)]
+    fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        let Some(mut st) = heap.try_lock_hit() else { return false };
+        if !self.is_plain(&st) {
+            return false;
+        }
+        let Some(size) = self.free_block(&mut st, region, ptr, stream.is_none(), None) else { return false };
         self.freed(heap, st, size, stream);
         true
     }
@@ -183,7 +199,6 @@ impl Pool {
         if r.addr != ptr || r.state != State::Live {
             return None;
         }
-        let tag = self.order.tag(away.unwrap_or(st.lane));
         let block = st.regions.block(region);
         if st.members.is_reclaimed(block.member)
             || of_its_own && (block.lane != st.lane || self.order.identity(st.lane) != block.stream_id)
@@ -191,7 +206,10 @@ impl Pool {
             return None;
         }
         let size = r.size;
-        st.take_back(region, &[tag], away.is_none(), &self.index);
+        match away {
+            None => st.take_back_own(region, self.order.tag(st.lane), &self.index),
+            Some(lane) => st.take_back(region, &[self.order.tag(lane)], false, &self.index),
+        }
         Some(size)
     }
 

@@ -46,6 +46,7 @@ pub(super) enum Entry {
 const KIND: u64 = 61;
 const HEAP: u64 = 32;
 
+#[inline(always)]
 fn pack(e: Entry) -> u64 {
     match e {
         Entry::Empty => 0,
@@ -81,7 +82,7 @@ impl Table {
         Table { words: Words::zeroed(slots, !first), used: AtomicU64::new(0) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn set(&self, slot: usize, e: Entry) {
         let chunk = 1 << (slot / CHUNK_SLOTS);
         if self.used.load(Ordering::Relaxed) & chunk == 0 {
@@ -124,10 +125,17 @@ struct Root {
 }
 
 impl Root {
-    /// How many slots a table has: the last one may have fewer.
-    fn slots(&self, table: usize) -> usize {
-        let all = self.len.div_ceil(SLOT) as usize;
-        (all - table * TABLE_SLOTS).min(TABLE_SLOTS)
+    #[inline(always)]
+    fn has(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.base) < self.len
+    }
+
+    /// The table of this number, made now unless another thread just has.
+    #[cold]
+    fn new_table(&self, number: usize) -> &Table {
+        // The last one may have fewer slots.
+        let slots = (self.len.div_ceil(SLOT) as usize - number * TABLE_SLOTS).min(TABLE_SLOTS);
+        self.tables[number].get_or_init(|| Table::new(slots, number == 0))
     }
 }
 
@@ -164,10 +172,19 @@ impl Index {
         self.count.load(Ordering::Relaxed) < MAX_ROOTS
     }
 
-    #[inline]
+    #[inline(always)]
     fn root(&self, addr: u64) -> Option<&Root> {
+        // Most pools have one.
+        match self.roots[0].get() {
+            Some(first) if first.has(addr) => Some(first),
+            _ => self.other_root(addr),
+        }
+    }
+
+    #[inline(never)]
+    fn other_root(&self, addr: u64) -> Option<&Root> {
         let n = self.count.load(Ordering::Acquire);
-        self.roots[..n].iter().filter_map(OnceLock::get).find(|r| addr.wrapping_sub(r.base) < r.len)
+        self.roots[..n].iter().filter_map(OnceLock::get).find(|r| r.has(addr))
     }
 
     /// Whether the address lies in any of the reservations.
@@ -188,12 +205,14 @@ impl Index {
     }
 
     /// Sets the slot of `addr`, which lies in a reservation.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set(&self, addr: u64, e: Entry) {
         let Some(root) = self.root(addr) else { return };
         let slot = ((addr - root.base) / SLOT) as usize;
-        let number = slot / TABLE_SLOTS;
-        root.tables[number].get_or_init(|| Table::new(root.slots(number), number == 0)).set(slot % TABLE_SLOTS, e);
+        match root.tables[slot / TABLE_SLOTS].get() {
+            Some(table) => table.set(slot % TABLE_SLOTS, e),
+            None => root.new_table(slot / TABLE_SLOTS).set(slot % TABLE_SLOTS, e),
+        }
     }
 
     /// Sets every slot of `[addr, addr + len)`, whole slots.

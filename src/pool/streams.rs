@@ -165,12 +165,18 @@ impl Pool {
             let here = p.handle.get() == stream.0 && p.pool.get() == self.number;
             here.then(|| (p.heap.get(), p.id.get(), p.captures.get(), p.check.get()))
         })?;
+        self.heap(heap).filter(|_| self.still(stream, id, captures, check))
+    }
+
+    /// Whether what a place says is right about the stream.
+    #[inline(always)]
+    fn still(&self, stream: StreamHandle, id: u64, captures: u64, check: Check) -> bool {
         let same = match check {
             Check::Never => true,
             Check::Look => self.watch.look(stream) == Some(id),
             Check::Ask => false,
         };
-        self.heap(heap).filter(|_| same && captures == self.order.captures_met())
+        same && captures == self.order.captures_met()
     }
 
     /// Asks the driver which stream it is, and fills the place.

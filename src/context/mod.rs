@@ -258,23 +258,20 @@ impl Context {
         if !self.config.pool {
             return None;
         }
-        match (&*self.pools, scope) {
-            ([only], None) => only.get()?.malloc_hit(size, stream),
-            ([only], Some(scope)) => only.get()?.malloc_hit_in(size, stream, scope),
+        match &*self.pools {
+            [only] => hit_in(only.get()?, size, stream, scope),
             _ => self.malloc_hit_on_one_of(size, stream, scope),
         }
     }
 
+    /// Where there are several devices. In a frame of its own, which one device's hits do not pay for.
     #[inline(never)]
     fn malloc_hit_on_one_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         // Default streams exist on every device; a created one is known to the pool of its own.
-        if stream == StreamHandle::LEGACY || stream == StreamHandle::PER_THREAD {
-            return None;
+        match stream {
+            StreamHandle::LEGACY | StreamHandle::PER_THREAD => None,
+            _ => self.pools().find_map(|pool| hit_in(pool, size, stream, scope)),
         }
-        self.pools().find_map(|pool| match scope {
-            None => pool.malloc_hit(size, stream),
-            Some(scope) => pool.malloc_hit_in(size, stream, scope),
-        })
     }
 
     /// Frees in the order of `stream`, or of the stream the memory was allocated on, if that needs no more than giving it
@@ -283,13 +280,7 @@ impl Context {
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         let stream = stream.map(StreamHandle::canonical);
-        if !self.config.pool {
-            return false;
-        }
-        match &*self.pools {
-            [only] => only.get().is_some_and(|p| p.free_hit(ptr, stream)),
-            _ => self.pools().any(|p| p.free_hit(ptr, stream)),
-        }
+        self.config.pool && self.pools().any(|p| p.free_hit(ptr, stream))
     }
 
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.
@@ -490,5 +481,14 @@ impl Context {
         let ptr = self.or_from_quarantine(|| pool.import_fd(fd, size, StreamHandle::LEGACY))?;
         self.handed_out(ptr);
         Ok(ptr)
+    }
+}
+
+/// A hit in a pool, in a scope or in none.
+#[inline(always)]
+fn hit_in(pool: &Pool, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
+    match scope {
+        None => pool.malloc_hit(size, stream),
+        Some(scope) => pool.malloc_hit_in(size, stream, scope),
     }
 }

@@ -186,11 +186,11 @@ impl Pool {
             match live {
                 Live::Block { addr, region } => {
                     st.take_users(addr);
-                    st.take_back(region, &tag, false, &self.index);
+                    st.take_back(region, &tag, &self.index);
                 }
                 Live::Object { addr, slab, number } => {
                     st.take_users(addr);
-                    st.take_back_object(slab, number, &tag, false, &self.order, &self.index);
+                    st.take_back_object(slab, number, &tag, &self.order);
                 }
             }
         }

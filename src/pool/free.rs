@@ -136,10 +136,12 @@ impl Pool {
                     None => self.tag_of(block.lane, block.stream_id),
                 };
                 let own = st.may_reuse(ptr) && tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
-                if own || users.is_empty() {
-                    st.take_back(region, &[tag], own, &self.index);
+                if own {
+                    st.take_back_own(region, tag, &self.index);
+                } else if users.is_empty() {
+                    st.take_back(region, &[tag], &self.index);
                 } else {
-                    st.take_back(region, &self.tags(tag, &users), false, &self.index);
+                    st.take_back(region, &self.tags(tag, &users), &self.index);
                 }
                 if !users.is_empty() {
                     // It may have kept more than its size needs when it shrank: not for the next request of that size.
@@ -155,11 +157,12 @@ impl Pool {
                 // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
                 let own =
                     st.may_reuse(ptr) && (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
-                if own || users.is_empty() {
-                    st.take_back_object(slab, number, &[tag], own, &self.order, &self.index);
+                if own {
+                    st.take_back_own_object(slab, number, &self.order, &self.index);
+                } else if users.is_empty() {
+                    st.take_back_object(slab, number, &[tag], &self.order);
                 } else {
-                    let tags = self.tags(tag, &users);
-                    st.take_back_object(slab, number, &tags, false, &self.order, &self.index);
+                    st.take_back_object(slab, number, &self.tags(tag, &users), &self.order);
                 }
                 GivenUp { size, own, lane: tag.lane(), users }
             }

@@ -375,17 +375,14 @@ impl HeapState {
         self.frees += 1;
     }
 
-    /// Takes a live block back: it is free when every tag is settled, and at once for the heap's own stream when
-    /// `own` (its tags are all of the heap's own lane).
-    pub(super) fn take_back(&mut self, region: u32, tags: &[Tag], own: bool, index: &Index) {
-        if own {
-            return self.take_back_own(region, tags.first().copied().unwrap_or(Tag::SETTLED), index);
-        }
+    /// Takes a live block back: it is free when every tag is settled.
+    pub(super) fn take_back(&mut self, region: u32, tags: &[Tag], index: &Index) {
         self.block_leaves(region, index);
         self.wait_for(region, tags);
     }
 
-    /// As [`Self::take_back`], for one freed in the order of the heap's own stream.
+    /// Takes back a live block that was used and freed in the order of the heap's own stream: it is free at once. `tag` is that
+    /// order's.
     #[inline(always)]
     pub(super) fn take_back_own(&mut self, region: u32, tag: Tag, index: &Index) {
         let requested = self.block_leaves(region, index);

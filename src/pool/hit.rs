@@ -37,6 +37,7 @@ impl Pool {
         self.malloc_hit_of(size, stream, Some(scope))
     }
 
+    // One instance for each of them: joining a scope takes registers that the others have use for.
     #[inline(always)]
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
@@ -116,30 +117,22 @@ impl Pool {
             }
         }
         match entry {
-            Entry::Slab { slab, .. } => self.free_small(heap, slab, ptr, stream),
+            Entry::Slab { slab, .. } => {
+                let Some(mut st) = self.try_lock_plain(heap) else { return false };
+                let Some(size) = self.free_object(&mut st, slab, ptr, None) else { return false };
+                self.freed(heap, st, size, stream);
+                true
+            }
             Entry::Block { region, .. } => self.free_large(heap, region, ptr, stream),
             _ => false,
         }
     }
 
-    #[inline(always)]
-    fn free_small(&self, heap: &Heap, slab: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
-        let Some(mut st) = heap.try_lock_hit() else { return false };
-        if !self.is_plain(&st) {
-            return false;
-        }
-        let Some(size) = self.free_object(&mut st, slab, ptr, None) else { return false };
-        self.freed(heap, st, size, stream);
-        true
-    }
-
-    /// In a frame of its own: together, each would keep in memory what the other needs in registers.
+    /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in memory what the other needs in
+    /// registers.
     #[inline(never)]
     fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
-        let Some(mut st) = heap.try_lock_hit() else { return false };
-        if !self.is_plain(&st) {
-            return false;
-        }
+        let Some(mut st) = self.try_lock_plain(heap) else { return false };
         let Some(size) = self.free_block(&mut st, region, ptr, stream.is_none(), None) else { return false };
         self.freed(heap, st, size, stream);
         true
@@ -148,10 +141,7 @@ impl Pool {
     /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
     #[inline(never)]
     fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
-        let Some(mut st) = heap.try_lock_hit() else { return false };
-        if !self.is_plain(&st) {
-            return false;
-        }
+        let Some(mut st) = self.try_lock_plain(heap) else { return false };
         let freed = match entry {
             Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr, Some(lane)),
             Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, false, Some(lane)),
@@ -162,10 +152,14 @@ impl Pool {
         true
     }
 
-    /// Whether nothing about the heap's live blocks is special.
+    /// The heap's lock if it is free and nothing about the heap's live blocks is special.
     #[inline(always)]
-    fn is_plain(&self, st: &HeapState) -> bool {
-        st.users.is_empty() && st.tags.is_empty() && st.is_current(&self.order) && st.private.is_none()
+    fn try_lock_plain<'a>(&self, heap: &'a Heap) -> Option<Locked<'a, HeapState>> {
+        let st = heap.try_lock_hit()?;
+        if st.users.is_empty() && st.tags.is_empty() && st.is_current(&self.order) && st.private.is_none() {
+            return Some(st);
+        }
+        None
     }
 
     /// Bytes of the object freed; in the order of lane `away`, or of the heap's own.
@@ -179,7 +173,7 @@ impl Pool {
         let size = slab::class_size(s.class as usize);
         match away {
             None => st.take_back_own_object(slab, n, &self.order, &self.index),
-            Some(lane) => st.take_back_object(slab, n, &[self.order.tag(lane)], false, &self.order, &self.index),
+            Some(lane) => st.take_back_object(slab, n, &[self.order.tag(lane)], &self.order),
         }
         Some(size)
     }
@@ -208,7 +202,7 @@ impl Pool {
         let size = r.size;
         match away {
             None => st.take_back_own(region, self.order.tag(st.lane), &self.index),
-            Some(lane) => st.take_back(region, &[self.order.tag(lane)], false, &self.index),
+            Some(lane) => st.take_back(region, &[self.order.tag(lane)], &self.index),
         }
         Some(size)
     }

@@ -60,32 +60,21 @@ impl HeapState {
     }
 
     /// Takes a small object back, as [`Self::take_back`].
-    pub(super) fn take_back_object(
-        &mut self,
-        slab: u32,
-        number: u32,
-        tags: &[Tag],
-        own: bool,
-        order: &Order,
-        index: &Index,
-    ) {
-        if own {
-            return self.take_back_own_object(slab, number, order, index);
-        }
+    pub(super) fn take_back_object(&mut self, slab: u32, number: u32, tags: &[Tag], order: &Order) {
         if !self.object_leaves(slab, number) {
             return;
         }
-        self.slabs.free_later(slab, number, |old| order.tag(if old { CONTEXT } else { self.lane }));
+        self.slabs.free_later(slab, number, last_use(self.lane, order));
         self.object_waits(slab, number, tags);
     }
 
-    /// As [`Self::take_back_object`], for one freed in the order of the heap's own stream.
+    /// Takes a small object back, as [`Self::take_back_own`].
     #[inline(always)]
     pub(super) fn take_back_own_object(&mut self, slab: u32, number: u32, order: &Order, index: &Index) {
         if !self.object_leaves(slab, number) {
             return;
         }
-        let after = self.slabs.free(slab, number, |old| order.tag(if old { CONTEXT } else { self.lane }));
+        let after = self.slabs.free(slab, number, last_use(self.lane, order));
         if after == AfterFree::Drop {
             self.drop_slab(slab, order, index);
         }
@@ -106,4 +95,10 @@ impl HeapState {
         }
         true
     }
+}
+
+/// For [`Slab::idle`](super::slab::Slab::idle): the order in which a slab's last object is freed now, by whether the slab is old.
+#[inline(always)]
+fn last_use(lane: u32, order: &Order) -> impl FnOnce(bool) -> Tag + '_ {
+    move |old| order.tag(if old { CONTEXT } else { lane })
 }

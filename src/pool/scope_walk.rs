@@ -113,7 +113,7 @@ impl Pool {
             Place::Object { slab, number } => {
                 let s = st.slabs.try_get(slab).filter(|s| !s.old)?;
                 let size = slab::class_size(s.class as usize);
-                st.take_back_object(slab, number, &[], true, &self.order, &self.index);
+                st.take_back_own_object(slab, number, &self.order, &self.index);
                 Some(size)
             }
             Place::Block { region } => {
@@ -122,7 +122,7 @@ impl Pool {
                     return None;
                 }
                 let size = st.regions.get(region).size;
-                st.take_back(region, &[self.order.tag(st.lane)], true, &self.index);
+                st.take_back_own(region, self.order.tag(st.lane), &self.index);
                 Some(size)
             }
         }

@@ -161,12 +161,16 @@ fn what_failed_is_listed_and_is_no_best_peer() {
     assert!(row.contains("| failed |") && row.ends_with("|  |"), "{text}");
 }
 
-/// `torch_turns.py` with these arguments; what it printed, and its exit status.
-fn turns(arguments: &[&str], python_path: &Path) -> (String, String, Option<i32>) {
+/// A script of `bench/peers` with these arguments; what it printed, and its exit status.
+fn script(name: &str, arguments: &[&str], python_path: &Path) -> (String, String, Option<i32>) {
     let mut command = Command::new("python3");
-    command.arg(root().join("bench/peers/torch_turns.py")).args(arguments).env("PYTHONPATH", python_path);
+    command.arg(root().join("bench/peers").join(name)).args(arguments).env("PYTHONPATH", python_path);
     let out = run(command.env("PYTHONDONTWRITEBYTECODE", "1"));
     (stdout(&out), stderr(&out), out.status.code())
+}
+
+fn turns(arguments: &[&str], python_path: &Path) -> (String, String, Option<i32>) {
+    script("torch_turns.py", arguments, python_path)
 }
 
 /// One process of `torch_turns.py`: the milliseconds of its steps, of which those at even places are gpumem's or, swapped,
@@ -270,6 +274,48 @@ fn two_processes_take_the_same_steps_with_opposite_draws() {
         status == Some(1) && errors.contains("broken failed: status 1") && errors.contains("no such model"),
         "{errors}"
     );
+}
+
+#[test]
+fn tensors_are_the_same_with_either_allocator() {
+    if missing(&["python3"]) {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let stub = root().join("cli/tests/stub_torch");
+    std::fs::write(at("libgpumem.so"), "").unwrap();
+    let measured = || {
+        let (library, results) = (at("libgpumem.so"), at("results.jsonl"));
+        let options = ["--runs", "2", "--library", &library, "--results", &results, "--cases", "4 KiB", "1,000 live"];
+        script("torch_empty.py", &options, &stub)
+    };
+    let (table, errors, status) = measured();
+    assert_eq!(status, Some(0), "{table}{errors}");
+    let log = std::fs::read_to_string(at("log")).unwrap();
+    let who: Vec<(&str, &str)> =
+        log.lines().map(|l| l.split_at(l.find(|c: char| c.is_ascii_digit()).unwrap())).collect();
+    let (native, ours) = ("torch_native ", "libgpumem.so gpumem_torch_malloc gpumem_torch_free ");
+    assert_eq!(who.iter().map(|w| w.0).collect::<Vec<_>>(), [native, ours, ours, native], "in turns");
+    assert!(who.iter().all(|w| w.1 == who[0].1), "the same sizes in the same order: {log}");
+    assert!(who[0].1.starts_with("641000 999 "), "16 rounds of 20,000 in two cases, the second among 1,000: {log}");
+    let row = |name: &str| table.lines().any(|l| l.starts_with(&format!("| {name} | ")) && l.ends_with("** |"));
+    assert!(row("4 KiB") && row("1,000 live"), "{table}");
+
+    let line = |allocator: &str, us: f64| format!("{{\"allocator\": \"{allocator}\", \"us\": {{\"c\": {us}}}}}\n");
+    let kept: String =
+        [("gpumem", 1.0), ("torch_native", 2.0), ("gpumem", 1.2), ("gpumem", 9.0), ("torch_native", 4.0)]
+            .map(|(allocator, us)| line(allocator, us))
+            .concat();
+    std::fs::write(at("kept.jsonl"), kept).unwrap();
+    let (table, ..) = script("torch_empty.py", &["--report", &at("kept.jsonl")], &stub);
+    let last = table.lines().last().unwrap();
+    assert_eq!(last, "| c | 3.000 (2.000 to 4.000) | 1.200 (1.000 to 9.000) | **0.40** |", "medians, limits, ratio");
+
+    std::fs::write(at("broken"), "").unwrap();
+    let (table, errors, status) = measured();
+    assert!(status == Some(1) && errors.contains("gpumem failed: status 1\nno such device"), "{errors}");
+    assert!(table.lines().last().unwrap().ends_with("|  |  |"), "no ratio without gpumem: {table}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::context::{Context, Request};
 use crate::pool::AllocFlags;
 use std::ffi::{c_int, c_void};
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,10 +116,12 @@ const _: () = assert!(size_of::<gpumem_pointer_info>() == 4 * 4 + 6 * 8);
 /// synchronise with the default stream must be made to wait for it; gpumem_malloc_async is made for that.
 #[no_mangle]
 pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
-    guard_value(std::ptr::null_mut(), || {
-        let request = Request { size: bytes as u64, ..Request::default() };
-        Context::global()?.malloc(&request).map(pointer)
-    })
+    let request = Request { size: bytes as u64, ..Request::default() };
+    let allocated = guard::run_hit(
+        || Context::started()?.malloc_hit(request.size, request.stream).map(NonZeroU64::get),
+        || Context::global()?.malloc_search(&request),
+    );
+    allocated.map_or(std::ptr::null_mut(), pointer)
 }
 
 /// Frees, in the order of the stream the memory was allocated on.
@@ -131,7 +134,7 @@ pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
 #[no_mangle]
 pub extern "C" fn gpumem_free(ptr: *mut c_void) {
     let freed = guard::run_hit(
-        || Context::started().is_some_and(|ctx| ctx.free_hit(address(ptr), None)),
+        || Context::started()?.free_hit(address(ptr), None).then_some(()),
         || if ptr.is_null() { Ok(()) } else { Context::global()?.free_anyhow(address(ptr), None) },
     );
     if let Err(e) = freed {

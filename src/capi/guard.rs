@@ -37,19 +37,19 @@ pub(super) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_status {
 /// Runs `hit`, and if that says that it has not done the work, `entry`, as [`guard`] does.
 #[inline(always)]
 pub(super) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> gpumem_status {
-    match run_hit(hit, entry) {
+    match run_hit(|| hit().then_some(()), entry) {
         Ok(()) => Status::Ok as gpumem_status,
         Err(e) => e.status as gpumem_status,
     }
 }
 
-/// Runs `hit`, and if that says that it has not done the work, `entry`, as [`run`] does.
+/// Runs `hit`, and if that has not done the work, `entry`, as [`run`] does.
 #[inline(always)]
-pub(super) fn run_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(super) fn run_hit<T>(hit: impl FnOnce() -> Option<T>, entry: impl FnOnce() -> Result<T>) -> Result<T> {
     // Unwind safety: as in `run`.
     match catch_unwind(AssertUnwindSafe(hit)) {
-        Ok(true) => Ok(()),
-        Ok(false) => run_apart(entry),
+        Ok(Some(done)) => Ok(done),
+        Ok(None) => run_apart(entry),
         Err(panic) => run_apart(|| Err(from_panic(panic))),
     }
 }

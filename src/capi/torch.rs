@@ -13,7 +13,7 @@
 use super::alloc::report_free;
 use super::guard;
 use super::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
-use crate::base::{Error, Result, StreamHandle};
+use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::context::{Context, Request};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -23,12 +23,17 @@ use std::ffi::{c_char, c_int, c_void};
 /// torch a failure returns NULL.
 #[no_mangle]
 pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int, s: gpumem_stream) -> *mut c_void {
-    let result = guard::run(|| {
+    let hit = || {
+        let device = DeviceId(u32::try_from(device).ok()?);
+        let ptr = Context::started()?.malloc_hit_on(device, u64::try_from(size).ok()?, stream(s))?;
+        Some(pointer(ptr.get()))
+    };
+    let result = guard::run_hit(hit, || {
         let bytes = u64::try_from(size)
             .map_err(|_| Error::invalid(format!("torch asked for {size} bytes on device {device}")))?;
         let ctx = Context::global()?;
         let device = Some(device_id(ctx, device)?);
-        ctx.malloc(&Request { size: bytes, device, stream: stream(s), ..Request::default() }).map(pointer)
+        ctx.malloc_search(&Request { size: bytes, device, stream: stream(s), ..Request::default() }).map(pointer)
     });
     or_throw(result, std::ptr::null_mut())
 }
@@ -40,18 +45,13 @@ pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int,
 #[no_mangle]
 pub extern "C" fn gpumem_torch_free(ptr: *mut c_void, size: libc::ssize_t, device: c_int, s: gpumem_stream) {
     let _ = (size, device);
-    let freed = guard::run(|| {
-        if ptr.is_null() {
-            return Ok(());
-        }
-        let ctx = Context::global()?;
-        match stream(s) {
-            // The handle of the default stream stands for the current device's, and torch frees from threads whose
-            // current device is any; the allocation knows which one is meant.
-            StreamHandle::LEGACY => ctx.free(address(ptr)),
-            own => ctx.free_async(address(ptr), own),
-        }
-    });
+    // The handle of the default stream stands for the current device's, and torch frees from threads whose current device
+    // is any; the allocation knows which one is meant.
+    let order = Some(stream(s)).filter(|&s| s != StreamHandle::LEGACY);
+    let freed = guard::run_hit(
+        || Context::started()?.free_hit(address(ptr), order).then_some(()),
+        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_anyhow(address(ptr), order) },
+    );
     if let Err(e) = freed {
         report_free("gpumem_torch_free", ptr, &e);
     }
@@ -230,14 +230,25 @@ impl Drop for TorchFilter {
 
 /// The value; or, in a process with torch in it, a C++ exception; or `failed`.
 fn or_throw<T: Copy>(result: Result<T>, failed: T) -> T {
-    let Err(e) = result else { return result.unwrap_or(failed) };
+    match result {
+        Ok(value) => value,
+        Err(e) => {
+            throw(e);
+            failed
+        }
+    }
+}
+
+/// Throws the error as a C++ exception in a process with torch in it, returns in any other.
+#[cold]
+#[inline(never)]
+fn throw(e: Error) {
     let mut text: [c_char; 1100] = super::text::fill(&e.to_string());
     drop(e);
     if let Some(throw) = torch_throw() {
-        // Nothing in this frame or in the entry point's needs dropping, and both may be unwound by contract.
+        // Nothing in the frames from here to the entry point's needs dropping, and all may be unwound by contract.
         throw(text.as_mut_ptr());
     }
-    failed
 }
 
 /// `std::__throw_runtime_error(char const*)`, when torch is in this process.

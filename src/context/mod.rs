@@ -252,6 +252,16 @@ impl Context {
         }
     }
 
+    /// As [`Self::malloc_hit`], on a device that is named. A created stream of another one is unknown to this one's pool, so
+    /// it is no hit.
+    #[inline]
+    pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        if !self.config.pool || self.arenas.in_use() {
+            return None;
+        }
+        self.made_pool(device)?.malloc_hit(size, stream.canonical())
+    }
+
     #[inline(always)]
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let stream = stream.canonical();
@@ -289,11 +299,7 @@ impl Context {
         if req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0 && req.arena.is_none() {
             let hit = match req.device {
                 None => self.malloc_hit(req.size, req.stream),
-                // A created stream of another device is unknown to this one's pool, so it is no hit.
-                Some(dev) if self.config.pool && !self.arenas.in_use() => {
-                    self.made_pool(dev).and_then(|p| p.malloc_hit(req.size, req.stream.canonical()))
-                }
-                Some(_) => None,
+                Some(device) => self.malloc_hit_on(device, req.size, req.stream),
             };
             if let Some(ptr) = hit {
                 return Ok(ptr.get());

@@ -16,9 +16,10 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import time
+
+import child
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -91,17 +92,11 @@ def measure(arguments):
         for allocator in NAMES if run % 2 == 0 else reversed(NAMES):
             command = [sys.executable, os.path.abspath(__file__), "--one", allocator, "--library", arguments.library,
                        "--cases", *arguments.cases]
-            try:
-                done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      text=True, errors="replace", timeout=arguments.time)
-                why = "" if done.returncode == 0 else f"status {done.returncode}\n{done.stderr[-2000:]}"
-            except subprocess.TimeoutExpired:
-                why = f"stopped after {arguments.time} s"
-            if why:
-                print(f"torch_empty: {allocator} failed: {why}", file=sys.stderr)
+            printed = child.output_of(command, f"torch_empty: {allocator}", environment, arguments.time)
+            if printed is None:
                 failed = True
-                continue
-            lines.append(json.loads(done.stdout.splitlines()[-1]))
+            else:
+                lines.append(json.loads(printed.splitlines()[-1]))
     return lines, failed
 
 

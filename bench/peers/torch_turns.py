@@ -28,6 +28,8 @@ import subprocess
 import sys
 import time
 
+import child
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 # By the numbers that torch_turns_choose takes.
@@ -134,14 +136,7 @@ def measure(arguments):
         for swapped in [0, 1] * arguments.runs:
             command = [sys.executable, os.path.abspath(__file__), arguments.script, "--one", workload, str(swapped),
                        "--library", arguments.library, "--results", one_result]
-            try:
-                done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                      text=True, errors="replace", timeout=arguments.time)
-                why = "" if done.returncode == 0 else f"status {done.returncode}\n{done.stderr[-2000:]}"
-            except subprocess.TimeoutExpired:
-                why = f"stopped after {arguments.time} s"
-            if why:
-                print(f"torch_turns: {workload} failed: {why}", file=sys.stderr)
+            if child.output_of(command, f"torch_turns: {workload}", environment, arguments.time) is None:
                 failed = True
                 continue
             with open(one_result, encoding="utf-8") as result:

@@ -3,7 +3,8 @@
 
     table.py [--all] [--machine TEXT] [--svg FILE] PEERS.jsonl
 
-Rows are workloads, cases and metrics, columns allocators. The last column is gpumem divided by the best peer; of
+Rows are workloads, cases and metrics, columns allocators. Where a run took a figure in several processes, theirs is the
+median. The last column is gpumem divided by the best peer; of
 gpumem's two runs the worse one counts. --all shows every metric instead of the main ones.
 """
 
@@ -11,6 +12,7 @@ import argparse
 import html
 import json
 import math
+import statistics
 import sys
 
 SUBJECT = "gpumem"
@@ -52,8 +54,14 @@ def read(path):
                 sys.exit(f"{path}:{number}: not a figure: {fault!r}")
             if key[2] == "failed" or (key[2] == "failures" and figure["value"] > 0):
                 failures.append(figure)
-            figures.setdefault(key, {})[column] = figure
-    return figures, failures
+            figures.setdefault(key, {}).setdefault(column, []).append(figure)
+    return {key: {column: median(of) for column, of in row.items()} for key, row in figures.items()}, failures
+
+
+def median(figures):
+    """One figure with the median of their values, and the first note that one of them has."""
+    note = next((f["note"] for f in figures if f.get("note")), "")
+    return {**figures[0], "value": statistics.median(f["value"] for f in figures), "note": note}
 
 
 def is_main(key):
@@ -153,7 +161,10 @@ def table(figures, failures, keys, machine):
         count = f"{f['value']:.0f} allocations refused: " if f["metric"] == "failures" else ""
         # Some libraries explain themselves over many lines.
         why = " ".join(f.get("note", "").split())
-        out.append(f"- {f['allocator']}, {where}: {count}{why[:NOTE_CHARACTERS]}")
+        line = f"- {f['allocator']}, {where}: {count}{why[:NOTE_CHARACTERS]}"
+        # Several processes may fail alike.
+        if line not in out:
+            out.append(line)
     return "\n".join(out).strip() + "\n"
 
 

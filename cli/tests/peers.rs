@@ -68,6 +68,7 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
     assert_eq!(measured.len(), 2 * 10, "ten workloads, twice: {measured:?}");
     assert!(lines.iter().all(|l| l["allocator"] == "gpumem" && l["metric"] != "failed"), "{lines:?}");
     assert_eq!(figures(&lines, "replay", "failures"), [0.0; 4]);
+    assert_eq!(figures(&lines, "cold", "malloc").len(), 2 * 5 * 2, "two cases in five processes, twice");
 
     let table = std::fs::read_to_string(out.join("peers.md")).unwrap();
     assert!(table.contains("| workload | case | metric | gpumem | gpumem, again |"), "{table}");
@@ -122,7 +123,10 @@ fn the_worse_run_is_compared_with_the_best_peer() {
         ("slow", 1, "mean", 4.0, "us", ""),
         ("fast", 1, "mean", 0.5, "us", ""),
         ("part", 1, "mean", 0.01, "us", "stopped after 7 operations"),
+        // The second run took it in three processes.
+        ("gpumem", 2, "mean", 0.1, "us", ""),
         ("gpumem", 2, "mean", 0.2, "us", ""),
+        ("gpumem", 2, "mean", 0.9, "us", ""),
         ("gpumem", 1, "device used", 16.0, "GiB", ""),
         ("fixed", 1, "device used", 8.0, "GiB", "taken up front"),
         ("fast", 1, "device used", 20.0, "GiB", ""),

@@ -243,7 +243,7 @@ impl Context {
     }
 
     /// Allocates on a stream with every option at its default, if that needs neither a search nor a driver call; for callers
-    /// that count nanoseconds and then turn to [`Self::malloc`].
+    /// that count nanoseconds and then turn to [`Self::malloc_search`].
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         match self.arenas.in_use() {

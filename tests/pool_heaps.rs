@@ -7,7 +7,7 @@
 mod pool_support;
 
 use gpumem::base::size::{GIB, KIB, MIB};
-use gpumem::base::StreamHandle;
+use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::{Call, Driver};
 use gpumem::pool::PoolOptions;
 use pool_support::{checked, late, Rig, D};
@@ -230,4 +230,26 @@ fn a_reused_handle_races_in_none_of_several_heaps() {
         rig.host.release(D, blocker).unwrap();
         rig.close();
     }
+}
+
+#[test]
+fn one_stream_too_many_is_refused_and_the_others_go_on() {
+    let rig = Rig::new(late(1, GIB), PoolOptions { max_lanes: 3, ..PoolOptions::default() });
+    let [a, b, c] = [(); 3].map(|()| rig.host.stream_create(D).unwrap());
+    let held = [rig.malloc(BLOCK, a), rig.malloc(KIB, b)];
+    let before = rig.pool.stats();
+    for size in [KIB, BLOCK] {
+        let refused = rig.pool.malloc(&pool_support::request(size, c)).unwrap_err();
+        assert_eq!(refused.status, Status::Unsupported);
+        assert_eq!(refused.message, "more than 2 streams have used this pool; reuse streams");
+    }
+    assert_eq!(rig.pool.stats(), before);
+    // Its free names no memory of its own.
+    let refused = rig.pool.free(held[0], Some(c)).unwrap_err();
+    assert_eq!(refused.status, Status::Unsupported, "{refused:?}");
+    let more = rig.malloc(BLOCK, b);
+    for (p, s) in [(held[0], b), (held[1], a), (more, b)] {
+        rig.free(p, s);
+    }
+    rig.close();
 }

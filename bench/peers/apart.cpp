@@ -1,7 +1,8 @@
 // What a machine lets processes do that share nothing: the threads workload, each script in a process with a gpumem of its own
 // on the host device (no GPU is used). How many times one process the several make is what threads of one process could
-// reach at best: cores that share their units, caches and clock are no more than that. Beside it the same for arithmetic
-// in registers, which shares not even caches: what is missing there is missing for any program.
+// reach at best: cores that share their units, caches and clock are no more than that. Beside it the same for additions
+// in registers, which share not even caches, and one process that allocates beside others that add: what is missing there
+// is missing for any program. Prints figures as peers.cpp does; scaling.py makes a table of them.
 //
 //   apart [PROCESSES]      default: one for each processor
 #include "allocators.hpp"
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <numeric>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -28,14 +30,17 @@ namespace {
 
 constexpr size_t MOST = 256;
 constexpr size_t OPERATIONS = 20000;
-// Plays in a round, and rounds of which the median counts: a tenth of a second each where a hit takes 60 ns.
-constexpr size_t PLAYS = 40;
+// Rounds of which the median counts, as those of threads.
+constexpr double ROUND_S = 0.1;
 constexpr size_t ROUNDS = 5;
 
 // What the processes share: in memory that all of them have mapped.
 struct Shared {
     std::atomic<size_t> ready, round, done;
-    Clock::time_point start[MOST], end[MOST];
+    Clock::time_point start;  // of the round, before it is the round
+    double rate[MOST];        // operations a second of each in the round
+    // The rounds are over for those that keep the others company.
+    std::atomic<bool> stop;
 };
 
 // The threads workload of one thread.
@@ -63,8 +68,9 @@ struct Arithmetic {
     }
 };
 
+// A process whose work counts.
 template <class Work>
-void one(Shared &shared, size_t number) {
+void measured(Shared &shared, size_t number) {
     Gpumem::start();
     Work work(number);
     // Fills the pool, and the caches.
@@ -73,35 +79,47 @@ void one(Shared &shared, size_t number) {
     for (size_t round = 1; round <= ROUNDS; round++) {
         // Who is ready leaves its processor to who is not.
         while (shared.round < round) sched_yield();
-        shared.start[number] = Clock::now();
-        for (size_t i = 0; i < PLAYS; i++) work.play();
-        shared.end[number] = Clock::now();
+        double plays = 0, took_s = 0;
+        for (; took_s < ROUND_S; took_s = seconds(Clock::now() - shared.start)) work.play(), plays++;
+        shared.rate[number] = plays * Work::IN_A_PLAY / took_s;
         shared.done++;
     }
 }
 
-// Millions of operations a second of so many processes together.
+// A process that only keeps a processor busy.
+void company(Shared &shared) {
+    Arithmetic work(0);
+    shared.ready++;
+    while (!shared.stop) work.play();
+}
+
+// Starts a process; an exception there ends it with 1.
+template <class Body>
+void start(Body body) {
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child < 0) throw std::runtime_error("fork failed");
+    if (child > 0) return;
+    // Nobody waits for a round that does not come.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    try {
+        body();
+    } catch (const std::exception &e) {
+        std::fprintf(stderr, "apart: %s\n", e.what());
+        _exit(1);
+    }
+    _exit(0);
+}
+
+// Millions of operations a second of so many processes together, beside so many others that add.
 template <class Work>
-double rate(size_t processes) {
+double rate(size_t processes, size_t others = 0) {
     void *memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::runtime_error("mmap failed");
     Shared &shared = *new (memory) Shared{};
-    const pid_t parent = getpid();
-    for (size_t i = 0; i < processes; i++) {
-        const pid_t child = fork();
-        if (child < 0) throw std::runtime_error("fork failed");
-        if (child > 0) continue;
-        // Nobody waits for a round that does not come.
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(1);
-        try {
-            one<Work>(shared, i);
-        } catch (const std::exception &e) {
-            std::fprintf(stderr, "apart: %s\n", e.what());
-            _exit(1);
-        }
-        _exit(0);
-    }
+    for (size_t i = 0; i < processes; i++) start([&] { measured<Work>(shared, i); });
+    for (size_t i = 0; i < others; i++) start([&] { company(shared); });
     // Sleeps: the processors are for the others. When a child fails, nobody waits for what it would have done.
     auto wait_for = [&](const std::atomic<size_t> &count, size_t number) {
         while (count < number) {
@@ -110,15 +128,15 @@ double rate(size_t processes) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
     };
-    wait_for(shared.ready, processes);
+    wait_for(shared.ready, processes + others);
     std::vector<double> rates;
     for (size_t round = 1; round <= ROUNDS; round++) {
+        shared.start = Clock::now();
         shared.round = round;
         wait_for(shared.done, round * processes);
-        const double took = seconds(*std::max_element(shared.end, shared.end + processes) -
-                                    *std::min_element(shared.start, shared.start + processes));
-        rates.push_back(Work::IN_A_PLAY * static_cast<double>(PLAYS * processes) / took / 1e6);
+        rates.push_back(std::accumulate(shared.rate, shared.rate + processes, 0.0) / 1e6);
     }
+    shared.stop = true;
     while (wait(nullptr) > 0) {}
     munmap(memory, sizeof(Shared));
     return median(rates);
@@ -135,14 +153,13 @@ int main(int argc, char **argv) {
     }
     setenv("GPUMEM_BACKEND", "host", 1);
     const size_t most = static_cast<size_t>(given);
+    Printer out("gpumem", 1);
     try {
-        const double alone = rate<Allocations>(1);
-        const double sums_alone = rate<Arithmetic>(1);
-        std::printf("processes that share nothing: one makes %.1f Mops/s\n", alone);
-        for (size_t n = 2; n <= most; n = n < most ? std::min(2 * n, most) : n + 1) {
-            const double all = rate<Allocations>(n);
-            const double sums = rate<Arithmetic>(n);
-            std::printf("  %3zu make %.1f, %.1f times as much; of arithmetic in registers %.1f times\n", n, all, all / alone, sums / sums_alone);
+        for (size_t n = 1; n <= most; n = n < most ? std::min(2 * n, most) : n + 1) {
+            out.at("apart", std::to_string(n));
+            out.print("processes", rate<Allocations>(n), "Mops/s");
+            out.print("beside additions", rate<Allocations>(1, n - 1), "Mops/s");
+            out.print("additions", rate<Arithmetic>(n), "Mops/s");
         }
     } catch (const std::exception &e) {
         std::fprintf(stderr, "apart: %s\n", e.what());

@@ -26,7 +26,7 @@ die() { printf 'peers: %s\n' "$*" >&2; exit 3; }
 first_with() { local file="$1" dir; shift; for dir in "$@"; do if [ -n "$dir" ] && [ -e "$dir/$file" ]; then echo "$dir"; return; fi; done; }
 
 command -v "$CXX" > /dev/null 2>&1 || die "no C++ compiler $CXX; install one, or set CXX"
-echo '#include <barrier>' | "$CXX" -std=c++20 -fsyntax-only -x c++ - 2> /dev/null || die "$CXX has no C++20 (<barrier>); set CXX to a newer compiler"
+printf '#include <version>\n#ifndef __cpp_lib_atomic_wait\n#error\n#endif\n' | "$CXX" -std=c++20 -fsyntax-only -x c++ - 2> /dev/null || die "$CXX has no C++20 (std::atomic::wait); set CXX to a newer compiler"
 mkdir -p "$out"
 out="$(cd "$out" && pwd)"
 

@@ -2,20 +2,21 @@
 # gpumem and its peers on the same workloads in one run: bench/peers/run.sh OUTPUT-FOLDER [TRACE...]
 #
 # Every allocator has processes of its own. gpumem is measured first and once more last, so that drift of the machine
-# shows, and each time beside processes that share nothing (apart.cpp), which is what threads could reach there. Leaves in
-# OUTPUT-FOLDER: peers.jsonl (every figure), peers.md (the table, also printed), peers.svg (the plot), peers.log
-# (messages). Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
+# shows; then how its threads scale, beside what the machine lets any program have (scaling.py). Leaves in
+# OUTPUT-FOLDER: peers.jsonl (every figure), scaling.jsonl, peers.md (the tables, also printed), peers.svg (the plot),
+# peers.log (messages). Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
 #
 #   ALLOCATORS="gpumem cudaMallocAsync rmm_pool ..."   default: all that were built; cudaMalloc is measured in cold only
 #   BUILT=FOLDER    where build.sh put the programs; default .gpu/peers; built first where they are missing
 #   TIME=180        seconds after which a process is ended;   LIMIT=20: seconds for one pass over a workload or trace
 #   COLD=5          processes of each allocator for cold, which has one first allocation each; the table has the medians
+#   SCALING=5       rounds of scaling.py
 #   OPS=N           allocations per case, for a quick look
 #   BACKEND=host    gpumem alone, on the host device, without CUDA
 #
 # Exits with 1 when something failed. A peer that cannot do a workload is a cell of the table, not a failure.
 set -uo pipefail
-if [ $# -lt 1 ]; then sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 1 ]; then sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 # Before the change of folder: relative names are the caller's.
 mkdir -p "$1" || exit 2
 out="$(cd "$1" && pwd)"; shift
@@ -25,13 +26,11 @@ for trace in "$@"; do
     traces+=("$(cd "$(dirname "$trace")" && pwd)/$(basename "$trace")")
 done
 cd "$(dirname "$0")/../.." || exit 2
-: "${BUILT:=.gpu/peers}" "${TIME:=180}" "${LIMIT:=20}" "${COLD:=5}" "${BACKEND:=cuda}" "${PYTHON:=python3}"
+: "${BUILT:=.gpu/peers}" "${TIME:=180}" "${LIMIT:=20}" "${COLD:=5}" "${SCALING:=5}" "${BACKEND:=cuda}" "${PYTHON:=python3}"
 export GPUMEM_BACKEND="$BACKEND" BACKEND PYTHON
 unset GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC GPUMEM_TRIM_THRESHOLD VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 lines="$out/peers.jsonl"; log="$out/peers.log"
-apart="$(mktemp)"
-trap 'rm -f "$apart"' EXIT
-: > "$lines"; : > "$log"
+: > "$lines"; : > "$log"; rm -f "$out/scaling.jsonl"
 
 first=peers_cuda
 if [ "$BACKEND" = host ]; then first=peers_host; fi
@@ -102,11 +101,14 @@ measure() {  # allocator, run
         process "$1" "$2" $group
     done
     if [ ${#traces[@]} -gt 0 ]; then process "$1" "$2" replay "${traces[@]}"; fi
-    if [ "$1" = gpumem ]; then
-        printf '\nRun %d: ' "$2" >> "$apart"
-        "$BUILT/apart" 2>> "$log" | sed -e 's/^  */- /' -e '1s/$/\n/' >> "$apart" || failed=1
-    fi
     printf 'measured  %-18s run %d  %4d s\n' "$1" "$2" $((SECONDS - started))
+}
+
+measure_scaling() {
+    local scaling=(--rounds "$SCALING" --program "$(program_of gpumem)" --apart "$BUILT/apart" --results "$out/scaling.jsonl")
+    if [ -n "${OPS:-}" ]; then scaling+=(--ops "$OPS"); fi
+    echo
+    "$PYTHON" bench/peers/scaling.py "${scaling[@]}" 2>> "$log" || failed=1
 }
 
 measure_cold
@@ -116,7 +118,7 @@ case " $ALLOCATORS " in *" gpumem "*) measure gpumem 2 ;; esac
 machine="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -n 1)"
 if [ "$BACKEND" = host ]; then machine="host device"; fi
 "$PYTHON" bench/peers/table.py --machine "${machine:-unknown GPU}, $(nproc) host cores" --svg "$out/peers.svg" "$lines" > "$out/peers.md" || failed=1
-cat "$apart" >> "$out/peers.md"
+case " $ALLOCATORS " in *" gpumem "*) measure_scaling >> "$out/peers.md" ;; esac
 echo
 cat "$out/peers.md"
 if [ $failed -ne 0 ]; then echo "peers: something of gpumem's failed; see $log and the table" >&2; fi

@@ -7,7 +7,7 @@
 #include "script.hpp"
 
 #include <algorithm>
-#include <barrier>
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -18,27 +18,29 @@
 
 // Rounds of several threads.
 struct Rounds {
-    size_t plays;                 // how often each thread plays its script in a round
-    std::vector<double> seconds;  // of each round, from the first thread's start to the last one's end
-    size_t played = 1;            // how often each has played it in all, with the plays that are not in a round
+    std::vector<double> rates;  // operations a second of each round: the sum of the threads' own
+    size_t done = 0;            // operations in all, also of what came before the rounds
 };
 
-// Five rounds, or what two seconds have room for, after one play that fills the pool and one that says how many make a round of 50 ms:
-// shorter ones would measure how threads start. Thread t uses stream t, or the first where there are fewer.
+// Five rounds of a tenth of a second, after one play that fills the pool. Every thread plays its script over and over until the round
+// is over, and its time counts from the round's start; so all are at work for the whole of it, and one that loses its processor for
+// a moment costs what it would have done, and not what all would have. Before a round they wait for the last one, awake, and start
+// together. Thread t uses stream t, or the first where there are fewer.
 template <class Allocator>
 Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, const std::vector<Stream> &streams) {
     constexpr size_t ROUNDS = 5;
-    constexpr double ENOUGH_S = 2;
-    constexpr double ROUND_S = 0.05;
-    constexpr double MOST_PLAYS = 1000;
+    constexpr double ROUND_S = 0.1;
     const size_t n = scripts.size();
-    struct Time {
-        Clock::time_point start, end;
+    struct Share {
+        size_t done;
+        double took_s;
     };
-    std::vector<Time> times(n);
-    std::barrier<> barrier(static_cast<std::ptrdiff_t>(n) + 1);
-    bool stop = false;  // these two are written by this thread, and read by the others, on either side of the barrier
-    Rounds rounds{1, {}};
+    std::vector<Share> shares(n);
+    // The round that is next, and that has started; how often a thread was awake for one, and has ended one, filling the pool
+    // included. `stop` is written before a round is next, `start` before it has started, and `shares` before its end is counted.
+    std::atomic<size_t> round = 0, started = 0, awake = 0, ended = 0;
+    bool stop = false;
+    Clock::time_point start;
     std::mutex failing;
     std::string failure;
     auto guarded = [&](auto &&work) {
@@ -54,39 +56,38 @@ Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, con
         guarded([&] {
             device::use_on_this_thread();
             player.emplace(allocator, scripts[t], std::vector<Stream>{streams[t < streams.size() ? t : 0]});
-            player->play({});
+            shares[t].done = player->play({}).done;
         });
-        for (;;) {
-            barrier.arrive_and_wait();
+        for (size_t next = 1;; next++) {
+            ended++, ended.notify_one();
+            while (round < next) round.wait(next - 1);
             if (stop) return;
-            times[t].start = Clock::now();
+            if (++awake == n * next) start = Clock::now(), started = next;
+            // Who is awake leaves its processor to who is not.
+            while (started < next) std::this_thread::yield();
             guarded([&] {
-                for (size_t i = 0; player && i < rounds.plays; i++) player->play({});
+                Share share{0, 0};
+                for (; share.took_s < ROUND_S; share.took_s = seconds(Clock::now() - start)) {
+                    share.done += player->play({.limit_s = ROUND_S - share.took_s}).done;
+                }
+                shares[t] = share;
+                player->free_the_rest();
             });
-            times[t].end = Clock::now();
-            barrier.arrive_and_wait();
         }
     };
     std::vector<std::thread> threads;
     for (size_t t = 0; t < n; t++) threads.emplace_back(one_thread, t);
-    double sum = 0;
-    bool tried = false;
-    for (;;) {
-        // Until all have come to the barrier, a thread may still be at work.
-        barrier.arrive_and_wait();
-        if (stop) break;
-        barrier.arrive_and_wait();
-        auto start = times[0].start, end = times[0].end;
-        for (const Time &time : times) start = std::min(start, time.start), end = std::max(end, time.end);
-        const double took = seconds(end - start);
-        rounds.played += rounds.plays;
-        if (!tried) rounds.plays = static_cast<size_t>(std::clamp(ROUND_S / std::max(took, 1e-6), 1.0, MOST_PLAYS));
-        // The trial counts where it was long enough to be a round.
-        if (tried || rounds.plays == 1) rounds.seconds.push_back(took), sum += took;
-        tried = true;
+    Rounds rounds;
+    do {
+        // Asleep: the processors are for the threads.
+        for (size_t so_far; (so_far = ended) < n * (round + 1);) ended.wait(so_far);
+        double rate = 0;
+        for (const Share &share : shares) rounds.done += share.done, rate += static_cast<double>(share.done) / share.took_s;
+        if (round > 0) rounds.rates.push_back(rate);
         const std::lock_guard lock(failing);
-        stop = rounds.seconds.size() == ROUNDS || sum > ENOUGH_S || !failure.empty();
-    }
+        stop = rounds.rates.size() == ROUNDS || !failure.empty();
+        round++, round.notify_all();
+    } while (!stop);
     for (std::thread &thread : threads) thread.join();
     if (!failure.empty()) throw std::runtime_error(failure);
     return rounds;

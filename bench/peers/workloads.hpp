@@ -127,12 +127,8 @@ public:
             auto calls = driver_calls(allocator);
             const Rounds rounds = play_rounds(allocator, scripts, streams);
             calls = driver_calls(allocator) - calls;
-            size_t ops = 0;
-            for (const Script &s : scripts) ops += s.ops.size();
-            std::vector<double> rates;
-            for (double s : rounds.seconds) rates.push_back(static_cast<double>(ops * rounds.plays) / s / 1e6);
-            out_.print("rate", median(rates), "Mops/s", std::to_string(rounds.seconds.size()) + " rounds");
-            print_calls(calls, ops * rounds.played);
+            out_.print("rate", median(rounds.rates) / 1e6, "Mops/s", std::to_string(rounds.rates.size()) + " rounds");
+            print_calls(calls, rounds.done);
         }
         for (size_t i = 1; i < streams.size(); i++) device::destroy_stream(streams[i]);
     }

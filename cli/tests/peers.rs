@@ -7,7 +7,7 @@ mod common;
 use common::{gpumem, json, run, stderr, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::{tempdir, TempDir};
@@ -56,7 +56,7 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
         command.env_remove(name);
     }
     command.env("BACKEND", "host").env("GPUMEM", install(&dir)).env("BUILT", dir.path().join("built"));
-    let done = run(command.env("OPS", "400"));
+    let done = run(command.env("OPS", "400").env("SCALING", "1"));
     assert!(done.status.success(), "{}\n{}", stdout(&done), stderr(&done));
 
     let lines: Vec<Value> = std::fs::read_to_string(out.join("peers.jsonl"))
@@ -74,6 +74,13 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
     assert!(table.contains("| workload | case | metric | gpumem | gpumem, again |"), "{table}");
     assert!(table.contains("Driver calls of gpumem an operation") && table.contains(" hot 0."), "{table}");
     assert!(stdout(&done).contains(&table), "the table is printed too");
+    let scaling = std::fs::read_to_string(out.join("scaling.jsonl")).unwrap();
+    let scaling: Value = serde_json::from_str(&scaling).unwrap();
+    for (metric, most) in [("rate", 3), ("processes", 5), ("beside additions", 5), ("additions", 5)] {
+        let made = scaling[metric].as_object().unwrap();
+        assert!(made.len() == most && made.values().all(|v| v.as_f64().unwrap() > 0.0), "{metric}: {scaling}");
+    }
+    assert!(table.contains("\n| 16 | ") && table.contains("16 threads make "), "{table}");
 
     // Both programs draw the same sizes: the live sets are the same to the byte.
     let own = run(gpumem().args(["bench", "--backend", "host", "--json", "--ops", "400", "random", "growing"]));
@@ -278,6 +285,63 @@ fn two_processes_take_the_same_steps_with_opposite_draws() {
         status == Some(1) && errors.contains("broken failed: status 1") && errors.contains("no such model"),
         "{errors}"
     );
+}
+
+#[test]
+fn what_several_make_is_compared_with_the_most_that_one_makes() {
+    if missing(&["python3"]) {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    // Stand-ins for the two programs.
+    let program = |name: &str, text: &str| {
+        std::fs::write(at(name), format!("#!/bin/sh\necho {name} \"$@\" >> {}\n{text}", at("log"))).unwrap();
+        std::fs::set_permissions(at(name), PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    let line = |metric: &str, case: &str, value: &str| {
+        format!("echo '{{\"metric\":\"{metric}\",\"case\":\"{case}\",\"value\":{value}}}'\n")
+    };
+    let threads =
+        [line("rate", "1 thread", "2"), line("calls", "1 thread", "9"), line("rate", "16 threads", "20")].concat();
+    let both = |metric: &str, one: &str, all: &str| line(metric, "1", one) + &line(metric, "16", all);
+    let apart =
+        [both("processes", "4", "32"), both("beside additions", "4", "3"), both("additions", "1", "16")].concat();
+    program("threads", &threads);
+    program("apart", &apart);
+    let measured = |rounds: &str| {
+        let (program, apart, results) = (at("threads"), at("apart"), at("results.jsonl"));
+        let options = ["--program", &program, "--apart", &apart, "--results", &results, "--ops", "7"];
+        script("scaling.py", &[&["--rounds", rounds], &options[..]].concat(), dir.path())
+    };
+    let (table, errors, status) = measured("2");
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{table}");
+    let log = std::fs::read_to_string(at("log")).unwrap();
+    let (first, second) = ("threads --ops 7 gpumem threads", "apart 16");
+    assert_eq!(log.lines().collect::<Vec<_>>(), [first, second, second, first], "in turns");
+    let row = |table: &str| table.lines().find(|l| l.starts_with("| 16 ")).unwrap().to_owned();
+    let same = |ratio| format!(" {ratio} ({ratio} to {ratio}) |");
+    assert_eq!(row(&table), format!("| 16 |{}", ["10.0", "8.0", "12.0", "16.0"].map(same).concat()));
+    assert!(table.contains("16 threads make 0.62 (0.62 to 0.62) times"), "{table}");
+    assert!(table.ends_with("and 6.7 (6.7 to 6.7) times what one process makes beside 15 that add.\n"), "{table}");
+
+    // The most that one makes in any round is what all rounds are measured by.
+    let kept = std::fs::read_to_string(at("results.jsonl")).unwrap();
+    let slower = kept.lines().next().unwrap().replace("\"16\": 20", "\"16\": 12");
+    let faster = kept.lines().next().unwrap().replace("\"1\": 2", "\"1\": 4").replace("\"16\": 20", "\"16\": 40");
+    std::fs::write(at("kept.jsonl"), format!("{kept}{slower}\n{faster}\n")).unwrap();
+    let (table, ..) = script("scaling.py", &["--report", &at("kept.jsonl")], dir.path());
+    assert!(row(&table).starts_with("| 16 | 5.0 (3.0 to 10.0) | 8.0 (8.0 to 8.0) |"), "{table}");
+
+    program("apart", "echo no cores >&2; exit 1");
+    let (table, errors, status) = measured("1");
+    assert!(status == Some(1) && errors.contains("scaling: apart failed: status 1\nno cores"), "{errors}");
+    assert_eq!(table, "", "no table of nothing");
+    for (options, why) in [(["--report", "/nowhere"], "no results"), (["--program", "/nowhere"], "no program /nowhere")]
+    {
+        let (_, errors, status) = script("scaling.py", &options, dir.path());
+        assert!(status == Some(2) && errors.contains(why), "{errors}");
+    }
 }
 
 #[test]

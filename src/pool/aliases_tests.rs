@@ -8,7 +8,7 @@ fn extents(aliases: &mut Aliases, n: u64) -> Vec<Extent> {
 }
 
 fn lanes() -> (Order, u32, u32) {
-    let order = Order::new(DeviceId(0));
+    let order = Order::new(DeviceId(0), 4);
     let lane = || order.add_lane(false, StreamHandle::LEGACY, 1).unwrap_or(0);
     let (a, b) = (lane(), lane());
     (order, a, b)

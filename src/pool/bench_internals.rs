@@ -93,7 +93,7 @@ fn stitch(n: u64) -> Part {
 
 fn order() -> [Part; 2] {
     let lane = |order: &Order| order.add_lane(false, StreamHandle::LEGACY, 1).unwrap_or(0);
-    let (tags, settled) = (Order::new(DeviceId(0)), Order::new(DeviceId(0)));
+    let (tags, settled) = (Order::new(DeviceId(0), 4), Order::new(DeviceId(0), 4));
     let (a, b) = (lane(&tags), lane(&settled));
     let tag = settled.tag(b);
     [

@@ -149,7 +149,7 @@ impl Pool {
     }
 
     /// Unmaps zombies; their addresses become holes.
-    fn reap_zombies(&self) -> Result<()> {
+    pub(super) fn reap_zombies(&self) -> Result<()> {
         if self.counters.zombie_bytes.load(Relaxed) == 0 {
             return Ok(());
         }

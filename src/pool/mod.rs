@@ -177,6 +177,8 @@ pub struct PoolOptions {
     pub slack_permille: u32,
     /// and how many bytes it may at least; more in a small heap that runs short. 0: nothing.
     pub slack_floor: u64,
+    /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
+    pub max_lanes: usize,
     /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
     pub max_extent: u64,
     /// Largest extent to create for a request that finds nothing mapped at all, bytes.
@@ -189,7 +191,7 @@ pub struct PoolOptions {
     pub patience: u32,
     /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
     pub watch: bool,
-    /// Whether to map a page and give it back before anything else, so that the first request finds nothing cold.
+    /// Whether to map pages and give them back before anything else, so that the first request finds nothing cold.
     pub rehearse: bool,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
     pub log_decisions: bool,
@@ -206,6 +208,7 @@ impl Default for PoolOptions {
             trim_threshold: 0,
             slack_permille: 12,
             slack_floor: 32 * size::MIB,
+            max_lanes: order::MAX_LANES,
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
             extents_per_request: 46,
@@ -338,7 +341,7 @@ impl Pool {
             }
         }
         if options.rehearse {
-            Self::rehearse(&driver, dev, &options);
+            Self::rehearse_elsewhere(&driver, dev, &options);
         }
         let pool = Pool {
             dev,
@@ -349,13 +352,13 @@ impl Pool {
             access,
             limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
             index: index::Index::new(),
-            order: order::Order::new(dev),
+            order: order::Order::new(dev, options.max_lanes),
             watch: match options.watch {
                 true => driver.stream_watch(dev),
                 false => Watch::Ask,
             },
             heap_count: AtomicU32::new(0),
-            heaps: (0..order::MAX_LANES).map(|_| OnceBox::new()).collect(),
+            heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
             streams: Apart(Mutex::new(HashMap::new())),
             core: Apart(Mutex::new(Core::default())),
             counters: Apart(Counters::default()),
@@ -365,6 +368,9 @@ impl Pool {
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;
+        if options.rehearse {
+            pool.rehearse_at_home();
+        }
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
                 // Nothing is mapped: the next try would reserve addresses again.

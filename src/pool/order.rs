@@ -28,7 +28,7 @@ use crate::driver::{Driver, EventHandle};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::*;
 
-/// Most lanes, hence most streams a pool can tell apart.
+/// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it can tell apart.
 pub(super) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 14 };
 
 /// On lines of its own: every free reads its lane's first fields, and neighbouring lanes are other threads'.
@@ -93,10 +93,11 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn new(dev: DeviceId) -> Order {
+    /// With at most so many lanes.
+    pub(super) fn new(dev: DeviceId, lanes: usize) -> Order {
         let order = Order {
             dev,
-            lanes: (0..MAX_LANES).map(|_| OnceBox::new()).collect(),
+            lanes: (0..lanes).map(|_| OnceBox::new()).collect(),
             count: AtomicU64::new(0),
             captures: Captures::default(),
             context: Apart(Mutex::new(VecDeque::new())),
@@ -321,7 +322,7 @@ impl Order {
         }
         // It worked, so no capture that was met before is in progress any more.
         self.captures.none(&mut captured);
-        for (lane, &epoch) in self.lanes.iter().filter_map(OnceBox::get).zip(&closed) {
+        for (lane, &epoch) in self.lanes[..count].iter().filter_map(OnceBox::get).zip(&closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);
         }

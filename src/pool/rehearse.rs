@@ -4,7 +4,7 @@
 
 use super::{lock, Pool, PoolOptions};
 use crate::base::{DeviceId, Result};
-use crate::driver::Driver;
+use crate::driver::{Driver, PhysFlags};
 use std::sync::Arc;
 
 impl Pool {
@@ -13,7 +13,7 @@ impl Pool {
     /// than in somebody's first request. Nothing is recorded on any stream, nothing waits for the device, and nothing stays.
     ///
     /// What fails here is not told: it fails again, and is told, when a request needs it.
-    pub(super) fn rehearse(driver: &Arc<dyn Driver>, dev: DeviceId, options: &PoolOptions) {
+    pub(super) fn rehearse_elsewhere(driver: &Arc<dyn Driver>, dev: DeviceId, options: &PoolOptions) {
         let _ = Self::map_a_page(driver, dev, options);
     }
 
@@ -23,6 +23,8 @@ impl Pool {
             va_size: 1,
             prealloc: 1,
             limit: 0,
+            // The context's, and the stream's that it is made ready for.
+            max_lanes: 2,
             watch: false,
             log_decisions: false,
             rehearse: false,
@@ -32,6 +34,25 @@ impl Pool {
         // An undo that failed may do the second time.
         pool.release_free(0).or_else(|_| pool.release_free(0))?;
         pool.give_up_addresses()
+    }
+
+    /// The same once more where the first request will be, by driver calls alone: for new addresses the driver makes tables
+    /// that it then keeps, and much of the rest is quicker the second time. What fails is not told here, either; what could not
+    /// be undone is tried again when memory is given back.
+    pub(super) fn rehearse_at_home(&self) {
+        let Ok(Some(va)) = self.take_addresses(None, self.page, self.page) else { return };
+        let handle = self.driver.phys_create(self.dev, self.page, PhysFlags::default());
+        let mapped = handle.as_ref().is_ok_and(|&h| self.driver.map(self.dev, va, self.page, h).is_ok());
+        if mapped {
+            let _ = self.driver.set_access(va, self.page, &self.access);
+            // An undo that failed may do the second time.
+            let _ = self.undo_map(va, self.page).or_else(|_| self.reap_zombies());
+        } else {
+            lock(&*self.core).holes.give(va, self.page);
+        }
+        if let Ok(handle) = handle {
+            let _ = self.drop_handle(handle).or_else(|_| self.drop_orphans());
+        }
     }
 
     /// Gives the pool's addresses back, of which none is mapped: the end of it.

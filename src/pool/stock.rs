@@ -263,7 +263,7 @@ mod tests {
     fn go(have: &[u64], want: &[u64]) -> (Vec<u64>, Vec<u64>, u64) {
         let mut s = stock(have);
         let sizes: Vec<u64> = want.iter().map(|n| n * P).collect();
-        let supply = s.supply(&sizes, P, 64 * P, 1, &Order::new(DeviceId(0)));
+        let supply = s.supply(&sizes, P, 64 * P, 1, &Order::new(DeviceId(0), 4));
         let taken = supply.stocked.iter().map(|x| x.0.size / P).collect();
         s.validate().unwrap();
         (taken, supply.create.iter().map(|c| c / P).collect(), s.bytes() / P)
@@ -282,7 +282,7 @@ mod tests {
         /// Against a map by number: two lanes put extents in, and take them one by one or in rows.
         #[test]
         fn is_a_map(ops in prop::collection::vec((0u8..8, 0u32..90, 1u32..80), 1..200)) {
-            let order = Order::new(DeviceId(0));
+            let order = Order::new(DeviceId(0), 4);
             let lanes = [1, 2].map(|id| order.add_lane(false, StreamHandle(id), id as u64).unwrap());
             let (mut s, mut map, mut epoch) = (Stock::default(), BTreeMap::<u32, (Extent, Tag)>::new(), 1000);
             let extent = |id: u32| Extent { handle: PhysHandle(id.into()), size: (1 + u64::from(id % 3)) * P, id };
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_one_lane_has_used_is_told_at_once() {
-        let order = Order::new(DeviceId(0));
+        let order = Order::new(DeviceId(0), 4);
         let [a, b] = [1, 2].map(|id| order.add_lane(false, StreamHandle(id), id as u64).unwrap());
         let mut s = Stock::default();
         let e = |id: u32| Extent { handle: PhysHandle(id.into()), size: P, id };

@@ -133,13 +133,6 @@ pub(super) fn capture_key(stream: StreamHandle) -> usize {
     }
 }
 
-fn too_many() -> Error {
-    Error::new(
-        Status::Unsupported,
-        format!("more than {} streams have used this pool; reuse streams", super::order::MAX_LANES - 1),
-    )
-}
-
 #[inline]
 fn place(stream: StreamHandle) -> usize {
     // Handles are pointers to structures of some hundred bytes: the low bits say nothing.
@@ -288,8 +281,8 @@ impl Pool {
     /// One more heap with a lane of its own, for captures: of no stream yet.
     pub(super) fn add_private_heap(&self) -> Result<&Heap> {
         let _streams = lock(&*self.streams);
-        let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0).ok_or_else(too_many)?;
-        self.add_heap(lane, true).ok_or_else(too_many)
+        let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0).ok_or_else(|| self.too_many())?;
+        self.add_heap(lane, true).ok_or_else(|| self.too_many())
     }
 
     fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
@@ -310,13 +303,19 @@ impl Pool {
                 return self.first_heap(members);
             }
         }
-        let lane = self.order.add_lane(!matches!(key, Key::Handle(_)), stream, id).ok_or_else(too_many)?;
-        let heap = self.add_heap(lane, id == CAPTURED_ID).ok_or_else(too_many)?;
+        let lane = self.order.add_lane(!matches!(key, Key::Handle(_)), stream, id).ok_or_else(|| self.too_many())?;
+        let heap = self.add_heap(lane, id == CAPTURED_ID).ok_or_else(|| self.too_many())?;
         streams.insert(key, Members { lane, heaps: vec![heap.number], next: 0 });
         if per_thread {
             leave_at_exit(self.number, id);
         }
         Ok(heap)
+    }
+
+    #[cold]
+    fn too_many(&self) -> Error {
+        let most = self.options.max_lanes.saturating_sub(1);
+        Error::new(Status::Unsupported, format!("more than {most} streams have used this pool; reuse streams"))
     }
 
     fn first_heap(&self, members: &Members) -> Result<&Heap> {

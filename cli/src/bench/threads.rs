@@ -7,7 +7,8 @@ use super::Bench;
 use gpumem::base::size::{self, MIB};
 use gpumem::base::{DeviceId, Error, Result, StreamHandle};
 use gpumem::context::Context;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
+use std::sync::{Barrier, OnceLock};
 use std::time::Instant;
 
 const THREADS: [usize; 3] = [1, 4, 16];
@@ -17,12 +18,10 @@ const ALLOCATIONS: usize = 20_000;
 const LOG: (f64, f64) = (8.0, 24.0);
 /// Blocks each thread keeps.
 const KEPT: usize = 16;
-/// Rounds timed; the median counts. One play of the scripts before them fills the pool, and another one says how many make a round.
+/// Rounds timed; the median counts. One play of the scripts before them fills the pool.
 const ROUNDS: usize = 5;
-/// How often a thread plays its script in a round, at most.
-const MOST_PLAYS: u64 = 1000;
-/// Seconds of a round: shorter ones would measure how threads start.
-const ROUND: f64 = 0.05;
+/// Seconds of a round: each thread plays its script until they are over, so that all are at work for the whole of it.
+const ROUND: f64 = 0.1;
 
 /// A stream for each thread.
 pub fn run(b: &mut Bench) -> Result<()> {
@@ -50,23 +49,21 @@ fn measure(b: &mut Bench, workload: &str, one_stream: bool) -> Result<()> {
         b.step(&format!("{workload}, {threads}"));
         let ops = b.ops_or(ALLOCATIONS);
         let scripts: Vec<_> = (0..threads).map(|t| script(t as u64, ops, low, high)).collect();
-        let done: u64 = scripts.iter().map(|s| s.ops.len() as u64).sum();
-        let play = |rounds, plays| play_rounds(b.target.ctx(), b.target.device(), &scripts, &streams, rounds, plays);
         // Who says how many operations there are to be wants no more.
-        let plays = match b.ops {
-            Some(_) => 1,
-            None => play(1, 1)?.first().map_or(1, |seconds| (ROUND / seconds) as u64).clamp(1, MOST_PLAYS),
-        };
+        let round = if b.ops.is_some() { 0.0 } else { ROUND };
         let calls = b.target.calls();
-        let rounds = play(ROUNDS, plays)?;
+        let shares = play_rounds(b.target.ctx(), b.target.device(), &scripts, &streams, round)?;
         let calls = b.target.calls_since(&calls);
-        let rates: Vec<f64> = rounds.iter().map(|seconds| (done * plays) as f64 / seconds / 1e6).collect();
+        let rates: Vec<f64> = (0..ROUNDS).map(|r| shares.iter().map(|of| of.rate(r)).sum::<f64>() / 1e6).collect();
+        let done = shares.iter().map(|of| of.done).sum();
         let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
         let case = if threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
         // The calls are those of all plays, the first one included.
-        let m = Measurement::new(workload, case, done * (ROUNDS as u64 * plays + 1), calls)
-            .with("rate", median(rates), "Mops/s")
-            .with("slowest round", slowest, "Mops/s");
+        let m = Measurement::new(workload, case, done, calls).with("rate", median(rates), "Mops/s").with(
+            "slowest round",
+            slowest,
+            "Mops/s",
+        );
         b.add(m);
     }
     Ok(())
@@ -85,59 +82,105 @@ fn script(seed: u64, allocations: usize, low: f64, high: f64) -> Script {
     script.finish()
 }
 
-/// Seconds of each round of so many plays, from the first thread's start to the last one's end.
+/// What one thread did.
+struct Share {
+    /// Operations in all.
+    done: u64,
+    /// Operations and seconds of each round.
+    rounds: Vec<(u64, f64)>,
+}
+
+impl Share {
+    /// Operations a second.
+    fn rate(&self, round: usize) -> f64 {
+        self.rounds.get(round).map_or(0.0, |&(done, seconds)| done as f64 / seconds)
+    }
+}
+
+/// The start of rounds, which threads wait for.
+struct Start {
+    barrier: Barrier,
+    /// How often a thread was awake for a round.
+    awake: AtomicUsize,
+    threads: usize,
+    /// When the rounds that have started did.
+    started: [OnceLock<Instant>; ROUNDS],
+}
+
+impl Start {
+    /// Waits for all threads: asleep for the one that is at work longest, and for the last to be awake, awake. Gives the
+    /// start of the round.
+    fn wait(&self, round: usize) -> Instant {
+        self.barrier.wait();
+        let last = self.awake.fetch_add(1, AcqRel) + 1 == self.threads * (round + 1);
+        let Some(started) = self.started.get(round) else { return Instant::now() };
+        if last {
+            return *started.get_or_init(Instant::now);
+        }
+        loop {
+            match started.get() {
+                Some(start) => return *start,
+                // Who is awake leaves its processor to who is not.
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+/// What each thread did in rounds of so many seconds.
 fn play_rounds(
     ctx: &Context,
     device: DeviceId,
     scripts: &[Script],
     streams: &[StreamHandle],
-    rounds: usize,
-    plays: u64,
-) -> Result<Vec<f64>> {
-    let barrier = Barrier::new(scripts.len());
-    let times = std::thread::scope(|scope| {
+    seconds: f64,
+) -> Result<Vec<Share>> {
+    let threads = scripts.len();
+    let start = Start {
+        barrier: Barrier::new(threads),
+        awake: AtomicUsize::new(0),
+        threads,
+        started: [const { OnceLock::new() }; ROUNDS],
+    };
+    let shares = std::thread::scope(|scope| {
         let threads: Vec<_> = scripts
             .iter()
             .enumerate()
             .map(|(t, script)| {
-                let (barrier, stream) = (&barrier, streams.get(t).or(streams.first()).copied());
+                let (start, stream) = (&start, streams.get(t).or(streams.first()).copied());
                 let place = (ctx, device, stream.unwrap_or_default());
-                scope.spawn(move || one_thread(place, script, barrier, rounds, plays))
+                scope.spawn(move || one_thread(place, script, start, seconds))
             })
             .collect();
-        let join = |t: std::thread::ScopedJoinHandle<'_, Result<Vec<(Instant, Instant)>>>| {
+        let join = |t: std::thread::ScopedJoinHandle<'_, Result<Share>>| {
             t.join().unwrap_or_else(|_| Err(Error::internal("a thread of the benchmark panicked")))
         };
         threads.into_iter().map(join).collect::<Vec<_>>()
     });
-    let times = times.into_iter().collect::<Result<Vec<_>>>()?;
-    let round = |r: usize| {
-        let of_round = || times.iter().filter_map(|t| t.get(r));
-        let (start, end) = (of_round().map(|t| t.0).min()?, of_round().map(|t| t.1).max()?);
-        Some((end - start).as_secs_f64())
-    };
-    Ok((0..rounds).filter_map(round).collect())
+    shares.into_iter().collect()
 }
 
-/// One thread's rounds. It comes to every barrier, also after an error: the others wait there.
+/// One thread's rounds. It comes to the start of each, also after an error: the others wait there.
 fn one_thread(
     (ctx, device, stream): (&Context, DeviceId, StreamHandle),
     script: &Script,
-    barrier: &Barrier,
-    rounds: usize,
-    plays: u64,
-) -> Result<Vec<(Instant, Instant)>> {
+    start: &Start,
+    seconds: f64,
+) -> Result<Share> {
     let streams = [stream];
     let mut player = Player::new(script, &streams);
-    let mut times = Vec::with_capacity(rounds);
+    let ops = script.ops.len() as u64;
+    let mut share = Share { done: ops, rounds: Vec::with_capacity(ROUNDS) };
     let mut so_far = ctx.driver().set_current_device(device).and_then(|()| player.timed().map(|_| ()));
-    for _ in 0..rounds {
-        barrier.wait();
-        if so_far.is_ok() {
-            let start = Instant::now();
-            so_far = (0..plays).try_for_each(|_| player.timed().map(|_| ()));
-            times.push((start, Instant::now()));
+    for round in 0..ROUNDS {
+        let start = start.wait(round);
+        let (mut done, mut took) = (0, 0.0);
+        while so_far.is_ok() && (done == 0 || took < seconds) {
+            so_far = player.timed().map(|_| ());
+            (done, took) = (done + ops, start.elapsed().as_secs_f64());
         }
+        share.done += done;
+        share.rounds.push((done, took));
     }
-    so_far.map(|()| times)
+    so_far.map(|()| share)
 }

@@ -22,7 +22,7 @@ struct Model {
 
 impl Model {
     fn new() -> Arc<Model> {
-        let order = Order::new(DeviceId(0));
+        let order = Order::new(DeviceId(0), 4);
         let lanes = [
             order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),
             order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),

@@ -61,6 +61,8 @@ for allocator in $ALLOCATORS; do
     if [ ! -x "$program" ]; then echo "peers: $allocator was not built; bench/peers/build.sh says what it lacks" >&2; exit 2; fi
 done
 
+has_gpumem() { case " $ALLOCATORS " in *" gpumem "*) ;; *) return 1 ;; esac; }
+
 # Workloads that leave no memory behind for others to stumble over share a process.
 groups=("hot live threads threads_one_stream cross_stream" "random" "growing" "checkerboard")
 options=(--limit "$LIMIT")
@@ -88,7 +90,7 @@ measure_cold() {
     local allocator i started=$SECONDS
     for ((i = 0; i < COLD; i++)); do
         for allocator in $ALLOCATORS; do process "$allocator" 1 cold; done
-        case " $ALLOCATORS " in *" gpumem "*) process gpumem 2 cold ;; esac
+        if has_gpumem; then process gpumem 2 cold; fi
     done
     printf 'measured  %-18s        %4d s\n' "cold, all" $((SECONDS - started))
 }
@@ -105,7 +107,7 @@ measure() {  # allocator, run
 }
 
 measure_scaling() {
-    local scaling=(--rounds "$SCALING" --program "$(program_of gpumem)" --apart "$BUILT/apart" --results "$out/scaling.jsonl")
+    local scaling=(--rounds "$SCALING" --time "$TIME" --program "$(program_of gpumem)" --apart "$BUILT/apart" --results "$out/scaling.jsonl")
     if [ -n "${OPS:-}" ]; then scaling+=(--ops "$OPS"); fi
     echo
     "$PYTHON" bench/peers/scaling.py "${scaling[@]}" 2>> "$log" || failed=1
@@ -113,12 +115,12 @@ measure_scaling() {
 
 measure_cold
 for allocator in $ALLOCATORS; do measure "$allocator" 1; done
-case " $ALLOCATORS " in *" gpumem "*) measure gpumem 2 ;; esac
+if has_gpumem; then measure gpumem 2; fi
 
 machine="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -n 1)"
 if [ "$BACKEND" = host ]; then machine="host device"; fi
 "$PYTHON" bench/peers/table.py --machine "${machine:-unknown GPU}, $(nproc) host cores" --svg "$out/peers.svg" "$lines" > "$out/peers.md" || failed=1
-case " $ALLOCATORS " in *" gpumem "*) measure_scaling >> "$out/peers.md" ;; esac
+if has_gpumem; then measure_scaling >> "$out/peers.md"; fi
 echo
 cat "$out/peers.md"
 if [ $failed -ne 0 ]; then echo "peers: something of gpumem's failed; see $log and the table" >&2; fi

@@ -14,15 +14,13 @@ Exits with 1 when a process fails, 2 on bad usage.
 import argparse
 import json
 import os
-import statistics
 import sys
 
-import child
+import shared
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILT = os.path.join(os.path.dirname(os.path.dirname(HERE)), ".gpu", "peers")
 MOST = 16
-SECONDS = 120
 THREADS, PROCESSES, BESIDE, ADDITIONS = "rate", "processes", "beside additions", "additions"
 # By the metric of a figure.
 COLUMNS = {THREADS: "threads", PROCESSES: "processes that share nothing",
@@ -35,10 +33,7 @@ def figures(printed, metrics):
     for figure in map(json.loads, printed.splitlines()):
         if figure["metric"] in metrics:
             # The case of threads is "16 threads".
-            at_once = int(figure["case"].split()[0])
-            # What one makes beside others: so much they would make together if each lost as much.
-            times = at_once if figure["metric"] == BESIDE else 1
-            found.setdefault(figure["metric"], {})[at_once] = times * figure["value"]
+            found.setdefault(figure["metric"], {})[int(figure["case"].split()[0])] = figure["value"]
     return found
 
 
@@ -49,17 +44,11 @@ def one_round(arguments, apart_first):
              ([arguments.apart, str(MOST)], [PROCESSES, BESIDE, ADDITIONS])]
     found = {}
     for command, metrics in reversed(parts) if apart_first else parts:
-        printed = child.output_of(command, f"scaling: {os.path.basename(command[0])}", None, SECONDS)
+        printed = shared.output_of(command, f"scaling: {os.path.basename(command[0])}", None, arguments.time)
         if printed is None:
             return None
         found.update(figures(printed, metrics))
     return found
-
-
-def spread(values, digits):
-    """The median, and between which limits the values are."""
-    low, middle, high = (f"{f(values):,.{digits}f}" for f in (min, statistics.median, max))
-    return f"{middle} ({low} to {high})"
 
 
 def report(rounds):
@@ -70,14 +59,16 @@ def report(rounds):
     for at_once in sorted({n for r in rounds for of in r.values() for n in of}):
         cells = []
         for metric, best in fastest.items():
-            rates = [r[metric][at_once] for r in rounds if at_once in r[metric]]
+            # What one makes beside others: so much they would make together if each lost as much.
+            times = at_once if metric == BESIDE else 1
+            rates = [times * r[metric][at_once] for r in rounds if at_once in r[metric]]
             if at_once == 1:
-                cells.append(spread(rates, 1) + " Mops/s")
+                cells.append(shared.spread(rates, 1) + " Mops/s")
             else:
-                cells.append(spread([rate / best for rate in rates], 1) if rates else "")
+                cells.append(shared.spread([rate / best for rate in rates], 1) if rates else "")
         out.append(f"| {at_once} | " + " | ".join(cells) + " |")
-    both = spread([r[THREADS][MOST] / r[PROCESSES][MOST] for r in rounds], 2)
-    alone = spread([MOST * r[THREADS][MOST] / r[BESIDE][MOST] for r in rounds], 1)
+    both = shared.spread([r[THREADS][MOST] / r[PROCESSES][MOST] for r in rounds], 2)
+    alone = shared.spread([r[THREADS][MOST] / r[BESIDE][MOST] for r in rounds], 1)
     return "\n".join(out + ["", f"{MOST} threads make {both} times what {MOST} processes make in the same round, and {alone} "
                             f"times what one process makes beside {MOST - 1} that add."])
 
@@ -88,6 +79,7 @@ def main():
     parser.add_argument("--program", default=os.path.join(BUILT, "peers_cuda"), help="peers.cpp, as build.sh makes it")
     parser.add_argument("--apart", default=os.path.join(BUILT, "apart"))
     parser.add_argument("--ops", type=int, help="allocations of a thread, for a quick look")
+    parser.add_argument("--time", type=float, default=120, help="seconds after which a process is ended")
     parser.add_argument("--results", help="where a line is added for each round")
     parser.add_argument("--report", metavar="RESULTS")
     arguments = parser.parse_args()

@@ -4,8 +4,8 @@
     table.py [--all] [--machine TEXT] [--svg FILE] PEERS.jsonl
 
 Rows are workloads, cases and metrics, columns allocators. Where a run took a figure in several processes, theirs is the
-median. The last column is gpumem divided by the best peer; of
-gpumem's two runs the worse one counts. --all shows every metric instead of the main ones.
+median. The last column is gpumem divided by the best peer; of gpumem's two runs the worse one counts. --all shows every
+metric instead of the main ones.
 """
 
 import argparse

@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 
-import child
+import shared
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -76,7 +76,7 @@ def report(lines):
     of = {name: [line["us"] for line in lines if line["allocator"] == name] for name in NAMES}
     for case in dict.fromkeys(case for line in lines for case in line["us"]):
         values = {name: [us[case] for us in of[name] if case in us] for name in NAMES}
-        text = [f"{statistics.median(v):.3f} ({min(v):.3f} to {max(v):.3f})" if v else "" for v in values.values()]
+        text = [shared.spread(v, 3) if v else "" for v in values.values()]
         own, gpumem = values.values()
         ratio = f"**{statistics.median(gpumem) / statistics.median(own):.2f}**" if own and gpumem else ""
         out.append(f"| {case} | {text[0]} | {text[1]} | {ratio} |")
@@ -92,7 +92,7 @@ def measure(arguments):
         for allocator in NAMES if run % 2 == 0 else reversed(NAMES):
             command = [sys.executable, os.path.abspath(__file__), "--one", allocator, "--library", arguments.library,
                        "--cases", *arguments.cases]
-            printed = child.output_of(command, f"torch_empty: {allocator}", environment, arguments.time)
+            printed = shared.output_of(command, f"torch_empty: {allocator}", environment, arguments.time)
             if printed is None:
                 failed = True
             else:

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 
-import child
+import shared
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -136,7 +136,7 @@ def measure(arguments):
         for swapped in [0, 1] * arguments.runs:
             command = [sys.executable, os.path.abspath(__file__), arguments.script, "--one", workload, str(swapped),
                        "--library", arguments.library, "--results", one_result]
-            if child.output_of(command, f"torch_turns: {workload}", environment, arguments.time) is None:
+            if shared.output_of(command, f"torch_turns: {workload}", environment, arguments.time) is None:
                 failed = True
                 continue
             with open(one_result, encoding="utf-8") as result:

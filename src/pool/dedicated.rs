@@ -148,15 +148,10 @@ impl Pool {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
         let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
-        if let Err(e) = self.driver.map(self.dev, va, mapped, handle) {
-            lock(&*self.core).holes.give(va, reserved);
-            return Err(e);
-        }
-        if let Err(e) = self.driver.set_access(va, mapped, &self.access) {
+        if let Err(e) = self.map_handle(va, mapped, handle) {
             if guard > 0 {
                 lock(&*self.core).holes.give(va + mapped, guard);
             }
-            let _ = self.undo_map(va, mapped);
             return Err(e);
         }
         let base = va + lead;

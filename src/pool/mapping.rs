@@ -113,6 +113,17 @@ impl Pool {
         Ok(run)
     }
 
+    /// Maps one handle at addresses that were taken for it; if that fails, they are holes again.
+    pub(super) fn map_handle(&self, va: u64, len: u64, handle: PhysHandle) -> Result<()> {
+        if let Err(e) = self.driver.map(self.dev, va, len, handle) {
+            lock(&*self.core).holes.give(va, len);
+            return Err(e);
+        }
+        self.driver.set_access(va, len, &self.access).inspect_err(|_| {
+            let _ = self.undo_map(va, len);
+        })
+    }
+
     /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes again. If the driver
     /// will not, they are zombies, and unmapped some time later.
     pub(super) fn undo_map(&self, va: u64, len: u64) -> Result<()> {

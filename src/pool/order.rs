@@ -139,6 +139,11 @@ impl Order {
         self.lanes.get(lane as usize)?.get()
     }
 
+    /// The lanes in use, by number.
+    fn in_use(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes[..self.count.load(Acquire) as usize].iter().filter_map(OnceBox::get)
+    }
+
     /// The handle of a lane's stream.
     pub(super) fn stream(&self, lane: u32) -> StreamHandle {
         self.lane(lane).map_or(StreamHandle::LEGACY, |l| StreamHandle(l.stream.load(Relaxed)))
@@ -310,9 +315,7 @@ impl Order {
         }
         let event = self.event(driver)?;
         let mut queue = lock(&*self.context);
-        let count = self.count.load(Acquire) as usize;
-        let closed: Vec<u64> =
-            self.lanes[..count].iter().filter_map(OnceBox::get).map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+        let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         if let Err(e) = driver.context_record(self.dev, event) {
             lock(&*self.spare).push(event);
             return match e.status {
@@ -322,7 +325,7 @@ impl Order {
         }
         // It worked, so no capture that was met before is in progress any more.
         self.captures.none(&mut captured);
-        for (lane, &epoch) in self.lanes[..count].iter().filter_map(OnceBox::get).zip(&closed) {
+        for (lane, &epoch) in self.in_use().zip(&closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);
         }
@@ -380,7 +383,7 @@ impl Order {
             if !driver.event_query(self.dev, front.event)? {
                 break;
             }
-            for (lane, &epoch) in self.lanes.iter().filter_map(OnceBox::get).zip(&front.closed) {
+            for (lane, &epoch) in self.in_use().zip(&front.closed) {
                 lane.done.fetch_max(epoch, AcqRel);
             }
             lock(&*self.spare).push(front.event);
@@ -429,10 +432,9 @@ impl Order {
 
     /// What a context marker and a wait for it would do, on a driver that has none.
     pub(super) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
-        let lanes = || self.lanes.iter().filter_map(OnceBox::get);
-        let closed: Vec<u64> = lanes().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+        let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         driver.device_sync(self.dev)?;
-        for (lane, epoch) in lanes().zip(closed) {
+        for (lane, epoch) in self.in_use().zip(closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);
             lane.done.fetch_max(epoch, AcqRel);
@@ -443,12 +445,7 @@ impl Order {
     /// Waits on the host until every marker recorded so far is done.
     pub(super) fn sync(&self, driver: &dyn Driver) -> Result<()> {
         let last_context = lock(&*self.context).back().map(|m| m.event);
-        let count = self.count.load(Acquire) as usize;
-        let events = self.lanes[..count]
-            .iter()
-            .filter_map(OnceBox::get)
-            .filter_map(|l| lock(&l.markers).back().map(|m| m.event))
-            .chain(last_context);
+        let events = self.in_use().filter_map(|l| lock(&l.markers).back().map(|m| m.event)).chain(last_context);
         // An event may be recycled while we wait; then it stands for a later mark, and we wait a little longer.
         for event in events.collect::<Vec<_>>() {
             driver.event_sync(self.dev, event)?;
@@ -458,7 +455,7 @@ impl Order {
 
     /// The invariants written above [`Lane`].
     pub(super) fn validate(&self) -> Result<()> {
-        for (i, l) in self.lanes.iter().filter_map(OnceBox::get).enumerate() {
+        for (i, l) in self.in_use().enumerate() {
             let markers = lock(&l.markers);
             let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
             if !(done <= marked && marked < epoch) {
@@ -473,7 +470,7 @@ impl Order {
 
     /// Every event is spare or pending; true while no other thread is recording one.
     pub(super) fn validate_events(&self) -> Result<()> {
-        let pending: usize = self.lanes.iter().filter_map(OnceBox::get).map(|l| lock(&l.markers).len()).sum();
+        let pending: usize = self.in_use().map(|l| lock(&l.markers).len()).sum();
         let events = lock(&*self.context).len() + lock(&*self.spare).len() + pending;
         let made = self.events.load(Relaxed);
         if events as u64 != made {

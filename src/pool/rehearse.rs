@@ -40,19 +40,13 @@ impl Pool {
     /// that it then keeps, and much of the rest is quicker the second time. What fails is not told here, either; what could not
     /// be undone is tried again when memory is given back.
     pub(super) fn rehearse_at_home(&self) {
-        let Ok(Some(va)) = self.take_addresses(None, self.page, self.page) else { return };
-        let handle = self.driver.phys_create(self.dev, self.page, PhysFlags::default());
-        let mapped = handle.as_ref().is_ok_and(|&h| self.driver.map(self.dev, va, self.page, h).is_ok());
-        if mapped {
-            let _ = self.driver.set_access(va, self.page, &self.access);
-            // An undo that failed may do the second time.
-            let _ = self.undo_map(va, self.page).or_else(|_| self.reap_zombies());
-        } else {
-            lock(&*self.core).holes.give(va, self.page);
+        let Ok(handle) = self.driver.phys_create(self.dev, self.page, PhysFlags::default()) else { return };
+        // An undo that failed may do the second time.
+        if let Ok(Some(va)) = self.take_addresses(None, self.page, self.page) {
+            let mapped = self.map_handle(va, self.page, handle);
+            let _ = mapped.and_then(|()| self.undo_map(va, self.page)).or_else(|_| self.reap_zombies());
         }
-        if let Ok(handle) = handle {
-            let _ = self.drop_handle(handle).or_else(|_| self.drop_orphans());
-        }
+        let _ = self.drop_handle(handle).or_else(|_| self.drop_orphans());
     }
 
     /// Gives the pool's addresses back, of which none is mapped: the end of it.

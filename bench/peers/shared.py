@@ -1,5 +1,6 @@
-"""How the scripts of this folder take a measurement in a process of its own."""
+"""What the scripts of this folder share: measurements in processes of their own, and how several are told."""
 
+import statistics
 import subprocess
 import sys
 
@@ -16,3 +17,9 @@ def output_of(command, what, environment, seconds):
         print(f"{what} failed: {why}", file=sys.stderr)
         return None
     return done.stdout
+
+
+def spread(values, digits):
+    """The median, and between which limits the values are."""
+    low, middle, high = (f"{f(values):,.{digits}f}" for f in (min, statistics.median, max))
+    return f"{middle} ({low} to {high})"

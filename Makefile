@@ -18,6 +18,7 @@ help:
 	@echo 'make test-gpu   the same contract tests, the C tests and more on a real GPU'
 	@echo 'make bench      benchmarks on the host device;  make bench-gpu: beside its peers on a real GPU'
 	@echo 'make examples   every example, into $(TARGET)/examples/'
+	@echo 'make test-lean, make test-julia   the packages in bindings/'
 	@echo 'make install    library, headers, pkg-config and CMake files into PREFIX (default /usr/local)'
 	@echo 'make build      the release library and the gpumem command, into $(RELEASE)/'
 	@echo 'make doc        the documentation of the Rust sources, into $(TARGET)/doc/'

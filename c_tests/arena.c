@@ -26,19 +26,19 @@ static gpumem_arena_stats stats_of(gpumem_arena a) {
 
 static gpumem_arena current(void) {
     gpumem_arena a = (gpumem_arena)&a;
-    OK(gpumem_arena_current(&a));
+    OK(gpumem_arena_current_get(&a));
     return a;
 }
 
 static gpumem_arena arena_of(const void *p) {
     gpumem_arena a = (gpumem_arena)&a;
-    OK(gpumem_arena_of(p, &a));
+    OK(gpumem_arena_find(p, &a));
     return a;
 }
 
 static uint64_t id_of(const void *p) {
     uint64_t id = 0;
-    OK(gpumem_allocation_id(p, &id));
+    OK(gpumem_allocation_id_get(p, &id));
     CHECK(id != 0);
     return id;
 }
@@ -79,7 +79,7 @@ static void an_exit_frees_all_but_what_is_kept(void) {
     CHECK(arena_of(p[3]) == NULL && arena_of(p[1]) == NULL && arena_of(before) == NULL);
     CHECK(holds(p[3], 100000, 3, s));
     CHECK_STATUS(GPUMEM_ERROR_DOUBLE_FREE, gpumem_free_async(p[2], s));
-    CHECK_STATUS(GPUMEM_ERROR_UNKNOWN_POINTER, gpumem_arena_of(p[2], &unused));
+    CHECK_STATUS(GPUMEM_ERROR_UNKNOWN_POINTER, gpumem_arena_find(p[2], &unused));
     CHECK(unused == NULL);
     q = must_malloc_async(100, s); /* in no arena */
     CHECK(arena_of(q) == NULL);
@@ -351,10 +351,10 @@ static void bad_arguments(void) {
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_enter(NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_enter_named("x", NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_enter_named("\xff", &a));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_current(NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_of(p, NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_of(NULL, &a));
-    CHECK_STATUS(GPUMEM_ERROR_UNKNOWN_POINTER, gpumem_arena_of(&stats, &a));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_current_get(NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_find(p, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_find(NULL, &a));
+    CHECK_STATUS(GPUMEM_ERROR_UNKNOWN_POINTER, gpumem_arena_find(&stats, &a));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_promote(NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_escape(NULL));
     CHECK_STATUS(GPUMEM_ERROR_UNKNOWN_POINTER, gpumem_arena_escape(&stats));
@@ -378,7 +378,7 @@ static void a_plans_memory_is_in_the_arena(void) {
     GPUMEM_INIT(&b);
     b.bytes = 50000;
     b.upper = 2;
-    OK(gpumem_plan_add_buffer(plan, &b, &id));
+    OK(gpumem_plan_buffer_add(plan, &b, &id));
     OK(gpumem_plan_solve(plan, NULL));
     OK(gpumem_plan_materialise(plan, 0, NULL, &base));
     other = must_enter("inside");
@@ -404,8 +404,8 @@ static void a_forked_child_is_refused(void) {
         GPUMEM_INIT(&stats);
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_enter(&out));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_enter_named("x", &out));
-        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_current(&out));
-        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_of(p, &out));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_current_get(&out));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_find(p, &out));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_promote(p));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_escape(p));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_arena_stats_get(a, &stats));

@@ -17,13 +17,13 @@ template <class E, class F> static bool throws(F call, const char *says) {
 
 static gpumem_arena current() {
     gpumem_arena a = nullptr;
-    gpumem::check(gpumem_arena_current(&a));
+    gpumem::check(gpumem_arena_current_get(&a));
     return a;
 }
 
 static gpumem_arena arena_of(const void *p) {
     gpumem_arena a = nullptr;
-    gpumem::check(gpumem_arena_of(p, &a));
+    gpumem::check(gpumem_arena_find(p, &a));
     return a;
 }
 

@@ -23,7 +23,7 @@ static gpumem_arena_report must_exit(gpumem_arena a, void *const *keep, size_t k
 
 static gpumem_arena arena_of(const void *p) {
     gpumem_arena a = (gpumem_arena)&a;
-    OK(gpumem_arena_of(p, &a));
+    OK(gpumem_arena_find(p, &a));
     return a;
 }
 
@@ -42,7 +42,7 @@ static void *has_no_arena(void *unused) {
     gpumem_arena a = shared;
     void *p;
     (void)unused;
-    OK(gpumem_arena_current(&a));
+    OK(gpumem_arena_current_get(&a));
     CHECK(a == NULL);
     p = gpumem_malloc(10); /* while another thread is in an arena */
     CHECK(arena_of(p) == NULL);
@@ -99,7 +99,7 @@ static void an_arena_is_handed_over(void) {
     shared = must_enter("handed over");
     gpumem_malloc(50);
     OK(gpumem_arena_detach(shared));
-    OK(gpumem_arena_current(&none));
+    OK(gpumem_arena_current_get(&none));
     CHECK(none == NULL);
     on_threads(1, takes_over);
     CHECK(arena_of(theirs) == NULL);
@@ -265,7 +265,7 @@ static void finalizers_race_the_exit(void) {
         pthread_barrier_wait(&start_line);
         for (i = 0; i < BATCH; i++) {
             published[i].ptr = must_malloc_async((size_t)(i % 4) * 3000 + 400, i % 8 < 6 ? stream : NULL);
-            OK(gpumem_allocation_id(published[i].ptr, &published[i].id));
+            OK(gpumem_allocation_id_get(published[i].ptr, &published[i].id));
             store(&published_count, i + 1);
         }
         allocated += BATCH;

@@ -53,9 +53,9 @@ static gpumem_malloc_options with(size_t bytes, size_t alignment) {
     CALL(realloc_null_size_max, OUT_OF_MEMORY, gpumem_realloc_async(NULL, SIZE_MAX, NULL, &untouched))                 \
     CALL(record_stream_null, INVALID, gpumem_record_stream(NULL, NULL))                                                \
     CALL(record_stream_unknown, UNKNOWN_POINTER, gpumem_record_stream(&local, NULL))                                   \
-    CALL(allocation_id_null, INVALID, gpumem_allocation_id(NULL, (uint64_t *)&untouched))                              \
-    CALL(allocation_id_out_null, INVALID, gpumem_allocation_id(live, NULL))                                            \
-    CALL(allocation_id_interior, UNKNOWN_POINTER, gpumem_allocation_id((char *)live + 1, (uint64_t *)&untouched))      \
+    CALL(allocation_id_null, INVALID, gpumem_allocation_id_get(NULL, (uint64_t *)&untouched))                              \
+    CALL(allocation_id_out_null, INVALID, gpumem_allocation_id_get(live, NULL))                                            \
+    CALL(allocation_id_interior, UNKNOWN_POINTER, gpumem_allocation_id_get((char *)live + 1, (uint64_t *)&untouched))      \
     CALL(info_null, INVALID, info_of(NULL, sizeof(gpumem_pointer_info)))                                               \
     CALL(info_out_null, INVALID, gpumem_pointer_info_get(live, NULL))                                                  \
     CALL(info_size_0, INVALID, info_of(live, 0))                                                                       \
@@ -70,14 +70,14 @@ static gpumem_malloc_options with(size_t bytes, size_t alignment) {
     CALL(memset_null, INVALID, gpumem_memset(NULL, 0, 1))                                                              \
     CALL(memset_wraps, INVALID, gpumem_memset(live, 0, SIZE_MAX))                                                      \
     CALL(memset_async_null, INVALID, gpumem_memset_async(NULL, 0, 1, NULL))                                            \
-    CALL(device_count_null, INVALID, gpumem_device_count(NULL))                                                        \
+    CALL(device_count_null, INVALID, gpumem_device_count_get(NULL))                                                        \
     CALL(device_get_null, INVALID, gpumem_device_get(NULL))                                                            \
     CALL(device_set_negative, INVALID, gpumem_device_set(-1))                                                          \
     CALL(device_set_999, INVALID, gpumem_device_set(999))                                                              \
     CALL(device_props_null, INVALID, gpumem_device_props_get(0, NULL))                                                 \
     CALL(device_props_999, INVALID, props_of(999, sizeof(gpumem_device_props)))                                        \
     CALL(device_props_size, INVALID, props_of(0, 4))                                                                   \
-    CALL(device_mem_info_999, INVALID, gpumem_device_mem_info(999, NULL, NULL))                                        \
+    CALL(device_mem_info_999, INVALID, gpumem_device_memory_get(999, NULL, NULL))                                        \
     CALL(stream_create_null, INVALID, gpumem_stream_create(NULL))                                                      \
     CALL(stream_destroy_legacy, INVALID, gpumem_stream_destroy(GPUMEM_STREAM_LEGACY))                                  \
     CALL(stream_destroy_legacy_too, INVALID, gpumem_stream_destroy((gpumem_stream)1))                                  \
@@ -88,8 +88,8 @@ static gpumem_malloc_options with(size_t bytes, size_t alignment) {
     CALL(stats_reset_999, INVALID, gpumem_stats_reset_peak(999))                                                       \
     CALL(dump_999, INVALID, gpumem_dump(999, NULL, 0, (size_t *)&untouched))                                           \
     CALL(dump_null, INVALID, gpumem_dump(0, NULL, 10, (size_t *)&untouched))                                           \
-    CALL(driver_calls_null, INVALID, gpumem_driver_calls(NULL, 1, (size_t *)&untouched))                               \
-    CALL(set_limit_negative, INVALID, gpumem_set_limit(-1, 0))                                                         \
+    CALL(driver_calls_null, INVALID, gpumem_driver_calls_get(NULL, 1, (size_t *)&untouched))                               \
+    CALL(set_limit_negative, INVALID, gpumem_device_limit_set(-1, 0))                                                         \
     CALL(export_null, INVALID, gpumem_export_fd(NULL, &local))                                                         \
     CALL(export_out_null, INVALID, gpumem_export_fd(live, NULL))                                                       \
     CALL(export_unknown, UNKNOWN_POINTER, gpumem_export_fd(&local, &local))                                            \

@@ -24,11 +24,11 @@ static void work(void *out, size_t n, gpumem_stream s) {
     OK(gpumem_free_async(b, s));
 }
 
-static gpumem_graph captured(void *out, size_t n, gpumem_stream s) {
-    gpumem_graph graph = NULL;
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_THREAD_LOCAL));
+static gpumem_sim_graph captured(void *out, size_t n, gpumem_stream s) {
+    gpumem_sim_graph graph = NULL;
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL));
     work(out, n, s);
-    OK(gpumem_stream_end_capture(s, &graph));
+    OK(gpumem_sim_capture_end(s, &graph));
     return graph;
 }
 
@@ -50,7 +50,7 @@ static void replays_while_the_pool_is_busy(void) {
     gpumem_stream s = must_stream(), t = must_stream();
     void *out = must_malloc_async(3 * n, s);
     gpumem_capture c = NULL;
-    gpumem_graph graph;
+    gpumem_sim_graph graph;
     gpumem_capture_stats stats;
     int round;
     OK(gpumem_capture_begin(s, NULL, &c));
@@ -64,20 +64,20 @@ static void replays_while_the_pool_is_busy(void) {
     for (round = 0; round < 4; round++) {
         OK(gpumem_memset_async(out, 0, 3 * n, s));
         OK(gpumem_stream_wait(t, s));
-        OK(gpumem_graph_launch(graph, t));
+        OK(gpumem_sim_graph_launch(graph, t));
         OK(gpumem_stream_wait(s, t));
         churn(s);
         CHECK(holds_byte(out, 3 * n, 0x5a, t));
         churn(t);
         CHECK(stats_of(c).mapped == stats.mapped);
     }
-    OK(gpumem_graph_launch(graph, t));
+    OK(gpumem_sim_graph_launch(graph, t));
     OK(gpumem_capture_release(c));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_release(c));
     churn(s);
     OK(gpumem_stream_sync(t));
     CHECK(holds_byte(out, 3 * n, 0x5a, t));
-    OK(gpumem_graph_destroy(graph));
+    OK(gpumem_sim_graph_destroy(graph));
     OK(gpumem_free_async(out, s));
     nothing_left();
     OK(gpumem_trim(0));
@@ -124,7 +124,7 @@ static void monotone_and_laid_out(void) {
     GPUMEM_INIT(&opts);
     opts.flags = GPUMEM_CAPTURE_MONOTONE;
     OK(gpumem_capture_begin(s, &opts, &mono));
-    OK(gpumem_graph_destroy(captured(out, n, s)));
+    OK(gpumem_sim_graph_destroy(captured(out, n, s)));
     CHECK(stats_of(mono).total == 4 * n && stats_of(mono).mapped >= 4 * n);
     OK(gpumem_capture_release(mono));
 
@@ -134,14 +134,14 @@ static void monotone_and_laid_out(void) {
     OK(gpumem_capture_begin(s, &opts, &recorded));
     work(out, n, s);
     OK(gpumem_capture_end(recorded));
-    OK(gpumem_capture_plan(recorded, &bytes, &peak));
+    OK(gpumem_capture_solve(recorded, &bytes, &peak));
     CHECK(peak == 3 * n && bytes == 3 * n);
-    OK(gpumem_capture_plan(recorded, NULL, NULL));
+    OK(gpumem_capture_solve(recorded, NULL, NULL));
     GPUMEM_INIT(&opts);
     opts.layout = recorded;
     OK(gpumem_capture_begin(s, &opts, &planned));
     OK(gpumem_capture_release(recorded));
-    OK(gpumem_graph_destroy(captured(out, n, s)));
+    OK(gpumem_sim_graph_destroy(captured(out, n, s)));
     CHECK(stats_of(planned).planned == 3 * n && stats_of(planned).deviations == 0);
     CHECK(stats_of(planned).mapped == 3 * n);
     OK(gpumem_capture_release(planned));
@@ -162,7 +162,7 @@ static void what_is_not_allowed(void) {
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_abort(fake));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_retain(NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_release(fake));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_plan(NULL, NULL, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_solve(NULL, NULL, NULL));
     GPUMEM_INIT(&opts);
     opts.flags = 8;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_begin(s, &opts, &c));
@@ -177,7 +177,7 @@ static void what_is_not_allowed(void) {
     OK(gpumem_capture_begin(s, NULL, &c));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_begin(s, NULL, &other));
     CHECK(error_says("already"));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_plan(c, NULL, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_solve(c, NULL, NULL));
     CHECK(error_says("GPUMEM_CAPTURE_RECORD"));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_stats_get(c, NULL));
     GPUMEM_INIT(&stats);

@@ -18,23 +18,23 @@ static void churn(gpumem_stream s) {
 static void graphs_keep_their_memory_by_themselves(void) {
     gpumem_stream s = must_stream(), t = must_stream();
     void *out = must_malloc_async(n, s), *temporary = NULL;
-    gpumem_graph graph = NULL;
+    gpumem_sim_graph graph = NULL;
     int round;
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL));
     temporary = must_malloc_async(n, s);
     OK(gpumem_memset_async(temporary, 0x5a, n, s));
     OK(gpumem_memcpy_async(out, temporary, n, s));
     OK(gpumem_free_async(temporary, s));
-    OK(gpumem_stream_end_capture(s, &graph));
+    OK(gpumem_sim_capture_end(s, &graph));
     for (round = 0; round < 4; round++) {
         churn(s);
         churn(t);
         CHECK(stats_now().mapped >= 2 * n);
         OK(gpumem_memset_async(out, 0, n, s));
-        OK(gpumem_graph_launch(graph, s));
+        OK(gpumem_sim_graph_launch(graph, s));
         CHECK(holds_byte(out, n, 0x5a, s));
     }
-    OK(gpumem_graph_destroy(graph));
+    OK(gpumem_sim_graph_destroy(graph));
     OK(gpumem_free_async(out, s));
     OK(gpumem_device_sync());
     /* The driver may take a moment to say that the graph is gone. */

@@ -58,7 +58,7 @@ static void step(void) {
     kept = must_malloc_async(BYTES, s);
     OK(gpumem_memset_async(stale, 1, BYTES, s));
     OK(gpumem_memset_async(kept, 2, BYTES, s));
-    OK(gpumem_allocation_id(stale, &stale_id));
+    OK(gpumem_allocation_id_get(stale, &stale_id));
     OK(gpumem_check(stale, "add", "lhs"));
     OK(gpumem_arena_exit(arena, &kept, 1, NULL));
 }
@@ -125,7 +125,7 @@ static void an_address_that_lives_again(void) {
     again = must_malloc_async(BYTES, s);
     CHECK(again == stale);
     OK(gpumem_check(again, "add", "lhs"));
-    OK(gpumem_allocation_id(again, &id));
+    OK(gpumem_allocation_id_get(again, &id));
     OK(gpumem_check_id(again, id, "add", "lhs"));
     CHECK_STATUS(GPUMEM_ERROR_USE_AFTER_FREE, gpumem_check_id(again, stale_id, "add", "lhs"));
     CHECK(error_says("use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0"));
@@ -239,7 +239,7 @@ static void many_steps(void) {
 /* More than there is, unless what is kept of ended arenas is given up. */
 static void short_of_memory(void) {
     int i;
-    OK(gpumem_set_limit(0, 64 * MIB));
+    OK(gpumem_device_limit_set(0, 64 * MIB));
     for (i = 0; i < 10; i++) {
         gpumem_arena arena = NULL;
         OK(gpumem_arena_enter(&arena));

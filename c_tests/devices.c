@@ -15,9 +15,9 @@ static void properties_make_sense(void) {
         CHECK(props.total_bytes > 0);
         CHECK(props.granularity > 0 && (props.granularity & (props.granularity - 1)) == 0);
         CHECK(props.vmm == 1);
-        OK(gpumem_device_mem_info(d, &free_bytes, &total_bytes));
+        OK(gpumem_device_memory_get(d, &free_bytes, &total_bytes));
         CHECK(free_bytes <= total_bytes && total_bytes > 0);
-        OK(gpumem_device_mem_info(d, NULL, NULL));
+        OK(gpumem_device_memory_get(d, NULL, NULL));
         printf("   device %d: %s\n", d, props.name);
     }
 }
@@ -106,14 +106,44 @@ static void data_crosses_devices(void) {
     nothing_left();
 }
 
+/* Each device is given back what is free on it, and has a limit of its own. */
+static void a_device_is_trimmed_and_limited_alone(void) {
+    int d;
+    gpumem_stats stats;
+    for (d = 0; d < devices; d++) {
+        OK(gpumem_device_set(d));
+        gpumem_free(gpumem_malloc(5 << 20));
+        OK(gpumem_device_sync());
+    }
+    for (d = 0; d < devices; d++) {
+        GPUMEM_INIT(&stats);
+        OK(gpumem_stats_get(d, &stats));
+        CHECK(stats.mapped >= 5 << 20 && stats.limit == 0);
+    }
+    OK(gpumem_device_trim(0, 0));
+    OK(gpumem_device_limit_set(0, 64 << 20));
+    for (d = 0; d < devices; d++) {
+        GPUMEM_INIT(&stats);
+        OK(gpumem_stats_get(d, &stats));
+        CHECK((stats.mapped == 0) == (d == 0));
+        CHECK(stats.limit == (d == 0 ? 64 << 20 : 0));
+    }
+    OK(gpumem_device_limit_set(0, 0));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_device_trim(devices, 0));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_device_trim(-1, 0));
+    OK(gpumem_trim(0));
+    OK(gpumem_device_set(0));
+}
+
 int main(void) {
     /* The host device pretends two; a GPU machine has what it has. */
     setenv("GPUMEM_HOST_DEVICES", "2", 1);
-    OK(gpumem_device_count(&devices));
+    OK(gpumem_device_count_get(&devices));
     CHECK(devices >= 1);
     RUN(properties_make_sense);
     RUN(the_current_device_is_the_one_set);
     RUN(memory_lives_where_it_was_asked_for);
     RUN(data_crosses_devices);
+    RUN(a_device_is_trimmed_and_limited_alone);
     return 0;
 }

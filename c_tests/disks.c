@@ -19,44 +19,44 @@ static void remove_folder(void) {
 
 static size_t spaces(void) {
     size_t count = 0;
-    OK(gpumem_space_list(NULL, 0, &count));
+    OK(gpumem_space_list_get(NULL, 0, &count));
     return count;
 }
 
 /* Each with the limit that it was added with. */
 static void folders_become_spaces(void) {
     size_t before = spaces();
-    uint32_t id = 77;
-    gpumem_space_usage usage;
-    OK(gpumem_space_add_disk(inside("a"), 64 * MIB, &id));
+    gpumem_space id = {77, 77};
+    gpumem_space_stats usage;
+    OK(gpumem_space_disk_add(inside("a"), 64 * MIB, &id));
     usage = usage_of(GPUMEM_TIER_DISK, 0);
-    CHECK(id == 0 && usage.capacity == 64 * MIB && usage.limit == 64 * MIB && usage.used == 0);
-    OK(gpumem_space_add_disk(inside("b"), 0, &id));
+    CHECK(id.tier == GPUMEM_TIER_DISK && id.id == 0 && usage.capacity == 64 * MIB && usage.limit == 64 * MIB && usage.used == 0);
+    OK(gpumem_space_disk_add(inside("b"), 0, &id));
     usage = usage_of(GPUMEM_TIER_DISK, 1);
-    CHECK(id == 1 && usage.limit > 0 && usage.limit <= usage.capacity);
-    OK(gpumem_space_add_disk(inside("c/."), UINT64_MAX, &id));
+    CHECK(id.id == 1 && usage.limit > 0 && usage.limit <= usage.capacity);
+    OK(gpumem_space_disk_add(inside("c/."), UINT64_MAX, &id));
     usage = usage_of(GPUMEM_TIER_DISK, 2);
-    CHECK(id == 2 && usage.limit == usage.capacity && usage.capacity == usage_of(GPUMEM_TIER_DISK, 1).capacity);
+    CHECK(id.id == 2 && usage.limit == usage.capacity && usage.capacity == usage_of(GPUMEM_TIER_DISK, 1).capacity);
     CHECK(spaces() == before + 3);
 }
 
 static void wrong_folders_are_refused(void) {
     size_t before = spaces();
-    uint32_t id = 77;
+    gpumem_space id = {77, 77};
     FILE *file = fopen(inside("file"), "w");
     CHECK(file != NULL && fclose(file) == 0);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk(NULL, 0, &id));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_disk_add(NULL, 0, &id));
     CHECK(error_says("path is NULL"));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk(inside("a"), 0, NULL));
-    CHECK(error_says("out_id is NULL"));
-    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_add_disk("", 0, &id));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk(inside("b/../a"), 0, &id));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_disk_add(inside("a"), 0, NULL));
+    CHECK(error_says("out is NULL"));
+    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_disk_add("", 0, &id));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_disk_add(inside("b/../a"), 0, &id));
     CHECK(error_says("is DISK 0 already"));
-    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_add_disk(inside("missing"), 0, &id));
+    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_disk_add(inside("missing"), 0, &id));
     CHECK(error_says("missing"));
-    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_add_disk(inside("file"), 0, &id));
+    CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_disk_add(inside("file"), 0, &id));
     CHECK(error_says("is not a directory"));
-    CHECK(id == 77 && spaces() == before);
+    CHECK(id.tier == 77 && id.id == 77 && spaces() == before);
 }
 
 /* Data goes there and comes back, and its file counts in the space. */
@@ -75,19 +75,78 @@ static void data_moves_to_an_added_folder(void) {
     fill(p, BYTES, 5, s);
     GPUMEM_INIT(&move);
     move.flags = GPUMEM_MOVE_TO_SPACE;
-    move.tier = GPUMEM_TIER_DISK;
-    move.space = 2;
+    move.space.tier = GPUMEM_TIER_DISK;
+    move.space.id = 2;
     OK(gpumem_evict(p, &move, NULL));
     GPUMEM_INIT(&at);
-    OK(gpumem_locate(p, &at));
-    CHECK(at.tier == GPUMEM_TIER_DISK && at.space == 2 && usage_of(GPUMEM_TIER_DISK, 2).used >= BYTES && usage_of(GPUMEM_TIER_DISK, 0).used == 0);
+    OK(gpumem_location_get(p, &at));
+    CHECK(at.space.tier == GPUMEM_TIER_DISK && at.space.id == 2 && usage_of(GPUMEM_TIER_DISK, 2).used >= BYTES && usage_of(GPUMEM_TIER_DISK, 0).used == 0);
     OK(gpumem_restore(p, NULL, NULL));
     CHECK(holds(p, BYTES, 5, s) && usage_of(GPUMEM_TIER_DISK, 2).used == 0);
-    move.space = 3;
+    move.space.id = 3;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_evict(p, &move, NULL));
     CHECK(holds(p, BYTES, 5, s));
     OK(gpumem_free_async(p, s));
     OK(gpumem_stream_destroy(s));
+}
+
+static void holds_on_disk(uint32_t id, uint64_t bytes) {
+    uint32_t i;
+    for (i = 0; i < 3; i++) {
+        const uint64_t used = usage_of(GPUMEM_TIER_DISK, i).used;
+        CHECK(i == id ? used >= bytes : used == 0);
+    }
+}
+
+/* From one folder to another, alone and by the tag; what is as far away as it is to go, or farther, stays. */
+static void data_moves_between_folders(void) {
+    enum { BYTES = 1300000, TAG = 7 };
+    gpumem_malloc_options options;
+    gpumem_move_options move;
+    gpumem_move_report report;
+    void *p[2] = {NULL, NULL};
+    int i;
+    GPUMEM_INIT(&options);
+    options.flags = GPUMEM_MALLOC_EVICTABLE;
+    options.bytes = BYTES;
+    options.tag = TAG;
+    for (i = 0; i < 2; i++) {
+        OK(gpumem_malloc_with(&options, &p[i]));
+        fill(p[i], BYTES, (unsigned)i, NULL);
+    }
+    GPUMEM_INIT(&move);
+    move.flags = GPUMEM_MOVE_TO_SPACE;
+    move.space = space_at(GPUMEM_TIER_DISK, 0);
+    OK(gpumem_evict_tag(TAG, &move, NULL));
+    holds_on_disk(0, 2 * BYTES);
+    move.space.id = 1;
+    GPUMEM_INIT(&report);
+    OK(gpumem_evict(p[1], &move, &report));
+    CHECK(report.moved == 1 && report.moved_bytes == BYTES && report.already == 0);
+    CHECK(usage_of(GPUMEM_TIER_DISK, 1).used >= BYTES && usage_of(GPUMEM_TIER_DISK, 0).used >= BYTES);
+    GPUMEM_INIT(&report);
+    OK(gpumem_evict_tag(TAG, &move, &report));
+    CHECK(report.moved == 1 && report.moved_bytes == BYTES && report.already == 1);
+    holds_on_disk(1, 2 * BYTES);
+
+    GPUMEM_INIT(&move);
+    move.space.tier = GPUMEM_TIER_HOST;
+    GPUMEM_INIT(&report);
+    OK(gpumem_evict_tag(TAG, &move, &report)); /* would bring it nearer */
+    CHECK(report.moved == 0 && report.moved_bytes == 0 && report.already == 2);
+    holds_on_disk(1, 2 * BYTES);
+    OK(gpumem_restore_tag(TAG, NULL, NULL));
+    GPUMEM_INIT(&report);
+    OK(gpumem_restore_tag(TAG, &move, &report)); /* would send it away */
+    CHECK(report.moved == 0 && report.moved_bytes == 0 && report.already == 2);
+    for (i = 0; i < 2; i++) {
+        gpumem_location at;
+        GPUMEM_INIT(&at);
+        OK(gpumem_location_get(p[i], &at));
+        CHECK(at.space.tier == GPUMEM_TIER_GPU && holds(p[i], BYTES, (unsigned)i, NULL));
+        OK(gpumem_free_async(p[i], NULL));
+    }
+    holds_on_disk(0, 0);
 }
 
 /* In a child, as gpumem starts once in a process. */
@@ -95,11 +154,11 @@ static void added_folders_come_after_those_of_the_environment(void) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        uint32_t id = 77;
+        gpumem_space id = {77, 77};
         setenv("GPUMEM_DISK", inside("a"), 1);
-        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_add_disk(inside("a"), 0, &id));
-        OK(gpumem_space_add_disk(inside("b"), 4 * MIB, &id));
-        CHECK(id == 1 && usage_of(GPUMEM_TIER_DISK, 1).capacity == 4 * MIB && usage_of(GPUMEM_TIER_DISK, 0).capacity > 4 * MIB);
+        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_disk_add(inside("a"), 0, &id));
+        OK(gpumem_space_disk_add(inside("b"), 4 * MIB, &id));
+        CHECK(id.id == 1 && usage_of(GPUMEM_TIER_DISK, 1).capacity == 4 * MIB && usage_of(GPUMEM_TIER_DISK, 0).capacity > 4 * MIB);
         exit(0);
     }
     CHECK(exit_code(child) == 0);
@@ -113,6 +172,7 @@ int main(void) {
     RUN(folders_become_spaces);
     RUN(wrong_folders_are_refused);
     RUN(data_moves_to_an_added_folder);
+    RUN(data_moves_between_folders);
     nothing_left();
     remove_folder();
     return 0;

@@ -26,13 +26,13 @@ static void bad_values_are_named(void) {
             CHECK(p == &p);
             CHECK(error_says(bad[i].variable) && error_says(bad[i].value));
             CHECK(gpumem_malloc(1) == NULL && gpumem_last_status() == GPUMEM_ERROR_CONFIG);
-            CHECK_STATUS(GPUMEM_ERROR_CONFIG, gpumem_device_count(&n));
+            CHECK_STATUS(GPUMEM_ERROR_CONFIG, gpumem_device_count_get(&n));
             CHECK_STATUS(GPUMEM_ERROR_CONFIG, gpumem_init(NULL));
             CHECK(strcmp(gpumem_backend_name(), "none") == 0);
             unsetenv(bad[i].variable);
             if (good != NULL) setenv(bad[i].variable, good, 1);
             free(good);
-            OK(gpumem_device_count(&n)); /* mended */
+            OK(gpumem_device_count_get(&n)); /* mended */
             CHECK(n >= 1);
             exit(0);
         }
@@ -61,7 +61,7 @@ static void a_missing_driver_is_said(void) {
     if (child == 0) {
         int n = -5;
         setenv("GPUMEM_BACKEND", "cuda", 1);
-        if (gpumem_device_count(&n) == GPUMEM_OK) {
+        if (gpumem_device_count_get(&n) == GPUMEM_OK) {
             printf("   skipped: there is a CUDA device\n");
             fflush(stdout);
             _exit(0);
@@ -70,7 +70,7 @@ static void a_missing_driver_is_said(void) {
         CHECK(n == -5);
         CHECK(gpumem_last_error(NULL, 0) > 20);
         setenv("GPUMEM_BACKEND", "host", 1);
-        OK(gpumem_device_count(&n));
+        OK(gpumem_device_count_get(&n));
         exit(0);
     }
     CHECK(exit_code(child) == 0);

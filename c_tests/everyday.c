@@ -96,7 +96,7 @@ static void identities_are_never_reused(void) {
         void *p = gpumem_malloc(4096);
         gpumem_pointer_info info;
         GPUMEM_INIT(&info);
-        OK(gpumem_allocation_id(p, &id));
+        OK(gpumem_allocation_id_get(p, &id));
         CHECK(id != 0 && id != last);
         OK(gpumem_pointer_info_get(p, &info));
         CHECK(info.id == id);

@@ -1,4 +1,4 @@
-/* Memory that leaves its device and comes back to its addresses: from the host and a disk, by tag, by pin, by itself. */
+/* Memory that leaves its device and comes back to its addresses: from the host and a disk, by tag, by hold, by itself. */
 #include "evict.h"
 
 #include <sched.h>
@@ -21,7 +21,7 @@ static void bytes_come_back_from_every_tier(void) {
         gpumem_move_report report;
         gpumem_move_options options;
         GPUMEM_INIT(&report);
-        CHECK(at.tier == GPUMEM_TIER_GPU && at.space == 0 && at.pins == 0 && at.bytes == n && at.device_bytes == held);
+        CHECK(at.space.tier == GPUMEM_TIER_GPU && at.space.id == 0 && at.holds == 0 && at.bytes == n && at.device_bytes == held);
         CHECK(used_in(GPUMEM_TIER_GPU) == held);
         fill(p, n, 7, s);
         mapped = stats_now().mapped;
@@ -29,7 +29,7 @@ static void bytes_come_back_from_every_tier(void) {
         OK(gpumem_evict(p, NULL, &report));
         moved(&report, 1, n, 0);
         at = where(p);
-        CHECK(at.tier == GPUMEM_TIER_HOST && at.bytes == n && at.device_bytes == held);
+        CHECK(at.space.tier == GPUMEM_TIER_HOST && at.bytes == n && at.device_bytes == held);
         CHECK(stats_now().mapped == mapped - held && used_in(GPUMEM_TIER_GPU) == 0 && used_in(GPUMEM_TIER_HOST) >= n);
         OK(gpumem_evict(p, NULL, &report));
         moved(&report, 0, 0, 1);
@@ -55,7 +55,7 @@ static void bytes_come_back_from_every_tier(void) {
         options = to_space(GPUMEM_TIER_DISK, 0);
         OK(gpumem_evict(p, &options, &report));
         moved(&report, 1, n, 0);
-        CHECK(is_in(p, GPUMEM_TIER_DISK) && where(p).space == 0 && used_in(GPUMEM_TIER_HOST) == 0);
+        CHECK(is_in(p, GPUMEM_TIER_DISK) && where(p).space.id == 0 && used_in(GPUMEM_TIER_HOST) == 0);
         options = to(GPUMEM_TIER_HOST);
         OK(gpumem_restore(p, &options, &report));
         moved(&report, 1, n, 0);
@@ -99,12 +99,12 @@ static void tags_move_together(void) {
     for (i = 0; i < 3; i++) CHECK(holds(weights[i], (i + 1) * MIB + i, i, s));
 
     /* All or none. */
-    OK(gpumem_pin(weights[2]));
+    OK(gpumem_hold(weights[2]));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_evict_tag(5, NULL, &report));
-    CHECK(error_says("pinned 1 times"));
+    CHECK(error_says("held 1 times"));
     for (i = 0; i < 3; i++) CHECK(is_in(weights[i], GPUMEM_TIER_GPU));
-    OK(gpumem_restore_tag(5, NULL, NULL)); /* a pin is in nobody's way here */
-    OK(gpumem_unpin(weights[2], s));
+    OK(gpumem_restore_tag(5, NULL, NULL)); /* a hold is in nobody's way here */
+    OK(gpumem_unhold(weights[2], s));
     report.moved = 77;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_evict_tag(12345, NULL, &report));
     CHECK(error_says("12345") && report.moved == 77);
@@ -120,21 +120,21 @@ static void pins_keep_it_in_the_device(void) {
     gpumem_stream s = must_stream();
     void *p = evictable(MIB, 0, s);
     fill(p, MIB, 1, s);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_unpin(p, s));
-    CHECK(error_says("is not pinned"));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_unhold(p, s));
+    CHECK(error_says("is not held"));
     OK(gpumem_evict(p, NULL, NULL));
-    OK(gpumem_pin(p)); /* brings it back */
-    OK(gpumem_pin(p));
-    CHECK(is_in(p, GPUMEM_TIER_GPU) && where(p).pins == 2 && holds(p, MIB, 1, s));
+    OK(gpumem_hold(p)); /* brings it back */
+    OK(gpumem_hold(p));
+    CHECK(is_in(p, GPUMEM_TIER_GPU) && where(p).holds == 2 && holds(p, MIB, 1, s));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_evict(p, NULL, NULL));
-    CHECK(error_says("pinned 2 times"));
-    OK(gpumem_unpin(p, s));
+    CHECK(error_says("held 2 times"));
+    OK(gpumem_unhold(p, s));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_evict(p, NULL, NULL));
-    OK(gpumem_unpin(p, s));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_unpin(p, s));
-    CHECK(where(p).pins == 0);
+    OK(gpumem_unhold(p, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_unhold(p, s));
+    CHECK(where(p).holds == 0);
     OK(gpumem_evict(p, NULL, NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_unpin(p, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_unhold(p, s));
     OK(gpumem_free_async(p, s));
     OK(gpumem_stream_destroy(s));
     everything_is_free();
@@ -142,20 +142,20 @@ static void pins_keep_it_in_the_device(void) {
 
 static void captured_streams_keep_what_they_use(void) {
     gpumem_stream s = must_stream();
-    gpumem_graph graph = NULL;
+    gpumem_sim_graph graph = NULL;
     gpumem_move_options options = to(0);
     void *p = evictable(MIB, 0, s);
     options.flags = GPUMEM_MOVE_ON_STREAM;
     options.stream = s;
-    OK(gpumem_pin(p));
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_RELAXED));
-    CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_unpin(p, s));
-    CHECK(where(p).pins == 1);
-    OK(gpumem_unpin(p, NULL)); /* nothing was submitted to s */
+    OK(gpumem_hold(p));
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_RELAXED));
+    CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_unhold(p, s));
+    CHECK(where(p).holds == 1);
+    OK(gpumem_unhold(p, NULL)); /* nothing was submitted to s */
     CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_evict(p, &options, NULL));
     CHECK(is_in(p, GPUMEM_TIER_GPU));
-    OK(gpumem_stream_end_capture(s, &graph));
-    OK(gpumem_graph_destroy(graph));
+    OK(gpumem_sim_capture_end(s, &graph));
+    OK(gpumem_sim_graph_destroy(graph));
     OK(gpumem_evict(p, &options, NULL));
     OK(gpumem_free_async(p, s));
     OK(gpumem_stream_destroy(s));
@@ -177,7 +177,7 @@ static void what_is_freed_elsewhere_leaves_nothing(void) {
             gpumem_free(p);
         } else {
             uint64_t id = 0;
-            OK(gpumem_allocation_id(p, &id));
+            OK(gpumem_allocation_id_get(p, &id));
             OK(gpumem_free_id(p, id));
         }
         CHECK_STATUS(GPUMEM_ERROR_UNKNOWN_POINTER, gpumem_restore(p, NULL, NULL));
@@ -198,38 +198,38 @@ static void the_least_recently_unpinned_make_room(void) {
     OK(gpumem_device_get(&device));
     OK(gpumem_device_sync());
     OK(gpumem_trim(0));
-    OK(gpumem_set_limit(device, (size_t)stats_now().mapped + ROOM * page));
+    OK(gpumem_device_limit_set(device, (size_t)stats_now().mapped + ROOM * page));
     for (i = 0; i < ROOM; i++) {
         buffers[i] = evictable(page - 100, 0, s);
         fill(buffers[i], page - 100, (unsigned)i, s);
-        OK(gpumem_pin(buffers[i]));
+        OK(gpumem_hold(buffers[i]));
     }
-    for (i = 0; i < ROOM; i++) OK(gpumem_unpin(buffers[used[i]], s));
+    for (i = 0; i < ROOM; i++) OK(gpumem_unhold(buffers[used[i]], s));
     for (i = ROOM; i < BUFFERS; i++) {
         int k;
         buffers[i] = evictable(page - 100, 0, s);
         fill(buffers[i], page - 100, (unsigned)i, s);
-        OK(gpumem_pin(buffers[i]));
-        OK(gpumem_unpin(buffers[i], s));
+        OK(gpumem_hold(buffers[i]));
+        OK(gpumem_unhold(buffers[i], s));
         for (k = 0; k < ROOM; k++) CHECK(is_in(buffers[used[k]], GPUMEM_TIER_GPU) == (k > i - ROOM));
     }
     for (round = 1; round < 4; round++) {
         for (i = 0; i < BUFFERS; i++) {
-            OK(gpumem_pin(buffers[i]));
+            OK(gpumem_hold(buffers[i]));
             CHECK(holds(buffers[i], page - 100, (unsigned)(i + (round - 1) * BUFFERS), s));
             fill(buffers[i], page - 100, (unsigned)(i + round * BUFFERS), s);
-            OK(gpumem_unpin(buffers[i], s));
+            OK(gpumem_unhold(buffers[i], s));
         }
     }
-    /* What is pinned, or never was, stays; a request that only these could make room for fails. */
-    for (i = 0; i < 2; i++) OK(gpumem_pin(buffers[i]));
+    /* What is held, or never was, stays; a request that only these could make room for fails. */
+    for (i = 0; i < 2; i++) OK(gpumem_hold(buffers[i]));
     stays = evictable(2 * page, 0, s);
     CHECK(is_in(buffers[0], GPUMEM_TIER_GPU) && is_in(buffers[1], GPUMEM_TIER_GPU) && !is_in(buffers[5], GPUMEM_TIER_GPU));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, try_evictable(1, 0, s, &none));
     CHECK(none == NULL && is_in(stays, GPUMEM_TIER_GPU));
     OK(gpumem_free_async(stays, s));
-    for (i = 0; i < 2; i++) OK(gpumem_unpin(buffers[i], s));
-    OK(gpumem_set_limit(device, 0));
+    for (i = 0; i < 2; i++) OK(gpumem_unhold(buffers[i], s));
+    OK(gpumem_device_limit_set(device, 0));
     for (i = 0; i < BUFFERS; i++) OK(gpumem_free_async(buffers[i], s));
     OK(gpumem_stream_destroy(s));
     everything_is_free();
@@ -242,24 +242,24 @@ static void the_mover_works_between_the_thresholds(void) {
     const double all = (double)usage_of(GPUMEM_TIER_GPU, 0).limit;
     void *buffers[BUFFERS];
     int i;
-    OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 4.5 * (double)page / all, 3.5 * (double)page / all));
+    OK(gpumem_space_thresholds_set(space_at(GPUMEM_TIER_GPU, 0), 4.5 * (double)page / all, 3.5 * (double)page / all));
     for (i = 0; i < BUFFERS; i++) {
         buffers[i] = evictable(page, 0, s);
         fill(buffers[i], page, (unsigned)i, s);
-        OK(gpumem_pin(buffers[i]));
+        OK(gpumem_hold(buffers[i]));
         if (i < BUFFERS - 1) CHECK(used_in(GPUMEM_TIER_GPU) == (uint64_t)(i + 1) * page);
-        OK(gpumem_unpin(buffers[i], s));
+        OK(gpumem_unhold(buffers[i], s));
     }
     while (used_in(GPUMEM_TIER_GPU) > STAY * page) sched_yield();
     for (i = 0; i < BUFFERS; i++) {
-        while (where(buffers[i]).tier == 0) sched_yield(); /* on its way */
+        while (where(buffers[i]).space.tier == 0) sched_yield(); /* on its way */
         CHECK(is_in(buffers[i], i < BUFFERS - STAY ? GPUMEM_TIER_HOST : GPUMEM_TIER_GPU));
     }
-    OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.85, 0.65));
+    OK(gpumem_space_thresholds_set(space_at(GPUMEM_TIER_GPU, 0), 0.85, 0.65));
     for (i = 0; i < BUFFERS; i++) {
-        OK(gpumem_pin(buffers[i]));
+        OK(gpumem_hold(buffers[i]));
         CHECK(holds(buffers[i], page, (unsigned)i, s));
-        OK(gpumem_free_async(buffers[i], s)); /* a pin ends with its allocation */
+        OK(gpumem_free_async(buffers[i], s)); /* a hold ends with its allocation */
     }
     OK(gpumem_stream_destroy(s));
     everything_is_free();

@@ -17,7 +17,7 @@ static inline uint64_t used_in(int32_t tier) {
     gpumem_space spaces[64];
     uint64_t used = 0;
     size_t count = 0, i;
-    OK(gpumem_space_list(spaces, 64, &count));
+    OK(gpumem_space_list_get(spaces, 64, &count));
     CHECK(count <= 64);
     for (i = 0; i < count; i++) {
         if (spaces[i].tier == tier) used += usage_of(tier, spaces[i].id).used;
@@ -45,24 +45,24 @@ static inline void *evictable(size_t bytes, uint64_t tag, gpumem_stream s) {
 static inline gpumem_location where(void *p) {
     gpumem_location at;
     GPUMEM_INIT(&at);
-    OK(gpumem_locate(p, &at));
+    OK(gpumem_location_get(p, &at));
     CHECK(at.size == sizeof at);
     return at;
 }
 
-static inline int is_in(void *p, int32_t tier) { return where(p).tier == tier; }
+static inline int is_in(void *p, int32_t tier) { return where(p).space.tier == tier; }
 
 static inline gpumem_move_options to(int32_t tier) {
     gpumem_move_options options;
     GPUMEM_INIT(&options);
-    options.tier = tier;
+    options.space.tier = tier;
     return options;
 }
 
 static inline gpumem_move_options to_space(int32_t tier, uint32_t id) {
     gpumem_move_options options = to(tier);
     options.flags = GPUMEM_MOVE_TO_SPACE;
-    options.space = id;
+    options.space.id = id;
     return options;
 }
 

@@ -38,7 +38,7 @@ static uint64_t driver_calls(void) {
     gpumem_driver_call calls[256];
     uint64_t sum = 0;
     size_t n = 0, i;
-    OK(gpumem_driver_calls(calls, 256, &n));
+    OK(gpumem_driver_calls_get(calls, 256, &n));
     CHECK(n <= 256);
     for (i = 0; i < n; i++) sum += calls[i].calls;
     return sum;
@@ -50,8 +50,8 @@ static int let_go(void) {
     int i;
     for (i = 0; i < ITEMS; i++) {
         gpumem_status s;
-        OK(gpumem_pin(items[i]));
-        s = gpumem_unpin(items[i], NULL);
+        OK(gpumem_hold(items[i]));
+        s = gpumem_unhold(items[i], NULL);
         if (s == GPUMEM_ERROR_SHUTTING_DOWN && !on_host_device()) return 0;
         OK(s);
     }
@@ -93,8 +93,8 @@ static void leave(int moving, long after_ms) {
         CHECK(atexit(last_of_all) == 0);
         set_up();
         limit = 32 * page;
-        OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, limit));
-        OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.5, 0.1));
+        OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), limit));
+        OK(gpumem_space_thresholds_set(space_at(GPUMEM_TIER_GPU, 0), 0.5, 0.1));
         for (i = 0; i < ITEMS; i++) items[i] = evictable(page, 0, NULL);
         if (moving) {
             CHECK(let_go());
@@ -116,8 +116,8 @@ static void what_is_moving_stops_at_exit(void) {
 static void it_would_move(void) {
     int i, ms;
     set_up();
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, 32 * page));
-    OK(gpumem_space_set_thresholds(GPUMEM_TIER_GPU, 0, 0.5, 0.1));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), 32 * page));
+    OK(gpumem_space_thresholds_set(space_at(GPUMEM_TIER_GPU, 0), 0.5, 0.1));
     for (i = 0; i < ITEMS; i++) items[i] = evictable(page, 0, NULL);
     CHECK(let_go());
     for (ms = 0; ms < 60000 && resident() > 3; ms++) nap(1);

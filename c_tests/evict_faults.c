@@ -7,9 +7,9 @@
 static void limit_tier(int32_t tier, uint64_t bytes) {
     gpumem_space spaces[64];
     size_t count = 0, i;
-    OK(gpumem_space_list(spaces, 64, &count));
+    OK(gpumem_space_list_get(spaces, 64, &count));
     for (i = 0; i < count; i++) {
-        if (spaces[i].tier == tier) OK(gpumem_space_set_limit(tier, spaces[i].id, bytes));
+        if (spaces[i].tier == tier) OK(gpumem_space_limit_set(space_at(tier, spaces[i].id), bytes));
     }
 }
 
@@ -19,7 +19,7 @@ static void refuse(void *p, gpumem_status status, const char *says) {
     gpumem_move_report report;
     GPUMEM_INIT(&at);
     GPUMEM_INIT(&report);
-    at.tier = 77;
+    at.space.tier = 77;
     report.moved = 77;
 #define REFUSED(call)                                                                                                  \
     do {                                                                                                               \
@@ -28,11 +28,11 @@ static void refuse(void *p, gpumem_status status, const char *says) {
     } while (0)
     REFUSED(gpumem_evict(p, NULL, &report));
     REFUSED(gpumem_restore(p, NULL, &report));
-    REFUSED(gpumem_pin(p));
-    REFUSED(gpumem_unpin(p, NULL));
-    REFUSED(gpumem_locate(p, &at));
+    REFUSED(gpumem_hold(p));
+    REFUSED(gpumem_unhold(p, NULL));
+    REFUSED(gpumem_location_get(p, &at));
 #undef REFUSED
-    CHECK(at.tier == 77 && report.moved == 77);
+    CHECK(at.space.tier == 77 && report.moved == 77);
 }
 
 static void what_is_not_evictable_is_refused(void) {
@@ -88,7 +88,7 @@ static void options_that_make_no_sense_are_refused(void) {
     options.stream = GPUMEM_STREAM_PER_THREAD;
     REFUSED(gpumem_evict(p, &options, NULL), "GPUMEM_MOVE_ON_STREAM");
     options = to(GPUMEM_TIER_DISK);
-    options.space = 1;
+    options.space.id = 1;
     REFUSED(gpumem_evict(p, &options, NULL), "GPUMEM_MOVE_TO_SPACE");
     options = to_space(0, 0);
     REFUSED(gpumem_evict(p, &options, NULL), "name the space's tier");
@@ -126,8 +126,8 @@ static void options_that_make_no_sense_are_refused(void) {
     REFUSED(gpumem_restore_tag(9, NULL, &report), "size");
     GPUMEM_INIT(&at);
     at.size = 0;
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_locate(p, &at));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_locate(p, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_location_get(p, &at));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_location_get(p, NULL));
 #undef REFUSED
     gpumem_free(p);
     everything_is_free();
@@ -157,19 +157,19 @@ static void no_room_is_an_error_that_changes_nothing(void) {
     OK(gpumem_evict(p, NULL, NULL));
     OK(gpumem_trim(0));
     q = evictable(2 * page, 0, s);
-    OK(gpumem_set_limit(device, (size_t)stats_now().mapped + page));
+    OK(gpumem_device_limit_set(device, (size_t)stats_now().mapped + page));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_restore(p, NULL, &report));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_restore_tag(3, NULL, &report));
-    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_pin(p));
-    CHECK(is_in(p, GPUMEM_TIER_HOST) && where(p).pins == 0 && report.moved == 77 && is_in(q, GPUMEM_TIER_GPU));
-    /* What has been unpinned makes room. */
-    OK(gpumem_pin(q));
-    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_pin(p));
-    OK(gpumem_unpin(q, s));
-    OK(gpumem_pin(p));
+    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_hold(p));
+    CHECK(is_in(p, GPUMEM_TIER_HOST) && where(p).holds == 0 && report.moved == 77 && is_in(q, GPUMEM_TIER_GPU));
+    /* What has been unheld makes room. */
+    OK(gpumem_hold(q));
+    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_hold(p));
+    OK(gpumem_unhold(q, s));
+    OK(gpumem_hold(p));
     CHECK(is_in(q, GPUMEM_TIER_HOST) && holds(p, 2 * page, 4, s));
-    OK(gpumem_unpin(p, s));
-    OK(gpumem_set_limit(device, 0));
+    OK(gpumem_unhold(p, s));
+    OK(gpumem_device_limit_set(device, 0));
     OK(gpumem_free_async(p, s));
     OK(gpumem_free_async(q, s));
     OK(gpumem_stream_destroy(s));
@@ -183,7 +183,7 @@ typedef struct {
     /* From so many bytes on it cancels. */
     uint64_t cancel_at;
     int in_order;
-    gpumem_status pin, locate;
+    gpumem_status hold, locate;
     int32_t tier;
 } watched;
 
@@ -196,9 +196,9 @@ static int32_t watch(uint64_t done, uint64_t total, void *user) {
     w->last = done;
     w->total = total;
     /* It may call gpumem; to wait for what this very move has is refused. */
-    w->locate = gpumem_locate(w->ptr, &at);
-    w->tier = at.tier;
-    w->pin = gpumem_pin(w->ptr);
+    w->locate = gpumem_location_get(w->ptr, &at);
+    w->tier = at.space.tier;
+    w->hold = gpumem_hold(w->ptr);
     return done >= w->cancel_at;
 }
 
@@ -215,7 +215,7 @@ static void moves_are_watched_and_cancelled(void) {
     fill(p, n, 6, s);
     for (i = 0; i < 3; i++) {
         gpumem_move_options options = ways[i];
-        const int32_t before = where(p).tier;
+        const int32_t before = where(p).space.tier;
         gpumem_move_report report;
         GPUMEM_INIT(&report);
         report.moved = 77;
@@ -228,8 +228,8 @@ static void moves_are_watched_and_cancelled(void) {
         CHECK_STATUS(GPUMEM_ERROR_CANCELLED, i < 2 ? gpumem_evict(p, &options, &report) : gpumem_restore(p, &options, &report));
         CHECK(error_says("was cancelled"));
         CHECK(w.calls >= 1 && w.total == n && w.in_order && report.moved == 77);
-        CHECK(w.locate == GPUMEM_OK && w.tier == 0 && w.pin == GPUMEM_ERROR_INVALID);
-        CHECK(where(p).tier == before && where(p).pins == 0);
+        CHECK(w.locate == GPUMEM_OK && w.tier == 0 && w.hold == GPUMEM_ERROR_INVALID);
+        CHECK(where(p).space.tier == before && where(p).holds == 0);
         memset(&w, 0, sizeof w);
         w.ptr = p;
         w.in_order = 1;
@@ -275,8 +275,8 @@ static void damaged_files_are_noticed(void) {
         CHECK_STATUS(want, gpumem_restore(p, NULL, NULL));
         CHECK_STATUS(want, gpumem_restore(p, &host, NULL));
         CHECK_STATUS(want, gpumem_restore_tag(4, NULL, NULL));
-        CHECK_STATUS(want, gpumem_pin(p));
-        CHECK(is_in(p, GPUMEM_TIER_DISK) && where(p).pins == 0);
+        CHECK_STATUS(want, gpumem_hold(p));
+        CHECK(is_in(p, GPUMEM_TIER_DISK) && where(p).holds == 0);
         CHECK(gone || slots_found == 1);
         OK(gpumem_restore(q, NULL, NULL));
         CHECK(holds(q, MIB, 2, NULL));

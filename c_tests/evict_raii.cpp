@@ -1,4 +1,4 @@
-// gpumem.hpp's evictable buffers, pins and moves: scopes end pins, and exceptions pass through a progress.
+// gpumem.hpp's evictable buffers, holds and moves: scopes end holds, and exceptions pass through a progress.
 #include "harness.h"
 #include "throws.hpp"
 #include <atomic>
@@ -11,7 +11,7 @@
 static const gpumem::space gpu = gpumem::space::gpu(), host = gpumem::space::host(), disk = gpumem::space::disk();
 
 template <class T> static bool is_in(const gpumem::unique_buffer<T> &b, std::int32_t tier) {
-    return gpumem::locate(b).tier == tier;
+    return gpumem::locate(b).space.tier == tier;
 }
 
 static void buffers_go_and_come_back() {
@@ -31,7 +31,7 @@ static void buffers_go_and_come_back() {
     CHECK(holds(a.data(), a.size_bytes(), 1, s.get()));
     // The last word counts.
     gpumem::move_options how = gpumem::move_options().to(disk).to(GPUMEM_TIER_HOST);
-    CHECK(how.get().flags == 0 && how.get().tier == GPUMEM_TIER_HOST && how.get().space == 0);
+    CHECK(how.get().flags == 0 && how.get().space.tier == GPUMEM_TIER_HOST && how.get().space.id == 0);
     CHECK(throws<gpumem::error>([&] { gpumem::evict(a, gpumem::move_options().to(gpu)); }, GPUMEM_ERROR_INVALID, "restore"));
     CHECK(throws<gpumem::error>([&] { gpumem::evict(a, gpumem::move_options().to(gpumem::space::disk(9))); },
                                 GPUMEM_ERROR_INVALID, "DISK 9"));
@@ -43,7 +43,7 @@ static void buffers_go_and_come_back() {
                                     GPUMEM_ERROR_OUT_OF_MEMORY, "") );
     CHECK(gpumem::evict(a, gpumem::move_options().to(disk)).moved == 1);
     a.reset(); // wherever it is
-    CHECK(disk.usage().used == 0);
+    CHECK(disk.stats().used == 0);
 }
 
 static void tags_sleep_and_wake() {
@@ -53,59 +53,59 @@ static void tags_sleep_and_wake() {
         all.push_back(gpumem::make_evictable<char>(MIB + i, weights));
         fill(all.back().data(), MIB + i, i, nullptr);
     }
-    const std::uint64_t used = gpu.usage().used;
+    const std::uint64_t used = gpu.stats().used;
     CHECK(used >= 4 * MIB);
-    CHECK(gpumem::evict_tag(weights).moved == 4 && gpu.usage().used == 0);
-    CHECK(gpumem::evict_tag(weights, gpumem::move_options().to(disk)).moved == 4 && disk.usage().used >= 4 * MIB);
-    CHECK(gpumem::restore_tag(weights).moved == 4 && gpu.usage().used == used && disk.usage().used == 0);
+    CHECK(gpumem::evict_tag(weights).moved == 4 && gpu.stats().used == 0);
+    CHECK(gpumem::evict_tag(weights, gpumem::move_options().to(disk)).moved == 4 && disk.stats().used >= 4 * MIB);
+    CHECK(gpumem::restore_tag(weights).moved == 4 && gpu.stats().used == used && disk.stats().used == 0);
     for (unsigned i = 0; i < 4; i++) CHECK(holds(all[i].data(), MIB + i, i, nullptr));
     CHECK(throws<gpumem::error>([] { gpumem::evict_tag(78); }, GPUMEM_ERROR_INVALID, "78"));
     CHECK(throws<gpumem::error>([] { gpumem::restore_tag(78); }, GPUMEM_ERROR_INVALID, "78"));
 }
 
-static void pins_end_with_their_scopes() {
-    static_assert(!std::is_copy_constructible<gpumem::pinned>::value, "move-only");
-    static_assert(!std::is_copy_assignable<gpumem::pinned>::value, "move-only");
-    static_assert(std::is_nothrow_move_constructible<gpumem::pinned>::value, "noexcept");
+static void holds_end_with_their_scopes() {
+    static_assert(!std::is_copy_constructible<gpumem::held>::value, "move-only");
+    static_assert(!std::is_copy_assignable<gpumem::held>::value, "move-only");
+    static_assert(std::is_nothrow_move_constructible<gpumem::held>::value, "noexcept");
     gpumem::stream s;
     auto a = gpumem::make_evictable<char>(MIB, 0, s), b = gpumem::make_evictable<char>(MIB, 0, s);
-    const auto pins = [](const gpumem::unique_buffer<char> &of) { return gpumem::locate(of).pins; };
+    const auto times = [](const gpumem::unique_buffer<char> &of) { return gpumem::locate(of).holds; };
     fill(a.data(), MIB, 3, s.get());
     gpumem::evict(a);
     {
-        gpumem::pinned here(a, s);
-        CHECK(here && here.get() == a.data() && pins(a) == 1 && is_in(a, GPUMEM_TIER_GPU));
+        gpumem::held here(a, s);
+        CHECK(here && here.get() == a.data() && times(a) == 1 && is_in(a, GPUMEM_TIER_GPU));
         CHECK(holds(a.data(), MIB, 3, s.get()));
-        CHECK(throws<gpumem::error>([&] { gpumem::evict(a); }, GPUMEM_ERROR_INVALID, "pinned 1 times"));
-        gpumem::pinned again(a.data(), s), moved(std::move(here));
-        CHECK(pins(a) == 2 && !here && here.get() == nullptr && moved);
-        again = gpumem::pinned(b, s.get()); // unpins a
-        CHECK(pins(a) == 1 && pins(b) == 1);
-        again.unpin();
-        CHECK(pins(b) == 0 && !again);
-        CHECK(throws<gpumem::error>([&] { again.unpin(); }, GPUMEM_ERROR_INVALID, "NULL"));
+        CHECK(throws<gpumem::error>([&] { gpumem::evict(a); }, GPUMEM_ERROR_INVALID, "held 1 times"));
+        gpumem::held again(a.data(), s), moved(std::move(here));
+        CHECK(times(a) == 2 && !here && here.get() == nullptr && moved);
+        again = gpumem::held(b, s.get()); // unholds a
+        CHECK(times(a) == 1 && times(b) == 1);
+        again.unhold();
+        CHECK(times(b) == 0 && !again);
+        CHECK(throws<gpumem::error>([&] { again.unhold(); }, GPUMEM_ERROR_INVALID, "NULL"));
         try {
-            gpumem::pinned inside(b, s);
+            gpumem::held inside(b, s);
             throw std::runtime_error("in the middle");
         } catch (const std::runtime_error &) {
-            CHECK(pins(b) == 0);
+            CHECK(times(b) == 0);
         }
-        void *kept = gpumem::pinned(b, s).release();
-        CHECK(kept == b.data() && pins(b) == 1);
-        OK(gpumem_unpin(kept, s.get()));
+        void *kept = gpumem::held(b, s).release();
+        CHECK(kept == b.data() && times(b) == 1);
+        OK(gpumem_unhold(kept, s.get()));
     }
-    CHECK(pins(a) == 0 && gpumem::evict(a).moved == 1);
+    CHECK(times(a) == 0 && gpumem::evict(a).moved == 1);
     gpumem::unique_buffer<char> ordinary(5);
-    CHECK(throws<gpumem::error>([&] { gpumem::pinned none(ordinary, s); }, GPUMEM_ERROR_INVALID, "EVICTABLE"));
+    CHECK(throws<gpumem::error>([&] { gpumem::held none(ordinary, s); }, GPUMEM_ERROR_INVALID, "EVICTABLE"));
 
     // What a graph uses stays.
     {
-        gpumem::pinned here(b, s);
-        s.begin_capture(GPUMEM_CAPTURE_MODE_RELAXED);
-        CHECK(throws<gpumem::error>([&] { here.unpin(); }, GPUMEM_ERROR_CAPTURING, "captured") && here);
-        gpumem::graph graph = s.end_capture();
+        gpumem::held here(b, s);
+        gpumem::begin_capture(s, GPUMEM_SIM_CAPTURE_RELAXED);
+        CHECK(throws<gpumem::error>([&] { here.unhold(); }, GPUMEM_ERROR_CAPTURING, "captured") && here);
+        gpumem::graph graph = gpumem::end_capture(s);
     }
-    CHECK(pins(b) == 0);
+    CHECK(times(b) == 0);
 }
 
 static void a_progress_is_told_and_may_throw() {
@@ -155,7 +155,7 @@ static void threads_share_a_device_that_is_too_small() {
     gpumem::check(gpumem_device_get(&device));
     OK(gpumem_device_sync());
     gpumem::check(gpumem_trim(0));
-    gpumem::check(gpumem_set_limit(device, static_cast<std::size_t>(stats_now().mapped + 5 * page)));
+    gpumem::check(gpumem_device_limit_set(device, static_cast<std::size_t>(stats_now().mapped + 5 * page)));
     std::atomic<int> restored{0};
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < THREADS; t++) {
@@ -164,13 +164,13 @@ static void threads_share_a_device_that_is_too_small() {
             std::vector<gpumem::unique_buffer<char>> own;
             for (unsigned i = 0; i < EACH; i++) {
                 own.push_back(gpumem::make_evictable<char>(page, t, s));
-                gpumem::pinned here(own.back(), s);
+                gpumem::held here(own.back(), s);
                 fill(own.back().data(), page, t * EACH + i, s.get());
             }
             for (unsigned round = 0; round < ROUNDS; round++) {
                 for (unsigned i = 0; i < EACH; i++) {
                     if (!is_in(own[i], GPUMEM_TIER_GPU)) restored++;
-                    gpumem::pinned here(own[i], s);
+                    gpumem::held here(own[i], s);
                     CHECK(holds(own[i].data(), page, t * EACH + i + round, s.get()));
                     fill(own[i].data(), page, t * EACH + i + round + 1, s.get());
                 }
@@ -179,7 +179,7 @@ static void threads_share_a_device_that_is_too_small() {
     }
     for (std::thread &one : threads) one.join();
     CHECK(restored > 0);
-    gpumem::check(gpumem_set_limit(device, 0));
+    gpumem::check(gpumem_device_limit_set(device, 0));
 }
 
 int main() {
@@ -189,11 +189,11 @@ int main() {
     setenv("GPUMEM_PINNED_BLOCKS", "1M,16,1", 1);
     RUN(buffers_go_and_come_back);
     RUN(tags_sleep_and_wake);
-    RUN(pins_end_with_their_scopes);
+    RUN(holds_end_with_their_scopes);
     RUN(a_progress_is_told_and_may_throw);
     RUN(threads_share_a_device_that_is_too_small);
     nothing_left();
-    CHECK(gpu.usage().used == 0 && host.usage().used == 0 && disk.usage().used == 0);
+    CHECK(gpu.stats().used == 0 && host.stats().used == 0 && disk.stats().used == 0);
     CHECK(std::system(("rm -rf '" + std::string(mount) + "'").c_str()) == 0);
     return 0;
 }

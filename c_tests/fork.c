@@ -25,7 +25,7 @@ static void a_child_is_refused_and_the_parent_goes_on(void) {
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stream_create(&s));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stream_sync(s));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stream_destroy(s));
-        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_device_count(&n));
+        CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_device_count_get(&n));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_device_sync());
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_stats_get(0, &stats));
         CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_dump(0, NULL, 0, NULL));

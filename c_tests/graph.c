@@ -3,12 +3,12 @@
 
 #include <pthread.h>
 
-static const int MODES[3] = {GPUMEM_CAPTURE_MODE_GLOBAL, GPUMEM_CAPTURE_MODE_THREAD_LOCAL, GPUMEM_CAPTURE_MODE_RELAXED};
+static const int MODES[3] = {GPUMEM_SIM_CAPTURE_GLOBAL, GPUMEM_SIM_CAPTURE_THREAD_LOCAL, GPUMEM_SIM_CAPTURE_RELAXED};
 
-static gpumem_graph_info info_of(gpumem_graph graph) {
-    gpumem_graph_info info;
+static gpumem_sim_graph_info info_of(gpumem_sim_graph graph) {
+    gpumem_sim_graph_info info;
     GPUMEM_INIT(&info);
-    OK(gpumem_graph_info_get(graph, &info));
+    OK(gpumem_sim_graph_info_get(graph, &info));
     CHECK(info.size == sizeof info && info.reserved == 0);
     return info;
 }
@@ -19,29 +19,29 @@ static void a_graph_is_replayed(void) {
     for (m = 0; m < 3; m++) {
         gpumem_stream s = must_stream(), t = must_stream();
         char *in = (char *)must_malloc_async(BYTES, s), *out = (char *)must_malloc_async(BYTES, s);
-        gpumem_graph graph = NULL;
+        gpumem_sim_graph graph = NULL;
         int round;
         OK(gpumem_memset_async(out, 0x11, BYTES, s));
         OK(gpumem_stream_sync(s));
-        OK(gpumem_stream_begin_capture(s, MODES[m]));
+        OK(gpumem_sim_capture_begin(s, MODES[m]));
         OK(gpumem_memcpy_async(out + 1000, in + 1000, BYTES - 1000, s));
         OK(gpumem_memset_async(out, 0x22, 500, s));
         OK(gpumem_memset_async(in, 0x33, BYTES, s));
         OK(gpumem_memcpy_async(out + 500, in, 500, s));
-        OK(gpumem_stream_end_capture(s, &graph));
+        OK(gpumem_sim_capture_end(s, &graph));
         CHECK(graph != NULL);
         CHECK(info_of(graph).nodes == 4 && info_of(graph).memory_nodes == 0);
         CHECK(holds_byte(out, BYTES, 0x11, s)); /* nothing has run */
         for (round = 0; round < ROUNDS; round++) {
             gpumem_stream on = round % 3 == 1 ? t : s;
             OK(gpumem_memset_async(in, 0x40 + round, BYTES, on));
-            OK(gpumem_graph_launch(graph, on));
+            OK(gpumem_sim_graph_launch(graph, on));
             CHECK(holds_byte(out, 500, 0x22, on));
             CHECK(holds_byte(out + 500, 500, 0x33, on));
             CHECK(holds_byte(out + 1000, BYTES - 1000, (unsigned char)(0x40 + round), on));
             CHECK(holds_byte(in, BYTES, 0x33, on));
         }
-        OK(gpumem_graph_destroy(graph));
+        OK(gpumem_sim_graph_destroy(graph));
         OK(gpumem_free_async(in, s));
         OK(gpumem_free_async(out, s));
         OK(gpumem_stream_destroy(s));
@@ -54,7 +54,7 @@ static void launches_follow_each_other(void) {
     enum { BYTES = 100000, LAUNCHES = 40 };
     gpumem_stream s[3];
     char *p, *q;
-    gpumem_graph graph;
+    gpumem_sim_graph graph;
     int i;
     for (i = 0; i < 3; i++) s[i] = must_stream();
     p = (char *)must_malloc_async(BYTES, s[0]);
@@ -63,13 +63,13 @@ static void launches_follow_each_other(void) {
     OK(gpumem_memset_async(q, 0, BYTES, s[0]));
     OK(gpumem_memset_async(p, 7, 1, s[0]));
     /* Each launch moves everything by one byte: two at once would leave a mixture. */
-    OK(gpumem_stream_begin_capture(s[0], GPUMEM_CAPTURE_MODE_GLOBAL));
+    OK(gpumem_sim_capture_begin(s[0], GPUMEM_SIM_CAPTURE_GLOBAL));
     OK(gpumem_memcpy_async(p + 1, q, BYTES - 1, s[0]));
     OK(gpumem_memcpy_async(q, p, BYTES, s[0]));
-    OK(gpumem_stream_end_capture(s[0], &graph));
+    OK(gpumem_sim_capture_end(s[0], &graph));
     OK(gpumem_stream_sync(s[0]));
-    for (i = 0; i < LAUNCHES; i++) OK(gpumem_graph_launch(graph, s[i % 3]));
-    OK(gpumem_graph_destroy(graph)); /* they run all the same */
+    for (i = 0; i < LAUNCHES; i++) OK(gpumem_sim_graph_launch(graph, s[i % 3]));
+    OK(gpumem_sim_graph_destroy(graph)); /* they run all the same */
     OK(gpumem_device_sync());
     CHECK(holds_byte(q, LAUNCHES, 7, s[0]));
     CHECK(holds_byte(q + LAUNCHES, BYTES - LAUNCHES, 0, s[0]));
@@ -82,16 +82,16 @@ static void launches_follow_each_other(void) {
 static void a_spoilt_capture_gives_no_graph(void) {
     gpumem_stream s = must_stream();
     void *p = must_malloc_async(1000, s);
-    gpumem_graph untouched = (gpumem_graph)&untouched, graph = untouched;
+    gpumem_sim_graph untouched = (gpumem_sim_graph)&untouched, graph = untouched;
     int m;
     for (m = 0; m < 3; m++) {
-        OK(gpumem_stream_begin_capture(s, MODES[m]));
+        OK(gpumem_sim_capture_begin(s, MODES[m]));
         OK(gpumem_memset_async(p, 1, 1000, s));
         CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_stream_sync(s));
         CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_memset_async(p, 1, 1000, s));
-        CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_stream_end_capture(s, &graph));
+        CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_sim_capture_end(s, &graph));
         CHECK(graph == untouched);
-        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_end_capture(s, &graph));
+        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_capture_end(s, &graph));
         OK(gpumem_memset_async(p, 0x50 + m, 1000, s));
         CHECK(holds_byte(p, 1000, (unsigned char)(0x50 + m), s));
     }
@@ -103,50 +103,50 @@ static void a_spoilt_capture_gives_no_graph(void) {
 static void bad_input_is_refused(void) {
     gpumem_stream s = must_stream();
     void *p = must_malloc_async(1000, s);
-    gpumem_graph graph, other, untouched = (gpumem_graph)&other;
-    gpumem_graph_info info;
+    gpumem_sim_graph graph, other, untouched = (gpumem_sim_graph)&other;
+    gpumem_sim_graph_info info;
     int mode;
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_GLOBAL));
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_GLOBAL));
     OK(gpumem_memset_async(p, 1, 1000, s));
-    OK(gpumem_stream_end_capture(s, &graph));
+    OK(gpumem_sim_capture_end(s, &graph));
     for (mode = -2; mode < 6; mode++) {
         if (mode >= 0 && mode <= 2) continue;
-        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_begin_capture(s, mode));
+        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_capture_begin(s, mode));
     }
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_begin_capture(GPUMEM_STREAM_LEGACY, GPUMEM_CAPTURE_MODE_GLOBAL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_capture_begin(GPUMEM_STREAM_LEGACY, GPUMEM_SIM_CAPTURE_GLOBAL));
     CHECK(error_says("legacy"));
     other = untouched;
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_end_capture(s, &other));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_end_capture(GPUMEM_STREAM_LEGACY, &other));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_capture_end(s, &other));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_capture_end(GPUMEM_STREAM_LEGACY, &other));
     CHECK(other == untouched);
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_GLOBAL));
-    CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_GLOBAL));
-    CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_graph_launch(graph, s));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_end_capture(s, NULL));
-    OK(gpumem_stream_end_capture(s, &other)); /* still valid, and of nothing */
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_GLOBAL));
+    CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_GLOBAL));
+    CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_sim_graph_launch(graph, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_capture_end(s, NULL));
+    OK(gpumem_sim_capture_end(s, &other)); /* still valid, and of nothing */
     CHECK(other != graph && info_of(other).nodes == 0);
-    OK(gpumem_graph_launch(other, s));
-    OK(gpumem_graph_destroy(other));
+    OK(gpumem_sim_graph_launch(other, s));
+    OK(gpumem_sim_graph_destroy(other));
 
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_launch(NULL, s));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_launch(other, s));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_launch((gpumem_graph)p, s));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_launch(untouched, s));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_destroy(other));
-    CHECK(error_says("gpumem_graph"));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_destroy((gpumem_graph)p));
-    OK(gpumem_graph_destroy(NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_launch(NULL, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_launch(other, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_launch((gpumem_sim_graph)p, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_launch(untouched, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_destroy(other));
+    CHECK(error_says("gpumem_sim_graph"));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_destroy((gpumem_sim_graph)p));
+    OK(gpumem_sim_graph_destroy(NULL));
     GPUMEM_INIT(&info);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_info_get(graph, NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_info_get(NULL, &info));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_info_get(other, &info));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_info_get(graph, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_info_get(NULL, &info));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_info_get(other, &info));
     info.size = 4;
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_info_get(graph, &info));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_info_get(graph, &info));
     /* None of it has harmed the graph. */
     OK(gpumem_memset_async(p, 0, 1000, s));
-    OK(gpumem_graph_launch(graph, s));
+    OK(gpumem_sim_graph_launch(graph, s));
     CHECK(holds_byte(p, 1000, 1, s));
-    OK(gpumem_graph_destroy(graph));
+    OK(gpumem_sim_graph_destroy(graph));
     OK(gpumem_free_async(p, s));
     OK(gpumem_stream_destroy(s));
     nothing_left();
@@ -160,20 +160,20 @@ static void requests_do_not_spoil_a_capture(void) {
     for (m = 0; m < 3; m++) {
         gpumem_stream s = must_stream(), old = must_stream(), renewed;
         char *p = (char *)must_malloc_async(BYTES, s), *q = (char *)must_malloc_async(BYTES, old);
-        gpumem_graph graph;
+        gpumem_sim_graph graph;
         OK(gpumem_memset_async(q, 1, BYTES, old));
         OK(gpumem_free_async(q, old));
         OK(gpumem_stream_destroy(old));
-        OK(gpumem_stream_begin_capture(s, MODES[m]));
+        OK(gpumem_sim_capture_begin(s, MODES[m]));
         OK(gpumem_memset_async(p, 5, BYTES, s));
         renewed = must_stream();
         q = (char *)must_malloc_async(BYTES, renewed);
         OK(gpumem_memset_async(p, 6, BYTES / 2, s));
-        OK(gpumem_stream_end_capture(s, &graph));
+        OK(gpumem_sim_capture_end(s, &graph));
         CHECK(info_of(graph).nodes == 2);
-        OK(gpumem_graph_launch(graph, s));
+        OK(gpumem_sim_graph_launch(graph, s));
         CHECK(holds_byte(p, BYTES / 2, 6, s) && holds_byte(p + BYTES / 2, BYTES / 2, 5, s));
-        OK(gpumem_graph_destroy(graph));
+        OK(gpumem_sim_graph_destroy(graph));
         OK(gpumem_free_async(p, s));
         OK(gpumem_free_async(q, renewed));
         OK(gpumem_stream_destroy(s));
@@ -189,16 +189,16 @@ static void *capture_and_replay(void *seed_of) {
     gpumem_stream s = must_stream();
     for (i = 0; i < 20; i++) {
         char *p = (char *)must_malloc_async(bytes, s), *q = (char *)must_malloc_async(bytes, s);
-        gpumem_graph graph;
-        OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_THREAD_LOCAL));
+        gpumem_sim_graph graph;
+        OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL));
         OK(gpumem_memset_async(p, seed + i, bytes, s));
         OK(gpumem_memcpy_async(q, p, bytes, s));
-        OK(gpumem_stream_end_capture(s, &graph));
+        OK(gpumem_sim_capture_end(s, &graph));
         OK(gpumem_memset_async(q, 0, bytes, s));
-        OK(gpumem_graph_launch(graph, s));
-        OK(gpumem_graph_launch(graph, s));
+        OK(gpumem_sim_graph_launch(graph, s));
+        OK(gpumem_sim_graph_launch(graph, s));
         CHECK(holds_byte(q, bytes, (unsigned char)(seed + i), s));
-        OK(gpumem_graph_destroy(graph));
+        OK(gpumem_sim_graph_destroy(graph));
         OK(gpumem_free_async(p, s));
         OK(gpumem_free_async(q, s));
     }

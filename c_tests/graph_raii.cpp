@@ -9,9 +9,9 @@ static void a_graph_is_owned() {
         gpumem::scoped_async_buffer<unsigned char> p(1000, s);
         gpumem::graph none;
         CHECK(!none && none.get() == nullptr);
-        s.begin_capture();
+        gpumem::begin_capture(s);
         gpumem::check(gpumem_memset_async(p.data(), 5, 1000, s.get()));
-        gpumem::graph g = s.end_capture();
+        gpumem::graph g = gpumem::end_capture(s);
         CHECK(g && g.info().nodes == 1 && g.info().memory_nodes == 0);
         gpumem::graph moved(std::move(g));
         CHECK(!g && moved);
@@ -21,9 +21,9 @@ static void a_graph_is_owned() {
         CHECK(holds_byte(p.data(), 1000, 6, s.get()));
         none.launch(s);
         CHECK(holds_byte(p.data(), 1000, 5, s.get()));
-        gpumem_graph raw = none.get();
+        gpumem_sim_graph raw = none.get();
         none = gpumem::graph();
-        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_graph_launch(raw, s.get()));
+        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_sim_graph_launch(raw, s.get()));
     }
     nothing_left();
 }
@@ -32,12 +32,12 @@ static void failures_are_exceptions() {
     gpumem::stream s;
     gpumem_status status = GPUMEM_OK;
     try {
-        s.end_capture();
+        gpumem::end_capture(s);
     } catch (const gpumem::error &e) {
         status = e.status();
     }
     CHECK(status == GPUMEM_ERROR_INVALID);
-    s.begin_capture(GPUMEM_CAPTURE_MODE_RELAXED);
+    gpumem::begin_capture(s, GPUMEM_SIM_CAPTURE_RELAXED);
     try {
         s.sync();
     } catch (const gpumem::error &e) {
@@ -46,7 +46,7 @@ static void failures_are_exceptions() {
     CHECK(status == GPUMEM_ERROR_CAPTURING);
     status = GPUMEM_OK;
     try {
-        s.end_capture();
+        gpumem::end_capture(s);
     } catch (const gpumem::error &e) {
         status = e.status();
     }

@@ -8,6 +8,7 @@
 #define HARNESS_H
 
 #include <gpumem.h>
+#include <gpumem/sim.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -104,6 +105,13 @@ static inline int holds_byte(const void *device_memory, size_t bytes, unsigned c
     }
     free(host);
     return i == bytes;
+}
+
+static inline gpumem_space space_at(int32_t tier, uint32_t id) {
+    gpumem_space space;
+    space.tier = tier;
+    space.id = id;
+    return space;
 }
 
 static inline gpumem_stats stats_now(void) {

@@ -59,24 +59,24 @@ static void devices_copy_to_and_from_it(void) {
     gpumem_stream s = must_stream();
     char *device = (char *)must_malloc_async(BYTES, s);
     char *in = (char *)pinned(BYTES), *out = (char *)pinned(BYTES), *one = (char *)pinned(100);
-    gpumem_graph graph = NULL;
+    gpumem_sim_graph graph = NULL;
     paint(in, BYTES, 1);
     OK(gpumem_memcpy_async(device, in, BYTES, s));
     OK(gpumem_memcpy_async(out, device, BYTES, s));
     OK(gpumem_stream_sync(s));
     CHECK(painted(out, BYTES, 1));
 
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL));
     OK(gpumem_memcpy_async(device, in, BYTES, s));
     OK(gpumem_memcpy_async(out, device, BYTES, s));
     OK(gpumem_memcpy_async(one, device + 7, 100, s));
-    OK(gpumem_stream_end_capture(s, &graph));
+    OK(gpumem_sim_capture_end(s, &graph));
     paint(in, BYTES, 2);
     CHECK(painted(out, BYTES, 1));
-    OK(gpumem_graph_launch(graph, s));
+    OK(gpumem_sim_graph_launch(graph, s));
     OK(gpumem_stream_sync(s));
     CHECK(painted(out, BYTES, 2) && memcmp(one, in + 7, 100) == 0);
-    OK(gpumem_graph_destroy(graph));
+    OK(gpumem_sim_graph_destroy(graph));
     OK(gpumem_free_async(device, s));
     OK(gpumem_host_free(in));
     OK(gpumem_host_free(out));
@@ -108,7 +108,7 @@ static void pieces_are_found_where_one_is_not(void) {
 
     blocks = pieces(BYTES);
     CHECK(usage().used == LIMIT);
-    OK(gpumem_host_blocks_count(blocks, &count));
+    OK(gpumem_host_blocks_count_get(blocks, &count));
     CHECK(count == ALL / 2);
     for (i = 0; i < count; i++) {
         OK(gpumem_host_blocks_get(blocks, i, &piece, &bytes));
@@ -132,12 +132,12 @@ static void pieces_are_found_where_one_is_not(void) {
     CHECK_STATUS(GPUMEM_ERROR_DOUBLE_FREE, gpumem_host_free(piece));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_get(blocks, count, &piece, &bytes));
     CHECK(error_says("there are 64") && bytes == BLOCK - 100);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_count(blocks, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_count_get(blocks, NULL));
     OK(gpumem_host_blocks_free(blocks));
     CHECK(usage().used == LIMIT / 2);
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_free(blocks));
     CHECK(error_says("has been freed"));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_count(blocks, &count));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_count_get(blocks, &count));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_get(blocks, 0, &piece, &bytes));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_get(NULL, 0, &piece, &bytes));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_free((gpumem_host_blocks)(void *)device));
@@ -190,7 +190,7 @@ static void wrong_requests_are_refused(void) {
         const char *says = nodes[i] < 0 ? "is no NUMA node" : "the host has no NUMA node";
         CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_malloc(1, nodes[i], &p));
         CHECK(error_says(says));
-        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_alloc(1, nodes[i], NULL, &blocks));
+        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_malloc(1, nodes[i], NULL, &blocks));
         CHECK(error_says(says));
         CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_prepare(nodes[i], 1));
         CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_trim(nodes[i], 1, &out));
@@ -199,13 +199,13 @@ static void wrong_requests_are_refused(void) {
     }
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_malloc(0, GPUMEM_HOST_NEAREST, &p));
     CHECK(error_says("0 bytes"));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_alloc(0, GPUMEM_HOST_NEAREST, NULL, &blocks));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_malloc(0, GPUMEM_HOST_NEAREST, NULL, &blocks));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_malloc(1, GPUMEM_HOST_NEAREST, NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_alloc(1, GPUMEM_HOST_NEAREST, NULL, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_malloc(1, GPUMEM_HOST_NEAREST, NULL, NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_stats_get(GPUMEM_HOST_NEAREST, NULL));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_host_malloc(LIMIT + 1, GPUMEM_HOST_NEAREST, &p));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_host_malloc(SIZE_MAX, GPUMEM_HOST_NEAREST, &p));
-    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_host_blocks_alloc(SIZE_MAX / 2, GPUMEM_HOST_NEAREST, NULL, &blocks));
+    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_host_blocks_malloc(SIZE_MAX / 2, GPUMEM_HOST_NEAREST, NULL, &blocks));
     stats.size = 88;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_stats_get(GPUMEM_HOST_NEAREST, &stats));
     CHECK(p == NULL && blocks == NULL && out == 5 && stats.pinned == 0 && usage().used == 0);
@@ -225,18 +225,18 @@ static void memory_is_drawn_from_reservations(void) {
     void *p = NULL;
     uint64_t left = 0;
     GPUMEM_INIT(&options);
-    options.tier = GPUMEM_TIER_HOST;
-    options.id = node;
+    options.space.tier = GPUMEM_TIER_HOST;
+    options.space.id = node;
     options.bytes = MIB;
     OK(gpumem_reserve(&options, &r));
-    options.tier = GPUMEM_TIER_GPU;
-    options.id = 0;
+    options.space.tier = GPUMEM_TIER_GPU;
+    options.space.id = 0;
     OK(gpumem_reserve(&options, &gpu));
 
-    OK(gpumem_host_blocks_alloc(MIB / 2 + 1, GPUMEM_HOST_NEAREST, r, &a));
+    OK(gpumem_host_blocks_malloc(MIB / 2 + 1, GPUMEM_HOST_NEAREST, r, &a));
     CHECK(drawn(r) == MIB / 2 + BLOCK && usage().used == MIB / 2 + BLOCK && usage().unreserved == 0);
-    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_host_blocks_alloc(MIB / 2, (int32_t)node, r, &b));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_alloc(1, GPUMEM_HOST_NEAREST, gpu, &b));
+    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_host_blocks_malloc(MIB / 2, (int32_t)node, r, &b));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_malloc(1, GPUMEM_HOST_NEAREST, gpu, &b));
     CHECK(error_says("GPU 0"));
     CHECK(b == NULL && drawn(r) == MIB / 2 + BLOCK && drawn(gpu) == 0);
 
@@ -253,7 +253,7 @@ static void memory_is_drawn_from_reservations(void) {
     CHECK(drawn(r) == 512);
     OK(gpumem_reservation_release(r, &left));
     CHECK(left == 512 && usage().promised == 0 && usage().unreserved == 512);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_alloc(1, GPUMEM_HOST_NEAREST, r, &b));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_malloc(1, GPUMEM_HOST_NEAREST, r, &b));
     CHECK(error_says("released"));
     OK(gpumem_host_free(p));
     CHECK(usage().used == 0);

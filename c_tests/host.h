@@ -25,7 +25,7 @@ static inline gpumem_host_stats host(void) {
     return stats;
 }
 
-static inline gpumem_space_usage usage(void) { return usage_of(GPUMEM_TIER_HOST, node); }
+static inline gpumem_space_stats usage(void) { return usage_of(GPUMEM_TIER_HOST, node); }
 
 static inline void *pinned(size_t bytes) {
     void *p = NULL;
@@ -36,7 +36,7 @@ static inline void *pinned(size_t bytes) {
 
 static inline gpumem_host_blocks pieces(size_t bytes) {
     gpumem_host_blocks blocks = NULL;
-    OK(gpumem_host_blocks_alloc(bytes, GPUMEM_HOST_NEAREST, NULL, &blocks));
+    OK(gpumem_host_blocks_malloc(bytes, GPUMEM_HOST_NEAREST, NULL, &blocks));
     CHECK(blocks != NULL);
     return blocks;
 }

@@ -71,17 +71,17 @@ static void two_host_devices(void) {
     options.host_devices = 2;
     options.host_bytes = 512 * MIB;
     OK(gpumem_init(&options));
-    OK(gpumem_device_count(&n));
+    OK(gpumem_device_count_get(&n));
     CHECK(n == 2);
     CHECK(on_host_device());
 }
 
 static char folder[] = "/tmp/gpumem-init-XXXXXX";
 
-static gpumem_space_usage usage(int32_t tier, uint32_t id) {
-    gpumem_space_usage out;
+static gpumem_space_stats usage(int32_t tier, uint32_t id) {
+    gpumem_space_stats out;
     GPUMEM_INIT(&out);
-    OK(gpumem_space_usage_get(tier, id, &out));
+    OK(gpumem_space_stats_get(space_at(tier, id), &out));
     return out;
 }
 
@@ -105,7 +105,7 @@ static void set_other_values(void) {
 
 static void with_tiers(void) {
     gpumem_context_options options;
-    gpumem_space_usage disk;
+    gpumem_space_stats disk;
     gpumem_host_stats stats;
     char text[128];
     void *pinned = NULL;
@@ -126,7 +126,7 @@ static void with_tiers(void) {
     CHECK(usage(GPUMEM_TIER_GPU, 0).peak > 0); /* it was counted before anybody asked */
     disk = usage(GPUMEM_TIER_DISK, 0);
     CHECK(disk.limit == 5 * MIB && disk.trigger == 5 * MIB / 2 && disk.stop == 0);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_usage_get(GPUMEM_TIER_DISK, 1, &disk));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_stats_get(space_at(GPUMEM_TIER_DISK, 1), &disk));
     OK(gpumem_host_malloc(64 * KIB, GPUMEM_HOST_NEAREST, &pinned));
     stats = host_stats();
     CHECK(stats.block_bytes == 64 * KIB && stats.pinned == 8 * 64 * KIB && stats.chunks == 1);
@@ -173,12 +173,12 @@ static int is_moved_by_itself(int32_t mover, int most) {
     how.flags = GPUMEM_MALLOC_EVICTABLE;
     how.bytes = 2 * MIB;
     OK(gpumem_malloc_with(&how, &p));
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, 3 * MIB));
-    OK(gpumem_pin(p));
-    OK(gpumem_unpin(p, NULL));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), 3 * MIB));
+    OK(gpumem_hold(p));
+    OK(gpumem_unhold(p, NULL));
     for (i = 0; i < most; i++) {
-        OK(gpumem_locate(p, &at));
-        if (at.tier == GPUMEM_TIER_HOST) return 1;
+        OK(gpumem_location_get(p, &at));
+        if (at.space.tier == GPUMEM_TIER_HOST) return 1;
         usleep(1000);
     }
     return 0;
@@ -199,7 +199,7 @@ static void with_a_mover(void) {
 static void with_captures(void) {
     gpumem_context_options options;
     gpumem_stream s;
-    gpumem_graph graph = NULL;
+    gpumem_sim_graph graph = NULL;
     void *p;
     int i;
     set_other_values();
@@ -207,14 +207,14 @@ static void with_captures(void) {
     options.capture_detection = GPUMEM_CAPTURE_DETECTION_AUTO;
     OK(gpumem_init(&options));
     s = must_stream();
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_RELAXED));
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_RELAXED));
     p = must_malloc_async(3 * MIB, s);
     OK(gpumem_memset_async(p, 1, 3 * MIB, s));
     OK(gpumem_free_async(p, s));
-    OK(gpumem_stream_end_capture(s, &graph));
+    OK(gpumem_sim_capture_end(s, &graph));
     OK(gpumem_trim(0));
     CHECK(stats_now().mapped >= 3 * MIB);
-    OK(gpumem_graph_destroy(graph));
+    OK(gpumem_sim_graph_destroy(graph));
     OK(gpumem_device_sync());
     /* The driver may take a moment to say that the graph is gone. */
     for (i = 0; i < 1000 && stats_now().mapped > 0; i++) {
@@ -243,7 +243,7 @@ static void bad_tiers_then_good_ones(void) {
     REFUSED(options.pinned_chunks = 2000000, "pinned_chunks is 2000000");
     REFUSED(options.disk = "scratch", "directories that begin with /");
     REFUSED(options.downgrade_trigger = 1.5, "downgrade_trigger");
-    REFUSED(options.downgrade_stop = 0.5, "must not be above the trigger");
+    REFUSED(options.downgrade_stop = 0.5, "the second is not the larger");
 #undef REFUSED
     GPUMEM_INIT(&options);
     OK(gpumem_init(&options));

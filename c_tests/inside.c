@@ -101,7 +101,7 @@ static void driver_calls_are_counted(void) {
     int round;
     for (round = 0; round < 2; round++) {
         memset(calls, 0x5a, sizeof calls);
-        OK(gpumem_driver_calls(calls, 64, &count));
+        OK(gpumem_driver_calls_get(calls, 64, &count));
         CHECK(count > 0 && count <= 64);
         for (i = 0; i < count; i++) {
             CHECK(memchr(calls[i].name, '\0', sizeof calls[i].name) != NULL && calls[i].name[0] != '\0');
@@ -111,9 +111,9 @@ static void driver_calls_are_counted(void) {
     }
     CHECK(after == before + 1);
     memset(calls, 0x5a, sizeof calls);
-    OK(gpumem_driver_calls(calls, 1, &count));
+    OK(gpumem_driver_calls_get(calls, 1, &count));
     CHECK(count > 1 && calls[1].name[0] == 0x5a);
-    OK(gpumem_driver_calls(NULL, 0, NULL));
+    OK(gpumem_driver_calls_get(NULL, 0, NULL));
     gpumem_free(p);
 }
 
@@ -122,7 +122,7 @@ static uint64_t all_driver_calls(void) {
     gpumem_driver_call calls[64];
     size_t count = 0, i;
     uint64_t sum = 0;
-    OK(gpumem_driver_calls(calls, 64, &count));
+    OK(gpumem_driver_calls_get(calls, 64, &count));
     CHECK(count <= 64);
     for (i = 0; i < count; i++) sum += calls[i].calls;
     return sum;
@@ -157,12 +157,12 @@ static void a_limit_limits(void) {
     void *p = NULL;
     OK(gpumem_device_sync());
     OK(gpumem_trim(0));
-    OK(gpumem_set_limit(0, 64 * MIB));
+    OK(gpumem_device_limit_set(0, 64 * MIB));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_malloc_async(128 * MIB, NULL, &p));
     CHECK(p == NULL);
     p = must_malloc_async(16 * MIB, NULL);
     gpumem_free(p);
-    OK(gpumem_set_limit(0, 0));
+    OK(gpumem_device_limit_set(0, 0));
     p = must_malloc_async(128 * MIB, NULL);
     gpumem_free(p);
     nothing_left();

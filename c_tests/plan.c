@@ -56,7 +56,7 @@ static void what_is_live_together_is_apart(void) {
     uint32_t seed;
     for (seed = 1; seed <= 5; seed++) {
         gpumem_plan plan;
-        gpumem_plan_summary summary;
+        gpumem_plan_stats summary;
         uint64_t end = 0, total = 0, step = 0, bound, own;
         uint32_t ids[MANY];
         size_t i, j, count = 0, live = 0;
@@ -66,7 +66,7 @@ static void what_is_live_together_is_apart(void) {
             solved(plan);
         else
             solved_fast(plan);
-        OK(gpumem_plan_offsets(plan, 0, MANY, NULL, made.offset, &count));
+        OK(gpumem_plan_offsets_get(plan, 0, MANY, NULL, made.offset, &count));
         CHECK(count == MANY);
         for (i = 0; i < MANY; i++) {
             uint64_t i_end = made.offset[i] + made.bytes[i] + made.guard[i];
@@ -88,10 +88,10 @@ static void what_is_live_together_is_apart(void) {
         CHECK((summary.gap == 0) == (end == summary.lower_bound) && summary.gap >= 0 && summary.seconds >= 0);
         CHECK(summary.slots == MANY && summary.values == MANY && summary.operations == 0 && summary.arenas == 1);
         CHECK(summary.interrupted == 0);
-        OK(gpumem_plan_arena_bytes(plan, 0, &own, &bound));
+        OK(gpumem_plan_arena_bytes_get(plan, 0, &own, &bound));
         CHECK(own == end && bound <= end);
 
-        OK(gpumem_plan_critical(plan, ids, MANY, &count));
+        OK(gpumem_plan_critical_get(plan, ids, MANY, &count));
         for (i = 0; i < MANY; i++)
             if (made.lower[i] <= step && step < made.upper[i]) CHECK(live < count && ids[live++] == i);
         CHECK(live == count);
@@ -108,20 +108,20 @@ static void the_same_plan_gives_the_same_layout(void) {
     for (i = 0; i < MANY; i++) made.alignment[i] = 1, made.guard[i] = 0;
     one = plan_of_made();
     other = must_plan();
-    OK(gpumem_plan_add_buffers(other, 100, made.bytes, made.lower, made.upper, &first));
+    OK(gpumem_plan_buffers_add(other, 100, made.bytes, made.lower, made.upper, &first));
     CHECK(first == 0);
-    OK(gpumem_plan_add_buffers(other, 0, NULL, NULL, NULL, NULL));
-    OK(gpumem_plan_add_buffers(other, MANY - 100, made.bytes + 100, made.lower + 100, made.upper + 100, &first));
+    OK(gpumem_plan_buffers_add(other, 0, NULL, NULL, NULL, NULL));
+    OK(gpumem_plan_buffers_add(other, MANY - 100, made.bytes + 100, made.lower + 100, made.upper + 100, &first));
     CHECK(first == 100);
     solved_fast(one);
     solved_fast(other);
-    OK(gpumem_plan_offsets(one, 0, MANY, NULL, made.offset, NULL));
-    OK(gpumem_plan_offsets(other, 0, MANY, NULL, offset, NULL));
+    OK(gpumem_plan_offsets_get(one, 0, MANY, NULL, made.offset, NULL));
+    OK(gpumem_plan_offsets_get(other, 0, MANY, NULL, offset, NULL));
     CHECK(memcmp(offset, made.offset, sizeof offset) == 0);
     solved_fast(one); /* again, unchanged */
-    OK(gpumem_plan_offsets(one, MANY - 2, 5, NULL, offset, &count));
+    OK(gpumem_plan_offsets_get(one, MANY - 2, 5, NULL, offset, &count));
     CHECK(count == 2 && memcmp(offset, made.offset + MANY - 2, 2 * sizeof *offset) == 0);
-    OK(gpumem_plan_offsets(one, MANY, 0, NULL, NULL, &count));
+    OK(gpumem_plan_offsets_get(one, MANY, 0, NULL, NULL, &count));
     CHECK(count == 0);
     OK(gpumem_plan_destroy(one));
     OK(gpumem_plan_destroy(other));
@@ -141,7 +141,7 @@ static void places_are_kept(void) {
     b.offset = 300;
     preferred = must_add(plan, b);
     elsewhere = add(plan, 200, 0, 4);
-    OK(gpumem_plan_reserve(plan, 0, 0, 64, 0, UINT64_MAX));
+    OK(gpumem_plan_obstacle_add(plan, 0, 0, 64, 0, UINT64_MAX));
 
     /* A buffer in the gaps of another, at the same bytes. */
     gaps[0].lower = 12, gaps[0].upper = 14;
@@ -175,18 +175,18 @@ static void settings_hold(void) {
     solved(plan);
     CHECK(offset_of(plan, a) % 256 == 0 && offset_of(plan, b) % 256 == 0 && offset_of(plan, c) % 256 == 0);
     CHECK(bytes_of(plan, 0) == 266);
-    OK(gpumem_plan_set_reuse(plan, 0));
+    OK(gpumem_plan_reuse_set(plan, 0));
     solved(plan);
     CHECK(bytes_of(plan, 0) == 522 && summary_of(plan).saved == 0);
-    OK(gpumem_plan_set_reuse(plan, 1));
-    OK(gpumem_plan_set_unit(plan, 768));
+    OK(gpumem_plan_reuse_set(plan, 1));
+    OK(gpumem_plan_unit_set(plan, 768));
     solved(plan);
     CHECK(bytes_of(plan, 0) == 778);
-    OK(gpumem_plan_set_capacity(plan, 0, 700));
+    OK(gpumem_plan_capacity_set(plan, 0, 700));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_plan_solve(plan, NULL));
-    OK(gpumem_plan_set_capacity(plan, 0, 0));
+    OK(gpumem_plan_capacity_set(plan, 0, 0));
     solved(plan);
-    OK(gpumem_plan_set_unit(plan, 0));
+    OK(gpumem_plan_unit_set(plan, 0));
     solved(plan);
     CHECK(bytes_of(plan, 0) == 266);
     OK(gpumem_plan_destroy(plan));
@@ -212,14 +212,14 @@ static void kinds_can_be_left_out(void) {
     b.kind = GPUMEM_PLAN_PARAMETER;
     weight = must_add(plan, b);
     add(plan, 10, 0, 5);
-    OK(gpumem_plan_set_left_out(plan, GPUMEM_PLAN_PARAMETERS | GPUMEM_PLAN_CONSTANTS));
+    OK(gpumem_plan_left_out_set(plan, GPUMEM_PLAN_PARAMETERS | GPUMEM_PLAN_CONSTANTS));
     solved(plan);
     CHECK(bytes_of(plan, 0) == 20 && summary_of(plan).slots == 2 && summary_of(plan).total_unshared == 20);
     CHECK(has_no_slot(plan, weight));
-    OK(gpumem_plan_offsets(plan, 0, 3, arena, offset, NULL));
+    OK(gpumem_plan_offsets_get(plan, 0, 3, arena, offset, NULL));
     CHECK(offset[1] == GPUMEM_PLAN_NO_OFFSET && offset[0] + offset[2] == 10);
     CHECK(arena[0] == 0 && arena[1] == 0 && arena[2] == 0);
-    OK(gpumem_plan_set_left_out(plan, 0));
+    OK(gpumem_plan_left_out_set(plan, 0));
     solved(plan);
     CHECK(bytes_of(plan, 0) == 1020 && !has_no_slot(plan, weight));
     OK(gpumem_plan_destroy(plan));
@@ -252,8 +252,8 @@ static void buffers_go_to_their_arenas(void) {
     gpumem_plan_buffer_options b = described(100, 0, 1);
     uint64_t offset[3];
     uint32_t second = 0, bound, loose, arena[3], id;
-    OK(gpumem_plan_set_capacity(plan, 0, 150));
-    OK(gpumem_plan_add_arena(plan, 300, "host", &second));
+    OK(gpumem_plan_capacity_set(plan, 0, 150));
+    OK(gpumem_plan_arena_add(plan, 300, "host", &second));
     CHECK(second == 1);
     b.flags = GPUMEM_PLAN_IN_ARENA;
     b.arena = 1;
@@ -265,35 +265,35 @@ static void buffers_go_to_their_arenas(void) {
     CHECK(arena_of(plan, bound) == 1 && arena_of(plan, id) == 0 && arena_of(plan, loose) == 1);
     CHECK(bytes_of(plan, 0) == 100 && bytes_of(plan, 1) == 220 && summary_of(plan).arena_bytes == 320);
     CHECK(summary_of(plan).arenas == 2);
-    OK(gpumem_plan_offsets(plan, 0, 3, arena, offset, NULL));
+    OK(gpumem_plan_offsets_get(plan, 0, 3, arena, offset, NULL));
     CHECK(arena[0] == 1 && arena[1] == 0 && arena[2] == 1);
-    OK(gpumem_plan_set_capacity(plan, 1, 210));
+    OK(gpumem_plan_capacity_set(plan, 1, 210));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_plan_solve(plan, NULL));
     OK(gpumem_plan_destroy(plan));
 }
 
 static void a_capacity_that_is_too_small_is_told(void) {
     gpumem_plan plan = must_plan();
-    gpumem_plan_summary summary;
+    gpumem_plan_stats summary;
     uint64_t offset = 5;
     size_t count = 0, needed = 0;
     add(plan, 600, 0, 2);
     add(plan, 500, 1, 3);
     solved(plan);
-    OK(gpumem_plan_set_capacity(plan, 0, 1001));
+    OK(gpumem_plan_capacity_set(plan, 0, 1001));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_plan_solve(plan, NULL));
     CHECK(error_says("1001") && error_says("1100"));
     summary = summary_of(plan);
     CHECK(summary.status == GPUMEM_PLAN_INFEASIBLE && summary.lower_bound == 1100 && summary.interrupted == 0);
     CHECK(summary.total_unshared == 1100 && summary.slots == 0 && summary.values == 2);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_offset(plan, 0, NULL, &offset));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_offset_get(plan, 0, NULL, &offset));
     CHECK(error_says("infeasible") && offset == 5);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_arena_bytes(plan, 0, &offset, NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_offsets(plan, 0, 0, NULL, NULL, &count));
-    OK(gpumem_plan_critical(plan, NULL, 0, &count)); /* what to make smaller */
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_arena_bytes_get(plan, 0, &offset, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_offsets_get(plan, 0, 0, NULL, NULL, &count));
+    OK(gpumem_plan_critical_get(plan, NULL, 0, &count)); /* what to make smaller */
     CHECK(count == 2);
-    OK(gpumem_plan_report(plan, NULL, 0, &needed));
-    OK(gpumem_plan_set_capacity(plan, 0, 1100));
+    OK(gpumem_plan_report_get(plan, NULL, 0, &needed));
+    OK(gpumem_plan_capacity_set(plan, 0, 1100));
     solved(plan);
     CHECK(summary_of(plan).status == GPUMEM_PLAN_OPTIMAL);
     OK(gpumem_plan_destroy(plan));
@@ -319,7 +319,7 @@ static void another_size_needs_another_layout(void) {
     add(plan, 100, 1, 3);
     solved(plan);
     OK(gpumem_plan_resize(plan, a, 300));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_offset(plan, a, NULL, &offset));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_offset_get(plan, a, NULL, &offset));
     CHECK(error_says("solve") && error_says("changed"));
     GPUMEM_INIT(&fast);
     fast.effort = GPUMEM_PLAN_EFFORT_FAST;
@@ -349,7 +349,7 @@ static void layouts_of_ones_own_are_verified(void) {
     must_add(plan, b);
     b.kind = GPUMEM_PLAN_CONSTANT;
     must_add(plan, b);
-    OK(gpumem_plan_set_left_out(plan, GPUMEM_PLAN_CONSTANTS));
+    OK(gpumem_plan_left_out_set(plan, GPUMEM_PLAN_CONSTANTS));
     OK(gpumem_plan_verify(plan, NULL, offset, 4, &bytes));
     CHECK(bytes == 150);
     OK(gpumem_plan_verify(plan, arena, offset, 4, NULL));
@@ -371,7 +371,7 @@ static void layouts_of_ones_own_are_verified(void) {
     arena[2] = 1;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_verify(plan, arena, offset, 4, &bytes));
     CHECK(error_says("arena 1"));
-    OK(gpumem_plan_set_capacity(plan, 0, 149));
+    OK(gpumem_plan_capacity_set(plan, 0, 149));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_verify(plan, NULL, offset, 4, &bytes));
     CHECK(error_says("149"));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_verify(plan, NULL, offset, 3, &bytes));
@@ -385,7 +385,7 @@ static void texts_are_whole_or_cut(void) {
     static const struct {
         gpumem_status (*call)(gpumem_plan, char *, size_t, size_t *);
         const char *says;
-    } texts[] = {{gpumem_plan_report, "arena_size=150"}, {gpumem_plan_csv, "id,lower,upper,size"}, {gpumem_plan_svg, "<svg"}};
+    } texts[] = {{gpumem_plan_report_get, "arena_size=150"}, {gpumem_plan_csv_get, "id,lower,upper,size"}, {gpumem_plan_svg_get, "<svg"}};
     gpumem_plan plan = must_plan();
     size_t i;
     add(plan, 100, 0, 2);

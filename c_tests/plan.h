@@ -22,7 +22,7 @@ static inline gpumem_plan_buffer_options described(uint64_t bytes, uint64_t lowe
 
 static inline uint32_t must_add(gpumem_plan plan, gpumem_plan_buffer_options b) {
     uint32_t id = UINT32_MAX;
-    OK(gpumem_plan_add_buffer(plan, &b, &id));
+    OK(gpumem_plan_buffer_add(plan, &b, &id));
     return id;
 }
 
@@ -34,35 +34,35 @@ static inline void solved(gpumem_plan plan) { OK(gpumem_plan_solve(plan, NULL));
 
 static inline uint64_t offset_of(gpumem_plan plan, uint32_t id) {
     uint64_t offset = GPUMEM_PLAN_NO_OFFSET;
-    OK(gpumem_plan_offset(plan, id, NULL, &offset));
+    OK(gpumem_plan_offset_get(plan, id, NULL, &offset));
     return offset;
 }
 
 static inline uint32_t arena_of(gpumem_plan plan, uint32_t id) {
     uint64_t offset;
     uint32_t arena = UINT32_MAX;
-    OK(gpumem_plan_offset(plan, id, &arena, &offset));
+    OK(gpumem_plan_offset_get(plan, id, &arena, &offset));
     return arena;
 }
 
-static inline gpumem_plan_summary summary_of(gpumem_plan plan) {
-    gpumem_plan_summary summary;
+static inline gpumem_plan_stats summary_of(gpumem_plan plan) {
+    gpumem_plan_stats summary;
     GPUMEM_INIT(&summary);
-    OK(gpumem_plan_summary_get(plan, &summary));
+    OK(gpumem_plan_stats_get(plan, &summary));
     CHECK(summary.size == sizeof summary);
     return summary;
 }
 
 static inline uint64_t bytes_of(gpumem_plan plan, uint32_t arena) {
     uint64_t bytes = UINT64_MAX;
-    OK(gpumem_plan_arena_bytes(plan, arena, &bytes, NULL));
+    OK(gpumem_plan_arena_bytes_get(plan, arena, &bytes, NULL));
     return bytes;
 }
 
 /* Whether a value has no slot. */
 static inline int has_no_slot(gpumem_plan plan, uint32_t id) {
     uint64_t offset = 77;
-    gpumem_status status = gpumem_plan_offset(plan, id, NULL, &offset);
+    gpumem_status status = gpumem_plan_offset_get(plan, id, NULL, &offset);
     CHECK(status == GPUMEM_OK || (status == GPUMEM_ERROR_INVALID && error_says("has no slot") && offset == 77));
     return status != GPUMEM_OK;
 }

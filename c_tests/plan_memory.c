@@ -42,7 +42,7 @@ static void find_pointers(gpumem_plan plan, void *const *bases, size_t count, ui
     uint32_t i;
     for (i = 0; i < BUFFERS; i++) {
         void *at = NULL;
-        OK(gpumem_plan_pointer(plan, i, bases, count, &at));
+        OK(gpumem_plan_pointer_get(plan, i, bases, count, &at));
         CHECK((uintptr_t)at % alignment == 0);
         CHECK((unsigned char *)at == (unsigned char *)bases[arena_of(plan, i)] + offset_of(plan, i));
         b[i].at = (unsigned char *)at;
@@ -112,9 +112,9 @@ static void every_arena_is_an_allocation(void) {
     gpumem_pointer_info info;
     void *bases[3] = {NULL, NULL, NULL}, *at = NULL;
     uint32_t second = 0, third = 0;
-    OK(gpumem_plan_set_capacity(plan, 0, bytes_of(plan, 0) * 2 / 3));
-    OK(gpumem_plan_add_arena(plan, 0, NULL, &second));
-    OK(gpumem_plan_add_arena(plan, 0, "empty", &third));
+    OK(gpumem_plan_capacity_set(plan, 0, bytes_of(plan, 0) * 2 / 3));
+    OK(gpumem_plan_arena_add(plan, 0, NULL, &second));
+    OK(gpumem_plan_arena_add(plan, 0, "empty", &third));
     solved(plan);
     CHECK(bytes_of(plan, second) > 0 && bytes_of(plan, third) == 0);
     GPUMEM_INIT(&options);
@@ -134,7 +134,7 @@ static void every_arena_is_an_allocation(void) {
     for (second = 0; second < BUFFERS && arena_of(plan, second) == 0; second++) {
     }
     CHECK(second < BUFFERS);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_pointer(plan, second, bases, 1, &at)); /* its base is not given */
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_pointer_get(plan, second, bases, 1, &at)); /* its base is not given */
     gpumem_free(bases[0]);
     gpumem_free(bases[1]);
     gpumem_free(bases[2]);

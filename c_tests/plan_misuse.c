@@ -16,43 +16,43 @@ static void *const no_base[1] = {NULL};
 /* Every function with a handle, and otherwise good arguments. */
 #define CALLS_WITH_A_PLAN(CALL)                                                                                        \
     CALL(add_buffer, add_with(p, described(1, 0, 1)))                                                                  \
-    CALL(add_buffers, gpumem_plan_add_buffers(p, 2, numbers, numbers, numbers, out))                                   \
-    CALL(add_arena, gpumem_plan_add_arena(p, 0, NULL, out))                                                            \
-    CALL(set_capacity, gpumem_plan_set_capacity(p, 0, 0))                                                              \
-    CALL(set_unit, gpumem_plan_set_unit(p, 1))                                                                         \
-    CALL(set_reuse, gpumem_plan_set_reuse(p, 1))                                                                       \
-    CALL(reserve, gpumem_plan_reserve(p, 0, 0, 0, 0, 0))                                                               \
-    CALL(set_left_out, gpumem_plan_set_left_out(p, 0))                                                                 \
+    CALL(add_buffers, gpumem_plan_buffers_add(p, 2, numbers, numbers, numbers, out))                                   \
+    CALL(add_arena, gpumem_plan_arena_add(p, 0, NULL, out))                                                            \
+    CALL(set_capacity, gpumem_plan_capacity_set(p, 0, 0))                                                              \
+    CALL(set_unit, gpumem_plan_unit_set(p, 1))                                                                         \
+    CALL(set_reuse, gpumem_plan_reuse_set(p, 1))                                                                       \
+    CALL(reserve, gpumem_plan_obstacle_add(p, 0, 0, 0, 0, 0))                                                               \
+    CALL(set_left_out, gpumem_plan_left_out_set(p, 0))                                                                 \
     CALL(resize, gpumem_plan_resize(p, 0, 100))                                                                        \
     CALL(add_value, add_value_with(p, described(1, 0, 0)))                                                             \
-    CALL(add_op, gpumem_plan_add_op(p, NULL, NULL, 0, NULL, 0, out))                                                   \
-    CALL(set_order, gpumem_plan_set_order(p, NULL, 0))                                                                 \
-    CALL(view, gpumem_plan_view(p, 0, 1, 0))                                                                           \
-    CALL(in_place, gpumem_plan_in_place(p, 0, 0, 1))                                                                   \
-    CALL(extend_to, gpumem_plan_extend_to(p, 0, 0))                                                                    \
-    CALL(pin, gpumem_plan_pin(p, 0))                                                                                   \
-    CALL(pin_ancestors, gpumem_plan_pin_ancestors(p, 0))                                                               \
-    CALL(set_keep_ancestors, gpumem_plan_set_keep_ancestors(p, 0))                                                     \
-    CALL(set_preset, gpumem_plan_set_preset(p, GPUMEM_PLAN_INFERENCE))                                                 \
+    CALL(add_op, gpumem_plan_op_add(p, NULL, NULL, 0, NULL, 0, out))                                                   \
+    CALL(set_order, gpumem_plan_order_set(p, NULL, 0))                                                                 \
+    CALL(view, gpumem_plan_view_set(p, 0, 1, 0))                                                                           \
+    CALL(in_place, gpumem_plan_in_place_add(p, 0, 0, 1))                                                                   \
+    CALL(extend_to, gpumem_plan_extend(p, 0, 0))                                                                    \
+    CALL(pin, gpumem_plan_keep(p, 0))                                                                                   \
+    CALL(pin_ancestors, gpumem_plan_keep_ancestors(p, 0))                                                               \
+    CALL(set_keep_ancestors, gpumem_plan_keep_ancestors_set(p, 0))                                                     \
+    CALL(set_preset, gpumem_plan_preset_set(p, GPUMEM_PLAN_INFERENCE))                                                 \
     CALL(share, gpumem_plan_share(p, "w", 0, 0, 1))                                                                    \
     CALL(share_from, gpumem_plan_share_from(p, plan, count))                                                           \
     CALL(share_from_it, gpumem_plan_share_from(plan, p, count))                                                        \
     CALL(unshare, gpumem_plan_unshare(p, NULL))                                                                        \
     CALL(solve, gpumem_plan_solve(p, NULL))                                                                            \
     CALL(cancel, gpumem_plan_cancel(p))                                                                                \
-    CALL(summary, summary_with(p, sizeof(gpumem_plan_summary)))                                                        \
-    CALL(arena_bytes, gpumem_plan_arena_bytes(p, 0, &untouched, NULL))                                                 \
-    CALL(offset, gpumem_plan_offset(p, 0, NULL, &untouched))                                                           \
-    CALL(offsets, gpumem_plan_offsets(p, 0, 1, NULL, &untouched, NULL))                                                \
-    CALL(report, gpumem_plan_report(p, text, sizeof text, NULL))                                                       \
-    CALL(csv, gpumem_plan_csv(p, text, sizeof text, NULL))                                                             \
-    CALL(svg, gpumem_plan_svg(p, text, sizeof text, NULL))                                                             \
-    CALL(critical, gpumem_plan_critical(p, out, 1, NULL))                                                              \
-    CALL(live, gpumem_plan_live(p, 0, &untouched, &untouched))                                                         \
+    CALL(summary, summary_with(p, sizeof(gpumem_plan_stats)))                                                        \
+    CALL(arena_bytes, gpumem_plan_arena_bytes_get(p, 0, &untouched, NULL))                                                 \
+    CALL(offset, gpumem_plan_offset_get(p, 0, NULL, &untouched))                                                           \
+    CALL(offsets, gpumem_plan_offsets_get(p, 0, 1, NULL, &untouched, NULL))                                                \
+    CALL(report, gpumem_plan_report_get(p, text, sizeof text, NULL))                                                       \
+    CALL(csv, gpumem_plan_csv_get(p, text, sizeof text, NULL))                                                             \
+    CALL(svg, gpumem_plan_svg_get(p, text, sizeof text, NULL))                                                             \
+    CALL(critical, gpumem_plan_critical_get(p, out, 1, NULL))                                                              \
+    CALL(live, gpumem_plan_live_get(p, 0, &untouched, &untouched))                                                         \
     CALL(verify, gpumem_plan_verify(p, NULL, numbers, 2, &untouched))                                                  \
     CALL(materialise, gpumem_plan_materialise(p, 0, NULL, pointer))                                                    \
     CALL(materialise_with, materialise_with(p, 0))                                                                     \
-    CALL(pointer, gpumem_plan_pointer(p, 0, base, 1, pointer))
+    CALL(pointer, gpumem_plan_pointer_get(p, 0, base, 1, pointer))
 
 /* Calls on a good plan that must fail. */
 #define BAD_CALLS(CALL)                                                                                                \
@@ -63,7 +63,7 @@ static void *const no_base[1] = {NULL};
     CALL(create_alignment_max, create_with(sizeof(gpumem_plan_options), 0, UINT64_C(1) << 63, 0))                      \
     CALL(create_alignment_huge, create_with(sizeof(gpumem_plan_options), 0, UINT64_C(1) << 41, 0))                     \
     CALL(create_unit_max, create_with(sizeof(gpumem_plan_options), 0, 0, UINT64_MAX))                                  \
-    CALL(add_null, gpumem_plan_add_buffer(plan, NULL, out))                                                            \
+    CALL(add_null, gpumem_plan_buffer_add(plan, NULL, out))                                                            \
     CALL(add_out_null, add_out_null())                                                                                 \
     CALL(add_size, add_changed(0, 12))                                                                                 \
     CALL(add_flags, add_changed(1, 2))                                                                                 \
@@ -86,23 +86,23 @@ static void *const no_base[1] = {NULL};
     CALL(add_gap_outside, add_changed(15, 0))                                                                          \
     CALL(add_fixed_far, add_changed(16, 0))                                                                            \
     CALL(add_gaps_many, add_changed(17, 0))                                                                            \
-    CALL(bulk_null, gpumem_plan_add_buffers(plan, 2, NULL, numbers, numbers, out))                                     \
-    CALL(bulk_null_too, gpumem_plan_add_buffers(plan, 2, numbers, NULL, numbers, out))                                 \
-    CALL(bulk_null_last, gpumem_plan_add_buffers(plan, 2, numbers, numbers, NULL, out))                                \
-    CALL(bulk_many, gpumem_plan_add_buffers(plan, SIZE_MAX, numbers, numbers, numbers, out))                           \
-    CALL(bulk_odd, gpumem_plan_add_buffers(plan, 1, (const uint64_t *)1, numbers, numbers, out))                       \
+    CALL(bulk_null, gpumem_plan_buffers_add(plan, 2, NULL, numbers, numbers, out))                                     \
+    CALL(bulk_null_too, gpumem_plan_buffers_add(plan, 2, numbers, NULL, numbers, out))                                 \
+    CALL(bulk_null_last, gpumem_plan_buffers_add(plan, 2, numbers, numbers, NULL, out))                                \
+    CALL(bulk_many, gpumem_plan_buffers_add(plan, SIZE_MAX, numbers, numbers, numbers, out))                           \
+    CALL(bulk_odd, gpumem_plan_buffers_add(plan, 1, (const uint64_t *)1, numbers, numbers, out))                       \
     CALL(bulk_backwards, bulk_backwards())                                                                             \
-    CALL(arena_out_null, gpumem_plan_add_arena(plan, 0, NULL, NULL))                                                   \
-    CALL(arena_name, gpumem_plan_add_arena(plan, 0, "\xc3", out))                                                      \
-    CALL(capacity_unknown, gpumem_plan_set_capacity(plan, 1, 5))                                                       \
-    CALL(unit_max, gpumem_plan_set_unit(plan, UINT64_MAX))                                                             \
-    CALL(reserve_unknown, gpumem_plan_reserve(plan, 1, 0, 1, 0, 1))                                                    \
-    CALL(reserve_far, gpumem_plan_reserve(plan, 0, UINT64_MAX, UINT64_MAX, 0, 1))                                      \
-    CALL(reserve_backwards, gpumem_plan_reserve(plan, 0, 0, 1, 2, 1))                                                  \
-    CALL(leave_out_unknown, gpumem_plan_set_left_out(plan, 32))                                                        \
+    CALL(arena_out_null, gpumem_plan_arena_add(plan, 0, NULL, NULL))                                                   \
+    CALL(arena_name, gpumem_plan_arena_add(plan, 0, "\xc3", out))                                                      \
+    CALL(capacity_unknown, gpumem_plan_capacity_set(plan, 1, 5))                                                       \
+    CALL(unit_max, gpumem_plan_unit_set(plan, UINT64_MAX))                                                             \
+    CALL(reserve_unknown, gpumem_plan_obstacle_add(plan, 1, 0, 1, 0, 1))                                                    \
+    CALL(reserve_far, gpumem_plan_obstacle_add(plan, 0, UINT64_MAX, UINT64_MAX, 0, 1))                                      \
+    CALL(reserve_backwards, gpumem_plan_obstacle_add(plan, 0, 0, 1, 2, 1))                                                  \
+    CALL(leave_out_unknown, gpumem_plan_left_out_set(plan, 32))                                                        \
     CALL(resize_max, gpumem_plan_resize(plan, 0, (UINT64_C(1) << 62) + 1))                                             \
     CALL(resize_unknown, gpumem_plan_resize(plan, 2, 1))                                                               \
-    CALL(extend_max, gpumem_plan_extend_to(plan, 0, UINT64_MAX))                                                       \
+    CALL(extend_max, gpumem_plan_extend(plan, 0, UINT64_MAX))                                                       \
     CALL(unshare_unknown, gpumem_plan_unshare(plan, "nobody"))                                                         \
     CALL(unshare_name, gpumem_plan_unshare(plan, "\xc3"))                                                              \
     CALL(verify_null, gpumem_plan_verify(plan, NULL, NULL, 2, &untouched))                                             \
@@ -111,37 +111,37 @@ static void *const no_base[1] = {NULL};
     CALL(solve_size, solve_with(3, 0, 0))                                                                              \
     CALL(solve_effort, solve_with(sizeof(gpumem_plan_solve_options), 2, 0))                                            \
     CALL(solve_flags, solve_with(sizeof(gpumem_plan_solve_options), 0, 2))                                             \
-    CALL(summary_null, gpumem_plan_summary_get(plan, NULL))                                                            \
+    CALL(summary_null, gpumem_plan_stats_get(plan, NULL))                                                            \
     CALL(summary_size, summary_with(plan, 11))                                                                         \
-    CALL(arena_bytes_null, gpumem_plan_arena_bytes(plan, 0, NULL, &untouched))                                         \
-    CALL(arena_bytes_unknown, gpumem_plan_arena_bytes(plan, 1, &untouched, NULL))                                      \
-    CALL(offset_null, gpumem_plan_offset(plan, 0, out, NULL))                                                          \
-    CALL(offset_unknown, gpumem_plan_offset(plan, 2, NULL, &untouched))                                                \
-    CALL(offset_max, gpumem_plan_offset(plan, UINT32_MAX, NULL, &untouched))                                           \
-    CALL(offsets_null, gpumem_plan_offsets(plan, 0, 1, NULL, NULL, count))                                             \
-    CALL(offsets_beyond, gpumem_plan_offsets(plan, 3, 1, NULL, &untouched, NULL))                                      \
-    CALL(critical_null, gpumem_plan_critical(plan, NULL, 1, count))                                                    \
-    CALL(live_null, gpumem_plan_live(plan, 0, NULL, &untouched))                                                       \
-    CALL(live_null_too, gpumem_plan_live(plan, 0, &untouched, NULL))                                                   \
-    CALL(live_unknown, gpumem_plan_live(plan, 2, &untouched, &untouched))                                              \
+    CALL(arena_bytes_null, gpumem_plan_arena_bytes_get(plan, 0, NULL, &untouched))                                         \
+    CALL(arena_bytes_unknown, gpumem_plan_arena_bytes_get(plan, 1, &untouched, NULL))                                      \
+    CALL(offset_null, gpumem_plan_offset_get(plan, 0, out, NULL))                                                          \
+    CALL(offset_unknown, gpumem_plan_offset_get(plan, 2, NULL, &untouched))                                                \
+    CALL(offset_max, gpumem_plan_offset_get(plan, UINT32_MAX, NULL, &untouched))                                           \
+    CALL(offsets_null, gpumem_plan_offsets_get(plan, 0, 1, NULL, NULL, count))                                             \
+    CALL(offsets_beyond, gpumem_plan_offsets_get(plan, 3, 1, NULL, &untouched, NULL))                                      \
+    CALL(critical_null, gpumem_plan_critical_get(plan, NULL, 1, count))                                                    \
+    CALL(live_null, gpumem_plan_live_get(plan, 0, NULL, &untouched))                                                       \
+    CALL(live_null_too, gpumem_plan_live_get(plan, 0, &untouched, NULL))                                                   \
+    CALL(live_unknown, gpumem_plan_live_get(plan, 2, &untouched, &untouched))                                              \
     CALL(materialise_null, gpumem_plan_materialise(plan, 0, NULL, NULL))                                               \
     CALL(materialise_unknown, gpumem_plan_materialise(plan, 1, NULL, pointer))                                         \
     CALL(materialise_with_null, gpumem_plan_materialise_with(plan, 0, NULL, pointer))                                  \
     CALL(materialise_with_bytes, materialise_with(plan, 1))                                                            \
-    CALL(pointer_bases_null, gpumem_plan_pointer(plan, 0, NULL, 1, pointer))                                           \
-    CALL(pointer_no_base, gpumem_plan_pointer(plan, 0, base, 0, pointer))                                              \
-    CALL(pointer_base_null, gpumem_plan_pointer(plan, 1, no_base, 1, pointer))                                         \
-    CALL(pointer_out_null, gpumem_plan_pointer(plan, 0, base, 1, NULL))                                                \
-    CALL(pointer_unknown, gpumem_plan_pointer(plan, 2, base, 1, pointer))
+    CALL(pointer_bases_null, gpumem_plan_pointer_get(plan, 0, NULL, 1, pointer))                                           \
+    CALL(pointer_no_base, gpumem_plan_pointer_get(plan, 0, base, 0, pointer))                                              \
+    CALL(pointer_base_null, gpumem_plan_pointer_get(plan, 1, no_base, 1, pointer))                                         \
+    CALL(pointer_out_null, gpumem_plan_pointer_get(plan, 0, base, 1, NULL))                                                \
+    CALL(pointer_unknown, gpumem_plan_pointer_get(plan, 2, base, 1, pointer))
 
-static gpumem_status add_with(gpumem_plan p, gpumem_plan_buffer_options b) { return gpumem_plan_add_buffer(p, &b, out); }
+static gpumem_status add_with(gpumem_plan p, gpumem_plan_buffer_options b) { return gpumem_plan_buffer_add(p, &b, out); }
 static gpumem_status add_value_with(gpumem_plan p, gpumem_plan_buffer_options b) {
-    return gpumem_plan_add_value(p, &b, out);
+    return gpumem_plan_value_add(p, &b, out);
 }
 
 static gpumem_status add_out_null(void) {
     gpumem_plan_buffer_options b = described(1, 0, 1);
-    return gpumem_plan_add_buffer(plan, &b, NULL);
+    return gpumem_plan_buffer_add(plan, &b, NULL);
 }
 
 /* A good buffer with one field changed. */
@@ -171,13 +171,13 @@ static gpumem_status add_changed(int field, int64_t to) {
     case 17: b.gaps = &gap, b.gap_count = SIZE_MAX; break;
     default: CHECK(0);
     }
-    return gpumem_plan_add_buffer(plan, &b, out);
+    return gpumem_plan_buffer_add(plan, &b, out);
 }
 
 /* The second of two is wrong, so neither is added. */
 static gpumem_status bulk_backwards(void) {
     static const uint64_t uppers[2] = {1, 1};
-    gpumem_status status = gpumem_plan_add_buffers(plan, 2, numbers, numbers, uppers, out);
+    gpumem_status status = gpumem_plan_buffers_add(plan, 2, numbers, numbers, uppers, out);
     CHECK(error_says("buffer 1"));
     return status;
 }
@@ -209,12 +209,12 @@ static gpumem_status solve_on(uint32_t threads) {
 }
 
 static gpumem_status summary_with(gpumem_plan p, uint32_t size) {
-    gpumem_plan_summary summary, before;
+    gpumem_plan_stats summary, before;
     gpumem_status status;
     memset(&summary, 0x77, sizeof summary);
     summary.size = size;
     before = summary;
-    status = gpumem_plan_summary_get(p, &summary);
+    status = gpumem_plan_stats_get(p, &summary);
     CHECK(memcmp(&summary, &before, sizeof summary) == 0);
     return status;
 }
@@ -333,13 +333,13 @@ static void every_change_needs_another_solve(void) {
     size_t i, changed = 0;
     for (i = 0; i < sizeof with_a_plan / sizeof *with_a_plan; i++) {
         size_t o, is_change = 1;
-        gpumem_plan_summary summary;
+        gpumem_plan_stats summary;
         for (o = 0; o < sizeof others / sizeof *others; o++) is_change &= strcmp(others[o], with_a_plan[i].name) != 0;
         if (!is_change) continue;
         make_plan();
         OK(with_a_plan[i].call(plan));
         GPUMEM_INIT(&summary);
-        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_summary_get(plan, &summary));
+        CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_stats_get(plan, &summary));
         OK(gpumem_plan_destroy(plan));
         changed++;
     }
@@ -358,13 +358,13 @@ static void huge_alignments_are_refused_when_they_are_stated(void) {
     solved(p);
     CHECK(bytes_of(p, 0) == b.alignment + 1 && offset_of(p, 0) + offset_of(p, id) == b.alignment);
     b.alignment = UINT64_C(1) << 62;
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_add_buffer(p, &b, &id));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_buffer_add(p, &b, &id));
     CHECK(error_says("alignment 4611686018427387904") && error_says("2^40"));
     b.upper = 0;
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_add_value(p, &b, &id));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_value_add(p, &b, &id));
     CHECK(error_says("alignment"));
     solved(p);
-    OK(gpumem_plan_set_unit(p, (UINT64_C(1) << 62) - 1));
+    OK(gpumem_plan_unit_set(p, (UINT64_C(1) << 62) - 1));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_solve(p, NULL)); /* only both together are too much */
     CHECK(error_says("alignment") && error_says("unit"));
     OK(gpumem_plan_destroy(p));
@@ -410,7 +410,7 @@ static void planning_needs_no_device(void) {
         make_plan();
         CHECK(offset_of(plan, 1) + offset_of(plan, 0) >= 100);
         bases[0] = text;
-        OK(gpumem_plan_pointer(plan, 0, bases, 1, &at));
+        OK(gpumem_plan_pointer_get(plan, 0, bases, 1, &at));
         CHECK(at == text + offset_of(plan, 0));
         CHECK_STATUS(GPUMEM_ERROR_CONFIG, gpumem_plan_materialise(plan, 0, NULL, &base));
         CHECK(base == NULL);

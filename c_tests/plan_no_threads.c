@@ -44,7 +44,7 @@ static void solve_hard(uint64_t *offsets) {
     GPUMEM_INIT(&options);
     options.threads = THREADS;
     OK(gpumem_plan_solve(plan, &options));
-    OK(gpumem_plan_offsets(plan, 0, BUFFERS, NULL, offsets, NULL));
+    OK(gpumem_plan_offsets_get(plan, 0, BUFFERS, NULL, offsets, NULL));
     CHECK(summary_of(plan).slots == BUFFERS && summary_of(plan).interrupted == 0);
     OK(gpumem_plan_destroy(plan));
 }

@@ -50,7 +50,7 @@ static void buffers_are_laid_out() {
     plan.set_left_out(GPUMEM_PLAN_CONSTANTS);
     CHECK(throws<gpumem::error>([&] { plan.offset(0); }));
     plan.solve();
-    CHECK(plan.summary().status == GPUMEM_PLAN_OPTIMAL && plan.bytes() == 150 && plan.arena(2) == 0);
+    CHECK(plan.stats().status == GPUMEM_PLAN_OPTIMAL && plan.bytes() == 150 && plan.arena(2) == 0);
     CHECK(plan.lower_bound() == 150 && plan.live(1).lower == 1 && plan.live(1).upper == 4);
     CHECK(throws<gpumem::error>([&] { plan.lower_bound(1); }) && throws<gpumem::error>([&] { plan.live(3); }));
     const std::vector<std::uint64_t> offsets = plan.offsets();
@@ -66,9 +66,9 @@ static void buffers_are_laid_out() {
     plan.set_capacity(149);
     CHECK(throws<gpumem::bad_alloc>([&] { plan.solve(); }));
     CHECK(throws<std::bad_alloc>([&] { plan.solve(); }));
-    CHECK(plan.summary().status == GPUMEM_PLAN_INFEASIBLE && plan.summary().lower_bound == 150);
+    CHECK(plan.stats().status == GPUMEM_PLAN_INFEASIBLE && plan.stats().lower_bound == 150);
     plan.set_capacity(0);
-    plan.reserve(0, 10);
+    plan.add_obstacle(0, 10);
     plan.resize(0, 110);
     gpumem_plan_solve_options fast;
     GPUMEM_INIT(&fast);
@@ -96,10 +96,10 @@ static void graphs_are_laid_out() {
     plan.set_order({0, 1, 2});
     plan.solve();
     CHECK(plan.offset(hidden) == plan.offset(activated) && plan.offset(half) == plan.offset(hidden) + 2000);
-    CHECK(plan.summary().slots == 4 && plan.bytes() == 5240);
+    CHECK(plan.stats().slots == 4 && plan.bytes() == 5240);
     plan.extend_to(hidden, 2);
-    plan.pin(hidden);
-    plan.pin_ancestors(out);
+    plan.keep(hidden);
+    plan.keep_ancestors(out);
     plan.set_keep_ancestors(true);
     plan.solve();
     CHECK(plan.offset(hidden) != plan.offset(activated) && plan.bytes() == 9240);

@@ -26,7 +26,7 @@ static void *adds(void *arg) {
             ids[me][i] = add(shared, bytes_by(me, i), 0, 1);
         } else {
             uint64_t bytes = bytes_by(me, i), lower = 0, upper = 1;
-            OK(gpumem_plan_add_buffers(shared, 1, &bytes, &lower, &upper, &ids[me][i]));
+            OK(gpumem_plan_buffers_add(shared, 1, &bytes, &lower, &upper, &ids[me][i]));
         }
     }
     return NULL;
@@ -50,7 +50,7 @@ static void all_may_add_at_once(void) {
     }
     /* Each id stands for what its thread added: all live at once, they lie side by side. */
     CHECK(bytes_of(shared, 0) == sum);
-    OK(gpumem_plan_offsets(shared, 0, THREADS * EACH, NULL, offset, NULL));
+    OK(gpumem_plan_offsets_get(shared, 0, THREADS * EACH, NULL, offset, NULL));
     for (i = 0; i < THREADS * EACH; i++)
         for (j = 0; j < i; j++)
             CHECK(offset[i] + bytes[i] <= offset[j] || offset[j] + bytes[j] <= offset[i]);
@@ -94,7 +94,7 @@ static void *solves(void *unused) {
 
 static void another_thread_cancels(void) {
     pthread_t thread;
-    gpumem_plan_summary summary;
+    gpumem_plan_stats summary;
     shared = must_plan();
     add(shared, 1, 0, 1);
     OK(gpumem_plan_cancel(shared)); /* nothing in progress: nothing happens */
@@ -118,7 +118,7 @@ static void another_thread_cancels(void) {
 
 static void a_time_limit_ends_a_search(void) {
     gpumem_plan_solve_options options;
-    gpumem_plan_summary summary;
+    gpumem_plan_stats summary;
     shared = must_plan();
     fill_with_a_hard_problem();
     GPUMEM_INIT(&options);
@@ -173,8 +173,8 @@ static void the_process_forks_while_it_is_solved(void) {
             uint64_t bytes = 7;
             size_t needed = 7;
             alarm(240); /* ends a child that waits after all */
-            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_arena_bytes(theirs, 0, &bytes, NULL));
-            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_report(theirs, NULL, 0, &needed));
+            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_arena_bytes_get(theirs, 0, &bytes, NULL));
+            CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_report_get(theirs, NULL, 0, &needed));
             CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_solve(theirs, NULL));
             CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_cancel(theirs));
             CHECK_STATUS(GPUMEM_ERROR_FORKED, gpumem_plan_destroy(theirs));
@@ -204,7 +204,7 @@ static void *meddles(void *arg) {
     int i;
     for (i = 0; i < 200; i++) {
         uint64_t offset = 0;
-        gpumem_plan_summary summary;
+        gpumem_plan_stats summary;
         size_t needed = 0;
         gpumem_status status;
         GPUMEM_INIT(&summary);
@@ -212,14 +212,14 @@ static void *meddles(void *arg) {
         case 0: add(shared, 1 + draw(&state) % 100, 0, 5); break;
         case 1: solved(shared); break;
         case 2: OK(gpumem_plan_cancel(shared)); break;
-        case 3: status = gpumem_plan_offset(shared, 0, NULL, &offset);
+        case 3: status = gpumem_plan_offset_get(shared, 0, NULL, &offset);
             CHECK(status == GPUMEM_OK || status == GPUMEM_ERROR_INVALID);
             break;
-        case 4: status = gpumem_plan_summary_get(shared, &summary);
+        case 4: status = gpumem_plan_stats_get(shared, &summary);
             CHECK(status == GPUMEM_OK || status == GPUMEM_ERROR_INVALID);
             if (status == GPUMEM_OK) CHECK(summary.slots == summary.values && summary.arena_bytes > 0);
             break;
-        default: status = gpumem_plan_report(shared, NULL, 0, &needed);
+        default: status = gpumem_plan_report_get(shared, NULL, 0, &needed);
             CHECK(status == GPUMEM_OK || status == GPUMEM_ERROR_INVALID);
         }
     }

@@ -84,6 +84,71 @@ static void failures_are_exceptions() {
     CHECK(keeps.data() == before && keeps.size() == 100);
 }
 
+// As RMM's own resources do; the C functions keep a pointer for every request.
+static void the_resource_has_no_memory_for_nothing() {
+    gpumem::memory_resource mr, here(0);
+    gpumem::stream s;
+    CHECK(mr.allocate(s, 0) == nullptr && here.allocate(s, 0, 4096) == nullptr);
+    CHECK(mr.allocate_sync(0) == nullptr && here.allocate_sync(0) == nullptr);
+    CHECK(throws<gpumem::error>([&] { (void)mr.allocate(s, 0, 3); }));
+    CHECK(stats_now().allocations == 0);
+    const std::uint64_t unknown = stats_now().unknown_pointers;
+    mr.deallocate(s, nullptr, 0);
+    mr.deallocate_sync(nullptr, 0);
+    here.deallocate(s, nullptr, 100, 4096);
+    CHECK(stats_now().unknown_pointers == unknown);
+    for (std::size_t alignment = 1; alignment <= (std::size_t(1) << 21); alignment *= 2) {
+        void *p = mr.allocate(s, 100, alignment);
+        CHECK(reinterpret_cast<std::uintptr_t>(p) % (alignment < 256 ? 256 : alignment) == 0);
+        fill(p, 100, 1, s.get());
+        CHECK(holds(p, 100, 1, s.get()));
+        mr.deallocate(s, p, 100, alignment);
+    }
+    nothing_left();
+}
+
+// In a child, with two devices: whatever is current stays current, and the right device is waited for.
+static void the_resource_of_a_device_leaves_the_current_one() {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int device = -1, devices = 0;
+        setenv("GPUMEM_HOST_DEVICES", "2", 1);
+        OK(gpumem_device_count_get(&devices));
+        if (devices < 2) {
+            printf("skipped: there is one device\n");
+            exit(0);
+        }
+        gpumem::memory_resource other(1);
+        void *p = other.allocate_sync(MIB);
+        OK(gpumem_device_get(&device));
+        CHECK(device == 0);
+        gpumem_pointer_info info;
+        GPUMEM_INIT(&info);
+        OK(gpumem_pointer_info_get(p, &info));
+        CHECK(info.device == 1);
+        // What was freed on the other device's default stream is not in use there any more.
+        OK(gpumem_device_set(1));
+        gpumem::stream on_other;
+        OK(gpumem_memset_async(p, 1, MIB, nullptr));
+        OK(gpumem_free_async(p, nullptr));
+        OK(gpumem_device_set(0));
+        p = other.allocate_sync(MIB);
+        OK(gpumem_device_set(1));
+        OK(gpumem_memset_async(p, 2, MIB, on_other.get()));
+        CHECK(holds_byte(p, MIB, 2, on_other.get()));
+        OK(gpumem_device_set(0));
+        CHECK(throws<gpumem::out_of_memory>([&] { (void)other.allocate_sync(std::size_t(1) << 62); }));
+        CHECK(throws<gpumem::error>([&] { (void)gpumem::memory_resource(7).allocate_sync(1); }));
+        OK(gpumem_device_get(&device));
+        CHECK(device == 0);
+        other.deallocate_sync(p, MIB);
+        nothing_left();
+        exit(0);
+    }
+    CHECK(exit_code(child) == 0);
+}
+
 static void the_resource_allocates() {
     gpumem::memory_resource mr, same, here(0);
     gpumem::stream s;
@@ -100,6 +165,8 @@ static void the_resource_allocates() {
     CHECK(holds(p, 500, 2, s.get()));
     mr.deallocate_sync(p, 500, 256);
     CHECK(throws<std::bad_alloc>([&] { (void)mr.allocate(ref, std::size_t(1) << 62); }));
+    CHECK(throws<gpumem::out_of_memory>([&] { (void)mr.allocate(ref, std::size_t(1) << 62); }));
+    CHECK(throws<gpumem::out_of_memory>([&] { (void)mr.allocate_sync(std::size_t(1) << 62); }));
     CHECK(throws<gpumem::error>([&] { (void)mr.allocate(ref, 1, 3); }));
     CHECK(throws<gpumem::error>([&] { (void)gpumem::memory_resource(999).allocate_sync(1); }));
     gpumem::allocator<int> a(s.get());
@@ -130,10 +197,12 @@ static void settings_are_given_at_the_start() {
 }
 
 int main() {
+    RUN(the_resource_of_a_device_leaves_the_current_one);
     RUN(settings_are_given_at_the_start);
     RUN(buffers_own_their_memory);
     RUN(scoped_buffers_follow_their_stream);
     RUN(failures_are_exceptions);
     RUN(the_resource_allocates);
+    RUN(the_resource_has_no_memory_for_nothing);
     return 0;
 }

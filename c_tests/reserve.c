@@ -18,7 +18,7 @@ static void promises_are_exact(void) {
     gpumem_reservation_info info = info_of(a);
     uint64_t drawn = 9;
     CHECK(info.promised == 60 * MIB && info.drawn == 0 && info.used == 0 && info.peak == 0);
-    CHECK(info.tier == GPUMEM_TIER_GPU && info.id == 0 && info.arrived < info.granted);
+    CHECK(info.space.tier == GPUMEM_TIER_GPU && info.space.id == 0 && info.arrived < info.granted);
     CHECK(info_of(b).number != info.number && info_of(b).arrived > info.granted);
     CHECK(gpu().promised == ALL && gpu().available == 0 && gpu().reservations == 2);
     refused(&options, GPUMEM_ERROR_OUT_OF_MEMORY, "is not available");
@@ -60,25 +60,25 @@ static void strategies_name_where(void) {
     gpumem_reserve_options options = want(MIB);
     gpumem_reservation r = NULL;
     options.strategy = GPUMEM_RESERVE_SPACE;
-    options.tier = GPUMEM_TIER_GPU;
+    options.space.tier = GPUMEM_TIER_GPU;
     OK(gpumem_reserve(&options, &r));
-    CHECK(info_of(r).tier == GPUMEM_TIER_GPU && info_of(r).id == 0);
+    CHECK(info_of(r).space.tier == GPUMEM_TIER_GPU && info_of(r).space.id == 0);
     OK(gpumem_reservation_release(r, NULL));
     options.strategy = GPUMEM_RESERVE_TIER;
     OK(gpumem_reserve(&options, &r));
-    CHECK(info_of(r).tier == GPUMEM_TIER_GPU);
+    CHECK(info_of(r).space.tier == GPUMEM_TIER_GPU);
     OK(gpumem_reservation_release(r, NULL));
     options = want(MIB);
     options.strategy = GPUMEM_RESERVE_TIERS;
     options.tiers[0] = GPUMEM_TIER_GPU;
     options.tiers[1] = GPUMEM_TIER_HOST;
     OK(gpumem_reserve(&options, &r));
-    CHECK(info_of(r).tier == GPUMEM_TIER_GPU);
+    CHECK(info_of(r).space.tier == GPUMEM_TIER_GPU);
     OK(gpumem_reservation_release(r, NULL));
 
     options = want(MIB);
     options.strategy = GPUMEM_RESERVE_UPGRADE;
-    options.tier = GPUMEM_TIER_GPU;
+    options.space.tier = GPUMEM_TIER_GPU;
     refused(&options, GPUMEM_ERROR_INVALID, "to move GPU 0 up to");
     options.strategy = GPUMEM_RESERVE_DOWNGRADE;
     options.tiers[0] = GPUMEM_TIER_GPU;
@@ -105,11 +105,11 @@ static void the_current_device_and_the_roomiest_are_found(void) {
     OK(gpumem_device_set(1));
     s = must_stream();
     OK(gpumem_reserve(&options, &a));
-    CHECK(info_of(a).id == 1);
+    CHECK(info_of(a).space.id == 1);
     options.strategy = GPUMEM_RESERVE_TIER;
-    options.tier = GPUMEM_TIER_GPU;
+    options.space.tier = GPUMEM_TIER_GPU;
     OK(gpumem_reserve(&options, &b));
-    CHECK(info_of(b).id == 0);
+    CHECK(info_of(b).space.id == 0);
     OK(gpumem_reservation_attach_stream(a, s));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_attach_stream(b, s));
     CHECK(error_says("is of device 1"));
@@ -122,7 +122,7 @@ static void the_current_device_and_the_roomiest_are_found(void) {
 
 static uint64_t current(gpumem_stream s) {
     uint64_t number = 77;
-    OK(gpumem_space_current(GPUMEM_TIER_GPU, 0, s, &number));
+    OK(gpumem_space_current_get(space_at(GPUMEM_TIER_GPU, 0), s, &number));
     return number;
 }
 
@@ -138,13 +138,13 @@ static void attachments_last_until_detached_or_released(void) {
     OK(gpumem_reservation_attach_thread(b));
     CHECK(current(s) == na && current(t) == nb); /* the stream's comes first */
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_attach_thread(a));
-    OK(gpumem_space_detach_stream(GPUMEM_TIER_GPU, 0, s));
+    OK(gpumem_space_detach_stream(space_at(GPUMEM_TIER_GPU, 0), s));
     CHECK(current(s) == nb);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_detach_stream(GPUMEM_TIER_GPU, 0, s));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_detach_stream(space_at(GPUMEM_TIER_GPU, 0), s));
     CHECK(error_says("has no reservation"));
-    OK(gpumem_space_detach_thread(GPUMEM_TIER_GPU, 0));
+    OK(gpumem_space_detach_thread(space_at(GPUMEM_TIER_GPU, 0)));
     CHECK(current(s) == 0);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_detach_thread(GPUMEM_TIER_GPU, 0));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_detach_thread(space_at(GPUMEM_TIER_GPU, 0)));
 
     OK(gpumem_reservation_attach_stream(a, s));
     OK(gpumem_reservation_attach_stream(a, t));
@@ -177,8 +177,8 @@ static void released_handles_are_stale(void) {
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_info_get(r, &info));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_attach_stream(r, NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_attach_thread(r));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_set_policy(r, &policy));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_set_out_of_memory(r, NULL, NULL, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_policy_set(r, &policy));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_out_of_memory_set(r, NULL, NULL, NULL));
     CHECK(error_says("has been released"));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_release(NULL, NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_release((gpumem_reservation)&info, NULL));
@@ -213,13 +213,13 @@ static void impossible_requests_are_refused(void) {
     o = want(UINT64_MAX);
     refused(&o, GPUMEM_ERROR_OUT_OF_MEMORY, "more than may ever be promised");
     o = want(1);
-    o.tier = GPUMEM_TIER_GPU, o.id = 7;
+    o.space.tier = GPUMEM_TIER_GPU, o.space.id = 7;
     refused(&o, GPUMEM_ERROR_INVALID, "there is no space GPU 7");
     o = want(1);
-    o.id = 1;
+    o.space.id = 1;
     refused(&o, GPUMEM_ERROR_INVALID, "tier not set");
     o = want(1);
-    o.tier = 9;
+    o.space.tier = 9;
     refused(&o, GPUMEM_ERROR_INVALID, "9 is no tier");
     o = want(1);
     o.strategy = 6;
@@ -230,7 +230,7 @@ static void impossible_requests_are_refused(void) {
     o = want(1);
     o.strategy = GPUMEM_RESERVE_TIER;
     refused(&o, GPUMEM_ERROR_INVALID, "0 is no tier");
-    o.tier = GPUMEM_TIER_GPU, o.id = 1;
+    o.space.tier = GPUMEM_TIER_GPU, o.space.id = 1;
     refused(&o, GPUMEM_ERROR_INVALID, ".id is set");
     o = want(1);
     o.strategy = GPUMEM_RESERVE_TIERS;
@@ -239,15 +239,15 @@ static void impossible_requests_are_refused(void) {
     refused(&o, GPUMEM_ERROR_INVALID, "0 in the middle");
     o.tiers[0] = 4;
     refused(&o, GPUMEM_ERROR_INVALID, "4 is no tier");
-    o.tiers[0] = GPUMEM_TIER_GPU, o.tier = GPUMEM_TIER_GPU;
-    refused(&o, GPUMEM_ERROR_INVALID, "tier or id is set");
+    o.tiers[0] = GPUMEM_TIER_GPU, o.space.tier = GPUMEM_TIER_GPU;
+    refused(&o, GPUMEM_ERROR_INVALID, ".space is set");
     o = want(1);
-    o.strategy = GPUMEM_RESERVE_DOWNGRADE, o.tier = GPUMEM_TIER_GPU;
+    o.strategy = GPUMEM_RESERVE_DOWNGRADE, o.space.tier = GPUMEM_TIER_GPU;
     o.tiers[0] = GPUMEM_TIER_HOST, o.tiers[1] = GPUMEM_TIER_DISK;
     refused(&o, GPUMEM_ERROR_INVALID, "more than the one tier");
     o = want(1);
-    o.cancel = (gpumem_cancel)r;
-    refused(&o, GPUMEM_ERROR_INVALID, "is no gpumem_cancel");
+    o.cancel = (gpumem_token)r;
+    refused(&o, GPUMEM_ERROR_INVALID, "is no gpumem_token");
     o = want(1);
     o.user = &o;
     refused(&o, GPUMEM_ERROR_INVALID, "the callback is NULL");
@@ -262,12 +262,12 @@ static void impossible_requests_are_refused(void) {
 
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_grow(r, 0, 0, NULL));
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_reservation_grow(r, UINT64_MAX, GPUMEM_WAIT_FOREVER, NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_grow(r, 1, 0, (gpumem_cancel)r));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_grow(r, 1, 0, (gpumem_token)r));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_shrink(r, 0));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_info_get(r, NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_cancel_create(NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_cancel_trigger(NULL));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_cancel_destroy((gpumem_cancel)r));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_token_create(NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_token_cancel(NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_token_destroy((gpumem_token)r));
     CHECK(info_of(r).promised == MIB);
     OK(gpumem_reservation_release(r, NULL));
 }
@@ -323,35 +323,35 @@ static void users_are_freed_once(void) {
     CHECK(freed[0] == 0 && freed[1] == 0);
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_reserve(&o, &none)); /* granted are callbacks only with bytes */
     CHECK(freed[0] == 0 && freed[1] == 0);
-    OK(gpumem_reservation_set_policy(r, &p)); /* the same again: one use of it ends */
+    OK(gpumem_reservation_policy_set(r, &p)); /* the same again: one use of it ends */
     CHECK(freed[0] == 1 && freed[1] == 0);
     p.factor = 3;
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_set_policy(r, &p));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_policy_set(r, &p));
     CHECK(freed[0] == 1);
-    OK(gpumem_reservation_set_policy(r, NULL));
+    OK(gpumem_reservation_policy_set(r, NULL));
     CHECK(freed[0] == 2 && freed[1] == 0);
-    OK(gpumem_reservation_set_out_of_memory(r, NULL, NULL, NULL));
+    OK(gpumem_reservation_out_of_memory_set(r, NULL, NULL, NULL));
     CHECK(freed[1] == 1);
-    OK(gpumem_reservation_set_out_of_memory(r, gives_up, &freed[1], frees));
+    OK(gpumem_reservation_out_of_memory_set(r, gives_up, &freed[1], frees));
     p.factor = 0;
-    OK(gpumem_reservation_set_policy(r, &p));
+    OK(gpumem_reservation_policy_set(r, &p));
     CHECK(freed[0] == 2 && freed[1] == 1);
     OK(gpumem_reservation_release(r, NULL));
     CHECK(freed[0] == 3 && freed[1] == 2);
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_set_out_of_memory(r, gives_up, &freed[1], frees));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_out_of_memory_set(r, gives_up, &freed[1], frees));
     CHECK(freed[0] == 3 && freed[1] == 2);
 
-    OK(gpumem_space_set_out_of_memory(GPUMEM_TIER_GPU, 0, gives_up, &freed[1], frees));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_set_out_of_memory(GPUMEM_TIER_GPU, 0, NULL, &freed[1], NULL));
+    OK(gpumem_space_out_of_memory_set(space_at(GPUMEM_TIER_GPU, 0), gives_up, &freed[1], frees));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_out_of_memory_set(space_at(GPUMEM_TIER_GPU, 0), NULL, &freed[1], NULL));
     CHECK(freed[1] == 2);
-    OK(gpumem_space_set_out_of_memory(GPUMEM_TIER_GPU, 0, NULL, NULL, NULL));
+    OK(gpumem_space_out_of_memory_set(space_at(GPUMEM_TIER_GPU, 0), NULL, NULL, NULL));
     CHECK(freed[1] == 3);
 }
 
 int main(void) {
     RUN(the_current_device_and_the_roomiest_are_found);
     OK(gpumem_init(NULL));
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, ALL));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
     RUN(promises_are_exact);
     RUN(up_to_takes_what_there_is);
     RUN(strategies_name_where);

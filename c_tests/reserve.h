@@ -4,15 +4,15 @@
 
 #include "harness.h"
 
-static inline gpumem_space_usage usage_of(int32_t tier, uint32_t id) {
-    gpumem_space_usage usage;
+static inline gpumem_space_stats usage_of(int32_t tier, uint32_t id) {
+    gpumem_space_stats usage;
     GPUMEM_INIT(&usage);
-    OK(gpumem_space_usage_get(tier, id, &usage));
-    CHECK(usage.size == sizeof usage && usage.tier == tier && usage.id == id && usage.reserved == 0);
+    OK(gpumem_space_stats_get(space_at(tier, id), &usage));
+    CHECK(usage.size == sizeof usage && usage.space.tier == tier && usage.space.id == id && usage.reserved == 0);
     return usage;
 }
 
-static inline gpumem_space_usage gpu(void) { return usage_of(GPUMEM_TIER_GPU, 0); }
+static inline gpumem_space_stats gpu(void) { return usage_of(GPUMEM_TIER_GPU, 0); }
 
 static inline gpumem_reserve_options want(uint64_t bytes) {
     gpumem_reserve_options options;

@@ -5,7 +5,7 @@
 #define ALL (100 * MIB)
 
 static void nothing_counts(void) {
-    gpumem_space_usage now = gpu();
+    gpumem_space_stats now = gpu();
     CHECK(now.used == 0 && now.promised == 0 && now.unreserved == 0 && now.available == ALL && now.beyond == 0);
     nothing_left();
 }
@@ -27,9 +27,9 @@ static void allocations_draw_from_what_is_attached(void) {
     q = must_malloc_async(1, t);
     CHECK(info_of(a).drawn == 5 * MIB + 256 && info_of(b).drawn == 256);
     CHECK(gpu().used == 5 * MIB + 512 && gpu().unreserved == 0 && gpu().available == ALL - 40 * MIB);
-    OK(gpumem_space_stream_usage(GPUMEM_TIER_GPU, 0, s, &used, &peak));
+    OK(gpumem_space_stream_stats_get(space_at(GPUMEM_TIER_GPU, 0), s, &used, &peak));
     CHECK(used == 5 * MIB + 256 && peak == used);
-    OK(gpumem_space_detach_thread(GPUMEM_TIER_GPU, 0));
+    OK(gpumem_space_detach_thread(space_at(GPUMEM_TIER_GPU, 0)));
     r = must_malloc_async(3 * MIB, t);
     CHECK(gpu().unreserved == 3 * MIB && info_of(b).drawn == 256);
 
@@ -38,7 +38,7 @@ static void allocations_draw_from_what_is_attached(void) {
     CHECK(info_of(a).drawn == 0 && info_of(a).peak == 5 * MIB + 256);
     CHECK(pthread_create(&thread, NULL, frees, q) == 0 && pthread_join(thread, NULL) == 0);
     CHECK(info_of(b).drawn == 0);
-    OK(gpumem_space_stream_usage(GPUMEM_TIER_GPU, 0, s, &used, &peak));
+    OK(gpumem_space_stream_stats_get(space_at(GPUMEM_TIER_GPU, 0), s, &used, &peak));
     CHECK(used == 0 && peak == 5 * MIB + 256);
 
     /* What outlives its reservation goes on outside of any. */
@@ -100,12 +100,12 @@ static void policies_decide_what_does_not_fit(void) {
     CHECK(error_says("reservation") && p == NULL && info_of(r).drawn == 0);
     GPUMEM_INIT(&policy);
     policy.kind = GPUMEM_POLICY_IGNORE;
-    OK(gpumem_reservation_set_policy(r, &policy));
+    OK(gpumem_reservation_policy_set(r, &policy));
     p = must_malloc_async(11 * MIB, NULL);
     CHECK(info_of(r).drawn == 10 * MIB && info_of(r).used == 11 * MIB && gpu().unreserved == MIB);
     gpumem_free(p);
     policy.kind = GPUMEM_POLICY_INCREASE;
-    OK(gpumem_reservation_set_policy(r, &policy));
+    OK(gpumem_reservation_policy_set(r, &policy));
     p = must_malloc_async(8 * MIB, NULL);
     q = must_malloc_async(4 * MIB, NULL);
     CHECK(info_of(r).promised == 10 * MIB + 5 * MIB / 2 && info_of(r).drawn == 12 * MIB && gpu().unreserved == 0);
@@ -124,7 +124,7 @@ struct helper {
 
 static int64_t frees_and_retries(const gpumem_overdraw *what, void *user) {
     struct helper *h = (struct helper *)user;
-    CHECK(what->size == sizeof *what && what->tier == GPUMEM_TIER_GPU && what->id == 0);
+    CHECK(what->size == sizeof *what && what->space.tier == GPUMEM_TIER_GPU && what->space.id == 0);
     CHECK(what->number == info_of(h->r).number && what->bytes == 8 * MIB && what->attempt == ++h->calls);
     if (h->spare == NULL) return GPUMEM_OVERDRAW_FAIL;
     gpumem_free(h->spare);
@@ -165,14 +165,14 @@ static int32_t makes_room(const gpumem_shortage *what, void *user) {
 static void an_out_of_memory_callback_may_free(void) {
     struct helper h = {NULL, NULL, 0};
     void *p, *q = NULL;
-    OK(gpumem_space_set_out_of_memory(GPUMEM_TIER_GPU, 0, makes_room, &h, NULL));
+    OK(gpumem_space_out_of_memory_set(space_at(GPUMEM_TIER_GPU, 0), makes_room, &h, NULL));
     h.spare = must_malloc_async(50 * MIB, NULL);
     p = must_malloc_async(60 * MIB, NULL);
     CHECK(h.calls == 1 && h.spare == NULL && gpu().unreserved == 60 * MIB);
     h.calls = 0;
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_malloc_async(60 * MIB, NULL, &q));
     CHECK(h.calls == 1 && q == NULL);
-    OK(gpumem_space_set_out_of_memory(GPUMEM_TIER_GPU, 0, NULL, NULL, NULL));
+    OK(gpumem_space_out_of_memory_set(space_at(GPUMEM_TIER_GPU, 0), NULL, NULL, NULL));
     gpumem_free(p);
     nothing_counts();
 }
@@ -202,7 +202,7 @@ static void a_free_wakes_who_waits(void) {
 
 int main(void) {
     OK(gpumem_init(NULL));
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, ALL));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
     RUN(allocations_draw_from_what_is_attached);
     RUN(options_name_a_reservation);
     RUN(exits_of_arenas_give_back);

@@ -14,17 +14,17 @@ static void spaces_are_values() {
     bool found = false;
     for (const gpumem::space &one : gpumem::space::all()) {
         found = found || one == gpu;
-        CHECK(one.usage().limit <= one.usage().capacity);
+        CHECK(one.stats().limit <= one.stats().capacity);
     }
     CHECK(found && gpu == gpumem::space(GPUMEM_TIER_GPU, 0) && gpu != gpumem::space::host(0));
     CHECK(gpumem::space::disk(3).tier() == GPUMEM_TIER_DISK && gpumem::space::disk(3).id() == 3);
     gpu.set_limit();
-    CHECK(gpu.usage().limit == gpu.usage().capacity);
+    CHECK(gpu.stats().limit == gpu.stats().capacity);
     gpu.set_thresholds(0.5, 0.25);
-    CHECK(gpu.usage().stop == gpu.usage().capacity / 4);
+    CHECK(gpu.stats().stop == gpu.stats().capacity / 4);
     gpu.set_thresholds(0.85, 0.65);
     gpu.reset_peak();
-    CHECK(throws<gpumem::error>([] { gpumem::space::gpu(99).usage(); }, GPUMEM_ERROR_INVALID, "no space GPU 99"));
+    CHECK(throws<gpumem::error>([] { gpumem::space::gpu(99).stats(); }, GPUMEM_ERROR_INVALID, "no space GPU 99"));
     CHECK(throws<gpumem::error>([] { gpumem::space::add_disk("/no/such/directory"); }, GPUMEM_ERROR_IO, "no/such"));
     gpu.set_limit(all);
 }
@@ -32,19 +32,19 @@ static void spaces_are_values() {
 static void promises_end_with_their_scopes() {
     static_assert(!std::is_copy_constructible<gpumem::reservation>::value, "move-only");
     static_assert(!std::is_copy_constructible<gpumem::reservation_attachment>::value, "move-only");
-    static_assert(!std::is_copy_constructible<gpumem::cancel_token>::value, "move-only");
+    static_assert(!std::is_copy_constructible<gpumem::token>::value, "move-only");
     static_assert(std::is_nothrow_move_constructible<gpumem::reservation>::value, "noexcept");
     gpumem::reservation outer, empty;
     CHECK(!empty && throws<gpumem::error>([&] { empty.info(); }, GPUMEM_ERROR_INVALID, "NULL"));
     {
         gpumem::reservation a = gpumem::reserve(60 * MIB), b = gpumem::reserve(gpu, 30 * MIB);
-        CHECK(a.size() == 60 * MIB && gpu.usage().promised == 90 * MIB);
+        CHECK(a.size() == 60 * MIB && gpu.stats().promised == 90 * MIB);
         CHECK(throws<gpumem::bad_alloc>([] { gpumem::reserve(11 * MIB); }, GPUMEM_ERROR_OUT_OF_MEMORY, "not available"));
         CHECK(throws<gpumem::error>([] { gpumem::reserve(gpu, 11 * MIB, 1); }, GPUMEM_ERROR_TIMED_OUT, "in time"));
         a.grow(10 * MIB);
         CHECK(throws<gpumem::error>([&] { b.grow(1, 1); }, GPUMEM_ERROR_TIMED_OUT, "in time"));
         a.shrink(20 * MIB);
-        CHECK(a.size() == 50 * MIB && b.release() == 0 && !b && gpu.usage().promised == 50 * MIB);
+        CHECK(a.size() == 50 * MIB && b.release() == 0 && !b && gpu.stats().promised == 50 * MIB);
         CHECK(throws<gpumem::error>([&] { b.release(); }, GPUMEM_ERROR_INVALID, "NULL"));
         outer = std::move(a);
         CHECK(!a && outer.size() == 50 * MIB);
@@ -52,16 +52,16 @@ static void promises_end_with_their_scopes() {
             gpumem::reservation inside = gpumem::reserve(MIB);
             throw std::runtime_error("in the middle");
         } catch (const std::runtime_error &) {
-            CHECK(gpu.usage().promised == 50 * MIB);
+            CHECK(gpu.stats().promised == 50 * MIB);
         }
     }
-    CHECK(outer.shrink_to_fit() == 50 * MIB && gpu.usage().reservations == 1);
+    CHECK(outer.shrink_to_fit() == 50 * MIB && gpu.stats().reservations == 1);
     gpumem_reserve_options options;
     GPUMEM_INIT(&options);
     options.bytes = 2 * all;
     options.least_bytes = 1;
     outer = gpumem::reserve(options); // releases the one before
-    CHECK(outer.size() == all && gpu.usage().reservations == 1);
+    CHECK(outer.size() == all && gpu.stats().reservations == 1);
 }
 
 static void threads_and_streams_draw_from_what_is_attached() {
@@ -87,12 +87,12 @@ static void threads_and_streams_draw_from_what_is_attached() {
 
 static void waits_are_cancelled() {
     gpumem::reservation a = gpumem::reserve(90 * MIB), b = gpumem::reserve(10 * MIB);
-    gpumem::cancel_token token, moved(std::move(token));
+    gpumem::token token, moved(std::move(token));
     std::thread waits([&] {
         CHECK(throws<gpumem::error>([&] { b.grow(MIB, gpumem::forever, moved); }, GPUMEM_ERROR_CANCELLED, "cancelled"));
     });
-    while (gpu.usage().waiters == 0) std::this_thread::yield();
-    moved.trigger();
+    while (gpu.stats().waiters == 0) std::this_thread::yield();
+    moved.cancel();
     waits.join();
     CHECK(b.size() == 10 * MIB && token.get() == nullptr);
 }
@@ -144,13 +144,13 @@ static void streams_are_lent_to_one_at_a_time() {
         CHECK(throws<gpumem::bad_alloc>([&] { pool.borrow(0); }, GPUMEM_ERROR_OUT_OF_MEMORY, "all 2 streams"));
         CHECK(throws<gpumem::error>([&] { pool.borrow(1); }, GPUMEM_ERROR_TIMED_OUT, "stayed borrowed"));
         gpumem::borrowed_stream c = pool.borrow_or_grow(), moved(std::move(c));
-        CHECK(!c && pool.counts().made == 3 && pool.counts().borrowed == 3);
+        CHECK(!c && pool.stats().made == 3 && pool.stats().borrowed == 3);
         gpumem::scoped_async_buffer<int> buffer(100, a.get());
         a.sync();
         a = std::move(b); // a's stream goes back
-        CHECK(pool.counts().borrowed == 2 && pool.counts().idle == 1);
+        CHECK(pool.stats().borrowed == 2 && pool.stats().idle == 1);
     }
-    CHECK(pool.counts().borrowed == 0 && pool.counts().idle == 3);
+    CHECK(pool.stats().borrowed == 0 && pool.stats().idle == 3);
     std::set<gpumem_stream> seen;
     std::vector<gpumem::borrowed_stream> held;
     for (int i = 0; i < 3; i++) held.push_back(pool.borrow());
@@ -170,7 +170,7 @@ int main() {
     RUN(waits_are_cancelled);
     RUN(functions_live_as_long_as_they_are_set);
     RUN(streams_are_lent_to_one_at_a_time);
-    CHECK(gpu.usage().promised == 0 && gpu.usage().reservations == 0);
+    CHECK(gpu.stats().promised == 0 && gpu.stats().reservations == 0);
     nothing_left();
     return 0;
 }

@@ -32,7 +32,7 @@ static void start(struct job *job) {
     while (gpu().waiters == before) sched_yield();
 }
 
-static void start_wanting(struct job *job, uint64_t bytes, gpumem_cancel cancel) {
+static void start_wanting(struct job *job, uint64_t bytes, gpumem_token cancel) {
     memset(job, 0, sizeof *job);
     GPUMEM_INIT(&job->options);
     job->options.bytes = bytes;
@@ -75,29 +75,29 @@ static void nobody_overtakes(void) {
 /* A shrink, a raised limit and a cancelled predecessor make room as well. */
 static void whatever_makes_room_wakes(void) {
     gpumem_reservation first = must_reserve(ALL);
-    gpumem_cancel cancel = NULL;
+    gpumem_token cancel = NULL;
     struct job a, b, c;
-    OK(gpumem_cancel_create(&cancel));
+    OK(gpumem_token_create(&cancel));
     start_wanting(&a, 10 * MIB, NULL);
     OK(gpumem_reservation_shrink(first, 10 * MIB));
     join(&a);
     CHECK(a.status == GPUMEM_OK);
     start_wanting(&b, 50 * MIB, NULL);
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, ALL + 50 * MIB));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL + 50 * MIB));
     join(&b);
     CHECK(b.status == GPUMEM_OK && gpu().available == 0);
     OK(gpumem_reservation_release(b.r, NULL));
     start_wanting(&b, 60 * MIB, cancel);
     start_wanting(&c, 50 * MIB, NULL);
-    OK(gpumem_cancel_trigger(cancel));
+    OK(gpumem_token_cancel(cancel));
     ends_with(&b, GPUMEM_ERROR_CANCELLED, "cancelled");
     join(&c);
     CHECK(c.status == GPUMEM_OK);
-    OK(gpumem_cancel_destroy(cancel));
+    OK(gpumem_token_destroy(cancel));
     OK(gpumem_reservation_release(a.r, NULL));
     OK(gpumem_reservation_release(c.r, NULL));
     OK(gpumem_reservation_release(first, NULL));
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, ALL));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
 }
 
 static void waits_end_at_their_timeout(void) {
@@ -119,14 +119,14 @@ static void waits_end_at_their_timeout(void) {
 static void tokens_end_waits_now_and_later(void) {
     gpumem_reservation first = must_reserve(ALL), r = NULL;
     gpumem_reserve_options options;
-    gpumem_cancel cancel = NULL, other = NULL;
+    gpumem_token cancel = NULL, other = NULL;
     struct job a, b, c;
-    OK(gpumem_cancel_create(&cancel));
-    OK(gpumem_cancel_create(&other));
+    OK(gpumem_token_create(&cancel));
+    OK(gpumem_token_create(&other));
     start_wanting(&a, MIB, cancel);
     start_wanting(&b, 2 * MIB, cancel);
     start_wanting(&c, MIB, other);
-    OK(gpumem_cancel_trigger(cancel));
+    OK(gpumem_token_cancel(cancel));
     ends_with(&a, GPUMEM_ERROR_CANCELLED, "cancelled");
     ends_with(&b, GPUMEM_ERROR_CANCELLED, "cancelled");
     CHECK(gpu().waiters == 1);
@@ -137,14 +137,14 @@ static void tokens_end_waits_now_and_later(void) {
     OK(gpumem_reservation_shrink(first, 1));
     CHECK_STATUS(GPUMEM_ERROR_CANCELLED, gpumem_reservation_grow(first, 1, 0, cancel));
     CHECK(info_of(first).promised == ALL - 1);
-    OK(gpumem_cancel_trigger(cancel));
-    OK(gpumem_cancel_destroy(cancel));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_cancel_trigger(cancel));
+    OK(gpumem_token_cancel(cancel));
+    OK(gpumem_token_destroy(cancel));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_token_cancel(cancel));
     CHECK(error_says("has been destroyed"));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reserve(&options, &r));
 
     /* A wait goes on when its token is given up. */
-    OK(gpumem_cancel_destroy(other));
+    OK(gpumem_token_destroy(other));
     CHECK(gpu().waiters == 1);
     OK(gpumem_reservation_release(first, NULL));
     join(&c);
@@ -176,14 +176,14 @@ static void hopeless_waits_end(void) {
     struct job a, b;
     start_wanting(&a, 90 * MIB, NULL);
     start_wanting(&b, 60 * MIB, NULL);
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, 80 * MIB));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), 80 * MIB));
     ends_with(&a, GPUMEM_ERROR_OUT_OF_MEMORY, "more than may ever be promised");
     CHECK(gpu().waiters == 1);
     OK(gpumem_reservation_release(first, NULL));
     join(&b);
     CHECK(b.status == GPUMEM_OK);
     OK(gpumem_reservation_release(b.r, NULL));
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, ALL));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
 }
 
 /* Threads reserve, grow, shrink and release at random; never is more promised than there is, and at the end nothing. */
@@ -238,10 +238,10 @@ static void a_shutdown_ends_every_wait(void) {
     int i;
     for (i = 0; i < MANY; i++) start_wanting(&jobs[i], (uint64_t)(i + 1) * MIB, NULL);
     CHECK(gpu().waiters == MANY);
-    OK(gpumem_tiers_shutdown());
+    OK(gpumem_reservation_shutdown());
     for (i = 0; i < MANY; i++) ends_with(&jobs[i], GPUMEM_ERROR_SHUTTING_DOWN, "shut down");
     CHECK(gpu().waiters == 0);
-    OK(gpumem_tiers_shutdown());
+    OK(gpumem_reservation_shutdown());
     OK(gpumem_reservation_shrink(first, 10 * MIB));
     GPUMEM_INIT(&options);
     options.bytes = 1;
@@ -252,7 +252,7 @@ static void a_shutdown_ends_every_wait(void) {
 
 int main(void) {
     OK(gpumem_init(NULL));
-    OK(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, ALL));
+    OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
     RUN(nobody_overtakes);
     RUN(whatever_makes_room_wakes);
     RUN(waits_end_at_their_timeout);

@@ -12,16 +12,16 @@ static gpumem_stream_pool must_pool(size_t size) {
     return pool;
 }
 
-static gpumem_stream_pool_counts counts_of(gpumem_stream_pool pool) {
-    gpumem_stream_pool_counts counts;
+static gpumem_stream_pool_stats counts_of(gpumem_stream_pool pool) {
+    gpumem_stream_pool_stats counts;
     GPUMEM_INIT(&counts);
-    OK(gpumem_stream_pool_counts_get(pool, &counts));
+    OK(gpumem_stream_pool_stats_get(pool, &counts));
     CHECK(counts.size == sizeof counts && counts.device == 0);
     return counts;
 }
 
 static int counts_are(gpumem_stream_pool pool, uint64_t made, uint64_t idle, uint64_t borrowed) {
-    gpumem_stream_pool_counts now = counts_of(pool);
+    gpumem_stream_pool_stats now = counts_of(pool);
     return now.made == made && now.idle == idle && now.borrowed == borrowed && now.waiters == 0;
 }
 
@@ -59,8 +59,8 @@ static void streams_are_lent_made_and_kept(void) {
     OK(gpumem_stream_pool_return(pool, b));
     OK(gpumem_stream_pool_return(pool, c));
     CHECK(counts_are(pool, 3, 3, 0));
-    OK(gpumem_stream_pool_close(pool));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_close(pool));
+    OK(gpumem_stream_pool_destroy(pool));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_destroy(pool));
     CHECK(error_says("has been closed"));
     if (on_host_device()) CHECK_STATUS(GPUMEM_ERROR_INVALID_STREAM, gpumem_stream_sync(a));
 }
@@ -72,7 +72,7 @@ static void sixteen_is_the_default(void) {
     for (i = 0; i < 16; i++) s[i] = must_borrow(pool);
     CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_stream_pool_borrow(pool, 0, &more));
     for (i = 0; i < 16; i++) OK(gpumem_stream_pool_return(pool, s[i]));
-    OK(gpumem_stream_pool_close(pool));
+    OK(gpumem_stream_pool_destroy(pool));
 }
 
 /* What is lent at the close comes back later, and the handle ends with the last of it. */
@@ -80,13 +80,13 @@ static void a_closed_pool_takes_back_what_it_has_lent(void) {
     gpumem_stream_pool pool = must_pool(3);
     gpumem_stream a = must_borrow(pool), b = must_borrow(pool), c = must_borrow(pool);
     OK(gpumem_stream_pool_return(pool, c));
-    OK(gpumem_stream_pool_close(pool));
+    OK(gpumem_stream_pool_destroy(pool));
     CHECK(counts_are(pool, 2, 0, 2));
     c = NULL;
     CHECK_STATUS(GPUMEM_ERROR_SHUTTING_DOWN, gpumem_stream_pool_borrow(pool, GPUMEM_WAIT_FOREVER, &c));
     CHECK_STATUS(GPUMEM_ERROR_SHUTTING_DOWN, gpumem_stream_pool_borrow_or_grow(pool, &c));
     CHECK(c == NULL);
-    OK(gpumem_stream_pool_close(pool));
+    OK(gpumem_stream_pool_destroy(pool));
     OK(gpumem_stream_sync(a)); /* a stream as before */
     OK(gpumem_stream_pool_return(pool, a));
     if (on_host_device()) CHECK_STATUS(GPUMEM_ERROR_INVALID_STREAM, gpumem_stream_sync(a));
@@ -106,21 +106,21 @@ static void a_stream_goes_back_without_its_reservations(void) {
     options.bytes = MIB;
     OK(gpumem_reserve(&options, &r));
     OK(gpumem_reservation_attach_stream(r, s));
-    OK(gpumem_space_current(GPUMEM_TIER_GPU, 0, s, &number));
+    OK(gpumem_space_current_get(space_at(GPUMEM_TIER_GPU, 0), s, &number));
     CHECK(number != 0);
     OK(gpumem_stream_pool_return(pool, s));
     CHECK(must_borrow(pool) == s);
-    OK(gpumem_space_current(GPUMEM_TIER_GPU, 0, s, &number));
+    OK(gpumem_space_current_get(space_at(GPUMEM_TIER_GPU, 0), s, &number));
     CHECK(number == 0);
     OK(gpumem_stream_pool_return(pool, s));
     OK(gpumem_reservation_release(r, NULL));
-    OK(gpumem_stream_pool_close(pool));
+    OK(gpumem_stream_pool_destroy(pool));
 }
 
 static void bad_input_is_refused(void) {
     gpumem_stream_pool pool = must_pool(1);
     gpumem_stream s = must_stream(), out = NULL;
-    gpumem_stream_pool_counts counts;
+    gpumem_stream_pool_stats counts;
     GPUMEM_INIT(&counts);
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_create(1, NULL));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_borrow(pool, 0, NULL));
@@ -129,14 +129,14 @@ static void bad_input_is_refused(void) {
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_borrow((gpumem_stream_pool)&pool, 0, &out));
     CHECK(error_says("is no gpumem_stream_pool") && out == NULL);
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_return(pool, s)); /* somebody else's */
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_counts_get(pool, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_stats_get(pool, NULL));
     counts.size = 8;
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_counts_get(pool, &counts));
-    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_close(NULL));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_stats_get(pool, &counts));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_stream_pool_destroy(NULL));
     OK(gpumem_stream_sync(s));
     OK(gpumem_stream_destroy(s));
     CHECK(counts_are(pool, 0, 0, 0));
-    OK(gpumem_stream_pool_close(pool));
+    OK(gpumem_stream_pool_destroy(pool));
 }
 
 static gpumem_stream_pool shared;
@@ -159,7 +159,7 @@ static void a_close_ends_every_wait(void) {
     s = must_borrow(shared);
     for (i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], NULL, waits_for_the_close, NULL) == 0);
     while (counts_of(shared).waiters < THREADS) sched_yield();
-    OK(gpumem_stream_pool_close(shared));
+    OK(gpumem_stream_pool_destroy(shared));
     for (i = 0; i < THREADS; i++) CHECK(pthread_join(thread[i], NULL) == 0);
     CHECK(closed_waits == THREADS);
     OK(gpumem_stream_pool_return(shared, s));
@@ -195,7 +195,7 @@ static void eight_threads_share_three_streams(void) {
     for (i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], NULL, borrows_and_returns, (void *)i) == 0);
     for (i = 0; i < THREADS; i++) CHECK(pthread_join(thread[i], NULL) == 0);
     CHECK(counts_of(shared).made <= SIZE && counts_of(shared).borrowed == 0 && counts_of(shared).waiters == 0);
-    OK(gpumem_stream_pool_close(shared));
+    OK(gpumem_stream_pool_destroy(shared));
 }
 
 int main(void) {

@@ -27,18 +27,18 @@ static void *torch_malloc(std::size_t bytes, gpumem_stream s) {
 }
 
 // torch's order: the hook, the stream's capture, the end of that, the hook.
-static gpumem_graph capture(pool_id id, gpumem_stream s, const std::function<void()> &body) {
+static gpumem_sim_graph capture(pool_id id, gpumem_stream s, const std::function<void()> &body) {
     // What torch's filter asks of the stream; large enough not to fit into the std::function itself.
     auto capturing = std::make_shared<bool>(false);
     const char padding[64] = {1};
     begin(0, id, [capturing, s, padding](gpumem_stream asked) { return *capturing && asked == s && padding[0] == 1; });
     CHECK(capturing.use_count() == 2);
-    OK(gpumem_stream_begin_capture(s, GPUMEM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL));
     *capturing = true;
     body();
-    gpumem_graph graph = nullptr;
+    gpumem_sim_graph graph = nullptr;
     *capturing = false;
-    OK(gpumem_stream_end_capture(s, &graph));
+    OK(gpumem_sim_capture_end(s, &graph));
     end(0, id);
     return graph;
 }
@@ -48,7 +48,7 @@ static void graphs_replay_in_torchs_pool() {
     const pool_id id(7, 0);
     gpumem_stream s = must_stream(), t = must_stream();
     void *input = torch_malloc(n, s), *output = nullptr;
-    gpumem_graph graph = capture(id, s, [&] {
+    gpumem_sim_graph graph = capture(id, s, [&] {
         void *temporary = torch_malloc(n, s);
         OK(gpumem_memcpy_async(temporary, input, n, s));
         output = torch_malloc(n, s);
@@ -57,7 +57,7 @@ static void graphs_replay_in_torchs_pool() {
     });
     for (unsigned round = 0; round < 4; round++) {
         fill(input, n, round, s);
-        OK(gpumem_graph_launch(graph, s));
+        OK(gpumem_sim_graph_launch(graph, s));
         // Other tensors come and go.
         for (int i = 0; i < 4; i++) {
             void *p = torch_malloc(n, t);
@@ -69,21 +69,21 @@ static void graphs_replay_in_torchs_pool() {
     }
     // torch.cuda.graph(pool=...): a second graph in the memory of the first.
     const std::uint64_t mapped = stats_now().mapped;
-    gpumem_graph second = capture(id, s, [&] {
+    gpumem_sim_graph second = capture(id, s, [&] {
         void *temporary = torch_malloc(n, s);
         OK(gpumem_memset_async(temporary, 9, n, s));
         OK(gpumem_memcpy_async(output, temporary, n, s));
         gpumem_torch_free(temporary, static_cast<ssize_t>(n), 0, s);
     });
     CHECK(stats_now().mapped == mapped);
-    OK(gpumem_graph_launch(second, s));
+    OK(gpumem_sim_graph_launch(second, s));
     CHECK(holds_byte(output, n, 9, s));
     // The first graph goes: the pool stays for the second.
-    OK(gpumem_graph_destroy(graph));
+    OK(gpumem_sim_graph_destroy(graph));
     release_pool(0, id);
-    OK(gpumem_graph_launch(second, t));
+    OK(gpumem_sim_graph_launch(second, t));
     OK(gpumem_stream_sync(t));
-    OK(gpumem_graph_destroy(second));
+    OK(gpumem_sim_graph_destroy(second));
     release_pool(0, id);
     release_pool(0, id);
     gpumem_torch_free(output, static_cast<ssize_t>(n), 0, s);

@@ -22,12 +22,12 @@ static int failures = 0;
         }                                                                                                              \
     } while (0)
 
-static inline void cuda(cudaError_t e, const char *what, const char *file, int line) {
+static inline void must(cudaError_t e, const char *what, const char *file, int line) {
     if (e == cudaSuccess) return;
     std::fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(e));
     std::exit(1);
 }
-#define CUDA(call) cuda((call), #call, __FILE__, __LINE__)
+#define CUDA(call) must((call), #call, __FILE__, __LINE__)
 
 static inline void own(gpumem_status s, const char *what, const char *file, int line) {
     if (s == GPUMEM_OK) return;

@@ -544,7 +544,7 @@ int main(int argc, char **argv) {
     if (std::getenv("GPUMEM_BACKEND") == nullptr) setenv("GPUMEM_BACKEND", "cuda", 1);
     CUDA(cudaSetDevice(0));
     CUDA(cudaFree(nullptr));
-    OWN(gpumem_set_limit(0, (size_t)6 << 30));
+    OWN(gpumem_device_limit_set(0, (size_t)6 << 30));
     cudaStream_t s;
     CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     int failed = 0;

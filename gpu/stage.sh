@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds everything that gpu/test.sh, gpu/bench.sh and gpu/torch.sh need and puts it into .gpu/, so that a machine with a
+# Builds everything that gpu/test.sh, gpu/bench.sh, gpu/preload.sh and gpu/torch.sh need and puts it into .gpu/, so that a machine with a
 # GPU needs no Rust: copy the working tree there, or only gpu/, bench/ and .gpu/, and run gpu/test.sh or gpu/bench.sh.
 #
 #   gpu/stage.sh [--dev] [--bench]     --dev: the library from a development build, which is quicker to make
 #                                      --bench: no tests, only what gpu/bench.sh and gpu/torch.sh need
-#   WITH_RMM=1                         RMM too, from PyPI, so that gpu/bench.sh can measure it; needs pip
+#   WITH_RMM=1                         RMM too, from PyPI, for gpu/bench.sh to measure it and gpu/test.sh to use it; needs pip
 #   RMM_PACKAGES="librmm-cu13 rapids-logger"    what that is, for another CUDA or version
 #
 # Needs cargo and cc; c++ and nvcc add the C++ runs of the C tests and a prebuilt torture. Both machines need the same
@@ -30,11 +30,13 @@ mkdir -p "$out/lib" "$out/bin" "$out/include" "$out/tests" "$out/c_tests/src"
 
 say "library and command ($profile)"
 # shellcheck disable=SC2086
-cargo build $flag -p gpumem -p gpumem-cli
+cargo build $flag -p gpumem -p gpumem-cli -p gpumem-preload
 # Two copies instead of a link: not every way of copying keeps links.
 cp "$target/$profile/libgpumem.so" "$out/lib/libgpumem.so"
 if have strip; then strip --strip-debug "$out/lib/libgpumem.so"; fi
 cp "$out/lib/libgpumem.so" "$out/lib/libgpumem.so.0"
+cp "$target/$profile/libgpumem_preload.so" "$out/lib/libgpumem_preload.so"
+if have strip; then strip --strip-debug "$out/lib/libgpumem_preload.so"; fi
 cp "$target/$profile/gpumem" "$out/bin/gpumem"
 if have strip; then strip --strip-debug "$out/bin/gpumem"; fi
 if [ -d include ]; then cp -R include/. "$out/include/"; fi
@@ -111,6 +113,7 @@ if have nvcc; then
     for program in stale_kernel graph_replay tiers; do
         gpu/build_torture.sh "$out/bin/$program" "gpu/$program.cu" || say "$program not prebuilt either"
     done
+    gpu/build_rmm.sh "$out/bin" || say "rmm_conformance not prebuilt either"
 else
     say "no nvcc here: gpu/test.sh builds the torture on the GPU machine"
 fi

@@ -73,7 +73,7 @@ static void step() {
     OK(gpumem_malloc_async(BYTES, stream, &q));
     stale = (float *)p;
     kept = (float *)q;
-    OK(gpumem_allocation_id(p, &stale_id));
+    OK(gpumem_allocation_id_get(p, &stale_id));
     OK(gpumem_memset_async(p, 0, BYTES, stream));
     OK(gpumem_memset_async(q, 0, BYTES, stream));
     for (float *buffer : {stale, kept}) scale<<<BLOCKS, BLOCK, 0, (cudaStream_t)stream>>>(buffer, FLOATS, 2);

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
 # Runs on a machine with a GPU what gpu/stage.sh put into .gpu/: the contract suite and the device tests on CUDA, the C
 # tests on CUDA, the same under compute-sanitizer, late uses by kernels, CUDA graphs over capture arenas (with PyTorch too,
-# where there is one), moves between tiers, and the kernel-level torture. One line per step; output of failed steps is shown; exits with 1 when
-# a step fails.
+# where there is one), RMM's cases of a memory resource, moves between tiers, and the kernel-level torture. One line per
+# step; output of failed steps is shown; exits with 1 when a step fails.
 #
 #   gpu/test.sh [LOG-FOLDER]            logs go to .gpu/logs by default
 #   TORTURE_SECONDS=60                  how long the torture runs
 #   TESTS="driver_contract cuda_device"  which test executables run, by the beginning of their names
-#   STEPS="tests c sanitizer stale graphs tiers torture"   which steps run
+#   STEPS="tests c sanitizer stale graphs rmm tiers torture"   which steps run
 #   REPLAYS=10000                       launches of one graph
+#   STEP_SECONDS=600                    a step that takes longer is stopped, and has failed
 #   TIERS_DIR=.gpu/disk                 a directory on the disk that data is moved to, with 12 GiB free
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs="${1:-.gpu/logs}"
 mkdir -p "$logs"
 failures=0
-: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer stale graphs tiers torture}" "${TIERS_DIR:=.gpu/disk}" "${REPLAYS:=10000}"
+: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer stale graphs rmm tiers torture}" "${TIERS_DIR:=.gpu/disk}" "${REPLAYS:=10000}" "${STEP_SECONDS:=600}"
 unset GPUMEM_ARENA_DEBUG GPUMEM_ARENA_QUARANTINE GPUMEM_CAPTURE GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC GPUMEM_DISK GPUMEM_TIERS GPUMEM_MOVER VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 export GPUMEM_BACKEND=cuda GPUMEM_TEST_BACKEND=cuda
 export LD_LIBRARY_PATH="$PWD/.gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -38,8 +39,9 @@ step() {  # name, command...
     shift
     log="$logs/$(printf '%s' "$name" | tr ' /' '__').log"
     start=$SECONDS
-    "$@" > "$log" 2>&1
+    timeout --kill-after=5 "$STEP_SECONDS" "$@" > "$log" 2>&1
     rc=$?
+    if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then echo "stopped after $STEP_SECONDS s" >> "$log"; fi
     if [ $rc -eq 0 ]; then report pass "$name" $((SECONDS - start)) "$log"; else
         echo "exit status $rc" >> "$log"
         report FAIL "$name" $((SECONDS - start)) "$log"
@@ -125,6 +127,23 @@ if wanted graphs; then
     else
         skip "torch.cuda.graph" "no PyTorch with CUDA; set PYTHON"
     fi
+fi
+
+if wanted rmm; then
+    # Through CCCL, which comes with CUDA, and through RMM, where it is staged. What is prebuilt runs without either's headers.
+    for variant in rmm_conformance rmm_conformance_rmm; do
+        program=".gpu/bin/$variant"
+        if [ ! -x "$program" ] || [ gpu/rmm_conformance.cu -nt "$program" ] || [ gpu/rmm_cases.hpp -nt "$program" ]; then
+            gpu/build_rmm.sh .gpu/bin "$variant" > "$logs/build_$variant.log" 2>&1
+            case $? in
+                0) report pass "build $variant" 0 "$logs/build_$variant.log" ;;
+                3) skip "$variant" "$(tail -n 1 "$logs/build_$variant.log")"; continue ;;
+                *) report FAIL "build $variant" 0 "$logs/build_$variant.log"; continue ;;
+            esac
+        fi
+        step "$variant" "$program"
+        grep -E '^FAIL' "$logs/$variant.log" | sed 's/^/      | /'
+    done
 fi
 
 if wanted tiers; then

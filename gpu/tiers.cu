@@ -92,14 +92,14 @@ static gpumem_move_options on(cudaStream_t s, int tier = 0) {
     GPUMEM_INIT(&o);
     o.flags = GPUMEM_MOVE_ON_STREAM;
     o.stream = handle(s);
-    o.tier = tier;
+    o.space.tier = tier;
     return o;
 }
 
 static gpumem_location where(void *p) {
     gpumem_location at;
     GPUMEM_INIT(&at);
-    OWN(gpumem_locate(p, &at));
+    OWN(gpumem_location_get(p, &at));
     return at;
 }
 
@@ -146,7 +146,7 @@ static void trips(const std::string &) {
             OWN(step.back ? gpumem_restore_tag(tag, &o, nullptr) : gpumem_evict_tag(tag, &o, nullptr));
         }
         figure(std::string("round trip, to tier ") + std::to_string(step.tier) + (step.back ? ", back" : ""), (double)total / (now() - start) / 1e9, "GB/s");
-        for (auto &b : all) CHECK(where(b.p).tier == step.tier);
+        for (auto &b : all) CHECK(where(b.p).space.tier == step.tier);
     }
     for (auto &b : all) check(b.p, b.bytes, b.seed, s);
     const u64 bad = wrong_bytes();
@@ -163,17 +163,17 @@ static void oversubscribe(const std::string &) {
     cudaStream_t s[2];
     for (auto &one : s) CUDA(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
     OWN(gpumem_trim(0));
-    OWN(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, limit));
-    OWN(gpumem_set_limit(0, limit));
+    OWN(gpumem_space_limit_set({GPUMEM_TIER_GPU, 0}, limit));
+    OWN(gpumem_device_limit_set(0, limit));
     std::vector<Buffer> all;
     std::vector<u64> version(count, 0);
     std::mt19937_64 rng(7);
     for (int i = 0; i < count; i++) {
         const u64 n = each - rng() % 100000;
         all.push_back({evictable(n, 9, s[0]), n, (u64)i << 32});
-        OWN(gpumem_pin(all[i].p));
+        OWN(gpumem_hold(all[i].p));
         fill(all[i].p, n, all[i].seed, s[0]);
-        OWN(gpumem_unpin(all[i].p, handle(s[0])));
+        OWN(gpumem_unhold(all[i].p, handle(s[0])));
     }
     CUDA(cudaDeviceSynchronize());
     int misses = 0;
@@ -186,22 +186,22 @@ static void oversubscribe(const std::string &) {
         const int i = (int)(rng() & 1 ? rng() % (count / 10) : rng() % count);
         const int k = step & 1;
         Buffer &b = all[i];
-        misses += where(b.p).tier != GPUMEM_TIER_GPU;
-        OWN(gpumem_pin(b.p));
+        misses += where(b.p).space.tier != GPUMEM_TIER_GPU;
+        OWN(gpumem_hold(b.p));
         // Both streams in turn: each waits for what the other did last.
         CUDA(cudaEventRecord(done, s[1 - k]));
         CUDA(cudaStreamWaitEvent(s[k], done, 0));
         check(b.p, b.bytes, b.seed + version[i], s[k]);
         fill(b.p, b.bytes, b.seed + ++version[i], s[k]);
-        OWN(gpumem_unpin(b.p, handle(s[k])));
+        OWN(gpumem_unhold(b.p, handle(s[k])));
     }
     CUDA(cudaDeviceSynchronize());
     figure("oversubscribed three times, uses", steps / (now() - start), "1/s");
     u64 bad = wrong_bytes();
     for (int i = 0; i < count; i++) {
-        OWN(gpumem_pin(all[i].p));
+        OWN(gpumem_hold(all[i].p));
         check(all[i].p, all[i].bytes, all[i].seed + version[i], s[0]);
-        OWN(gpumem_unpin(all[i].p, handle(s[0])));
+        OWN(gpumem_unhold(all[i].p, handle(s[0])));
     }
     bad += wrong_bytes();
     CHECK(bad == 0, "%llu bytes are wrong", bad);
@@ -209,8 +209,8 @@ static void oversubscribe(const std::string &) {
     std::printf("%d buffers, %.2f GiB over a limit of %.2f GiB, %d uses, %d of them restored\n", count, (double)count * each / GIB,
                 (double)limit / GIB, steps, misses);
     for (auto &b : all) gpumem_free(b.p);
-    OWN(gpumem_space_set_limit(GPUMEM_TIER_GPU, 0, UINT64_MAX));
-    OWN(gpumem_set_limit(0, 0));
+    OWN(gpumem_space_limit_set({GPUMEM_TIER_GPU, 0}, UINT64_MAX));
+    OWN(gpumem_device_limit_set(0, 0));
     CUDA(cudaDeviceSynchronize());
 }
 

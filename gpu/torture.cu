@@ -507,7 +507,7 @@ static void stitch_rounds(int rounds) {
     cudaStream_t s[2];
     for (auto &stream : s) CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     GPUMEM(gpumem_trim(0));
-    GPUMEM(gpumem_set_limit(0, (size_t)1 << 30));
+    GPUMEM(gpumem_device_limit_set(0, (size_t)1 << 30));
     const u64 before = stats().stitches;
     for (int round = 0; round < rounds && !stop; round++) {
         const cudaStream_t other = s[round % 2];
@@ -547,7 +547,7 @@ static void stitch_rounds(int rounds) {
     const u64 stitched = stats().stitches - before;
     printf("stitching alone: %d rounds, %llu stitches\n", rounds, stitched);
     if (stitched == 0) failed("stitch_rounds", "no request was met by stitching", __LINE__);
-    GPUMEM(gpumem_set_limit(0, limit_bytes));
+    GPUMEM(gpumem_device_limit_set(0, limit_bytes));
 }
 
 static double mib(u64 bytes) { return (double)bytes / (1 << 20); }
@@ -579,7 +579,7 @@ int main(int argc, char **argv) {
     CUDA(cudaMalloc(&report, sizeof *report));
     CUDA(cudaMemset(report, 0, sizeof *report));
     CUDA(cudaDeviceSynchronize());
-    GPUMEM(gpumem_set_limit(0, limit_bytes));
+    GPUMEM(gpumem_device_limit_set(0, limit_bytes));
     if (errors) return 1;
     printf("torture: %.0f s, %d threads, limit %.0f MiB, seed %llu, backend %s\n", seconds, threads, mib(limit_bytes), seed,
            gpumem_backend_name());

@@ -1,5 +1,6 @@
-# make install PREFIX=/usr/local [DESTDIR=/staging] [LIBDIR=...] [INCLUDEDIR=...]: the library, its headers, a
-# pkg-config file and a CMake package. make uninstall takes the same variables.
+# make install PREFIX=/usr/local [DESTDIR=/staging] [LIBDIR=...] [INCLUDEDIR=...] [BINDIR=...] [DATADIR=...]: the library,
+# the one that gpumem run puts in front of programs, headers, the command with its manual, a pkg-config file, a CMake
+# package, the specifications that the headers refer to, licences, and suppressions for valgrind and ThreadSanitizer. make uninstall takes the same variables.
 #
 # The installed library is linked here, from a static one: its symbols carry the version GPUMEM_0, and rustc's own link
 # of a shared library cannot be given one (it passes a version script that no second one can be combined with).
@@ -7,6 +8,8 @@
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+BINDIR ?= $(PREFIX)/bin
+DATADIR ?= $(PREFIX)/share
 CARGO ?= cargo
 TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 INSTALL ?= install
@@ -21,6 +24,9 @@ GPUMEM_SOVERSION := 0
 PACKAGE_DIR := $(TARGET)/package
 PACKAGE_STATIC := $(PACKAGE_DIR)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/libgpumem.a
 PACKAGE_LIB := $(PACKAGE_DIR)/libgpumem.so.$(GPUMEM_VERSION)
+PACKAGE_PRELOAD := $(TARGET)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/libgpumem_preload.so
+# The command has the library inside, so it needs no other file.
+PACKAGE_COMMAND := $(TARGET)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/gpumem
 
 # The linker that comes with Rust, where it does: GNU ld would export the name of the version as a symbol of its own.
 RUST_LLD = $(shell d="$$(rustc --print sysroot 2>/dev/null)/lib/rustlib/$$(rustc -vV 2>/dev/null | sed -n 's/^host: //p')/bin/gcc-ld"; \
@@ -35,6 +41,9 @@ package:
 		-Wl,--no-undefined -Wl,--gc-sections -Wl,--as-needed $(STRIP_FLAGS) \
 		-Wl,--whole-archive $(PACKAGE_STATIC) -Wl,--no-whole-archive \
 		-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
+	$(CARGO) build -p gpumem-cli -p gpumem-preload --profile $(CARGO_PROFILE)
+	rm -rf $(PACKAGE_DIR)/man && mkdir -p $(PACKAGE_DIR)/man
+	$(PACKAGE_COMMAND) man $(PACKAGE_DIR)/man
 
 # A file with @NAMES@ filled in: $(call fill,template,to)
 define fill
@@ -48,14 +57,26 @@ endef
 install: package
 	$(INSTALL) -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(LIBDIR)/cmake/gpumem' '$(DESTDIR)$(INCLUDEDIR)'
 	$(INSTALL) -m 755 $(PACKAGE_LIB) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_VERSION)'
+# In front of programs only, by gpumem run: nothing is linked to it, so it has no version.
+	$(INSTALL) -m 755 $(PACKAGE_PRELOAD) '$(DESTDIR)$(LIBDIR)/libgpumem_preload.so'
 	ln -sf libgpumem.so.$(GPUMEM_VERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_SOVERSION)'
 	ln -sf libgpumem.so.$(GPUMEM_SOVERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so'
+	$(INSTALL) -d '$(DESTDIR)$(INCLUDEDIR)/gpumem' '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(DATADIR)/man/man1'
+	$(INSTALL) -d '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DATADIR)/doc/gpumem/spec'
 	$(INSTALL) -m 644 include/gpumem.h include/gpumem.hpp '$(DESTDIR)$(INCLUDEDIR)'
+	$(INSTALL) -m 644 $(wildcard include/gpumem/*) '$(DESTDIR)$(INCLUDEDIR)/gpumem'
+	$(INSTALL) -m 755 $(PACKAGE_COMMAND) '$(DESTDIR)$(BINDIR)/gpumem'
+	$(INSTALL) -m 644 $(PACKAGE_DIR)/man/*.1 '$(DESTDIR)$(DATADIR)/man/man1'
+	$(INSTALL) -m 644 mk/valgrind.supp mk/tsan.supp '$(DESTDIR)$(DATADIR)/gpumem'
+	$(INSTALL) -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE '$(DESTDIR)$(DATADIR)/doc/gpumem'
+	$(INSTALL) -m 644 docs/spec/*.md '$(DESTDIR)$(DATADIR)/doc/gpumem/spec'
 	$(call fill,mk/gpumem.pc.in,$(LIBDIR)/pkgconfig/gpumem.pc)
 	$(call fill,cmake/gpumem-config.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config.cmake)
 	$(call fill,cmake/gpumem-config-version.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config-version.cmake)
 
 uninstall:
-	rm -f '$(DESTDIR)$(LIBDIR)'/libgpumem.so* '$(DESTDIR)$(INCLUDEDIR)'/gpumem.h '$(DESTDIR)$(INCLUDEDIR)'/gpumem.hpp
+	rm -f '$(DESTDIR)$(LIBDIR)'/libgpumem.so* '$(DESTDIR)$(LIBDIR)'/libgpumem_preload.so '$(DESTDIR)$(INCLUDEDIR)'/gpumem.h '$(DESTDIR)$(INCLUDEDIR)'/gpumem.hpp
+	rm -f '$(DESTDIR)$(BINDIR)/gpumem' '$(DESTDIR)$(DATADIR)'/man/man1/gpumem.1 '$(DESTDIR)$(DATADIR)'/man/man1/gpumem-*.1
+	rm -rf '$(DESTDIR)$(INCLUDEDIR)/gpumem' '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DATADIR)/doc/gpumem'
 	rm -f '$(DESTDIR)$(LIBDIR)/pkgconfig/gpumem.pc'
 	rm -rf '$(DESTDIR)$(LIBDIR)/cmake/gpumem'

@@ -10,15 +10,16 @@ use gpumem::capi::arena::{gpumem_arena_report, gpumem_arena_stats};
 use gpumem::capi::check::gpumem_arena_debug_stats;
 use gpumem::capi::context::gpumem_context_options;
 use gpumem::capi::device::gpumem_device_props;
-use gpumem::capi::graph::gpumem_graph_info;
+use gpumem::capi::evict::{gpumem_location, gpumem_move_options, gpumem_move_report};
+use gpumem::capi::graph::gpumem_sim_graph_info;
 use gpumem::capi::host::gpumem_host_stats;
 use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
-use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_summary};
+use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_stats};
 use gpumem::capi::policy::{gpumem_overdraw, gpumem_reserve_policy, gpumem_shortage};
 use gpumem::capi::reserve::{gpumem_reservation_info, gpumem_reserve_options};
-use gpumem::capi::space::{gpumem_space, gpumem_space_usage};
+use gpumem::capi::space::{gpumem_space, gpumem_space_stats};
 use gpumem::capi::stats::{gpumem_driver_call, gpumem_stats};
-use gpumem::capi::streams::gpumem_stream_pool_counts;
+use gpumem::capi::streams::gpumem_stream_pool_stats;
 use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_SONAME};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSymbol};
@@ -120,7 +121,7 @@ fn structures_have_their_golden_layout() {
             size backend reuse log pool prealloc_percent prealloc_bytes va_size page_size limit_bytes trim_threshold
             host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
             capture_detection tiers mover pinned_limit_percent pinned_limit_bytes pinned_block_bytes pinned_blocks pinned_chunks disk
-            downgrade_trigger downgrade_stop
+            downgrade_trigger downgrade_stop host_mode slack
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
         gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved reservation }
@@ -128,31 +129,34 @@ fn structures_have_their_golden_layout() {
         gpumem_stats {
             size device reserved mapped peak_mapped requested live peak_live free waiting stock holes zombies
             largest_without_growth largest_free allocations mallocs frees extents moved stitches growths streams
-            double_frees unknown_pointers late_frees out_of_memory
+            double_frees unknown_pointers late_frees out_of_memory limit
         }
         gpumem_driver_call { name calls }
-        gpumem_graph_info { size reserved nodes memory_nodes }
+        gpumem_sim_graph_info { size reserved nodes memory_nodes }
         gpumem_arena_report {
             size depth freed freed_bytes kept kept_bytes unknown duplicate foreign nanoseconds
         }
         gpumem_arena_stats {
             size depth live live_bytes peak_bytes joined left promoted freed_early threads nanoseconds id name
         }
-        gpumem_stream_pool_counts { size device made idle borrowed waiters }
+        gpumem_stream_pool_stats { size device made idle borrowed waiters }
         gpumem_space { tier id }
-        gpumem_space_usage {
-            size tier id should_downgrade should_stop reserved capacity limit promised unreserved used peak available
+        gpumem_space_stats {
+            size space should_downgrade should_stop reserved capacity limit promised unreserved used peak available
             beyond trigger stop amount_to_downgrade reservations waiters
         }
-        gpumem_overdraw { size attempt tier id number promised drawn bytes stream }
-        gpumem_shortage { size attempt tier id bytes stream }
+        gpumem_overdraw { size attempt space number promised drawn bytes stream }
+        gpumem_shortage { size attempt space bytes stream }
         gpumem_reserve_policy { size kind factor cap flags reserved callback user free_user }
         gpumem_reserve_options {
-            size strategy bytes least_bytes tier id tiers timeout_ms cancel policy out_of_memory user free_user
+            size strategy bytes least_bytes space tiers timeout_ms cancel policy out_of_memory user free_user
         }
         gpumem_reservation_info {
-            size tier id reserved number promised drawn used peak arrived granted
+            size space reserved number promised drawn used peak arrived granted
         }
+        gpumem_move_options { size flags space stream progress user }
+        gpumem_move_report { size reserved moved moved_bytes already }
+        gpumem_location { size space holds bytes device_bytes }
         gpumem_host_stats {
             size node block_bytes pinned peak blocks shared parts free longest chunks pins refused
         }
@@ -162,7 +166,7 @@ fn structures_have_their_golden_layout() {
             size flags kind place bytes lower upper alignment guard offset arena reserved gaps gap_count name
         }
         gpumem_plan_solve_options { size effort time_limit_ms threads flags }
-        gpumem_plan_summary {
+        gpumem_plan_stats {
             size status arena_bytes lower_bound total_unshared saved gap seconds critical_step steps slots values
             operations arenas interrupted
         }

@@ -107,6 +107,52 @@ fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
     clean(&host, &ctx);
 }
 
+/// What the quarantine could not keep is neither filled nor read, and does not push out what it can keep.
+#[test]
+fn what_there_is_no_room_for_is_not_touched() {
+    let options = HostOptions { bytes_per_device: 4 * GIB, check: true, ..HostOptions::default() };
+    let host = HostDriver::new(options).unwrap();
+    let config = Config { arena_debug: POISON, arena_quarantine: Some(32 * MIB), log: 0, ..Config::default() };
+    let ctx = Context::new(host.clone(), config).unwrap();
+    let s = host.stream_create(D).unwrap();
+    let fills = || ctx.driver_calls().iter().find(|c| c.0 == "set_async").unwrap().1;
+    let reads = || ctx.driver_calls().iter().find(|c| c.0 == "copy_async").unwrap().1;
+    // Sizes of an arena's allocations, oldest first; and how many of them can be kept, which are the newest.
+    let cases: [(&[u64], u64); 6] = [
+        (&[33 * MIB], 0),
+        (&[GIB], 0),
+        (&[8 * MIB, GIB, 8 * MIB], 2),
+        (&[16 * MIB, 16 * MIB, 16 * MIB], 2),
+        (&[32 * MIB, 100], 1),
+        (&[100, 32 * MIB], 1),
+    ];
+    for (sizes, fit) in cases {
+        ctx.trim(0).unwrap();
+        let (filled, read, before) = (fills(), reads(), ctx.detector().unwrap().stats());
+        assert_eq!(before.kept, 0);
+        let arena = ctx.arena_enter("step").unwrap();
+        for &size in sizes {
+            malloc(&ctx, size, s);
+        }
+        assert_eq!(ctx.arena_exit(&arena, &[]).unwrap().freed, sizes.len() as u64);
+        let after = ctx.detector().unwrap().stats();
+        assert_eq!((fills() - filled, reads() - read, after.kept), (fit, 0, fit), "{sizes:?}");
+        assert_eq!(after.unchecked - before.unchecked, sizes.len() as u64 - fit, "{sizes:?}");
+        clean(&host, &ctx);
+    }
+    // What is kept already stays when something comes that is not.
+    let exit = |size| {
+        let arena = ctx.arena_enter("step").unwrap();
+        malloc(&ctx, size, s);
+        ctx.arena_exit(&arena, &[]).unwrap();
+    };
+    ctx.trim(0).unwrap();
+    exit(16 * MIB);
+    exit(GIB);
+    assert_eq!(kept(&ctx), 1);
+    clean(&host, &ctx);
+}
+
 /// What a stream that allocations were recorded on must outlive is the arena's end, not the quarantine.
 #[test]
 fn a_recorded_stream_may_be_gone_once_its_memory_is_in_quarantine() {

@@ -56,6 +56,10 @@ programs! {
     torch: C99 Cxx17;
     torch_throw: Cxx17;
     raii: Cxx17;
+    streams_raii: Cxx17;
+    default_stream: C99 Cxx17;
+    default_stream_raii: Cxx17;
+    rmm_cases: Cxx17;
     capture: C99 Cxx17;
     capture_auto: C99 Cxx17;
     capture_raii: Cxx17;
@@ -82,6 +86,10 @@ programs! {
     host_raii: Cxx17;
     disks: C99 Cxx17;
     disk_exit: C99 Cxx17;
+    cancel: C99 Cxx17;
+    across: Cxx17;
+    simulate: C99 Cxx17;
+    settings: C99 Cxx17;
 }
 
 fn test(name: &str, language: Language) {

@@ -491,3 +491,27 @@ fn captures_belong_to_the_device_of_their_stream() {
     r.ctx.capture_release(&d).unwrap();
     r.nothing_left();
 }
+
+/// What an eager block gives up when it shrinks during a capture was used in front of the capture: the graph runs whenever it is
+/// launched, so its memory must not be that.
+#[test]
+fn the_tail_of_an_eager_block_is_not_the_captures() {
+    for seed in 0..20 {
+        let rig = rig(HostOptions::simulation(seed), CaptureDetection::Off);
+        let (s, elsewhere) = (rig.stream(), rig.stream());
+        let capture = rig.begin(s);
+        let p = rig.malloc(16 * MIB, s);
+        rig.host.launch(D, s, Kernel::new("eager").writes(p..p + 16 * MIB)).unwrap();
+        let graph = rig.capture(s, || {
+            assert_eq!(rig.ctx.realloc(p, MIB, s).unwrap(), p);
+            let q = rig.malloc(12 * MIB, s);
+            assert!(q >= p + 16 * MIB || q + 12 * MIB <= p, "seed {seed}: {q:#x} lies in what {p:#x} gave up");
+            rig.host.launch(D, s, Kernel::new("captured").writes(q..q + 12 * MIB)).unwrap();
+        });
+        rig.ctx.capture_end(&capture).unwrap();
+        rig.host.graph_launch(D, graph, elsewhere).unwrap();
+        rig.host.device_sync(D).unwrap();
+        assert!(rig.host.reports().is_empty(), "seed {seed}: {}", rig.host.reports()[0]);
+        rig.host.graph_destroy(D, graph).unwrap();
+    }
+}

@@ -39,6 +39,9 @@ fn open(path: &Path) -> Result<Arc<CudaDriver>> {
 /// The stand-in's own controls.
 struct Fake(*mut c_void);
 
+// A handle of the loader's, and what it names keeps its state per thread or behind calls of one test.
+unsafe impl Sync for Fake {}
+
 impl Fake {
     fn new(path: &Path) -> Fake {
         let name = CString::new(path.to_str().unwrap()).unwrap();
@@ -371,7 +374,9 @@ fn parameters_reach_the_driver() {
     assert_eq!(props.numa, None, "the system has no such device");
     assert_eq!((props.vmm, props.posix_fd, props.rdma, props.compute), (true, true, false, (9, 0)));
     assert_eq!((d.can_access(D0, D1), d.can_access(D1, D0), d.can_access(D1, D1)), (Ok(true), Ok(false), Ok(true)));
-    for (flags, want) in [((false, false), 1), ((true, false), 1001), ((false, true), 101), ((true, true), 1101)] {
+    for (flags, want) in
+        [((false, false), 20001), ((true, false), 21001), ((false, true), 20101), ((true, true), 21101)]
+    {
         d.phys_create(D1, 5 << 20, PhysFlags { posix_fd: flags.0, rdma: flags.1 }).unwrap();
         assert_eq!((fake.long("fake_last_flags"), fake.long("fake_last_size")), (want, 5 << 20));
     }
@@ -435,4 +440,61 @@ fn asking_for_all_devices_makes_one_context() {
     let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
     let names = [D1, D0].map(|dev| d.device_props(dev).unwrap().name);
     assert_eq!((names, fake.int("fake_retains")), (["Fake 1".to_string(), "Fake 0".to_string()], 1));
+}
+
+#[test]
+fn memory_can_be_decompressed_into_where_the_device_has_that() {
+    for (name, defines, refused, want) in
+        [("decompress", &[][..], 0, 20000), ("no_decompress", &["-DDECOMPRESS=0"], 0, 0), ("refused_usage", &[], 1, 0)]
+    {
+        let Some(path) = build(name, defines) else { return };
+        let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+        let refuse: extern "C" fn(c_int) = unsafe { std::mem::transmute(fake.symbol("fake_refuse_usage")) };
+        refuse(refused);
+        d.phys_create(D0, 2 << 20, PhysFlags::default()).unwrap();
+        assert_eq!(fake.long("fake_last_flags"), want, "{name}");
+        let calls = fake.int("fake_calls");
+        d.phys_create(D0, 2 << 20, PhysFlags::default()).unwrap();
+        assert!(fake.int("fake_calls") - calls <= 6, "the device is asked once");
+    }
+}
+
+/// A thread that begins to allocate gets the context that the CUDA runtime would give it, and no other call gives it one.
+#[test]
+fn a_thread_without_a_context_gets_the_runtimes() {
+    let Some(path) = build("adopt", &[]) else { return };
+    let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+    let on_a_thread = |dev: DeviceId, before: usize| {
+        std::thread::scope(|t| {
+            let look = || {
+                fake.set_current(before);
+                d.adopt_thread(dev);
+                fake.current()
+            };
+            t.spawn(look).join().unwrap()
+        })
+    };
+    // Device 0 has no context yet, and work on device 1 makes none there.
+    assert_eq!((on_a_thread(D1, 0), fake.int("fake_retains")), (0, 0));
+    assert_eq!((on_a_thread(D0, 0), fake.int("fake_retains")), (fake.primary(0), 1));
+    assert_eq!(on_a_thread(D1, 0), fake.primary(0), "the current device stays device 0");
+    for context in [fake.primary(0), fake.primary(1), fake.other()] {
+        assert_eq!(on_a_thread(D0, context), context, "who has one keeps it");
+    }
+    // What a pool does on its own.
+    let driver: Arc<dyn Driver> = d.clone();
+    let options = gpumem::pool::PoolOptions { va_size: 1 << 36, ..Default::default() };
+    let pool = gpumem::pool::Pool::new(driver, D0, options).unwrap();
+    for stream in [StreamHandle::LEGACY, StreamHandle(0x4000)] {
+        let current = std::thread::scope(|t| {
+            let allocate = || {
+                assert_eq!(fake.current(), 0);
+                let request = gpumem::pool::AllocRequest { size: 1000, stream, ..Default::default() };
+                pool.malloc(&request).unwrap();
+                fake.current()
+            };
+            t.spawn(allocate).join().unwrap()
+        });
+        assert_eq!(current, fake.primary(0), "{stream}");
+    }
 }

@@ -70,6 +70,34 @@ impl Fake {
         self.driver.stream_create(D0).unwrap()
     }
 
+    /// One that synchronises with the legacy stream.
+    fn blocking_stream(&self) -> StreamHandle {
+        let f: extern "C" fn(*mut usize, u32) -> u32 = unsafe { std::mem::transmute(self.symbol("cuStreamCreate")) };
+        let set: extern "C" fn(usize) = unsafe { std::mem::transmute(self.symbol("fake_set_current")) };
+        let primary: extern "C" fn(c_int) -> usize = unsafe { std::mem::transmute(self.symbol("fake_primary")) };
+        set(primary(0));
+        let mut s = 0;
+        assert_eq!(f(&mut s, 0), 0);
+        StreamHandle(s)
+    }
+
+    /// Begins a capture into a graph that is there.
+    fn begin_to_graph(&self, s: StreamHandle, mode: u32) {
+        type Begin = extern "C" fn(usize, *mut c_void, *const c_void, *const c_void, usize, u32) -> u32;
+        let create: extern "C" fn(*mut *mut c_void, u32) -> u32 =
+            unsafe { std::mem::transmute(self.symbol("cuGraphCreate")) };
+        let begin: Begin = unsafe { std::mem::transmute(self.symbol("cuStreamBeginCaptureToGraph")) };
+        let mut graph = std::ptr::null_mut();
+        assert_eq!(create(&mut graph, 0), 0);
+        assert_eq!(begin(s.0, graph, std::ptr::null(), std::ptr::null(), 0, mode), 0);
+    }
+
+    fn begin_in(&self, s: StreamHandle, mode: u32) {
+        let f: extern "C" fn(usize, u32) -> u32 =
+            unsafe { std::mem::transmute(self.symbol("cuStreamBeginCapture_v2")) };
+        assert_eq!(f(s.0, mode), 0);
+    }
+
     fn begin(&self, s: StreamHandle) {
         let f: extern "C" fn(usize, u32) -> u32 =
             unsafe { std::mem::transmute(self.symbol("cuStreamBeginCapture_v2")) };
@@ -113,7 +141,14 @@ fn the_places_are_found_wherever_they_are() {
         let Some(fake) = Fake::new(name, &format!("-DSTREAMS {defines}")) else { return };
         let watch = fake.watch();
         match watch {
-            Watch::Fields(fields) => assert_eq!(fields, Fields { id, capture }, "{name}"),
+            Watch::Fields(fields) => {
+                let blocking = name == "as_seen";
+                assert_eq!(
+                    fields,
+                    Fields { id, capture, blocking },
+                    "{name}: known of blocking streams only where it was seen"
+                );
+            }
             _ => panic!("{name}: nothing was found"),
         }
         let calls = fake.calls();
@@ -144,12 +179,13 @@ fn the_places_are_found_wherever_they_are() {
 }
 
 /// Shapes that look right for a while, or in part; and drivers that cannot be tried.
-const LIARS: [(&str, &str); 10] = [
+const LIARS: [(&str, &str); 11] = [
     ("stale", "-DSTALE"),
     ("no_id", "-DID_AT=-1"),
     ("two_words", "-DALSO_CAPTURE_AT=1104"),
     ("no_word", "-DCAPTURE_AT=-1"),
     ("begun_only", "-DCAPTURE_OF_THE_FIRST"),
+    ("new_graphs_only", "-DTO_GRAPH_ELSEWHERE"),
     ("out_of_sight", "-DCAPTURE_AT=5000"),
     ("unreadable", "-DREADABLE=64 -DID_AT=16 -DCAPTURE_AT=-1"),
     ("no_captures", "-DWITHOUT_CAPTURES"),
@@ -179,6 +215,61 @@ fn where_there_is_any_doubt_the_driver_is_asked_and_the_pool_works() {
     }
 }
 
+/// Whatever kind of stream is captured in whatever way, the pool notices: where it looks, or because it asks.
+#[test]
+fn every_kind_of_capture_is_noticed() {
+    // The second driver shows captures of blocking streams where nobody looked, at places that were never seen before.
+    let shapes = [
+        ("kinds", "", true),
+        ("kinds_elsewhere", "-DID_AT=32 -DCAPTURE_AT=24 -DBLOCKING_ELSEWHERE", false),
+        ("kinds_unseen", "-DID_AT=32 -DCAPTURE_AT=24", false),
+    ];
+    for (name, defines, shows_blocking) in shapes {
+        let Some(fake) = Fake::new(name, &format!("-DSTREAMS {defines}")) else { return };
+        let pool = fake.pool();
+        for blocking in [false, true] {
+            let make = || if blocking { fake.blocking_stream() } else { fake.stream() };
+            let (s, joined, event) = (make(), make(), fake.driver.event_create(D0).unwrap());
+            let pair = |stream| {
+                let p = pool.malloc(&AllocRequest { size: MIB, stream, ..AllocRequest::default() }).unwrap();
+                pool.free(p, Some(stream)).unwrap();
+                p
+            };
+            let own = [pair(s), pair(joined)];
+            let calls = fake.calls();
+            for _ in 0..50 {
+                assert_eq!([pair(s), pair(joined)], own);
+            }
+            // Two calls for each allocation, or none but for markers, of which there is one for many frees.
+            let asked = fake.calls() - calls >= 200;
+            assert_eq!(
+                asked,
+                blocking && !shows_blocking,
+                "{name}, blocking {blocking}: {} calls",
+                fake.calls() - calls
+            );
+            for mode in [0, 1, 2] {
+                for to_graph in [false, true] {
+                    match to_graph {
+                        true => fake.begin_to_graph(s, mode),
+                        false => fake.begin_in(s, mode),
+                    }
+                    let what = format!("{name}: mode {mode}, blocking {blocking}, to a graph {to_graph}");
+                    assert_eq!(pair(joined), own[1], "{what}: not yet joined");
+                    assert_ne!(pair(s), own[0], "{what}");
+                    fake.driver.event_record(D0, event, s).unwrap();
+                    fake.driver.stream_wait(D0, joined, event).unwrap();
+                    assert_ne!(pair(joined), own[1], "{what}: joined");
+                    assert!(fake.end(s), "{what}: the capture was lost");
+                    assert_eq!([pair(s), pair(joined)], own, "{what}: over");
+                }
+            }
+            fake.driver.event_destroy(D0, event).unwrap();
+        }
+        pool.validate().unwrap();
+    }
+}
+
 /// Handles that are no addresses at all: those of the stand-in's simpler streams.
 #[test]
 fn handles_that_are_no_addresses_are_no_crash() {
@@ -193,6 +284,8 @@ fn a_call_that_fails_ends_the_search_and_leaves_nothing_behind() {
         "cuStreamGetId",
         "cuStreamIsCapturing",
         "cuStreamBeginCapture_v2",
+        "cuStreamBeginCaptureToGraph",
+        "cuGraphCreate",
         "cuEventCreate",
         "cuEventRecord",
         "cuStreamWaitEvent",

@@ -7,7 +7,7 @@ use evict_support::{Options, Rig, D, PAGE};
 use gpumem::base::size::MIB;
 use gpumem::context::What;
 use gpumem::driver::Driver;
-use gpumem::tier::evict::Goal;
+use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{SpaceId, Tier};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -46,8 +46,8 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
                 let size = 3 * PAGE / 2 + i * 1000;
                 let p = rig.malloc(size, i, s);
                 rig.fill(s, p, size, i << 32);
-                rig.ctx.pin(p).unwrap();
-                rig.ctx.unpin(p, s).unwrap();
+                rig.ctx.hold(p).unwrap();
+                rig.ctx.unhold(p, s).unwrap();
                 // The version that was written last; locked while it is used.
                 (p, size, std::sync::Mutex::new(i << 32))
             })
@@ -73,11 +73,11 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
                         if rig.ctx.location(*p).unwrap().space != Some(GPU) {
                             restored.fetch_add(1, Relaxed);
                         }
-                        rig.ctx.pin(*p).unwrap();
+                        rig.ctx.hold(*p).unwrap();
                         rig.check(s, *p, *size, *version);
                         *version += 1;
                         rig.fill(s, *p, *size, *version);
-                        rig.ctx.unpin(*p, s).unwrap();
+                        rig.ctx.unhold(*p, s).unwrap();
                         if threads > 1 {
                             // The next user is on another stream, and orders itself after this one on the host.
                             rig.host.stream_sync(D, s).unwrap();
@@ -90,9 +90,9 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
         // Those that follow are on another stream.
         rig.host.device_sync(D).unwrap();
         for (p, size, version) in &buffers {
-            rig.ctx.pin(*p).unwrap();
+            rig.ctx.hold(*p).unwrap();
             rig.check(s, *p, *size, *version.lock().unwrap());
-            rig.ctx.unpin(*p, s).unwrap();
+            rig.ctx.unhold(*p, s).unwrap();
         }
         rig.host.device_sync(D).unwrap();
         wait_until("the mover's rest", || !mover || !rig.ctx.tiers().unwrap().gpu(D).unwrap().should_downgrade());
@@ -113,8 +113,8 @@ fn the_mover_waits_for_the_trigger_and_stops_at_the_stop() {
     let more = |all: &mut Vec<u64>, upto: u64| {
         while used() < upto {
             let p = rig.malloc(PAGE, 0, s);
-            rig.ctx.pin(p).unwrap();
-            rig.ctx.unpin(p, s).unwrap();
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
             all.push(p);
         }
     };
@@ -141,7 +141,7 @@ fn the_mover_waits_for_the_trigger_and_stops_at_the_stop() {
     rig.close();
 }
 
-/// Only what has been unpinned is moved by itself, by the mover too; and pinned memory that is too full goes on to the disk.
+/// Only what has been unheld is moved by itself, by the mover too; and pinned memory that is too full goes on to the disk.
 #[test]
 fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     let rig = Rig::new(Options { pages: 100, pinned: 4096 * MIB, mover: true, disk: true, ..Options::default() });
@@ -155,8 +155,8 @@ fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     while all.len() < 80 {
         let p = rig.malloc(PAGE, 0, s);
         rig.fill(s, p, PAGE, all.len() as u64);
-        rig.ctx.pin(p).unwrap();
-        rig.ctx.unpin(p, s).unwrap();
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
         all.push(p);
     }
     wait_until("room on the device", || !rig.ctx.tiers().unwrap().gpu(D).unwrap().should_downgrade());
@@ -165,9 +165,9 @@ fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     let on_disk = all.iter().filter(|&&p| rig.ctx.location(p).unwrap().space == Some(DISK)).count();
     assert!(on_disk > 0);
     for (i, &p) in all.iter().enumerate() {
-        rig.ctx.pin(p).unwrap();
+        rig.ctx.hold(p).unwrap();
         rig.check(s, p, PAGE, i as u64);
-        rig.ctx.unpin(p, s).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
     }
     rig.host.device_sync(D).unwrap();
     for p in never.into_iter().chain(all) {
@@ -176,7 +176,7 @@ fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     rig.close();
 }
 
-/// Moves, pins, frees and allocations of the same memory by many threads: every counter is exact at the end.
+/// Moves, holds, frees and allocations of the same memory by many threads: every counter is exact at the end.
 #[test]
 fn threads_that_meet_at_the_same_memory_leave_it_whole() {
     let rig = Rig::new(Options { pages: 40, pinned: 40 * PAGE, disk: true, mover: true, ..Options::default() });
@@ -206,11 +206,11 @@ fn threads_that_meet_at_the_same_memory_leave_it_whole() {
                             }
                         }
                         2 | 3 => {
-                            if rig.ctx.pin(p).is_ok() {
-                                let _ = rig.ctx.unpin(p, s);
+                            if rig.ctx.hold(p).is_ok() {
+                                let _ = rig.ctx.unhold(p, s);
                             }
                         }
-                        4 => drop(rig.ctx.shift(What::One(p), Goal::Tier(Tier::Disk), Some(s), None)),
+                        4 => drop(rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Disk)), Some(s), None)),
                         5 => drop(rig.ctx.shift(What::One(p), Goal::Device, Some(s), None)),
                         6 => drop(rig.ctx.shift(What::Tag(t), Goal::Lower, Some(s), None)),
                         _ => drop(rig.ctx.shift(What::Tag(t), Goal::Device, Some(s), None)),
@@ -237,8 +237,8 @@ fn the_mover_ends_with_its_context() {
         let all: Vec<u64> = (0..90).map(|_| rig.malloc(PAGE, 0, s)).collect();
         for &p in &all {
             rig.fill(s, p, PAGE, p);
-            rig.ctx.pin(p).unwrap();
-            rig.ctx.unpin(p, s).unwrap();
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
         }
         // At its beginning, in the midst of it, at its end, and asleep.
         if round > 0 {

@@ -8,8 +8,8 @@ use gpumem::driver::{Driver, Fault, FaultRule};
 use gpumem::pool::{AllocFlags, AllocRequest, Guest, Pool, PoolOptions};
 use gpumem::tier::disk::StoreOptions;
 use gpumem::tier::disk_space::Disks;
-use gpumem::tier::evict::{Evictor, Goal, Moved, MoverOptions, Parts};
-use gpumem::tier::host::{HostNode, HostOptions as Pinned, HostTier};
+use gpumem::tier::evict::{Evictor, Goal, Moved, MoverOptions, Parts, To};
+use gpumem::tier::host::{HostNode, HostOptions as Held, HostTier};
 use gpumem::tier::{HostMemory, Manager, SpaceId, SpaceOptions, Thresholds, Tier};
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
@@ -56,8 +56,7 @@ impl Rig {
         let space = |d| manager.add_space(gpu(d), &SpaceOptions { numa: near(d), ..SpaceOptions::new(PAGES * PAGE) });
         let gpus = vec![space(0).unwrap(), space(1).unwrap()];
         let node = |id| HostNode { id, capacity: PAGES * PAGE, limit: PAGES * PAGE };
-        let options =
-            Pinned { block_bytes: MIB, blocks: 8, chunks: 1, nodes: vec![node(0), node(1)], ..Pinned::default() };
+        let options = Held { block_bytes: MIB, blocks: 8, chunks: 1, nodes: vec![node(0), node(1)], ..Held::default() };
         let tier = Arc::new(HostTier::new(fault.clone(), manager.clone(), &options).unwrap());
         let disks = Disks::new(manager.clone(), StoreOptions::default(), Thresholds::default());
         let dir = TempDir::new().unwrap();
@@ -157,8 +156,7 @@ fn each_device_has_its_nearest_node() {
     for (crossed, late) in [(false, None), (true, None), (false, Some(1)), (true, Some(2))] {
         let rig = Rig::new(crossed, late);
         let all = some(&rig);
-        assert_eq!(rig.evictor.devices_of(TAG), DEVICES.into());
-        for goal in [Goal::Lower, Goal::Tier(Tier::Host)] {
+        for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Host))] {
             let pages: u64 = all.iter().map(|i| i.pages).sum();
             let moved = rig.shift(goal).unwrap();
             assert_eq!((moved.items, moved.bytes, moved.already), (8, pages * PAGE, 0));
@@ -213,13 +211,49 @@ fn a_full_node_sends_on_to_the_other() {
     }
 }
 
+/// From node to node, with either function, when the space is named; of a tier all that is there is there already.
+#[test]
+fn a_named_node_is_gone_to_from_the_other() {
+    let rig = Rig::new(false, None);
+    let all = some(&rig);
+    rig.shift(Goal::Lower).unwrap();
+    let pages: u64 = all.iter().filter(|i| i.device.0 == 0).map(|i| i.pages).sum();
+    for (goal, items) in [
+        (Goal::Away(To::Tier(Tier::Host)), 0),
+        (Goal::Nearer(To::Tier(Tier::Host)), 0),
+        (Goal::Away(To::Space(node(1))), 4),
+        (Goal::Nearer(To::Space(node(0))), 8),
+    ] {
+        let mut last = (0, 0);
+        let mut progress = |done: u64, of: u64| {
+            last = (done, of);
+            true
+        };
+        let moved = rig.evictor.shift_tag(TAG, &goal, None, Some(&mut progress)).unwrap();
+        let bytes = match items {
+            0 => 0,
+            4 => pages * PAGE,
+            _ => all.iter().map(|i| i.pages * PAGE).sum(),
+        };
+        assert_eq!((moved.items, moved.bytes, moved.already), (items, bytes, 8 - items), "{goal:?}");
+        assert_eq!(last, (bytes, bytes), "{goal:?}");
+        rig.exact(&all, [0, 0]);
+    }
+    assert!(all.iter().all(|i| rig.at(i) == node(0)));
+    rig.shift(Goal::Device).unwrap();
+    rig.check(&all);
+    rig.close(&all);
+}
+
 /// By way of files, and one told progress for both devices.
 #[test]
 fn a_progress_counts_the_bytes_of_both() {
     let rig = Rig::new(false, None);
     let all = some(&rig);
     let total: u64 = all.iter().map(|i| i.pages * PAGE).sum();
-    for goal in [Goal::Tier(Tier::Disk), Goal::Tier(Tier::Host), Goal::Device, Goal::Lower, Goal::Device] {
+    for goal in
+        [Goal::Away(To::Tier(Tier::Disk)), Goal::Nearer(To::Tier(Tier::Host)), Goal::Device, Goal::Lower, Goal::Device]
+    {
         let mut told = Vec::new();
         let mut progress = |done: u64, of: u64| {
             told.push((done, of));

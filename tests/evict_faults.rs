@@ -16,15 +16,18 @@ use gpumem::driver::{Call, Driver, FaultRule};
 use gpumem::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
 use gpumem::tier::disk::StoreOptions;
 use gpumem::tier::disk_space::Disks;
-use gpumem::tier::evict::{Evictor, Goal, MoverOptions, Parts};
-use gpumem::tier::host::{HostNode, HostOptions as Pinned, HostTier};
+use gpumem::tier::evict::{Evictor, Goal, MoverOptions, Parts, To};
+use gpumem::tier::host::{HostNode, HostOptions as Held, HostTier};
 use gpumem::tier::{Manager, SpaceId, SpaceOptions, Thresholds, Tier};
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
-const DISK: Goal = Goal::Tier(Tier::Disk);
+const DISK: Goal = Goal::Away(To::Tier(Tier::Disk));
+
+/// Added by [`Parted::other_disk`].
+const OTHER_DISK: Goal = Goal::Away(To::Space(SpaceId::new(Tier::Disk, 1)));
 
 /// One step; it either does all it says, or nothing but an error.
 type Step = Box<dyn Fn(&Rig, &[u64], StreamHandle) -> Result<()>>;
@@ -33,21 +36,21 @@ fn steps() -> Vec<(&'static str, Step)> {
     fn shift(what: impl Fn(&[u64]) -> What + 'static, goal: Goal) -> Step {
         Box::new(move |rig, all, s| rig.ctx.shift(what(all), goal, Some(s), None).map(drop))
     }
-    fn pin(i: usize) -> Step {
-        Box::new(move |rig, all, _| rig.ctx.pin(all[i]))
+    fn hold(i: usize) -> Step {
+        Box::new(move |rig, all, _| rig.ctx.hold(all[i]))
     }
-    fn unpin(i: usize) -> Step {
-        Box::new(move |rig, all, s| rig.ctx.unpin(all[i], s))
+    fn unhold(i: usize) -> Step {
+        Box::new(move |rig, all, s| rig.ctx.unhold(all[i], s))
     }
     vec![
         ("evict the tag", shift(|_| What::Tag(1), Goal::Lower)),
-        ("pin one", pin(0)),
-        ("unpin it", unpin(0)),
+        ("hold one", hold(0)),
+        ("unhold it", unhold(0)),
         ("restore the tag", shift(|_| What::Tag(1), Goal::Device)),
         ("evict one to a file", shift(|all| What::One(all[1]), DISK)),
         ("evict another", shift(|all| What::One(all[2]), Goal::Lower)),
         ("move that on to a file", shift(|all| What::One(all[2]), DISK)),
-        ("bring that to the host", shift(|all| What::One(all[2]), Goal::Tier(Tier::Host))),
+        ("bring that to the host", shift(|all| What::One(all[2]), Goal::Nearer(To::Tier(Tier::Host)))),
         ("restore all", shift(|_| What::Tag(1), Goal::Device)),
     ]
 }
@@ -116,17 +119,17 @@ struct Parted {
 }
 
 impl Parted {
-    fn new(pinned: u64) -> Parted {
-        Parted::over(pinned, |_| Arc::new(OsDisk::new(Engine::Auto).unwrap()))
+    fn new(held: u64) -> Parted {
+        Parted::over(held, |_| Arc::new(OsDisk::new(Engine::Auto).unwrap()))
     }
 
     /// Over what `disk` makes for its directory.
-    fn over(pinned: u64, disk: impl FnOnce(&Path) -> Arc<dyn Disk>) -> Parted {
+    fn over(held: u64, disk: impl FnOnce(&Path) -> Arc<dyn Disk>) -> Parted {
         let host = HostDriver::new(HostOptions { bytes_per_device: 64 * PAGE, ..HostOptions::default() }).unwrap();
         let manager = Arc::new(Manager::new());
         let gpu = manager.add_space(SpaceId::new(Tier::Gpu, 0), &SpaceOptions::new(64 * PAGE)).unwrap();
-        let nodes = vec![HostNode { id: 0, capacity: pinned, limit: pinned }];
-        let options = Pinned { block_bytes: MIB, blocks: 4, chunks: 1, nodes, ..Pinned::default() };
+        let nodes = vec![HostNode { id: 0, capacity: held, limit: held }];
+        let options = Held { block_bytes: MIB, blocks: 4, chunks: 1, nodes, ..Held::default() };
         let tier = Arc::new(HostTier::new(host.clone(), manager.clone(), &options).unwrap());
         let dir = TempDir::new().unwrap();
         let disk = Arc::new(FaultDisk::new(disk(dir.path())));
@@ -192,6 +195,14 @@ impl Parted {
         }
     }
 
+    /// Adds one more mount, whose store has made its own tries of what the file system can do.
+    fn other_disk(&self) -> TempDir {
+        let dir = TempDir::new().unwrap();
+        let id = self.disks.add_mount(dir.path(), Some(64 * PAGE)).unwrap();
+        self.disks.mount(id).unwrap().store().unwrap();
+        dir
+    }
+
     /// The files of slots.
     fn files(&self) -> Vec<std::path::PathBuf> {
         let dir = self.disks.mount(0).unwrap().store().unwrap().dir();
@@ -244,11 +255,12 @@ fn a_disk_that_fails_leaves_the_bytes_where_they_were() {
 #[test]
 fn a_read_that_fails_can_be_tried_again() {
     let size = 3 * PAGE + 17;
-    for goal in [Goal::Device, Goal::Tier(Tier::Host)] {
+    for goal in [Goal::Device, Goal::Nearer(To::Tier(Tier::Host)), OTHER_DISK] {
         for after in [0, 1, 5] {
             let rig = Parted::new(64 * MIB);
             let p = rig.malloc(size);
             rig.shift(p, DISK).unwrap();
+            let _other = rig.other_disk();
             rig.disk.set(&[DiskRule {
                 call: Some(DiskCall::Read),
                 after,
@@ -309,18 +321,19 @@ fn a_damaged_file_is_noticed() {
         },
     ];
     for hurt in damage {
-        for goal in [Goal::Device, Goal::Tier(Tier::Host)] {
+        for goal in [Goal::Device, Goal::Nearer(To::Tier(Tier::Host)), OTHER_DISK] {
             let rig = Parted::new(64 * MIB);
             let p = rig.malloc(size);
             let q = rig.malloc(size);
             rig.shift(p, DISK).unwrap();
             let status = hurt(&rig.files()[0]);
             rig.shift(q, DISK).unwrap();
+            let _other = rig.other_disk();
             for _ in 0..2 {
                 let e = rig.shift(p, goal).unwrap_err();
                 assert_eq!(e.status, status, "{e}");
                 assert_eq!((rig.at(p), rig.pool().stats().live), (Tier::Disk, 0));
-                assert_eq!(rig.evictor.pin(p).unwrap_err().status, status);
+                assert_eq!(rig.evictor.hold(p).unwrap_err().status, status);
             }
             rig.books();
             rig.shift(q, Goal::Device).unwrap();
@@ -357,9 +370,9 @@ fn refused_pinned_memory_is_done_without() {
     rig.fill(s, p, 3 * PAGE, 4);
     for call in [Call::HostAllocOn, Call::HostAlloc] {
         rig.fault.set_rule(Some(FaultRule::nth_of(call, 0).with_status(Status::OutOfMemory).lasting()));
-        let outcome = rig.ctx.shift(What::One(p), Goal::Tier(Tier::Host), Some(s), None);
+        let outcome = rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Host)), Some(s), None);
         if rig.fault.fired() == 0 {
-            // Not the call that pins.
+            // Not the call that holds.
             rig.ctx.shift(What::One(p), Goal::Device, Some(s), None).unwrap();
             continue;
         }

@@ -11,7 +11,7 @@ use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
-use gpumem::tier::evict::Goal;
+use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{Amount, Request as Reserve, SpaceId, Strategy, Tier};
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
@@ -20,8 +20,8 @@ const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 fn movable(rig: &Rig, n: usize, s: StreamHandle) -> Vec<u64> {
     let one = || {
         let p = rig.malloc(PAGE, 0, s);
-        rig.ctx.pin(p).unwrap();
-        rig.ctx.unpin(p, s).unwrap();
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
         p
     };
     (0..n).map(|_| one()).collect()
@@ -72,8 +72,8 @@ fn an_overdrawn_reservation_moves_only_its_own() {
     assert_eq!((resident(&rig, &others), resident(&rig, &own)), (10, 4));
     assert_eq!((small.drawn(), small.size()), (4 * PAGE, 4 * PAGE));
     for &p in &own {
-        rig.ctx.pin(p).unwrap();
-        rig.ctx.unpin(p, s).unwrap();
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
     }
     assert_eq!((resident(&rig, &others), resident(&rig, &own)), (10, 4));
     manager.detach_thread(small.in_space()).unwrap();
@@ -92,8 +92,8 @@ fn an_attached_reservation_does_not_stand_in_the_way_of_a_restore() {
     assert!(resident(&rig, &all) < 16);
     small.attach_thread().unwrap();
     for &p in &all {
-        rig.ctx.pin(p).unwrap();
-        rig.ctx.unpin(p, s).unwrap();
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
     }
     assert_eq!(small.drawn(), 0);
     manager.detach_thread(small.in_space()).unwrap();
@@ -107,8 +107,8 @@ fn one_that_cannot_go_does_not_keep_the_others() {
     let rig = Rig::new(Options { pages: 32, pinned: 8 * MIB, ..Options::default() });
     let s = rig.stream();
     let big = rig.malloc(8 * PAGE, 0, s);
-    rig.ctx.pin(big).unwrap();
-    rig.ctx.unpin(big, s).unwrap();
+    rig.ctx.hold(big).unwrap();
+    rig.ctx.unhold(big, s).unwrap();
     let small = movable(&rig, 20, s);
     let more = rig.malloc(5 * PAGE, 0, s);
     assert_eq!(rig.ctx.location(big).unwrap().space, Some(GPU));
@@ -127,8 +127,8 @@ fn an_ordinary_allocation_moves_others_out() {
         assert!(resident(&rig, &all) <= 11);
         rig.ctx.free_async(p, s).unwrap();
         for &p in &all {
-            rig.ctx.pin(p).unwrap();
-            rig.ctx.unpin(p, s).unwrap();
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
         }
         assert_eq!(resident(&rig, &all), 14);
     }
@@ -163,20 +163,20 @@ fn a_mount_that_is_gone_does_not_hide_the_next() {
     std::fs::remove_dir_all(dirs[0].path()).unwrap();
     let flags = AllocFlags::EVICTABLE;
     let p = ctx.malloc(&Request { size: 4 * PAGE, stream: s, flags, ..Request::default() }).unwrap();
-    for goal in [Goal::Lower, Goal::Tier(Tier::Disk)] {
+    for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Disk))] {
         // The host is too small.
         assert_eq!(ctx.shift(What::One(p), goal, Some(s), None).unwrap().items, 1);
         assert_eq!(ctx.location(p).unwrap().space, Some(SpaceId::new(Tier::Disk, 1)));
         ctx.shift(What::One(p), Goal::Device, None, None).unwrap();
     }
-    let e = ctx.shift(What::One(p), Goal::Space(SpaceId::new(Tier::Disk, 0)), Some(s), None).unwrap_err();
+    let e = ctx.shift(What::One(p), Goal::Away(To::Space(SpaceId::new(Tier::Disk, 0))), Some(s), None).unwrap_err();
     assert_eq!(e.status, Status::Io, "{e}");
     ctx.free(p).unwrap();
 }
 
-/// A stream of another device orders nothing here; of a tag on two devices nothing is moved by it.
+/// A stream of another device ends a hold and moves a tag of both devices; tests/streams_across.rs shows that it is waited for.
 #[test]
-fn streams_of_other_devices_are_refused() {
+fn streams_of_other_devices_are_taken() {
     let options = HostOptions { devices: 2, bytes_per_device: 64 * PAGE, ..HostOptions::default() };
     let host = HostDriver::new(options).unwrap();
     let ctx = Context::new(host.clone(), Config { mover: false, ..Config::default() }).unwrap();
@@ -185,14 +185,14 @@ fn streams_of_other_devices_are_refused() {
         let flags = AllocFlags::EVICTABLE;
         ctx.malloc(&Request { size: PAGE, stream, tag: 1, flags, ..Request::default() }).unwrap()
     });
-    ctx.pin(all[0]).unwrap();
-    assert_eq!(ctx.unpin(all[0], streams[1]).unwrap_err().status, Status::Invalid);
-    ctx.unpin(all[0], streams[0]).unwrap();
+    ctx.hold(all[0]).unwrap();
+    ctx.unhold(all[0], streams[1]).unwrap();
+    assert_eq!(ctx.unhold(all[0], streams[1]).unwrap_err().status, Status::Invalid);
     for s in streams {
-        let e = ctx.shift(What::Tag(1), Goal::Lower, Some(s), None).unwrap_err();
-        assert_eq!(e.status, Status::Invalid, "{e}");
+        assert_eq!(ctx.shift(What::Tag(1), Goal::Lower, Some(s), None).unwrap().items, 2);
+        assert!(all.iter().all(|&p| ctx.location(p).unwrap().space.unwrap().tier == Tier::Host));
+        assert_eq!(ctx.shift(What::Tag(1), Goal::Device, Some(s), None).unwrap().items, 2);
         assert!(all.iter().all(|&p| ctx.location(p).unwrap().space.unwrap().tier == Tier::Gpu));
     }
-    assert_eq!(ctx.shift(What::Tag(1), Goal::Lower, None, None).unwrap().items, 2);
     all.iter().for_each(|&p| ctx.free(p).unwrap());
 }

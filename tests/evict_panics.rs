@@ -1,5 +1,5 @@
 //! Callbacks of moves that panic: the panic reaches the caller, and the move has not happened. What had not arrived is whole where
-//! it was, and can be moved, pinned and freed as before.
+//! it was, and can be moved, held and freed as before.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod evict_support;
@@ -9,7 +9,7 @@ use gpumem::base::size::{round_up, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::context::What;
 use gpumem::driver::Driver;
-use gpumem::tier::evict::Goal;
+use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{Amount, OutOfMemoryPolicy, Request as Reserve, SpaceId, Strategy, Tier};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Barrier};
@@ -56,7 +56,7 @@ fn exact(rig: &Rig, all: &[u64], size: u64) {
     let there = |space| all.iter().filter(|&&p| rig.ctx.location(p).unwrap().space == Some(space)).count() as u64;
     let [device, host, disk] = [GPU, HOST, DISK].map(there);
     assert_eq!(device + host + disk, all.len() as u64, "all of them are somewhere");
-    assert!(all.iter().all(|&p| rig.ctx.location(p).unwrap().pins == 0));
+    assert!(all.iter().all(|&p| rig.ctx.location(p).unwrap().holds == 0));
     let mapped = device * round_up(size, PAGE).unwrap() + PAGE;
     let total = rig.host.mem_info(D).unwrap().total;
     assert_eq!((rig.usage(GPU).used, rig.stats().live, rig.device_free()), (mapped, mapped, total - mapped));
@@ -77,10 +77,10 @@ fn a_progress_that_panics_leaves_everything_whole() {
     for (from, goal) in [
         (Goal::Device, Goal::Lower),
         (Goal::Lower, Goal::Device),
-        (Goal::Device, Goal::Tier(Tier::Disk)),
-        (Goal::Tier(Tier::Disk), Goal::Device),
-        (Goal::Lower, Goal::Tier(Tier::Disk)),
-        (Goal::Tier(Tier::Disk), Goal::Tier(Tier::Host)),
+        (Goal::Device, Goal::Away(To::Tier(Tier::Disk))),
+        (Goal::Away(To::Tier(Tier::Disk)), Goal::Device),
+        (Goal::Lower, Goal::Away(To::Tier(Tier::Disk))),
+        (Goal::Away(To::Tier(Tier::Disk)), Goal::Nearer(To::Tier(Tier::Host))),
     ] {
         for at in 1.. {
             rig.ctx.shift(What::Tag(1), Goal::Device, Some(s), None).unwrap();
@@ -90,12 +90,12 @@ fn a_progress_that_panics_leaves_everything_whole() {
             assert_eq!(thrown, at);
             panics += 1;
             exact(&rig, &all, size);
-            // All of it can be moved and pinned, and holds what it held.
+            // All of it can be moved and held, and holds what it held.
             rig.ctx.shift(What::Tag(1), goal, Some(s), None).unwrap();
             for (i, &p) in all.iter().enumerate() {
-                rig.ctx.pin(p).unwrap();
+                rig.ctx.hold(p).unwrap();
                 rig.check(s, p, size, i as u64);
-                rig.ctx.unpin(p, s).unwrap();
+                rig.ctx.unhold(p, s).unwrap();
             }
             exact(&rig, &all, size);
         }
@@ -129,9 +129,9 @@ fn copies_in_flight_are_over_before_anybody_gets_their_memory() {
         rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap();
         assert_eq!(shift(&rig, Goal::Device, s, 1), Err(1));
         exact(&rig, &[p], size);
-        rig.ctx.pin(p).unwrap();
+        rig.ctx.hold(p).unwrap();
         rig.check(s, p, size, 7);
-        rig.ctx.unpin(p, s).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
         rig.ctx.free_async(p, s).unwrap();
         rig.close();
     }
@@ -140,7 +140,7 @@ fn copies_in_flight_are_over_before_anybody_gets_their_memory() {
 /// One that is freed in the very callback that panics goes with its claim.
 #[test]
 fn what_is_freed_before_the_panic_is_gone() {
-    for goal in [Goal::Lower, Goal::Tier(Tier::Disk), Goal::Device] {
+    for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Disk)), Goal::Device] {
         let rig = Rig::new(Options { disk: true, ..Options::default() });
         let s = rig.stream();
         let size = 40 * MIB;
@@ -159,9 +159,9 @@ fn what_is_freed_before_the_panic_is_gone() {
         rig.host.device_sync(D).unwrap();
         rig.ctx.trim(0).unwrap();
         exact(&rig, &[q], size);
-        rig.ctx.pin(q).unwrap();
+        rig.ctx.hold(q).unwrap();
         rig.check(s, q, size, 3);
-        rig.ctx.unpin(q, s).unwrap();
+        rig.ctx.unhold(q, s).unwrap();
         rig.ctx.free_async(q, s).unwrap();
         rig.close();
     }
@@ -174,7 +174,7 @@ fn an_out_of_memory_callback_that_panics_leaves_the_bytes_below() {
     let s = rig.stream();
     let size = 3 * PAGE;
     let all = [(); 2].map(|()| rig.malloc(size, 1, s));
-    for (goal, way) in [(Goal::Lower, 0), (Goal::Tier(Tier::Disk), 1)] {
+    for (goal, way) in [(Goal::Lower, 0), (Goal::Away(To::Tier(Tier::Disk)), 1)] {
         for p in all {
             rig.fill(s, p, size, p);
         }
@@ -187,13 +187,13 @@ fn an_out_of_memory_callback_that_panics_leaves_the_bytes_below() {
         manager.set_out_of_memory_policy(GPU, policy).unwrap();
         let outcome = match way {
             0 => thrown(|| rig.ctx.shift(What::Tag(1), Goal::Device, None, None).unwrap().items),
-            _ => thrown(|| all.iter().map(|&p| rig.ctx.pin(p).map_or(0, |()| 1)).sum()),
+            _ => thrown(|| all.iter().map(|&p| rig.ctx.hold(p).map_or(0, |()| 1)).sum()),
         };
         assert_eq!(outcome, Err(4));
         manager.set_out_of_memory_policy(GPU, OutOfMemoryPolicy::Fail).unwrap();
         taken.release().unwrap();
         if way == 1 {
-            rig.ctx.unpin(all[0], s).unwrap();
+            rig.ctx.unhold(all[0], s).unwrap();
         }
         exact(&rig, &all, size);
         rig.ctx.shift(What::Tag(1), Goal::Device, None, None).unwrap();
@@ -231,10 +231,10 @@ fn the_thread_may_wait_for_moves_again() {
         });
         started.wait();
         scope.spawn(|| held.wait());
-        rig.ctx.pin(p).expect("waits for the other thread's move");
+        rig.ctx.hold(p).expect("waits for the other thread's move");
     });
     rig.check(s, p, 40 * MIB, 1);
-    rig.ctx.unpin(p, s).unwrap();
+    rig.ctx.unhold(p, s).unwrap();
     rig.ctx.free_async(p, s).unwrap();
     rig.close();
 }

@@ -37,6 +37,12 @@ fn a_free_at_any_moment_of_a_move_loses_nothing() {
                 }
             });
         }
+        // The books are right at every moment, not only when all is done.
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                rig.ctx.validate().unwrap();
+            }
+        });
         let s = rig.stream();
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..4000 {
@@ -69,8 +75,8 @@ fn addresses_that_are_used_again_do_not_confuse_the_order_of_use() {
                     for _ in 0..600 {
                         let slot = &slots[rng.usize(0..slots.len())];
                         let Ok(p) = rig.try_malloc(PAGE, 1, s) else { continue };
-                        if rng.bool() && rig.ctx.pin(p).is_ok() {
-                            rig.ctx.unpin(p, s).unwrap();
+                        if rng.bool() && rig.ctx.hold(p).is_ok() {
+                            rig.ctx.unhold(p, s).unwrap();
                         }
                         let old = slot.swap(p, AcqRel);
                         if old != 0 {
@@ -120,8 +126,8 @@ fn whoever_comes_first_the_mover_lives() {
         let mut all = all.into_inner().unwrap();
         while all.len() < 86 {
             let p = rig.malloc(PAGE, 0, s);
-            rig.ctx.pin(p).unwrap();
-            rig.ctx.unpin(p, s).unwrap();
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
             all.push(p);
         }
         let start = Instant::now();
@@ -136,7 +142,7 @@ fn whoever_comes_first_the_mover_lives() {
     }
 }
 
-/// Far more unpins than markers can be pending, on a stream that does not come on.
+/// Far more unholds than markers can be pending, on a stream that does not come on.
 #[test]
 fn a_busy_stream_can_be_named_as_often_as_one_likes() {
     let rig = Rig::new(Options::default());
@@ -145,14 +151,14 @@ fn a_busy_stream_can_be_named_as_often_as_one_likes() {
     rig.host.hold(D, s).unwrap();
     rig.fill(s, p, PAGE, 1);
     for _ in 0..2000 {
-        rig.ctx.pin(p).unwrap();
-        rig.ctx.unpin(p, s).unwrap();
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
     }
     rig.host.release(D, s).unwrap();
     rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap();
-    rig.ctx.pin(p).unwrap();
+    rig.ctx.hold(p).unwrap();
     rig.check(s, p, PAGE, 1);
-    rig.ctx.unpin(p, s).unwrap();
+    rig.ctx.unhold(p, s).unwrap();
     rig.ctx.free_async(p, s).unwrap();
     rig.close();
 }
@@ -168,9 +174,9 @@ fn uses_on_a_stream_that_is_gone_are_waited_for() {
         rig.host.stream_sync(D, home).unwrap();
         for _ in 0..2 {
             let s = rig.stream();
-            rig.ctx.pin(p).unwrap();
+            rig.ctx.hold(p).unwrap();
             rig.check(s, p, PAGE, 1);
-            rig.ctx.unpin(p, s).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
             rig.host.stream_destroy(D, s).unwrap();
         }
         rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap();

@@ -9,11 +9,12 @@ use std::process::Command;
 use std::time::Duration;
 
 /// An example, and what it prints when all is well.
-const EXAMPLES: [(&str, &str); 7] = [
+const EXAMPLES: [(&str, &str); 8] = [
     ("c/quickstart.c", "20 allocations, 20 frees, 0 live"),
     ("c/export.c", "reads: written by process"),
     ("c/plan.c", "11 values in 9 slots: 2402816 bytes, 65536 saved, all as written"),
     ("c/training_loop.c", "learnt from 400 of 400 steps; 20401 finalizers ran, 20400 of them too late"),
+    ("c/stream_order.c", "as it was first: mistakes were reported\nmended: 0 mistakes\n"),
     ("cpp/buffers.cpp", "round trip: the same"),
     ("cpp/oversubscribe.cpp", "200 steps, and every byte of three times the limit is right"),
     ("cpp/memory_resource.cpp", "29524000 bytes through gpumem::memory_resource"),
@@ -46,6 +47,9 @@ fn run(path: &str) -> Option<String> {
         .unwrap_or_else(|words| panic!("{path}:\n{words}"));
     let out = cc::run(Command::new(&program).env("GPUMEM_BACKEND", "host"), Duration::from_secs(120));
     cc::must_succeed(path, &out);
+    if path == "c/stream_order.c" {
+        tells_of_both_sides(&String::from_utf8_lossy(&out.stderr));
+    }
     Some(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
@@ -80,9 +84,22 @@ fn holds_a_third_of_its_data(said: &str) {
     );
     let moved = said.lines().find(|l| l.contains(" of buffers that were elsewhere: ")).unwrap();
     let words: Vec<&str> = moved.split(' ').collect();
-    let [pins, back]: [u64; 2] = [words[0], words[2]].map(|n| n.parse().unwrap());
-    assert!(pins == 200 * 3 + 48 && back > 100 && back < pins, "{moved}");
+    let [holds, back]: [u64; 2] = [words[0], words[2]].map(|n| n.parse().unwrap());
+    assert!(holds == 200 * 3 + 48 && back > 100 && back < holds, "{moved}");
     assert!(!said.contains('\r'), "a bar where there is no terminal");
+}
+
+/// Each race with both operations, their streams and the memory.
+fn tells_of_both_sides(said: &str) {
+    let races: Vec<&str> = said.lines().filter(|l| l.contains("host device: Race: ")).collect();
+    assert!(!races.is_empty(), "{said}");
+    for race in races {
+        assert!(race.contains("\"fill\" of [0x") && race.contains("\"copy\" of [0x"), "{race}");
+        assert!(
+            race.matches("(stream 0x").count() == 2 && race.contains("neither is ordered before the other"),
+            "{race}"
+        );
+    }
 }
 
 #[test]
@@ -94,4 +111,80 @@ fn every_example_is_tested() {
             assert!(EXAMPLES.iter().any(|(known, _)| *known == path), "{path} has no line in tests/examples.rs");
         }
     }
+}
+
+/// A fenced block of C or C++ in a document, and what the comment in front of it declares: `<!-- given: ... -->`.
+struct Snippet<'a> {
+    line: usize,
+    language: Language,
+    given: &'a str,
+    code: Vec<&'a str>,
+}
+
+fn snippets(text: &str) -> Vec<Snippet<'_>> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let language = match *line {
+            "```c" => Language::C99,
+            "```cpp" => Language::Cxx17,
+            _ => continue,
+        };
+        let code = lines[at + 1..].iter().take_while(|l| **l != "```").copied().collect();
+        let before = at.checked_sub(1).map_or("", |i| lines[i]);
+        let given = before.strip_prefix("<!-- given: ").and_then(|g| g.strip_suffix(" -->")).unwrap_or_default();
+        found.push(Snippet { line: at + 1, language, given, code });
+    }
+    found
+}
+
+impl Snippet<'_> {
+    /// A program around it. `...` stands for the reader's own code, and a kernel launch for a call.
+    fn program(&self) -> String {
+        let (top, rest): (Vec<&str>, Vec<&str>) = self.code.iter().partition(|l| l.starts_with('#'));
+        let mut body = rest.join("\n").replace("...", ";");
+        while let Some((before, after)) = body.split_once("<<<") {
+            let (configuration, call) = after.split_once(">>>").expect("a launch that does not end");
+            let name = before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap();
+            let before = &before[..before.len() - name.len()];
+            body = format!("{before}{name}{}", call.replacen('(', &format!("({configuration}, "), 1));
+        }
+        let header = if self.language == Language::C99 { "gpumem.h" } else { "gpumem.hpp" };
+        let top = top.join("\n");
+        let given = self.given.replace("; #", ";\n#");
+        format!(
+            "#include <{header}>\n#include <string.h>\n{top}\nvoid snippet(void);\nvoid snippet(void) {{\n{given}\n{body}\n}}\n\
+             int main(void) {{ return 0; }}\n"
+        )
+    }
+}
+
+/// What the README shows in C and C++ compiles and links against this library.
+#[test]
+fn the_snippets_of_the_readme_compile() {
+    let readme = std::fs::read_to_string(cc::root().join("README.md")).unwrap();
+    let all = snippets(&readme);
+    assert!(all.len() >= 8, "only {} snippets were found", all.len());
+    for snippet in all {
+        if !cc::have(snippet.language.compiler()) {
+            return println!("skipped: {} is not installed", snippet.language.compiler());
+        }
+        let name = format!("readme-{}-{}", snippet.line, snippet.language.name());
+        let source = cc::scratch("snippets").join(format!("{name}.txt"));
+        std::fs::write(&source, snippet.program()).unwrap();
+        let lenient = ["-Wno-unused", "-Wno-empty-body", "-Wno-uninitialized", "-Wno-unused-but-set-variable"];
+        if let Err(words) = cc::compile(&source, snippet.language, &source.with_extension("out"), &lenient) {
+            panic!("README.md, line {}:\n{}\n{words}", snippet.line, snippet.program());
+        }
+    }
+}
+
+/// A snippet that is wrong does not compile.
+#[test]
+fn a_wrong_snippet_is_noticed() {
+    let text = "```c\ngpumem_stream s;\ngpumem_free_async(NULL, s, 3);\n```\n";
+    let all = snippets(text);
+    let source = cc::scratch("snippets").join("wrong.txt");
+    std::fs::write(&source, all[0].program()).unwrap();
+    assert!(cc::compile(&source, all[0].language, &source.with_extension("out"), &[]).is_err());
 }

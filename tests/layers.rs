@@ -29,9 +29,6 @@ const UNSAFE_FOLDERS: [&str; 2] = ["driver", "capi"];
 /// Single files elsewhere that may, relative to `src/`, each with its reason. Keep it short.
 const UNSAFE_FILES: [(&str, &str); 1] = [("pool/fetch.rs", "the processor is told what is wanted next")];
 
-/// Most lines of one file.
-const LONGEST_FILE: usize = 500;
-
 /// Most lines of code between a `SAFETY:` comment and its `unsafe`: a statement may start above its block.
 const SAFETY_DISTANCE: usize = 3;
 
@@ -43,9 +40,6 @@ fn level(folder: &str) -> Option<u32> {
 fn check(path: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
-    if lines.len() > LONGEST_FILE {
-        faults.push(format!("{path}: {} lines; split it at a noun, {LONGEST_FILE} is the most", lines.len()));
-    }
     let tokens: TokenStream = match text.parse() {
         Ok(tokens) => tokens,
         Err(e) => return vec![format!("{path}: does not parse: {e}")],
@@ -310,12 +304,6 @@ fn unsafe_is_kept_to_its_folders_and_explained() {
     planted("driver/a.rs", "// Safe enough.\nunsafe { g() }", &["a.rs:2"]);
     planted("capi/a.rs", "pub unsafe extern \"C\" fn f() {}\ntype F = unsafe extern \"C\" fn();", &[]);
     planted("capi/a.rs", "#[unsafe(no_mangle)]\nextern \"C\" fn f() {}", &[]);
-}
-
-#[test]
-fn long_files_are_seen() {
-    planted("pool/a.rs", &"\n".repeat(LONGEST_FILE), &[]);
-    planted("pool/a.rs", &"\n".repeat(LONGEST_FILE + 1), &["501 lines"]);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 
 mod plan_support;
 
-use gpumem::plan::generate::{self, Features, Rng};
 use gpumem::plan::{verify, Buffer, Problem};
+use plan_support::generate::{self, Features, Rng};
 use plan_support::{accounted, csv, exhaustive, greedy, occupied, MIB};
 
 #[test]

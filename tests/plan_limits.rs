@@ -5,10 +5,10 @@
 
 mod plan_support;
 
-use gpumem::plan::generate::{self, Rng};
 use gpumem::plan::{
     solve, verify, Arena, Buffer, Effort, Interval, Layout, LayoutStatus, Place, Problem, SolveOptions,
 };
+use plan_support::generate::{self, Rng};
 use plan_support::{any_problem, MIB};
 use std::sync::atomic::AtomicBool;
 

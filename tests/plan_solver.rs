@@ -6,10 +6,10 @@
 mod plan_support;
 
 use gpumem::base::Status;
-use gpumem::plan::generate::{self, Features, Rng};
 use gpumem::plan::{
     solve, verify, Buffer, Effort, Interval, Kind, Kinds, Layout, LayoutStatus, Place, Problem, Reserved, SolveOptions,
 };
+use plan_support::generate::{self, Features, Rng};
 use plan_support::{accounted, any_problem, csv, exhaustive, greedy, with_capacity, MIB};
 use std::fmt::Display;
 use std::sync::atomic::AtomicBool;
@@ -268,6 +268,54 @@ fn two_threads_and_fast_give_right_layouts() {
         if one.status == LayoutStatus::Optimal {
             assert!(two.size >= one.size && fast.size >= one.size, "seed {seed}: below what is called optimal");
         }
+    }
+}
+
+/// A filled rectangle of 300 pieces, and in place of the lowest sixty of them thousands of small ones with an eighth of
+/// their bytes: the few that make the size must be laid out exactly, and all others fit between them.
+#[test]
+fn many_small_buffers_do_not_hide_a_few_large_ones() {
+    for seed in 0..2 {
+        let mut pieces = generate::guillotine(seed, 300, 40_000, MIB).unwrap().buffers().to_vec();
+        pieces.sort_by_key(|b| std::cmp::Reverse(b.size));
+        let small = pieces.split_off(240);
+        let mut problem = Problem::new();
+        for piece in pieces {
+            problem.add(piece).unwrap();
+        }
+        for piece in small {
+            let life = piece.upper - piece.lower;
+            let slices = 20.min(life);
+            for n in 0..slices {
+                let (lower, upper) = (piece.lower + life * n / slices, piece.lower + life * (n + 1) / slices);
+                for _ in 0..5 {
+                    problem.add(Buffer::new(1 + piece.size / 40, lower, upper)).unwrap();
+                }
+            }
+        }
+        let layout = laid_out(seed, &problem);
+        assert!(layout.slots.len() > 5_000);
+        assert_eq!(layout.size, layout.lower_bound, "seed {seed}");
+    }
+}
+
+/// Small alignments among large ones: what is solved with all of them raised is a layout as well, and no other test of
+/// this file needs it.
+#[test]
+fn mixed_alignments_cost_little() {
+    for seed in 0..6 {
+        let rng = &mut Rng::new(seed);
+        let mut problem = Problem::new();
+        for piece in generate::guillotine(seed, 200, 300, 256).unwrap().buffers() {
+            problem
+                .add(Buffer {
+                    alignment: 64 << rng.below(7),
+                    ..Buffer::new(4096 * piece.size, piece.lower, piece.upper)
+                })
+                .unwrap();
+        }
+        // Every size is a multiple of the largest alignment: raising all of them loses nothing.
+        assert_eq!(laid_out(seed, &problem).size, MIB, "seed {seed}");
     }
 }
 

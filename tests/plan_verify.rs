@@ -5,10 +5,10 @@
 mod plan_support;
 
 use gpumem::base::Status;
-use gpumem::plan::generate::Rng;
 use gpumem::plan::{
     verify, verify_slots, Arena, Buffer, Interval, Kind, Kinds, Layout, LayoutStatus, Place, Problem, Reserved, Slot,
 };
+use plan_support::generate::Rng;
 use plan_support::layouts::{any_layout, small};
 use plan_support::{accounted, paint};
 use proptest::prelude::*;

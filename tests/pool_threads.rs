@@ -277,3 +277,38 @@ fn memory_goes_round_between_late_streams() {
         rig.close();
     }
 }
+
+/// The books are looked at while dedicated memory comes and goes, heaps grow, and free memory is given back: they are right at
+/// every moment.
+#[test]
+fn the_invariants_hold_at_any_moment() {
+    let rig = Rig::new(HostOptions { bytes_per_device: 4 * GIB, ..HostOptions::default() }, PoolOptions::default());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for t in 0..4u64 {
+            let (rig, stop) = (&rig, &stop);
+            scope.spawn(move || {
+                let (stream, mut dice, mut live) = (rig.stream(), Dice(t + 1), Vec::new());
+                while !stop.load(Relaxed) {
+                    if live.len() > 16 || (!live.is_empty() && dice.below(2) == 0) {
+                        rig.free(live.swap_remove(dice.below(live.len() as u64) as usize), stream);
+                    } else {
+                        let flags = [AllocFlags::default(), AllocFlags::SINGLE_HANDLE, AllocFlags::GUARD];
+                        let flags = flags[dice.below(3) as usize];
+                        let req = AllocRequest { size: dice.below(5 * MIB), stream, flags, ..AllocRequest::default() };
+                        live.extend(rig.pool.malloc(&req));
+                    }
+                    if t == 0 && dice.below(16) == 0 {
+                        rig.pool.trim(0).unwrap();
+                    }
+                }
+                live.into_iter().for_each(|p| rig.free(p, stream));
+            });
+        }
+        let looked = (0..400).try_for_each(|_| rig.pool.validate());
+        stop.store(true, Relaxed);
+        looked.unwrap();
+    });
+    rig.sync();
+    rig.pool.validate().unwrap();
+}

@@ -119,8 +119,7 @@ fn reserve(overdraw: Option<&gpumem_reserve_policy>, shortage: Option<&Script>) 
         strategy: 0,
         bytes: 10 * MIB,
         least_bytes: 0,
-        tier: 0,
-        id: 0,
+        space: gpumem_space::default(),
         tiers: [0; 4],
         timeout_ms: 0,
         cancel: std::ptr::null_mut(),
@@ -164,7 +163,7 @@ fn an_overdraw_callback_is_told_all_and_each_of_its_answers_is_followed() {
     is_out_of_memory(manager.draw(&space, 3 * MIB, 77));
     is_out_of_memory(manager.draw(&space, 3 * MIB, 77));
     let told = script.overdraws.lock().unwrap()[0];
-    assert_eq!((told.tier, told.id, told.number), (GPUMEM_TIER_GPU, 0, info(r).number));
+    assert_eq!((told.space.tier, told.space.id, told.number), (GPUMEM_TIER_GPU, 0, info(r).number));
     assert_eq!((told.promised, told.drawn, told.bytes), (10 * MIB, 8 * MIB, 3 * MIB));
     assert_eq!((told.stream as usize, told.attempt), (77, 1));
 
@@ -205,7 +204,7 @@ fn policies_without_a_callback_do_what_they_say() {
     let script = Script::new(&[]);
     let set = |r, policy: &gpumem_reserve_policy| {
         // SAFETY: a whole policy.
-        assert_eq!(unsafe { gpumem_reservation_set_policy(r, policy) }, OK);
+        assert_eq!(unsafe { gpumem_reservation_policy_set(r, policy) }, OK);
     };
     let plain =
         gpumem_reserve_policy { callback: None, user: std::ptr::null_mut(), free_user: None, ..policy(&script) };
@@ -239,7 +238,7 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     let (own, of_space) = (Script::new(&[1, 1, 0]), Script::new(&[1, 0]));
     // SAFETY: the space exists, and the script outlives the setting.
     let set = |callback, user: *mut c_void, free| unsafe {
-        gpumem_space_set_out_of_memory(GPUMEM_TIER_GPU, 0, callback, user, free)
+        gpumem_space_out_of_memory_set(gpumem_space { tier: GPUMEM_TIER_GPU, id: 0 }, callback, user, free)
     };
     assert_eq!(set(Some(on_out_of_memory), of_space.user(), Some(free_script)), OK);
     let r = reserve(None, Some(&own));
@@ -254,7 +253,8 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     let (made, receipt) = made.unwrap();
     assert_eq!((made, receipt.bytes(), left), ("memory", 3 * MIB, 0));
     drop(receipt);
-    let told: Vec<_> = own.shortages.lock().unwrap().iter().map(|s| (s.tier, s.id, s.bytes, s.attempt)).collect();
+    let told: Vec<_> =
+        own.shortages.lock().unwrap().iter().map(|s| (s.space.tier, s.space.id, s.bytes, s.attempt)).collect();
     assert_eq!(told, [(GPUMEM_TIER_GPU, 0, 3 * MIB, 1), (GPUMEM_TIER_GPU, 0, 3 * MIB, 2)]);
     assert_eq!(own.shortages.lock().unwrap()[0].stream as usize, 55);
     // It gives up.
@@ -263,7 +263,7 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
 
     // Without one of its own, the space's is asked.
     // SAFETY: null is allowed.
-    let taken = unsafe { gpumem_reservation_set_out_of_memory(r, None, std::ptr::null_mut(), None) };
+    let taken = unsafe { gpumem_reservation_out_of_memory_set(r, None, std::ptr::null_mut(), None) };
     assert_eq!((taken, own.freed.load(SeqCst)), (OK, 1));
     is_out_of_memory(manager.allocate(&space, MIB, 0, || Err::<(), _>(Error::new(Status::OutOfMemory, "none"))));
     assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 2));
@@ -314,7 +314,7 @@ fn what_a_callback_holds_outlives_its_last_call() {
         });
         has_entered.recv().unwrap();
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { gpumem_reservation_set_policy(r as gpumem_reservation, std::ptr::null()) }, OK);
+        assert_eq!(unsafe { gpumem_reservation_policy_set(r as gpumem_reservation, std::ptr::null()) }, OK);
         release(r as gpumem_reservation);
         assert_eq!(freed.load(SeqCst), 0);
         go.send(()).unwrap();

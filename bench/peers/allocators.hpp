@@ -38,7 +38,7 @@ struct Gpumem {
     uint64_t driver_calls() const {
         gpumem_driver_call calls[128];
         size_t count = 0;
-        check(gpumem_driver_calls(calls, 128, &count));
+        check(gpumem_driver_calls_get(calls, 128, &count));
         uint64_t sum = 0;
         for (size_t i = 0; i < count && i < 128; i++) sum += calls[i].calls;
         return sum;

@@ -27,7 +27,7 @@ inline void check(gpumem_status status, const char *call) {
 inline void init() { check(gpumem_device_set(0), "gpumem_device_set"); }
 inline void use_on_this_thread() { init(); }
 inline void memory(size_t *free_bytes, size_t *total) {
-    check(gpumem_device_mem_info(0, free_bytes, total), "gpumem_device_mem_info");
+    check(gpumem_device_memory_get(0, free_bytes, total), "gpumem_device_memory_get");
 }
 inline Stream new_stream() {
     Stream s;

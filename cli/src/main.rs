@@ -1,14 +1,16 @@
 //! The `gpumem` command: looks at the machine (`doctor`), replays allocation logs (`replay`), measures
-//! (`bench`) and lays buffers out (`plan`).
+//! (`bench`), lays buffers out (`plan`) and runs other programs on gpumem (`run`).
 
 #![deny(unsafe_code)]
 
 mod bench;
 mod doctor;
 mod limits;
+mod man;
 mod plan;
 mod replay;
 mod report;
+mod run;
 mod self_test;
 mod session;
 mod settings;
@@ -65,6 +67,16 @@ enum Command {
     /// Exit code: 0 there is a layout; 1 none was found within --capacity; 2 bad usage, bad input, or a result that could
     /// not be written, such as to a full disk or into a pipe that nobody reads any more.
     Plan(plan::Args),
+    /// Runs any CUDA program on gpumem, unchanged.
+    ///
+    /// The program is started with libgpumem_preload.so in front of it: what it allocates from CUDA comes from gpumem then, and
+    /// so in the programs that it starts. Settings are the variables of the library. docs/spec/preload.md says what is served.
+    ///
+    /// Exit code: the program's; 2 when it cannot be run this way, and the line says why.
+    Run(run::Args),
+    /// Writes the manual pages of this command into a folder.
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +85,8 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -39,8 +39,8 @@ fn settings_say_where_they_come_from() {
         let s = settings.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("no {name} in {settings:?}"));
         (s["value"].as_str().unwrap().to_string(), s["source"].as_str().unwrap().to_string())
     };
-    assert_eq!(source("GPUMEM_LIMIT"), ("1.00 GiB".to_string(), "from GPUMEM_LIMIT".to_string()));
-    assert_eq!(source("GPUMEM_VA_SIZE"), ("1.00 TiB".to_string(), "from VPMM_VA_SIZE".to_string()));
+    assert_eq!(source("GPUMEM_LIMIT"), ("1G".to_string(), "from GPUMEM_LIMIT".to_string()));
+    assert_eq!(source("GPUMEM_VA_SIZE"), ("1T".to_string(), "from VPMM_VA_SIZE".to_string()));
     assert_eq!(source("GPUMEM_REUSE").1, "default");
     assert_eq!(r["devices"][0]["pool_limit_bytes"], 1u64 << 30);
 }

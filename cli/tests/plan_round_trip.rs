@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+#[path = "../../tests/plan_support/generate/rng.rs"]
+#[allow(dead_code, missing_docs)]
+mod rng;
 
 use common::{file, gpumem, json, refused, run, stderr, stdout};
-use gpumem::plan::generate::Rng;
 use gpumem::plan::{csv, solve, Arena, Buffer, Interval, Kind, Kinds, Layout, LayoutStatus, Place, Problem};
+use rng::Rng;
 use std::process::Output;
 use tempfile::tempdir;
 

@@ -34,20 +34,20 @@ static uint32_t tensor(gpumem_plan plan, const char *name, int32_t kind, uint64_
     value.name = name;
     value.kind = kind;
     value.bytes = rows * columns * sizeof(float);
-    check(gpumem_plan_add_value(plan, &value, &id), name);
+    check(gpumem_plan_value_add(plan, &value, &id), name);
     return id;
 }
 
 /* An operation with up to three inputs and one output. */
 static uint32_t op(gpumem_plan plan, const char *name, const uint32_t *inputs, size_t count, uint32_t output) {
     uint32_t number = 0;
-    check(gpumem_plan_add_op(plan, name, inputs, count, &output, 1, &number), name);
+    check(gpumem_plan_op_add(plan, name, inputs, count, &output, 1, &number), name);
     return number;
 }
 
 static unsigned char *address_of(gpumem_plan plan, uint32_t id, void *base) {
     void *at = NULL;
-    check(gpumem_plan_pointer(plan, id, &base, 1, &at), "pointer");
+    check(gpumem_plan_pointer_get(plan, id, &base, 1, &at), "pointer");
     return (unsigned char *)at;
 }
 
@@ -74,7 +74,7 @@ static void expect(gpumem_plan plan, uint32_t id, void *base, int byte, size_t b
 
 int main(void) {
     gpumem_plan_options options;
-    gpumem_plan_summary summary;
+    gpumem_plan_stats summary;
     gpumem_plan plan;
     gpumem_stream s;
     uint32_t image, pixels, scaled, w1, b1, w2, b2, hidden, active, scores, shares, args[3], relu;
@@ -101,7 +101,7 @@ int main(void) {
     shares = tensor(plan, "shares", GPUMEM_PLAN_OUTPUT, BATCH, OUT);
 
     /* A reshape moves nothing: pixels are the image's bytes and get no memory of their own. */
-    check(gpumem_plan_view(plan, pixels, image, 0), "view");
+    check(gpumem_plan_view_set(plan, pixels, image, 0), "view");
 
     op(plan, "scale", &pixels, 1, scaled);
     args[0] = scaled, args[1] = w1, args[2] = b1;
@@ -112,13 +112,13 @@ int main(void) {
     op(plan, "softmax", &scores, 1, shares);
 
     /* Element by element, so the result may take over the argument's bytes. */
-    check(gpumem_plan_in_place(plan, relu, hidden, active), "in place");
+    check(gpumem_plan_in_place_add(plan, relu, hidden, active), "in place");
 
     check(gpumem_plan_solve(plan, NULL), "solve");
-    check(gpumem_plan_report(plan, NULL, 0, &needed), "report");
+    check(gpumem_plan_report_get(plan, NULL, 0, &needed), "report");
     report = (char *)malloc(needed);
     if (report == NULL) return EXIT_FAILURE;
-    check(gpumem_plan_report(plan, report, needed, NULL), "report");
+    check(gpumem_plan_report_get(plan, report, needed, NULL), "report");
     fputs(report, stdout);
     free(report);
 
@@ -146,7 +146,7 @@ int main(void) {
     expect(plan, w1, base, 2, w1_bytes, s);
 
     GPUMEM_INIT(&summary);
-    check(gpumem_plan_summary_get(plan, &summary), "summary");
+    check(gpumem_plan_stats_get(plan, &summary), "summary");
     printf("%" PRIu64 " values in %" PRIu64 " slots: %" PRIu64 " bytes, %" PRIu64 " saved, all as written\n",
            summary.values, summary.slots, summary.arena_bytes, summary.saved);
 

@@ -41,7 +41,7 @@ static size_t reachable_count;
 static void *make_buffer(size_t bytes, gpumem_stream s) {
     void *p = NULL;
     if (gpumem_malloc_async(bytes, s, &p) != GPUMEM_OK) return NULL;
-    check(gpumem_allocation_id(p, &reachable[reachable_count].id), "id");
+    check(gpumem_allocation_id_get(p, &reachable[reachable_count].id), "id");
     reachable[reachable_count++].ptr = p;
     return p;
 }
@@ -131,7 +131,7 @@ static void without_arenas(gpumem_stream s) {
     int step, device = 0;
     check(gpumem_device_get(&device), "device");
     check(gpumem_trim(0), "trim");
-    check(gpumem_set_limit(device, (size_t)512 << 20), "limit");
+    check(gpumem_device_limit_set(device, (size_t)512 << 20), "limit");
     parameters = initial_parameters(s);
     for (step = 1; parameters != NULL && step <= STEPS; step++) {
         parameters = train(parameters, step, s);

@@ -1,6 +1,6 @@
 // A job larger than its device: buffers of three times the limit, used a few at a time in skewed random order.
 //
-// Each step pins the buffers that it works on; gpumem brings those back that are elsewhere, and moves what was used
+// Each step holds the buffers that it works on; gpumem brings those back that are elsewhere, and moves what was used
 // longest ago out of the device to make room. No line here says what goes where. Data goes to pinned memory of the
 // host, and when that is full to the directories in GPUMEM_DISK. At the end every byte is compared.
 //
@@ -71,7 +71,7 @@ class job {
         for (std::size_t i = 0; i < blocks_.size(); i++) {
             block &b = blocks_[i];
             b.memory = gpumem::make_evictable<unsigned char>(bytes_, 0, stream_);
-            gpumem::pinned here(b.memory, stream_);
+            gpumem::held here(b.memory, stream_);
             for (std::size_t k = 0; k < stripes; k++) set(b, k, static_cast<unsigned char>(i * 7 + k));
             bar.show(i + 1);
         }
@@ -92,7 +92,7 @@ class job {
         std::size_t wrong = 0;
         for (std::size_t i = 0; i < blocks_.size(); i++) {
             const block &b = blocks_[i];
-            gpumem::pinned here = pin(b);
+            gpumem::held here = hold(b);
             gpumem::check(gpumem_memcpy_async(bytes.data(), b.memory.data(), bytes_, stream_.get()));
             stream_.sync();
             for (std::size_t at = 0; at < bytes_; at++) wrong += bytes[at] != b.values[at / stripe_];
@@ -101,12 +101,12 @@ class job {
         return wrong;
     }
 
-    std::uint64_t pins() const { return pins_; }
+    std::uint64_t holds() const { return holds_; }
     std::uint64_t from_host() const { return from_host_; }
     std::uint64_t from_disk() const { return from_disk_; }
     std::size_t in_tier(std::int32_t tier) const {
         return static_cast<std::size_t>(std::count_if(blocks_.begin(), blocks_.end(), [tier](const block &b) {
-            return gpumem::locate(b.memory).tier == tier;
+            return gpumem::locate(b.memory).space.tier == tier;
         }));
     }
 
@@ -118,21 +118,21 @@ class job {
     }
 
     // In the device until the guard ends, and counted when it had to be brought back.
-    gpumem::pinned pin(const block &b) {
-        const std::int32_t tier = gpumem::locate(b.memory).tier;
-        pins_++;
+    gpumem::held hold(const block &b) {
+        const std::int32_t tier = gpumem::locate(b.memory).space.tier;
+        holds_++;
         from_host_ += tier == GPUMEM_TIER_HOST;
         from_disk_ += tier == GPUMEM_TIER_DISK;
-        return gpumem::pinned(b.memory, stream_);
+        return gpumem::held(b.memory, stream_);
     }
 
     // The work, in place of kernels: writes a stripe of each buffer, and copies one from each to the next.
     void step() {
         std::array<block *, per_step> used;
-        std::vector<gpumem::pinned> here;
+        std::vector<gpumem::held> here;
         for (block *&b : used) {
             b = &pick();
-            here.push_back(pin(*b));
+            here.push_back(hold(*b));
         }
         for (std::size_t i = 0; i < per_step; i++) {
             block &from = *used[i], &to = *used[(i + 1) % per_step];
@@ -157,7 +157,7 @@ class job {
     std::size_t bytes_, stripe_;
     std::vector<block> blocks_;
     std::mt19937_64 random_{1};
-    std::uint64_t pins_ = 0, from_host_ = 0, from_disk_ = 0;
+    std::uint64_t holds_ = 0, from_host_ = 0, from_disk_ = 0;
 };
 
 // A number from 1 on; 0 for anything else.
@@ -176,7 +176,7 @@ int main(int argc, char **argv) try {
     }
     int device = 0;
     gpumem::check(gpumem_device_get(&device));
-    gpumem::check(gpumem_set_limit(device, limit));
+    gpumem::check(gpumem_device_limit_set(device, limit));
 
     // Whole pages of 2 MiB, and at least sixteen buffers at a time in the device.
     const std::size_t bytes = limit / 16 / (2 * mib) * (2 * mib), count = 3 * limit / bytes;
@@ -191,8 +191,8 @@ int main(int argc, char **argv) try {
     GPUMEM_INIT(&stats);
     gpumem::check(gpumem_stats_get(device, &stats));
     const std::uint64_t back = all.from_host() + all.from_disk();
-    std::printf("%llu pins, %llu of buffers that were elsewhere: %.0f MiB came back from the host, %.0f MiB from disk\n",
-                static_cast<unsigned long long>(all.pins()), static_cast<unsigned long long>(back),
+    std::printf("%llu holds, %llu of buffers that were elsewhere: %.0f MiB came back from the host, %.0f MiB from disk\n",
+                static_cast<unsigned long long>(all.holds()), static_cast<unsigned long long>(back),
                 in_mib(all.from_host() * bytes), in_mib(all.from_disk() * bytes));
     std::printf("now %zu are in the device, %zu in the host's memory, %zu on disk; %.0f MiB mapped at most\n",
                 all.in_tier(GPUMEM_TIER_GPU), all.in_tier(GPUMEM_TIER_HOST), all.in_tier(GPUMEM_TIER_DISK),

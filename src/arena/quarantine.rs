@@ -89,12 +89,20 @@ impl Quarantine {
         &self.scope
     }
 
-    /// Fills allocations of one pool and keeps them. Waits for the device, unless a stream is being captured.
+    /// Fills allocations of one pool and keeps them. Waits for the device, unless a stream is being captured. What there is no
+    /// room for is freed as it is, without being looked at.
     pub(super) fn poison(&self, pool: &Pool, records: Vec<Arc<Record>>) {
+        let (records, beyond) = self.fitting(records);
+        self.unchecked.fetch_add(beyond.len() as u64, Relaxed);
+        for record in beyond {
+            // It can only fail when the driver is gone, and the memory with it.
+            let _ = pool.free_reclaimed(record.base, record.id, None);
+        }
         if records.is_empty() {
             return;
         }
         let ranges: Vec<(u64, u64)> = records.iter().map(|r| (r.base, r.usable)).collect();
+        records.iter().for_each(|r| pool.near_streams(r.base, r.id));
         let passed = matches!(pool.wait_for_device(), Ok(true));
         // For their users they are freed now, so the streams that they were recorded on may be gone later.
         records.iter().for_each(|r| pool.forget_streams(r.base, r.id, passed));
@@ -104,6 +112,23 @@ impl Quarantine {
         }
         let kept = Kept::Memory { filled };
         self.keep(records.into_iter().map(|record| Item { dev: pool.device(), record, kept }));
+    }
+
+    /// Splits allocations, oldest first, into those that the quarantine will keep once it has shrunk, and the others: the newest
+    /// that fit together, but for those that do not fit at all.
+    fn fitting(&self, records: Vec<Arc<Record>>) -> (Vec<Arc<Record>>, Vec<Arc<Record>>) {
+        let mut room = Some(self.most);
+        let mut keeps: Vec<bool> = Vec::with_capacity(records.len());
+        for record in records.iter().rev() {
+            let rest = room.and_then(|room| room.checked_sub(record.usable));
+            keeps.push(rest.is_some());
+            if record.usable <= self.most {
+                // What is older than one that is pushed out is pushed out, too.
+                room = rest;
+            }
+        }
+        let mut keeps = keeps.into_iter().rev();
+        records.into_iter().partition(|_| keeps.next().unwrap_or(false))
     }
 
     /// Keeps the addresses of freed allocations of one pool, and has their memory unmapped once the device has passed it:

@@ -25,8 +25,14 @@ impl StreamHandle {
     /// `cudaStreamPerThread`: a different stream on each thread. Never destroyed while its thread lives.
     pub const PER_THREAD: StreamHandle = StreamHandle(2);
 
+    /// Whether it names a stream of each device; of which one, the call that it is named in says.
     #[inline]
+    pub fn is_default(self) -> bool {
+        matches!(self.canonical(), StreamHandle::LEGACY | StreamHandle::PER_THREAD)
+    }
+
     /// Folds the second spelling of the legacy stream into the first.
+    #[inline]
     pub fn canonical(self) -> StreamHandle {
         if self.0 == 1 {
             StreamHandle::LEGACY

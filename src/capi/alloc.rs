@@ -1,23 +1,17 @@
-//! Allocating and freeing
+//! Allocating with options, and facts about allocations
 //!
-//! Memory is ordered on a stream: it may be used by work submitted to that stream after the allocation, and by other
-//! streams once they wait for that point. A free is ordered too: it takes effect after the work submitted before it,
-//! so nobody waits on the host. Addresses are device addresses: do not dereference them on the host.
+//! What the functions of core.h do with defaults.
 
 use super::arena;
 use super::error::gpumem_status;
-use super::guard::{self, guard, guard_hit, guard_value};
+use super::guard::guard;
 use super::options::{self, Extensible};
 use super::reserve;
 use super::types::{address, device_id, gpumem_arena, gpumem_reservation, gpumem_stream, not_null, pointer, stream};
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Error, Result};
 use crate::context::{Context, Request};
 use crate::pool::AllocFlags;
 use std::ffi::{c_int, c_void};
-use std::io::Write;
-use std::num::NonZeroU64;
-use std::panic::catch_unwind;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical memory.
 pub const GPUMEM_MALLOC_SINGLE_HANDLE: u32 = 1;
@@ -51,7 +45,8 @@ pub struct gpumem_malloc_options {
     pub bytes: usize,
     /// A power of two, bytes; 0 means 256, and less than 256 gives 256.
     pub alignment: usize,
-    /// The stream whose order the memory follows; NULL is the legacy default stream.
+    /// The stream whose order the memory follows; with GPUMEM_MALLOC_ON_DEVICE one of that device, and NULL is the legacy
+    /// default stream of that device.
     pub stream: gpumem_stream,
     /// A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
     pub tag: u64,
@@ -108,81 +103,6 @@ unsafe impl Extensible for gpumem_pointer_info {
 }
 const _: () = assert!(size_of::<gpumem_pointer_info>() == 4 * 4 + 6 * 8);
 
-/// Allocates on the current device, in the order of its legacy default stream.
-///
-/// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not cleared.
-/// Returns the memory, which the caller owns until a free, or NULL on failure; gpumem_last_status says why:
-/// GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER, and what starting can give. Work on a stream that does not
-/// synchronise with the default stream must be made to wait for it; gpumem_malloc_async is made for that.
-#[no_mangle]
-pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
-    let request = Request { size: bytes as u64, ..Request::default() };
-    let allocated = guard::run_hit(
-        || Context::started()?.malloc_hit(request.size, request.stream).map(NonZeroU64::get),
-        || Context::global()?.malloc_search(&request),
-    );
-    allocated.map_or(std::ptr::null_mut(), pointer)
-}
-
-/// Frees, in the order of the stream the memory was allocated on.
-///
-/// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
-/// the stream it was allocated on, or ordered before it, or announced by gpumem_record_stream; otherwise use
-/// gpumem_free_async. Never blocks on the device. A pointer that is unknown, interior or freed already changes
-/// nothing; it is counted in gpumem_stats, kept as this thread's last error, and said on stderr (not every one of a
-/// flood; GPUMEM_LOG=0 turns it off). In a forked child and at exit it does nothing.
-#[no_mangle]
-pub extern "C" fn gpumem_free(ptr: *mut c_void) {
-    let freed = guard::run_hit(
-        || Context::started()?.free_hit(address(ptr), None).then_some(()),
-        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_anyhow(address(ptr), None) },
-    );
-    if let Err(e) = freed {
-        report_free("gpumem_free", ptr, &e);
-    }
-}
-
-/// Allocates in the order of a stream, on the stream's device.
-///
-/// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL. Aligned to 256
-/// bytes, not cleared. out receives the memory, which the caller owns until a free; usable by work submitted to s
-/// from now on. Does not wait for the device unless memory is short (GPUMEM_REUSE).
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_INVALID_STREAM,
-/// GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER, and what starting can give.
-#[no_mangle]
-pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out: *mut *mut c_void) -> gpumem_status {
-    let hit = || {
-        let ctx = Context::started().filter(|_| !out.is_null());
-        let Some(ptr) = ctx.and_then(|ctx| ctx.malloc_hit(bytes as u64, stream(s))) else { return false };
-        // SAFETY: not null, so a writable pointer by the contract.
-        unsafe { out.write(pointer(ptr.get())) };
-        true
-    };
-    guard_hit(hit, || {
-        not_null(out, "out")?;
-        let request = Request { size: bytes as u64, stream: stream(s), ..Request::default() };
-        let ptr = Context::global()?.malloc_search(&request)?;
-        // SAFETY: not null, so a writable pointer by the contract.
-        unsafe { out.write(pointer(ptr)) };
-        Ok(())
-    })
-}
-
-/// Frees in the order of a stream: the memory is reused once the work submitted to s before this call is done.
-///
-/// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
-/// s, or ordered before it, or announced by gpumem_record_stream; s need not be the stream it was allocated on. The
-/// allocation itself counts as a use: memory that nobody has touched may still be in use by what had it before.
-/// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
-/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
-#[no_mangle]
-pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
-    guard_hit(
-        || Context::started().is_some_and(|ctx| ctx.free_hit(address(ptr), Some(stream(s)))),
-        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_anyhow(address(ptr), Some(stream(s))) },
-    )
-}
-
 /// Allocates with every option there is.
 ///
 /// opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
@@ -210,63 +130,12 @@ pub unsafe extern "C" fn gpumem_malloc_with(
     })
 }
 
-/// Changes the size of an allocation, keeping its contents up to the smaller of both sizes.
-///
-/// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer that must be
-/// freed. Grows in place by mapping where it can, otherwise moves by a copy in the order of s, on which all use of
-/// the old memory must be ordered. out receives the memory, which may be at the same address; then ptr is no longer
-/// the caller's. On failure ptr is unchanged and still the caller's.
-/// Errors: those of gpumem_malloc_async and gpumem_free_async.
-#[no_mangle]
-pub unsafe extern "C" fn gpumem_realloc_async(
-    ptr: *mut c_void,
-    bytes: usize,
-    s: gpumem_stream,
-    out: *mut *mut c_void,
-) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let ctx = Context::global()?;
-        let new = if ptr.is_null() {
-            ctx.malloc(&Request { size: bytes as u64, stream: stream(s), ..Request::default() })?
-        } else {
-            ctx.realloc(address(ptr), bytes as u64, stream(s))?
-        };
-        // SAFETY: not null, so a writable pointer by the contract.
-        unsafe { out.write(pointer(new)) };
-        Ok(())
-    })
-}
-
-/// Announces that an allocation is also used on s: after it is freed, reuse waits for the work submitted to s too.
-///
-/// ptr is the start of an allocation. s must stay alive until the free. Call it after submitting to s, or at any time
-/// before the free; once per stream is enough.
-/// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_INVALID_STREAM.
-#[no_mangle]
-pub extern "C" fn gpumem_record_stream(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
-    guard(|| {
-        not_null(ptr, "ptr")?;
-        Context::global()?.record_stream(address(ptr), stream(s))
-    })
-}
-
-/// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each device that is in
-/// use. Live memory stays. 0 gives back all that is free.
-///
-/// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
-/// Errors: GPUMEM_ERROR_DRIVER, and what starting can give.
-#[no_mangle]
-pub extern "C" fn gpumem_trim(keep_bytes: usize) -> gpumem_status {
-    guard(|| Context::global()?.trim(keep_bytes as u64))
-}
-
 /// Sets the most bytes that gpumem may map on a device.
 ///
 /// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
-pub extern "C" fn gpumem_set_limit(device: c_int, bytes: usize) -> gpumem_status {
+pub extern "C" fn gpumem_device_limit_set(device: c_int, bytes: usize) -> gpumem_status {
     guard(|| {
         let ctx = Context::global()?;
         let dev = device_id(ctx, device)?;
@@ -275,21 +144,24 @@ pub extern "C" fn gpumem_set_limit(device: c_int, bytes: usize) -> gpumem_status
     })
 }
 
-/// How many bytes can be used from ptr, the start of an allocation: at least those asked for.
+/// As gpumem_trim, on one device.
 ///
-/// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then gpumem_last_status has
-/// GPUMEM_ERROR_UNKNOWN_POINTER.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
-pub extern "C" fn gpumem_usable_size(ptr: *const c_void) -> usize {
-    guard_value(0, || if ptr.is_null() { Ok(0) } else { Ok(Context::global()?.info(address(ptr))?.usable as usize) })
+pub extern "C" fn gpumem_device_trim(device: c_int, keep_bytes: usize) -> gpumem_status {
+    guard(|| {
+        let ctx = Context::global()?;
+        ctx.trim_device(device_id(ctx, device)?, keep_bytes as u64)
+    })
 }
 
 /// The number of an allocation: no other of this process has had it or will have it, though addresses come again.
 ///
 /// ptr is the start of a live allocation. out receives a number that is not 0.
-/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
+/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was
+/// freed.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_allocation_id(ptr: *const c_void, out: *mut u64) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut u64) -> gpumem_status {
     guard(|| {
         not_null(ptr, "ptr")?;
         not_null(out, "out")?;
@@ -328,14 +200,6 @@ pub unsafe extern "C" fn gpumem_pointer_info_get(ptr: *const c_void, out: *mut g
     })
 }
 
-/// Checks every invariant of gpumem's own state. Slow; for tests.
-///
-/// Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold, and what starting can give.
-#[no_mangle]
-pub extern "C" fn gpumem_validate() -> gpumem_status {
-    guard(|| Context::global()?.validate())
-}
-
 /// What options ask for, but for the arena, whose reference the caller keeps.
 pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request<'static>> {
     let unknown = o.flags & !(AllocFlags::ALL.0 | GPUMEM_MALLOC_ON_DEVICE);
@@ -366,25 +230,3 @@ pub(super) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Reques
         reservation: None,
     })
 }
-
-/// Says on stderr that a free without a status was refused: each of the first eight, then each time their number
-/// doubles.
-pub(super) fn report_free(entry: &str, ptr: *mut c_void, e: &Error) {
-    static REFUSED: AtomicU64 = AtomicU64::new(0);
-    if matches!(e.status, Status::Forked | Status::ShuttingDown) {
-        return;
-    }
-    // A panic in here is caught, and not told: the failed free stays the thread's last error.
-    let _ = catch_unwind(|| {
-        let log = Context::global().map_or(1, |ctx| ctx.config().log);
-        let n = REFUSED.fetch_add(1, Ordering::Relaxed) + 1;
-        if log >= 1 && (n <= 8 || n.is_power_of_two()) {
-            let line = format!("gpumem: {entry}({ptr:p}) did nothing: {e} ({n} so far)\n");
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            let _ = std::io::stderr().write_all(line.as_bytes());
-        }
-    });
-}
-
-// The legacy default stream is what a zeroed request means, and what `gpumem_malloc` promises.
-const _: () = assert!(StreamHandle::LEGACY.0 == 0);

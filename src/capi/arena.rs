@@ -20,7 +20,7 @@
 //! Frees      What is in an arena may be freed early, by any thread. Exactly one of all frees and the exit frees an
 //!            allocation; the others find out that it is gone. gpumem_free of what an exit has freed is a double free,
 //!            or worse, takes what lives at the address by then; so finalizers, which may run at any time, call
-//!            gpumem_free_id with the number that gpumem_allocation_id gave while the allocation lived.
+//!            gpumem_free_id with the number that gpumem_allocation_id_get gave while the allocation lived.
 //! Streams    An exit frees each allocation in the order of the stream it was allocated on, as gpumem_free does, and
 //!            waits for nothing. Use on other streams must be ordered before, or announced by gpumem_record_stream.
 //! Threads    gpumem_arena_attach makes an arena current on a second thread, gpumem_arena_detach undoes it; a thread that
@@ -128,8 +128,7 @@ const _: () = assert!(size_of::<gpumem_arena_stats>() == 2 * 4 + 10 * 8 + NAME_B
 /// Opens an arena inside the calling thread's current one, if it has one, and makes it the current one.
 ///
 /// out receives the handle; end it with gpumem_arena_exit or gpumem_arena_abort.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, and what starting can
-/// give.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_enter(out: *mut gpumem_arena) -> gpumem_status {
     // SAFETY: passed on from the caller; NULL is a name.
@@ -219,9 +218,9 @@ pub extern "C" fn gpumem_arena_detach(arena: gpumem_arena) -> gpumem_status {
 /// The calling thread's current arena: what it allocates belongs to that.
 ///
 /// out receives the handle, NULL when there is none.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, and what starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_arena_current(out: *mut gpumem_arena) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_arena_current_get(out: *mut gpumem_arena) -> gpumem_status {
     guard(|| {
         not_null(out, "out")?;
         let current = Context::global()?.arena_current();
@@ -236,7 +235,7 @@ pub unsafe extern "C" fn gpumem_arena_current(out: *mut gpumem_arena) -> gpumem_
 /// ptr is any byte of it. out receives the handle, NULL when it is in none.
 /// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_arena_of(ptr: *const c_void, out: *mut gpumem_arena) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_arena_find(ptr: *const c_void, out: *mut gpumem_arena) -> gpumem_status {
     guard(|| {
         not_null(ptr, "ptr")?;
         not_null(out, "out")?;
@@ -307,7 +306,7 @@ pub unsafe extern "C" fn gpumem_arena_stats_get(arena: gpumem_arena, out: *mut g
 /// Frees the allocation with this id, if it still lives: for finalizers, which may come after the exit of its arena.
 ///
 /// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing; id is what
-/// gpumem_allocation_id gave for it. GPUMEM_OK also when that allocation is gone, even if its address has been handed
+/// gpumem_allocation_id_get gave for it. GPUMEM_OK also when that allocation is gone, even if its address has been handed
 /// out again; that is counted in gpumem_stats.late_frees and changes nothing. In the order of the stream it was
 /// allocated on, as gpumem_free. Memory without an arena can be freed so as well.
 /// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that gpumem never gave.
@@ -389,7 +388,7 @@ fn free_id(ptr: *mut c_void, id: u64, s: Option<gpumem_stream>) -> Result<()> {
         return Ok(());
     }
     if id == 0 {
-        return Err(Error::invalid("id is 0, which no allocation has; pass what gpumem_allocation_id gave"));
+        return Err(Error::invalid("id is 0, which no allocation has; pass what gpumem_allocation_id_get gave"));
     }
     Context::global()?.free_id(address(ptr), id, s.map(stream)).map(|_| ())
 }

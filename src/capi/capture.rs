@@ -44,7 +44,7 @@ pub type gpumem_capture = *mut gpumem_capture_st;
 
 /// Hand nothing out twice during the capture: every allocation has addresses of its own.
 pub const GPUMEM_CAPTURE_MONOTONE: u32 = 1;
-/// Note how long each allocation above 64 KiB lives, for gpumem_capture_plan. It need not be a capture: a run of the
+/// Note how long each allocation above 64 KiB lives, for gpumem_capture_solve. It need not be a capture: a run of the
 /// same work that is not captured will do.
 pub const GPUMEM_CAPTURE_RECORD: u32 = 2;
 
@@ -65,7 +65,7 @@ pub struct gpumem_capture_options {
     /// Allocate from this capture's memory; flags and reserve must be 0, they are that one's. For graphs that never run at
     /// the same time: what one has freed the other uses. NULL: memory of its own.
     pub share: gpumem_capture,
-    /// Lay allocations above 64 KiB out as gpumem_capture_plan has planned for this capture, which was recorded: the
+    /// Lay allocations above 64 KiB out as gpumem_capture_solve has planned for this capture, which was recorded: the
     /// i-th gets the place of the i-th. One of another size, or whose place is taken, is served as usual and
     /// counted. Not with GPUMEM_CAPTURE_MONOTONE. NULL: no layout.
     pub layout: gpumem_capture,
@@ -131,8 +131,7 @@ static CAPTURES: Handles<Arc<Capture>> = Handles::new(b'C', "gpumem_capture");
 /// not used for the graph while work on it may be running. Does not wait for the device.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, an option is not allowed, share or layout are no captures of the stream's
 /// device, layout has recorded nothing or the stream is in a capture already; GPUMEM_ERROR_OUT_OF_MEMORY;
-/// GPUMEM_ERROR_UNSUPPORTED where GPUMEM_POOL is off; GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting
-/// can give. Nothing has begun then.
+/// GPUMEM_ERROR_UNSUPPORTED where GPUMEM_POOL is off; GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER. Nothing has begun then.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_capture_begin(
     s: gpumem_stream,
@@ -227,7 +226,7 @@ pub extern "C" fn gpumem_capture_release(capture: gpumem_capture) -> gpumem_stat
 /// allocations. gpumem_capture_begin does it by itself where it was not done; the capture must not be released before.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture or nothing was recorded.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_capture_plan(
+pub unsafe extern "C" fn gpumem_capture_solve(
     capture: gpumem_capture,
     bytes: *mut u64,
     peak: *mut u64,

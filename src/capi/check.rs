@@ -50,7 +50,7 @@ pub struct gpumem_arena_debug_stats {
     /// How much that is, bytes.
     pub kept_bytes: u64,
     /// Allocations that could not be filled, unmapped or looked at when they should have been, because a stream was being
-    /// captured or a driver call failed.
+    /// captured or a driver call failed, or with "poison" because there was no room for them in GPUMEM_ARENA_QUARANTINE.
     pub unchecked: u64,
 }
 
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn gpumem_check(ptr: *const c_void, op: *const c_char, ope
 
 /// Says whether ptr is still in the allocation that it was made for.
 ///
-/// As gpumem_check, and exact: id is the allocation's number, from gpumem_allocation_id, so a use is found also when
+/// As gpumem_check, and exact: id is the allocation's number, from gpumem_allocation_id_get, so a use is found also when
 /// memory of another allocation is at the address now, or when it was freed with no arena. Without "check" always
 /// GPUMEM_OK.
 /// Errors: GPUMEM_ERROR_USE_AFTER_FREE when the live allocation that contains ptr has another number, or there is none.
@@ -105,8 +105,7 @@ pub unsafe extern "C" fn gpumem_check_id(
 /// allocation 123 (4096 bytes, tag 5) of arena 7 "step", reclaimed by arena_exit at depth 0", always terminated. needed
 /// may be NULL; it receives the bytes that the whole text takes, its NUL included.
 /// Errors: GPUMEM_ERROR_UNKNOWN_POINTER when no arena is known to have freed what was there, or the address has been
-/// handed out since; GPUMEM_ERROR_UNSUPPORTED without "check"; GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0;
-/// and what starting can give.
+/// handed out since; GPUMEM_ERROR_UNSUPPORTED without "check"; GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_describe(
     addr: *const c_void,
@@ -140,7 +139,7 @@ pub unsafe extern "C" fn gpumem_arena_describe(
 /// stderr ("stale write after arena_exit: 16 bytes from offset 0 of allocation 123 (4096 bytes) of arena 7 "step", ..."),
 /// where the bytes are those from the first that has changed to the last, and is filled again. GPUMEM_OK without "poison".
 /// Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a stream is being
-/// captured on which gpumem was called; GPUMEM_ERROR_DRIVER; and what starting can give.
+/// captured on which gpumem was called; GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_arena_verify() -> gpumem_status {
     guard_hit(nothing_to_check, || Context::global()?.arena_verify())
@@ -148,8 +147,7 @@ pub extern "C" fn gpumem_arena_verify() -> gpumem_status {
 
 /// What has been found so far.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible, and what
-/// starting can give.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_debug_stats_get(out: *mut gpumem_arena_debug_stats) -> gpumem_status {
     guard(|| {

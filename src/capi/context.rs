@@ -1,21 +1,22 @@
 //! Starting
 //!
 //! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
-//! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_REUSE,
+//! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE,
 //! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
 //! GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
-//! GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES and GPUMEM_HOST_SEED. Or with
-//! those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
+//! GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
+//! GPUMEM_HOST_SEED. Or with those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
 
-use super::context_apply::apply;
+use super::context_apply::{apply, fill};
 use super::error::gpumem_status;
 use super::guard::{guard, guard_value};
 use super::options::{self, Extensible};
 use crate::base::Error;
-use crate::context::{Config, Context};
-use std::ffi::c_char;
+use crate::context::{settings, Config, Context};
+use std::ffi::{c_char, CString};
+use std::sync::OnceLock;
 
 /// CUDA when a driver and a device exist, else the host device, with one line on stderr.
 pub const GPUMEM_BACKEND_AUTO: i32 = 1;
@@ -24,17 +25,22 @@ pub const GPUMEM_BACKEND_CUDA: i32 = 2;
 /// A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 pub const GPUMEM_BACKEND_HOST: i32 = 3;
 
+/// What a workload earns by moving memory, up to 15 %: nothing where it repeats.
+pub const GPUMEM_SLACK_AUTO: i32 = -1;
+/// Next to nothing: memory is moved rather than added.
+pub const GPUMEM_SLACK_TIGHT: i32 = -2;
+
 /// Memory freed on one stream is given to another when the device has passed the free.
 pub const GPUMEM_REUSE_SETTLED: i32 = 1;
 /// As a last resort also earlier, by making the other stream wait on the device.
 pub const GPUMEM_REUSE_WAIT: i32 = 2;
 
-/// Nothing on stderr.
-pub const GPUMEM_LOG_NOTHING: i32 = 1;
-/// Warnings on stderr.
-pub const GPUMEM_LOG_WARNINGS: i32 = 2;
+/// Nothing on stderr: GPUMEM_LOG=0. The others are the numbers that the variable has.
+pub const GPUMEM_LOG_NOTHING: i32 = -1;
+/// Warnings on stderr: the default.
+pub const GPUMEM_LOG_WARNINGS: i32 = 1;
 /// Warnings and slow-path decisions on stderr.
-pub const GPUMEM_LOG_DECISIONS: i32 = 3;
+pub const GPUMEM_LOG_DECISIONS: i32 = 2;
 
 /// Every request goes to the pool.
 pub const GPUMEM_POOL_ON: i32 = 1;
@@ -72,10 +78,17 @@ pub const GPUMEM_MOVER_OFF: i32 = 1;
 /// A thread moves out of spaces that are too full, once there is evictable memory: the default.
 pub const GPUMEM_MOVER_ON: i32 = 2;
 
+/// The host device does work when it is submitted: the default, unless there is a seed.
+pub const GPUMEM_HOST_MODE_EAGER: i32 = 1;
+/// The host device does work late and in surprising orders, and says on stderr which work races.
+pub const GPUMEM_HOST_MODE_SIMULATE: i32 = 2;
+/// The same, and the process is aborted at the first mistake.
+pub const GPUMEM_HOST_MODE_ABORT: i32 = 3;
+
 /// For gpumem_context_options.pinned_chunks: nothing is pinned ahead of the first need.
 pub const GPUMEM_PINNED_CHUNKS_NONE: u32 = u32::MAX;
 
-/// Settings for gpumem_init. A field that is 0 leaves what the environment says, and where that is silent the default.
+/// Settings, for gpumem_init and from gpumem_settings_get. A field that is 0 leaves what the environment says, and where that is silent the default.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +99,7 @@ pub struct gpumem_context_options {
     pub backend: i32,
     /// GPUMEM_REUSE_*: how memory freed on another stream is reused.
     pub reuse: i32,
-    /// GPUMEM_LOG_*.
+    /// GPUMEM_LOG_*: the numbers of GPUMEM_LOG, but nothing on stderr is GPUMEM_LOG_NOTHING.
     pub log: i32,
     /// GPUMEM_POOL_*.
     pub pool: i32,
@@ -104,7 +117,8 @@ pub struct gpumem_context_options {
     pub trim_threshold: u64,
     /// Host device only: memory of each pretended device, bytes. Only pages that are touched cost anything.
     pub host_bytes: u64,
-    /// Host device only: chooses the order in which its streams run; the same seed gives the same order.
+    /// Host device only, with GPUMEM_HOST_MODE_SIMULATE, which it implies where nothing else is said: chooses the order in which
+    /// its streams run. A program that calls from one thread gets the same order from the same seed.
     pub host_seed: u64,
     /// Host device only: how many devices to pretend.
     pub host_devices: u32,
@@ -146,6 +160,11 @@ pub struct gpumem_context_options {
     pub downgrade_trigger: f64,
     /// Down to which use, from 0 to downgrade_trigger. Must be 0 without that.
     pub downgrade_stop: f64,
+    /// Host device only: GPUMEM_HOST_MODE_*, when it does the work that is submitted to it.
+    pub host_mode: i32,
+    /// GPUMEM_SLACK_*, or percent from 1 to 100: how much more than was ever live in a stream's heap may stay mapped, so that memory
+    /// is moved less often.
+    pub slack: i32,
 }
 
 // SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: numbers, and a pointer
@@ -155,7 +174,8 @@ unsafe impl Extensible for gpumem_context_options {
     const FIRST_BYTES: usize = 88;
 }
 const _: () = assert!(
-    size_of::<gpumem_context_options>() == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8
+    size_of::<gpumem_context_options>()
+        == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4
 );
 
 /// Starts gpumem now, with explicit settings.
@@ -189,4 +209,30 @@ pub extern "C" fn gpumem_backend_name() -> *const c_char {
         other => Err(Error::internal(format!("backend {other:?} has no name in the C ABI"))),
     })
     .as_ptr()
+}
+
+/// The settings in force: the environment's, with gpumem_init's in their place where there were some.
+///
+/// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is none, never, or all that the
+/// device has; host_mode, arena_quarantine and everything else that has a default is what it stands for. disk is a static
+/// string, or NULL when there are none. `gpumem doctor` shows the same, and where each comes from.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_settings_get(out: *mut gpumem_context_options) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { options::check_output(out) }?;
+        let config = Context::global()?.config();
+        let value = gpumem_context_options { disk: disk(config), ..fill(config) };
+        // SAFETY: as above, and writable by the contract.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// Where data may be moved to, as a string that stays: the settings in force do not change.
+fn disk(config: &Config) -> *const c_char {
+    static DISK: OnceLock<Option<CString>> = OnceLock::new();
+    let text = || settings::find("GPUMEM_DISK").map(|s| s.text(config)).filter(|text| !text.is_empty());
+    let disk = DISK.get_or_init(|| text().and_then(|text| CString::new(text).ok()));
+    disk.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
 }

@@ -1,213 +1,305 @@
-//! What options say in the place of what the environment says.
+//! The fields of `gpumem_context_options`, beside the table of settings.
+//!
+//! What a field says is turned into the text that the setting's environment variable would have, and set by that: so both are
+//! checked against the same ranges.
 
 use super::context::*;
 use super::plan_state::name;
-use crate::arena::DebugMode;
-use crate::base::size::{GIB, MIB, TIB};
 use crate::base::{Error, Result};
-use crate::context::config::{Backend, CaptureDetection, Limit, Prealloc, Reuse, StreamCheck};
-use crate::context::environment::{disks, DISKS};
+use crate::context::config::{Limit, PinnedBlocks, Prealloc, Slack};
+use crate::context::settings;
 use crate::context::Config;
-use crate::tier::Thresholds;
-use std::time::Duration;
 
-/// The ranges of the environment's settings.
-const UNIT: u64 = 2 * MIB;
-const LARGEST_VA: u64 = 64 * TIB;
-const LARGEST_PAGE: u64 = GIB;
+/// What a field says: its name, and the text for the variable.
+type Said = Option<(&'static str, String)>;
+
+/// How one setting is said in the structure.
+struct Fields {
+    variable: &'static str,
+    /// The constants that the field takes, if it takes some.
+    constants: &'static str,
+    /// What the fields say; `None` when they are 0. `Invalid` when they contradict each other.
+    said: fn(&gpumem_context_options, &Config) -> Result<Said>,
+    /// Enters the value in force.
+    put: fn(&Config, &mut gpumem_context_options),
+}
+
+/// Constants are counted from 1 in the order of these words.
+const BACKENDS: [&str; 3] = ["auto", "cuda", "host"];
+const REUSES: [&str; 2] = ["settled", "wait"];
+const POOLS: [&str; 2] = ["on", "off"];
+const CHECKS: [&str; 2] = ["auto", "driver"];
+const CAPTURES: [&str; 2] = ["off", "auto"];
+const SWITCHES: [&str; 2] = ["off", "on"];
+const HOST_MODES: [&str; 3] = ["eager", "simulate", "abort"];
+
+const _: () = {
+    assert!(GPUMEM_BACKEND_AUTO == 1 && GPUMEM_BACKEND_CUDA == 2 && GPUMEM_BACKEND_HOST == 3);
+    assert!(GPUMEM_REUSE_SETTLED == 1 && GPUMEM_REUSE_WAIT == 2);
+    assert!(GPUMEM_SLACK_AUTO == -1 && GPUMEM_SLACK_TIGHT == -2);
+    assert!(GPUMEM_POOL_ON == 1 && GPUMEM_POOL_OFF == 2);
+    assert!(GPUMEM_STREAM_CHECK_AUTO == 1 && GPUMEM_STREAM_CHECK_DRIVER == 2);
+    assert!(GPUMEM_CAPTURE_DETECTION_OFF == 1 && GPUMEM_CAPTURE_DETECTION_AUTO == 2);
+    assert!(GPUMEM_TIERS_OFF == 1 && GPUMEM_TIERS_ON == 2 && GPUMEM_MOVER_OFF == 1 && GPUMEM_MOVER_ON == 2);
+    assert!(GPUMEM_HOST_MODE_EAGER == 1 && GPUMEM_HOST_MODE_SIMULATE == 2 && GPUMEM_HOST_MODE_ABORT == 3);
+    // The numbers of GPUMEM_LOG, but for 0, which means that nothing is said here.
+    assert!(GPUMEM_LOG_NOTHING < 0 && GPUMEM_LOG_WARNINGS == 1 && GPUMEM_LOG_DECISIONS == 2);
+};
+
+/// A field that is one of some constants.
+macro_rules! word {
+    ($variable:literal, $field:ident, $constants:literal, $words:expr) => {
+        Fields {
+            variable: $variable,
+            constants: $constants,
+            said: |o, _| Ok((o.$field != 0).then(|| (stringify!($field), word(o.$field, &$words)))),
+            put: |c, o| o.$field = constant($variable, c, &$words),
+        }
+    };
+}
+
+/// A field that is a number, 0 meaning that nothing is said.
+macro_rules! number {
+    ($variable:literal, $field:ident, $value:expr) => {
+        Fields {
+            variable: $variable,
+            constants: "",
+            said: |o, _| Ok((o.$field != 0).then(|| (stringify!($field), o.$field.to_string()))),
+            put: |c, o| o.$field = $value(c),
+        }
+    };
+}
+
+/// An amount in bytes or in percent.
+macro_rules! share {
+    ($variable:literal, $bytes:ident, $percent:ident, $amount:expr) => {
+        Fields {
+            variable: $variable,
+            constants: "",
+            said: |o, _| share((stringify!($bytes), o.$bytes), (stringify!($percent), o.$percent)),
+            put: |c, o| (o.$bytes, o.$percent) = $amount(c),
+        }
+    };
+}
+
+const FIELDS: &[Fields] = &[
+    word!("GPUMEM_BACKEND", backend, "GPUMEM_BACKEND_*", BACKENDS),
+    word!("GPUMEM_POOL", pool, "GPUMEM_POOL_*", POOLS),
+    share!("GPUMEM_LIMIT", limit_bytes, limit_percent, |c: &Config| of_limit(c.limit)),
+    share!("GPUMEM_PREALLOC", prealloc_bytes, prealloc_percent, |c: &Config| match c.prealloc {
+        Prealloc::Bytes(bytes) => (bytes, 0),
+        Prealloc::Percent(percent) => (0, percent),
+    }),
+    word!("GPUMEM_REUSE", reuse, "GPUMEM_REUSE_*", REUSES),
+    Fields {
+        variable: "GPUMEM_SLACK",
+        constants: "GPUMEM_SLACK_*, or percent from 1 to 100",
+        said: |o, _| {
+            Ok((o.slack != 0).then(|| {
+                let text = match o.slack {
+                    GPUMEM_SLACK_AUTO => "auto".to_string(),
+                    GPUMEM_SLACK_TIGHT => "tight".to_string(),
+                    share => format!("{share}%"),
+                };
+                ("slack", text)
+            }))
+        },
+        put: |c, o| {
+            o.slack = match c.slack {
+                Slack::Auto => GPUMEM_SLACK_AUTO,
+                Slack::Tight => GPUMEM_SLACK_TIGHT,
+                Slack::Percent(share) => share as i32,
+            }
+        },
+    },
+    number!("GPUMEM_TRIM_THRESHOLD", trim_threshold, |c: &Config| c.trim_threshold),
+    Fields {
+        variable: "GPUMEM_TRIM_INTERVAL",
+        constants: "",
+        said: |o, _| Ok((o.trim_interval_ms != 0).then(|| ("trim_interval_ms", format!("{}ms", o.trim_interval_ms)))),
+        put: |c, o| o.trim_interval_ms = u64::try_from(c.trim_interval.as_millis()).unwrap_or(u64::MAX),
+    },
+    word!("GPUMEM_STREAM_CHECK", stream_check, "GPUMEM_STREAM_CHECK_*", CHECKS),
+    Fields {
+        variable: "GPUMEM_ARENA_DEBUG",
+        constants: "GPUMEM_ARENA_DEBUG_*, or-ed together",
+        said: |o, _| Ok((o.arena_debug != 0).then(|| ("arena_debug", arena_debug(o.arena_debug)))),
+        put: |c, o| {
+            let mode = c.arena_debug;
+            let flag = |on, flag| if on { flag } else { 0 };
+            o.arena_debug = flag(mode.is_on(), GPUMEM_ARENA_DEBUG_CHECK)
+                | flag(!mode.is_on(), GPUMEM_ARENA_DEBUG_OFF)
+                | flag(mode.abort, GPUMEM_ARENA_DEBUG_ABORT)
+                | flag(mode.poison, GPUMEM_ARENA_DEBUG_POISON)
+                | flag(mode.unmap, GPUMEM_ARENA_DEBUG_UNMAP);
+        },
+    },
+    number!("GPUMEM_ARENA_QUARANTINE", arena_quarantine, Config::quarantine),
+    word!("GPUMEM_CAPTURE", capture_detection, "GPUMEM_CAPTURE_DETECTION_*", CAPTURES),
+    number!("GPUMEM_PAGE_SIZE", page_size, |c: &Config| c.page_size),
+    number!("GPUMEM_VA_SIZE", va_size, |c: &Config| c.va_size),
+    word!("GPUMEM_TIERS", tiers, "GPUMEM_TIERS_*", SWITCHES),
+    Fields {
+        variable: "GPUMEM_PINNED_BLOCKS",
+        constants: "",
+        said: pinned_blocks,
+        put: |c, o| {
+            let PinnedBlocks { block_bytes, blocks, chunks } = c.pinned_blocks;
+            o.pinned_block_bytes = block_bytes;
+            o.pinned_blocks = blocks;
+            o.pinned_chunks = if chunks == 0 { GPUMEM_PINNED_CHUNKS_NONE } else { chunks };
+        },
+    },
+    share!("GPUMEM_PINNED_LIMIT", pinned_limit_bytes, pinned_limit_percent, |c: &Config| of_limit(c.pinned_limit)),
+    Fields {
+        variable: "GPUMEM_DISK",
+        constants: "",
+        // Its text is the caller's, see `apply`; the text in force has to be kept somewhere, see `gpumem_settings_get`.
+        said: |_, _| Ok(None),
+        put: |_, _| {},
+    },
+    Fields {
+        variable: "GPUMEM_DOWNGRADE",
+        constants: "",
+        said: |o, _| {
+            let said = o.downgrade_trigger != 0.0 || o.downgrade_stop != 0.0;
+            let text = || format!("{},{}", o.downgrade_trigger, o.downgrade_stop);
+            Ok(said.then(|| ("downgrade_trigger and downgrade_stop", text())))
+        },
+        put: |c, o| (o.downgrade_trigger, o.downgrade_stop) = c.thresholds.parts(),
+    },
+    word!("GPUMEM_MOVER", mover, "GPUMEM_MOVER_*", SWITCHES),
+    Fields {
+        variable: "GPUMEM_LOG",
+        constants: "GPUMEM_LOG_*",
+        said: |o, _| {
+            let text = |log| if log == GPUMEM_LOG_NOTHING { "0".into() } else { i32::to_string(&log) };
+            Ok((o.log != 0).then(|| ("log", text(o.log))))
+        },
+        put: |c, o| o.log = if c.log == 0 { GPUMEM_LOG_NOTHING } else { i32::try_from(c.log).unwrap_or(i32::MAX) },
+    },
+    number!("GPUMEM_HOST_DEVICES", host_devices, |c: &Config| c.host_devices),
+    number!("GPUMEM_HOST_BYTES", host_bytes, |c: &Config| c.host_bytes),
+    word!("GPUMEM_HOST_MODE", host_mode, "GPUMEM_HOST_MODE_*", HOST_MODES),
+    number!("GPUMEM_HOST_SEED", host_seed, |c: &Config| c.host_seed),
+];
 
 /// Puts what the options say in the place of what the settings say.
 ///
 /// # Safety
 /// `o.disk` is NULL or a string.
 pub(super) unsafe fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
-    match o.backend {
-        0 => {}
-        GPUMEM_BACKEND_AUTO => config.backend = Backend::Auto,
-        GPUMEM_BACKEND_CUDA => config.backend = Backend::Cuda,
-        GPUMEM_BACKEND_HOST => config.backend = Backend::Host,
-        other => return unknown("backend", other, "GPUMEM_BACKEND"),
+    for fields in FIELDS {
+        let said = (fields.said)(o, config)?;
+        set(fields, said, config)?;
     }
-    match o.reuse {
-        0 => {}
-        GPUMEM_REUSE_SETTLED => config.reuse = Reuse::Settled,
-        GPUMEM_REUSE_WAIT => config.reuse = Reuse::Wait,
-        other => return unknown("reuse", other, "GPUMEM_REUSE"),
-    }
-    match o.stream_check {
-        0 => {}
-        GPUMEM_STREAM_CHECK_AUTO => config.stream_check = StreamCheck::Auto,
-        GPUMEM_STREAM_CHECK_DRIVER => config.stream_check = StreamCheck::Driver,
-        other => return unknown("stream_check", other, "GPUMEM_STREAM_CHECK"),
-    }
-    if o.arena_debug != 0 {
-        config.arena_debug = arena_debug(o.arena_debug)?;
-    }
-    if o.arena_quarantine != 0 {
-        config.arena_quarantine = Some(o.arena_quarantine);
-    }
-    match o.log {
-        0 => {}
-        GPUMEM_LOG_NOTHING => config.log = 0,
-        GPUMEM_LOG_WARNINGS => config.log = 1,
-        GPUMEM_LOG_DECISIONS => config.log = 2,
-        other => return unknown("log", other, "GPUMEM_LOG"),
-    }
-    match o.pool {
-        0 => {}
-        GPUMEM_POOL_ON => config.pool = true,
-        GPUMEM_POOL_OFF => config.pool = false,
-        other => return unknown("pool", other, "GPUMEM_POOL"),
-    }
-    match o.capture_detection {
-        0 => {}
-        GPUMEM_CAPTURE_DETECTION_OFF => config.capture = CaptureDetection::Off,
-        GPUMEM_CAPTURE_DETECTION_AUTO => config.capture = CaptureDetection::Auto,
-        other => return unknown("capture_detection", other, "GPUMEM_CAPTURE_DETECTION"),
-    }
-    // SAFETY: passed on from the caller.
-    unsafe { apply_tiers(o, config) }?;
-    match share("prealloc", o.prealloc_bytes, o.prealloc_percent)? {
-        None => {}
-        Some(Share::Bytes(bytes)) => config.prealloc = Prealloc::Bytes(bytes),
-        Some(Share::Percent(percent)) => config.prealloc = Prealloc::Percent(percent),
-    }
-    match share("limit", o.limit_bytes, o.limit_percent)? {
-        None => {}
-        Some(Share::Bytes(bytes)) => config.limit = Limit::Bytes(bytes),
-        Some(Share::Percent(percent)) => config.limit = Limit::Percent(percent),
-    }
-    if o.va_size > LARGEST_VA || !o.va_size.is_multiple_of(UNIT) {
-        return Err(Error::invalid(format!(
-            "gpumem_context_options.va_size is {}; it is a multiple of 2 MiB up to 64 TiB",
-            o.va_size
-        )));
-    }
-    if o.page_size != 0 && (!o.page_size.is_power_of_two() || o.page_size > LARGEST_PAGE) {
-        return Err(Error::invalid(format!(
-            "gpumem_context_options.page_size is {}; it is a power of two up to 1 GiB",
-            o.page_size
-        )));
-    }
-    for (field, value) in [
-        (&mut config.va_size, o.va_size),
-        (&mut config.page_size, o.page_size),
-        (&mut config.trim_threshold, o.trim_threshold),
-        (&mut config.host_bytes, o.host_bytes),
-        (&mut config.host_seed, o.host_seed),
-    ] {
-        if value != 0 {
-            *field = value;
-        }
-    }
-    if o.trim_interval_ms != 0 {
-        config.trim_interval = Duration::from_millis(o.trim_interval_ms);
-    }
-    if o.host_devices != 0 {
-        config.host_devices = o.host_devices;
-    }
-    Ok(())
-}
-
-/// # Safety
-/// As for [`apply`].
-unsafe fn apply_tiers(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
-    match o.tiers {
-        0 => {}
-        GPUMEM_TIERS_OFF => config.tiers = false,
-        GPUMEM_TIERS_ON => config.tiers = true,
-        other => return unknown("tiers", other, "GPUMEM_TIERS"),
-    }
-    match o.mover {
-        0 => {}
-        GPUMEM_MOVER_OFF => config.mover = false,
-        GPUMEM_MOVER_ON => config.mover = true,
-        other => return unknown("mover", other, "GPUMEM_MOVER"),
-    }
-    match share("pinned_limit", o.pinned_limit_bytes, o.pinned_limit_percent)? {
-        None => {}
-        Some(Share::Bytes(bytes)) => config.pinned_limit = Limit::Bytes(bytes),
-        Some(Share::Percent(percent)) => config.pinned_limit = Limit::Percent(percent),
-    }
-    let mut pinned = config.pinned_blocks;
-    if o.pinned_block_bytes != 0 {
-        pinned.block_bytes = o.pinned_block_bytes;
-    }
-    if o.pinned_blocks != 0 {
-        pinned.blocks = o.pinned_blocks;
-    }
-    match o.pinned_chunks {
-        0 => {}
-        GPUMEM_PINNED_CHUNKS_NONE => pinned.chunks = 0,
-        chunks => pinned.chunks = chunks,
-    }
-    config.pinned_blocks = pinned.checked().map_err(|(field, value, accepted)| {
-        Error::invalid(format!("gpumem_context_options.pinned_{field} is {value}; it is {accepted}"))
-    })?;
     // SAFETY: NULL or a string by the caller's promise.
-    if let Some(text) = unsafe { name(o.disk, "gpumem_context_options.disk") }? {
-        config.disks = disks(text)
-            .ok_or_else(|| Error::invalid(format!("gpumem_context_options.disk is {text:?}; pass {DISKS}, or NULL")))?;
+    let disk = unsafe { name(o.disk, "gpumem_context_options.disk") }?;
+    match FIELDS.iter().find(|fields| fields.variable == "GPUMEM_DISK") {
+        Some(fields) => set(fields, disk.map(|text| ("disk", text.to_string())), config),
+        None => Err(Error::internal("disk is no setting")),
     }
-    if o.downgrade_trigger != 0.0 || o.downgrade_stop != 0.0 {
-        config.thresholds = Thresholds::new(o.downgrade_trigger, o.downgrade_stop).map_err(|e| {
-            Error::invalid(format!("gpumem_context_options.downgrade_trigger and downgrade_stop: {}", e.message))
-        })?;
-    }
-    Ok(())
 }
 
-fn unknown(field: &str, value: i32, prefix: &str) -> Result<()> {
-    Err(Error::invalid(format!("gpumem_context_options.{field} is {value}; use 0 or one of {prefix}_*")))
-}
-
-fn arena_debug(flags: u32) -> Result<DebugMode> {
-    const ALL: u32 =
-        GPUMEM_ARENA_DEBUG_CHECK | GPUMEM_ARENA_DEBUG_ABORT | GPUMEM_ARENA_DEBUG_POISON | GPUMEM_ARENA_DEBUG_UNMAP;
-    let has = |flag| flags & flag != 0;
-    if flags == GPUMEM_ARENA_DEBUG_OFF {
-        return Ok(DebugMode::default());
-    }
-    if flags & !ALL != 0 || has(GPUMEM_ARENA_DEBUG_POISON) && has(GPUMEM_ARENA_DEBUG_UNMAP) {
-        return Err(Error::invalid(format!(
-            "gpumem_context_options.arena_debug is {flags:#x}; use GPUMEM_ARENA_DEBUG_OFF alone, or or-ed together some \
-             other GPUMEM_ARENA_DEBUG_*, but not both _POISON and _UNMAP"
-        )));
-    }
-    Ok(DebugMode {
-        check: true,
-        abort: has(GPUMEM_ARENA_DEBUG_ABORT),
-        poison: has(GPUMEM_ARENA_DEBUG_POISON),
-        unmap: has(GPUMEM_ARENA_DEBUG_UNMAP),
+fn set(fields: &Fields, said: Said, config: &mut Config) -> Result<()> {
+    let Some((field, text)) = said else { return Ok(()) };
+    let Fields { variable, constants, .. } = *fields;
+    let setting = settings::find(variable).ok_or_else(|| Error::internal(format!("{variable} is no setting")))?;
+    setting.set(config, &text).ok_or_else(|| {
+        let accepted = match constants {
+            "" => setting.accepted.to_string(),
+            constants => format!("one of {constants} ({})", setting.accepted),
+        };
+        Error::invalid(format!(
+            "gpumem_context_options.{field} is {text}; as {variable} it is {accepted}; or 0 to leave it as it is"
+        ))
     })
 }
 
-/// An amount that can be given in either of two ways.
-enum Share {
-    Bytes(u64),
-    Percent(u32),
+/// The settings in force, but for `disk`.
+pub(super) fn fill(config: &Config) -> gpumem_context_options {
+    // SAFETY: numbers and a pointer; zero is a value of each.
+    let mut o: gpumem_context_options = unsafe { std::mem::zeroed() };
+    FIELDS.iter().for_each(|fields| (fields.put)(config, &mut o));
+    o
 }
 
-fn share(field: &str, bytes: u64, percent: u32) -> Result<Option<Share>> {
+/// The word for a constant, or its number if there is no such constant.
+fn word(value: i32, words: &[&str]) -> String {
+    let at = usize::try_from(value).ok().and_then(|n| n.checked_sub(1));
+    at.and_then(|i| words.get(i)).map_or_else(|| value.to_string(), |word| (*word).to_string())
+}
+
+/// The constant for the value in force.
+fn constant(variable: &str, config: &Config, words: &[&str]) -> i32 {
+    let text = settings::find(variable).map(|s| s.text(config)).unwrap_or_default();
+    words.iter().zip(1..).find(|(word, _)| **word == text).map_or(0, |(_, n)| n)
+}
+
+fn share((bytes_field, bytes): (&'static str, u64), (percent_field, percent): (&'static str, u32)) -> Result<Said> {
     match (bytes, percent) {
         (0, 0) => Ok(None),
-        (bytes, 0) => Ok(Some(Share::Bytes(bytes))),
-        (0, percent @ 1..=100) => Ok(Some(Share::Percent(percent))),
-        (0, percent) => {
-            Err(Error::invalid(format!("gpumem_context_options.{field}_percent is {percent}; a share is 1 to 100")))
-        }
+        (bytes, 0) => Ok(Some((bytes_field, bytes.to_string()))),
+        (0, percent) => Ok(Some((percent_field, format!("{percent}%")))),
         _ => Err(Error::invalid(format!(
-            "gpumem_context_options has both {field}_bytes and {field}_percent; set one of them"
+            "gpumem_context_options has both {bytes_field} and {percent_field}; set one of them"
         ))),
     }
+}
+
+fn of_limit(limit: Limit) -> (u64, u32) {
+    match limit {
+        Limit::Device => (0, 0),
+        Limit::Bytes(bytes) => (bytes, 0),
+        Limit::Percent(percent) => (0, percent),
+    }
+}
+
+fn arena_debug(flags: u32) -> String {
+    let words = [
+        (GPUMEM_ARENA_DEBUG_OFF, "off"),
+        (GPUMEM_ARENA_DEBUG_CHECK, "check"),
+        (GPUMEM_ARENA_DEBUG_ABORT, "abort"),
+        (GPUMEM_ARENA_DEBUG_POISON, "poison"),
+        (GPUMEM_ARENA_DEBUG_UNMAP, "unmap"),
+    ];
+    let mut said: Vec<String> = words.iter().filter(|w| flags & w.0 != 0).map(|w| w.1.to_string()).collect();
+    let unknown = words.iter().fold(flags, |rest, w| rest & !w.0);
+    said.extend((unknown != 0).then(|| format!("{unknown:#x}")));
+    said.join(",")
+}
+
+/// Those of the three that are 0 stay as they are.
+fn pinned_blocks(o: &gpumem_context_options, config: &Config) -> Result<Said> {
+    let or = |said, now| if said == 0 { now } else { said };
+    let now = config.pinned_blocks;
+    if o.pinned_block_bytes == 0 && o.pinned_blocks == 0 && o.pinned_chunks == 0 {
+        return Ok(None);
+    }
+    let said = PinnedBlocks {
+        block_bytes: if o.pinned_block_bytes == 0 { now.block_bytes } else { o.pinned_block_bytes },
+        blocks: or(o.pinned_blocks, now.blocks),
+        chunks: if o.pinned_chunks == GPUMEM_PINNED_CHUNKS_NONE { 0 } else { or(o.pinned_chunks, now.chunks) },
+    };
+    // The range is the setting's; checked here as well, for the name of the field.
+    let PinnedBlocks { block_bytes, blocks, chunks } = said.checked().map_err(|(field, value, accepted)| {
+        Error::invalid(format!("gpumem_context_options.pinned_{field} is {value}; it is {accepted}"))
+    })?;
+    Ok(Some(("pinned_block_bytes", format!("{block_bytes},{blocks},{chunks}"))))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+    use crate::arena::DebugMode;
+    use crate::base::size::{GIB, MIB, TIB};
     use crate::base::Status;
-    use crate::context::config::{DiskMount, PinnedBlocks};
+    use crate::context::config::{Backend, CaptureDetection, DiskMount, HostMode, Reuse, StreamCheck};
+    use crate::context::settings::SETTINGS;
+    use crate::tier::Thresholds;
+    use std::collections::BTreeSet;
+    use std::time::Duration;
 
     fn zero() -> gpumem_context_options {
         // SAFETY: numbers and a pointer; zero is a value of each.
@@ -221,13 +313,13 @@ mod tests {
 
     #[test]
     fn zero_changes_nothing_and_every_field_arrives() {
-        let start = Config { log: 7, ..Config::default() };
+        let start = Config { log: 2, ..Config::default() };
         let mut config = start.clone();
         apply(&zero(), &mut config).unwrap();
         assert_eq!(config, start);
 
         let all = gpumem_context_options {
-            size: 176,
+            size: 184,
             backend: GPUMEM_BACKEND_HOST,
             reuse: GPUMEM_REUSE_SETTLED,
             log: GPUMEM_LOG_NOTHING,
@@ -238,7 +330,7 @@ mod tests {
             page_size: GIB,
             limit_bytes: 3,
             trim_threshold: 4,
-            host_bytes: 5,
+            host_bytes: 6 * MIB,
             host_seed: 7,
             host_devices: 6,
             limit_percent: 0,
@@ -257,9 +349,12 @@ mod tests {
             disk: c"/a=1K;/b".as_ptr(),
             downgrade_trigger: 0.5,
             downgrade_stop: 0.25,
+            host_mode: GPUMEM_HOST_MODE_ABORT,
+            slack: 25,
         };
         apply(&all, &mut config).unwrap();
         let want = Config {
+            slack: Slack::Percent(25),
             backend: Backend::Host,
             va_size: 4 * MIB,
             page_size: GIB,
@@ -274,7 +369,8 @@ mod tests {
             log: 0,
             pool: false,
             host_devices: 6,
-            host_bytes: 5,
+            host_bytes: 6 * MIB,
+            host_mode: Some(HostMode::Abort),
             host_seed: 7,
             capture: CaptureDetection::Auto,
             tiers: true,
@@ -318,7 +414,7 @@ mod tests {
     #[test]
     fn values_out_of_range_name_their_field() {
         type Bad = (&'static str, fn(&mut gpumem_context_options));
-        let bad: [Bad; 36] = [
+        let bad: [Bad; 43] = [
             ("backend", |o| o.backend = 4),
             ("reuse", |o| o.reuse = -1),
             ("log", |o| o.log = 9),
@@ -332,6 +428,13 @@ mod tests {
             ("limit_percent", |o| o.limit_percent = 101),
             ("limit_bytes", |o| (o.limit_percent, o.limit_bytes) = (1, 1)),
             ("log", |o| o.log = i32::MIN),
+            ("log", |o| o.log = 3),
+            ("host_bytes", |o| o.host_bytes = 5),
+            ("host_devices", |o| o.host_devices = 65),
+            ("host_mode", |o| o.host_mode = 4),
+            ("host_mode", |o| o.host_mode = -1),
+            ("slack", |o| o.slack = 101),
+            ("slack", |o| o.slack = -3),
             ("va_size", |o| o.va_size = 12345),
             ("va_size", |o| o.va_size = u64::MAX),
             ("va_size", |o| o.va_size = 128 * TIB),
@@ -362,6 +465,56 @@ mod tests {
             let e = apply(&o, &mut Config::default()).unwrap_err();
             assert_eq!(e.status, Status::Invalid);
             assert!(e.message.contains(field), "{field}: {}", e.message);
+        }
+    }
+
+    /// The settings' table names every field, and there is a line here for every setting.
+    #[test]
+    fn the_table_and_the_structure_agree() {
+        let source = include_str!("context.rs");
+        let from = source.find("pub struct gpumem_context_options {").unwrap();
+        let body = &source[from..from + source[from..].find("\n}").unwrap()];
+        let fields: BTreeSet<&str> = body
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix("pub ")?.split_once(':').map(|(name, _)| name))
+            .filter(|name| *name != "size")
+            .collect();
+        let named: Vec<&str> = SETTINGS.iter().flat_map(|s| s.fields).copied().collect();
+        assert_eq!(named.iter().copied().collect::<BTreeSet<_>>(), fields);
+        assert_eq!(named.len(), fields.len(), "a field that two settings name");
+        let here: Vec<&str> = FIELDS.iter().map(|f| f.variable).collect();
+        assert_eq!(here.iter().collect::<BTreeSet<_>>(), SETTINGS.iter().map(|s| &s.variable).collect());
+        assert_eq!(here.len(), SETTINGS.len());
+        // The words on starting name every variable.
+        let words = &source[..source.find("use super").unwrap()];
+        for s in SETTINGS {
+            assert!(words.contains(s.variable), "{} is not in the header's section on starting", s.variable);
+        }
+    }
+
+    #[test]
+    fn what_is_in_force_can_be_passed_on() {
+        let config = Config {
+            limit: Limit::Percent(9),
+            prealloc: Prealloc::Bytes(1 << 21),
+            arena_debug: DebugMode { check: true, abort: true, ..DebugMode::default() },
+            pool: false,
+            log: 0,
+            mover: false,
+            pinned_blocks: PinnedBlocks { chunks: 0, ..PinnedBlocks::default() },
+            trim_interval: Duration::from_millis(1500),
+            host_mode: Some(HostMode::Simulate),
+            host_seed: 3,
+            ..Config::default()
+        };
+        let mut again = Config::default();
+        apply(&fill(&config), &mut again).unwrap();
+        assert_eq!(again, Config { arena_quarantine: Some(config.quarantine()), ..config });
+        // The numbers of the environment.
+        for log in [1, 2] {
+            let mut config = Config::default();
+            apply(&gpumem_context_options { log, ..zero() }, &mut config).unwrap();
+            assert_eq!(config, Config { log: log as u32, ..Config::default() });
         }
     }
 }

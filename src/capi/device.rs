@@ -45,9 +45,9 @@ const _: () = assert!(size_of::<gpumem_device_props>() == 6 * 4 + 2 * 8 + 128);
 
 /// How many devices there are, at least 1.
 ///
-/// out receives the count. Errors: GPUMEM_ERROR_INVALID when out is NULL, and what starting can give.
+/// out receives the count. Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_device_count(out: *mut c_int) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_device_count_get(out: *mut c_int) -> gpumem_status {
     guard(|| {
         not_null(out, "out")?;
         let count = Context::global()?.driver().device_count();
@@ -59,8 +59,7 @@ pub unsafe extern "C" fn gpumem_device_count(out: *mut c_int) -> gpumem_status {
 
 /// The calling thread's current device.
 ///
-/// out receives its number. Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER, and what starting can
-/// give.
+/// out receives its number. Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_get(out: *mut c_int) -> gpumem_status {
     guard(|| {
@@ -74,7 +73,7 @@ pub unsafe extern "C" fn gpumem_device_get(out: *mut c_int) -> gpumem_status {
 
 /// Makes a device the calling thread's current one.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_device_set(device: c_int) -> gpumem_status {
     guard(|| {
@@ -83,19 +82,19 @@ pub extern "C" fn gpumem_device_set(device: c_int) -> gpumem_status {
     })
 }
 
-/// Waits until everything submitted to the current device is done. Blocks; not legal during a stream capture.
+/// Waits until everything submitted to the current device is done. Blocks. Memory freed there before this call is free for
+/// every stream after it.
+///
+/// Errors: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_device_sync() -> gpumem_status {
-    guard(|| {
-        let driver = Context::global()?.driver();
-        driver.device_sync(driver.current_device()?)
-    })
+    guard(|| Context::global()?.device_sync())
 }
 
 /// Facts about a device.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
-/// size impossible; GPUMEM_ERROR_DRIVER, and what starting can give.
+/// size impossible; GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_props_get(device: c_int, out: *mut gpumem_device_props) -> gpumem_status {
     guard(|| {
@@ -122,9 +121,9 @@ pub unsafe extern "C" fn gpumem_device_props_get(device: c_int, out: *mut gpumem
 /// A device's memory as the driver sees it, all processes together, bytes.
 ///
 /// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when there is no such
-/// device, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_device_mem_info(
+pub unsafe extern "C" fn gpumem_device_memory_get(
     device: c_int,
     free_bytes: *mut usize,
     total_bytes: *mut usize,

@@ -12,34 +12,35 @@
 //!   gpumem_evict_tag(WEIGHTS, NULL, NULL);             (all of them: the device memory is free)
 //!   gpumem_restore_tag(WEIGHTS, NULL, NULL);           (they are back where they were)
 //!
-//! Pins, for more data than the device holds:
+//! Holds, for more data than the device holds:
 //!
-//!   gpumem_pin(w);                                     (there now, restored if need be, and to stay)
+//!   gpumem_hold(w);                                     (there now, restored if need be, and to stay)
 //!   kernel<<<.., stream>>>(w);
-//!   gpumem_unpin(w, stream);                           (may go when the stream has come this far)
+//!   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
 //!
-//! By itself  What has been unpinned at least once, and is not pinned now, is moved out without being asked for, oldest
-//!            use first: when an allocation, a pin or a restore finds no memory, and by a thread when a space is too
-//!            full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So pin it before each use. What was never unpinned is moved only
+//! By itself  What has been unheld at least once, and is not held now, is moved out without being asked for, oldest
+//!            use first: when an allocation, a hold or a restore finds no memory, and by a thread when a space is too
+//!            full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So hold it before each use. What was never unheld is moved only
 //!            by the functions below.
 //! Streams    A move out waits on the device for the work that uses the memory: what was submitted so far to the
-//!            streams named in gpumem_unpin, in gpumem_record_stream and in the options of the move; without any of
+//!            streams named in gpumem_unhold, in gpumem_record_stream and in the options of the move; without any of
 //!            these, to the device. Other streams go on meanwhile.
 //! Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
 //!            where they were. Device code that uses memory that is not there faults.
 //! Files      Go with the process: its exit removes them, and what a killed one leaves, the next that uses the directory.
 //! Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. In a
-//!            callback of a move or a pin (progress, out of memory) nothing that is being moved is waited for: what
+//!            callback of a move or a hold (progress, out of memory) nothing that is being moved is waited for: what
 //!            would have to is GPUMEM_ERROR_INVALID there.
+//! No pool   With GPUMEM_POOL=off each of these is GPUMEM_ERROR_UNSUPPORTED.
 
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
-use super::space::{tier, tier_number};
+use super::space::{c_space, gpumem_space, tier};
 use super::types::{address, gpumem_stream, not_null, stream};
 use crate::base::{Error, Result};
 use crate::context::{Context, What};
-use crate::tier::evict::{Goal, Moved};
+use crate::tier::evict::{Goal, Moved, To};
 use crate::tier::{SpaceId, Tier};
 use std::ffi::c_void;
 
@@ -61,10 +62,9 @@ pub struct gpumem_move_options {
     pub size: u32,
     /// GPUMEM_MOVE_*, or-ed together.
     pub flags: u32,
-    /// GPUMEM_TIER_*: where to. 0: evicted, to the nearest space of a lower tier that has room; restored, to the device.
-    pub tier: i32,
-    /// Which space of that tier, with GPUMEM_MOVE_TO_SPACE; must be 0 without.
-    pub space: u32,
+    /// Where to: any space of the tier, or with GPUMEM_MOVE_TO_SPACE this one; the id must be 0 without. Zeros:
+    /// evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    pub space: gpumem_space,
     /// The stream, with GPUMEM_MOVE_ON_STREAM; must be NULL without.
     pub stream: gpumem_stream,
     /// Called now and then; NULL: nobody asks. It must return: no longjmp, no C++ exception.
@@ -94,7 +94,7 @@ pub struct gpumem_move_report {
     pub moved: u64,
     /// Bytes of these, as asked for.
     pub moved_bytes: u64,
-    /// Allocations that were there already, a count.
+    /// Allocations that were there already, or beyond, a count.
     pub already: u64,
 }
 
@@ -112,12 +112,10 @@ const _: () = assert!(size_of::<gpumem_move_report>() == 2 * 4 + 3 * 8);
 pub struct gpumem_location {
     /// sizeof(gpumem_location), set by the caller; afterwards the bytes filled.
     pub size: u32,
-    /// GPUMEM_TIER_*; 0 while it is moved.
-    pub tier: i32,
-    /// Which space of the tier.
-    pub space: u32,
-    /// How often it is pinned.
-    pub pins: u32,
+    /// The space that its bytes are in; the tier is 0 while they are moved.
+    pub space: gpumem_space,
+    /// How often it is held.
+    pub holds: u32,
     /// Bytes asked for.
     pub bytes: u64,
     /// Bytes of device memory that it takes while it is there.
@@ -131,40 +129,43 @@ unsafe impl Extensible for gpumem_location {
 }
 const _: () = assert!(size_of::<gpumem_location>() == 4 * 4 + 2 * 8);
 
-/// Keeps an evictable allocation in its device's memory until gpumem_unpin has been called as often, restoring it first
+/// Keeps an evictable allocation in its device's memory until gpumem_unhold has been called as often, restoring it first
 /// if it is elsewhere: work submitted to any stream after this returns may use it.
 ///
-/// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes. What is not pinned may be
+/// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes. What is not held may be
 /// moved out to make room.
 /// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made, GPUMEM_ERROR_INVALID when it is not
 /// evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. It is where it was then,
-/// and not pinned.
+/// and not held.
 #[no_mangle]
-pub extern "C" fn gpumem_pin(ptr: *mut c_void) -> gpumem_status {
+pub extern "C" fn gpumem_hold(ptr: *mut c_void) -> gpumem_status {
     guard(|| {
         not_null(ptr, "ptr")?;
-        Context::global()?.pin(address(ptr))
+        Context::global()?.hold(address(ptr))
     })
 }
 
-/// Ends one pin. All use of the memory so far has been submitted to s, or is ordered before it.
+/// Ends one hold. All use of the memory so far has been submitted to s, or is ordered before it.
 ///
-/// From the first call on the memory may be moved by itself whenever it is not pinned.
-/// Errors: GPUMEM_ERROR_INVALID when it is not pinned or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
-/// GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays pinned. Nothing has changed then.
+/// From the first call on the memory may be moved by itself whenever it is not held.
+/// Errors: GPUMEM_ERROR_INVALID when it is not held or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays held. Nothing has changed then.
 #[no_mangle]
-pub extern "C" fn gpumem_unpin(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
+pub extern "C" fn gpumem_unhold(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard(|| {
         not_null(ptr, "ptr")?;
-        Context::global()?.unpin(address(ptr), stream(s))
+        Context::global()?.unhold(address(ptr), stream(s))
     })
 }
 
 /// Moves an evictable allocation out of its device, and returns when its device memory is free.
 ///
-/// ptr is the start of it. opts may be NULL; it is read and not kept. out may be NULL. With opts->tier GPUMEM_TIER_DISK
-/// it also moves from the host to a disk.
-/// Errors: GPUMEM_ERROR_INVALID when it is pinned or not evictable, or for options that make no sense;
+/// ptr is the start of it. opts may be NULL; it is read and not kept. out may be NULL. It only ever goes away from the
+/// device: also from the host to a disk, when opts->space names one; what is as far away as asked, or farther, is there
+/// already and stays. Only from one space of a tier to another, which GPUMEM_MOVE_TO_SPACE names, is neither nearer nor
+/// farther, and goes with either function: from disk to disk, from node to node.
+/// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no sense,
+/// GPUMEM_ERROR_INVALID_STREAM;
 /// GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING,
 /// GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER. It is where it was then.
 #[no_mangle]
@@ -182,9 +183,10 @@ pub unsafe extern "C" fn gpumem_evict(
 
 /// Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there.
 ///
-/// As gpumem_evict; with opts->tier GPUMEM_TIER_HOST from a disk to the host. Work submitted to any stream after this
-/// returns may use the memory; but what may be moved by itself and is not pinned may leave again at once.
-/// Errors: as gpumem_evict and gpumem_pin.
+/// As gpumem_evict, but only ever nearer to the device: with opts->space.tier GPUMEM_TIER_HOST from a disk to the host;
+/// what is as near as that, or nearer, is there already and stays. Work submitted to any stream after this
+/// returns may use the memory; but what may be moved by itself and is not held may leave again at once.
+/// Errors: as gpumem_evict and gpumem_hold.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_restore(
     ptr: *mut c_void,
@@ -200,7 +202,7 @@ pub unsafe extern "C" fn gpumem_restore(
 
 /// Moves all evictable allocations with a tag out of their devices.
 ///
-/// As gpumem_evict for each. When one of them is pinned nothing is moved. After another error those that the text counts
+/// As gpumem_evict for each. When one of them is held nothing is moved. After another error those that the text counts
 /// have been moved, the others are where they were.
 /// Errors: as gpumem_evict; GPUMEM_ERROR_INVALID when none has the tag.
 #[no_mangle]
@@ -231,7 +233,7 @@ pub unsafe extern "C" fn gpumem_restore_tag(
 /// ptr is the start of it. out is filled as far as its size field says.
 /// Errors: GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_locate(ptr: *mut c_void, out: *mut gpumem_location) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_location_get(ptr: *mut c_void, out: *mut gpumem_location) -> gpumem_status {
     guard(|| {
         not_null(ptr, "ptr")?;
         // SAFETY: the caller passes a structure whose size field is true, or NULL.
@@ -239,9 +241,8 @@ pub unsafe extern "C" fn gpumem_locate(ptr: *mut c_void, out: *mut gpumem_locati
         let at = Context::global()?.location(address(ptr))?;
         let value = gpumem_location {
             size: 0,
-            tier: at.space.map_or(0, |s| tier_number(s.tier)),
-            space: at.space.map_or(0, |s| s.id),
-            pins: at.pins,
+            space: at.space.map(c_space).unwrap_or_default(),
+            holds: at.holds,
             bytes: at.bytes,
             device_bytes: at.mapped,
         };
@@ -292,21 +293,25 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
         ));
     }
     let to_space = o.flags & GPUMEM_MOVE_TO_SPACE != 0;
-    if !to_space && o.space != 0 {
+    if !to_space && o.space.id != 0 {
         return Err(Error::invalid(
-            "gpumem_move_options.space is set without GPUMEM_MOVE_TO_SPACE; set both or neither",
+            "gpumem_move_options.space.id is set without GPUMEM_MOVE_TO_SPACE; set both or neither",
         ));
     }
-    let to = match o.tier {
+    let at = match o.space.tier {
         0 if to_space => {
             return Err(Error::invalid(
-                "gpumem_move_options.tier is 0 with GPUMEM_MOVE_TO_SPACE; name the space's tier",
+                "gpumem_move_options.space.tier is 0 with GPUMEM_MOVE_TO_SPACE; name the space's tier",
             ))
         }
         0 => return Ok(default),
         number => tier(number)?,
     };
-    match (to, back) {
+    let to = |tier| match to_space {
+        true => To::Space(SpaceId::new(tier, o.space.id)),
+        false => To::Tier(tier),
+    };
+    match (at, back) {
         (Tier::Gpu, true) if to_space => {
             Err(Error::invalid("an allocation comes back to its own device; name no space"))
         }
@@ -317,7 +322,7 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
         (Tier::Disk, true) => {
             Err(Error::invalid("gpumem_restore moves to the device or the host; to a disk: gpumem_evict"))
         }
-        (tier, _) if to_space => Ok(Goal::Space(SpaceId::new(tier, o.space))),
-        (tier, _) => Ok(Goal::Tier(tier)),
+        (tier, true) => Ok(Goal::Nearer(to(tier))),
+        (tier, false) => Ok(Goal::Away(to(tier))),
     }
 }

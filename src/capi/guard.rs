@@ -6,7 +6,7 @@ use crate::base::{Error, Result, Status};
 use crate::context::Context;
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -65,8 +65,38 @@ pub(super) fn guard_value<T>(failed: T, entry: impl FnOnce() -> Result<T>) -> T 
     run(entry).unwrap_or(failed)
 }
 
+/// Keeps the thread from being cancelled (`pthread_cancel`) until dropped. A cancellation unwinds the stack by force, which
+/// Rust's frames do not survive, and locks would stay taken. A pending one takes effect at the thread's next cancellation point.
+/// A hit has none, so it does without.
+pub(super) struct Uncancelled(c_int);
+
+extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Of glibc and musl on every architecture.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+impl Uncancelled {
+    pub(super) fn new() -> Uncancelled {
+        let mut before = PTHREAD_CANCEL_DISABLE;
+        // SAFETY: writes one int; no cancellation point itself. It fails for no state that exists.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: as above; puts back what the thread had.
+        unsafe { pthread_setcancelstate(self.0, &mut ours) };
+    }
+}
+
 /// Runs an entry point: a panic becomes an `Internal` error, and any error becomes the thread's last one.
 pub(super) fn run<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _uncancelled = Uncancelled::new();
     // Unwind safety: nothing of the caller's is seen again after a panic, and the core's locks recover from poison.
     let result = catch_unwind(AssertUnwindSafe(entry)).unwrap_or_else(|panic| Err(from_panic(panic)));
     if let Err(e) = &result {

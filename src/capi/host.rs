@@ -13,7 +13,7 @@
 //!   gpumem_host_free(p);
 //!
 //! One piece    gpumem_host_malloc gives a pointer. What is larger than a chunk (128 MiB by default) is pinned for it.
-//! Many pieces  gpumem_host_blocks_alloc gives a handle to as few pieces as there are. It finds room whenever enough blocks are
+//! Many pieces  gpumem_host_blocks_malloc gives a handle to as few pieces as there are. It finds room whenever enough blocks are
 //!              free, wherever they are, so it is the one for what is large.
 //! Nodes        Memory belongs to a NUMA node of the host, which is a space: GPUMEM_TIER_HOST and the node's number.
 //!              GPUMEM_HOST_NEAREST stands for the node that the current device is nearest to, or the first where the machine
@@ -99,7 +99,7 @@ static BLOCKS: Handles<HostMemory> = Handles::ended_by(b'H', "gpumem_host_blocks
 /// 256 at least. Every device can copy to and from it. Pins more when too little is free, and waits for who does.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node; GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a
 /// reservation or the system forbids so much, or what is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off,
-/// GPUMEM_ERROR_SHUTTING_DOWN, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// GPUMEM_ERROR_SHUTTING_DOWN, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_malloc(bytes: usize, node: i32, out: *mut *mut c_void) -> gpumem_status {
     guard(|| {
@@ -133,7 +133,7 @@ pub extern "C" fn gpumem_host_free(ptr: *mut c_void) -> gpumem_status {
 /// Errors: as gpumem_host_malloc, but pieces do no harm; GPUMEM_ERROR_INVALID when there is no such reservation, or it is one
 /// of another space.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_host_blocks_alloc(
+pub unsafe extern "C" fn gpumem_host_blocks_malloc(
     bytes: usize,
     node: i32,
     r: gpumem_reservation,
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn gpumem_host_blocks_alloc(
 ///
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, or there is no such memory.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_host_blocks_count(blocks: gpumem_host_blocks, out: *mut usize) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_host_blocks_count_get(blocks: gpumem_host_blocks, out: *mut usize) -> gpumem_status {
     guard(|| {
         not_null(out, "out")?;
         let count = live(blocks)?.pieces().len();
@@ -213,7 +213,7 @@ pub extern "C" fn gpumem_host_blocks_free(blocks: gpumem_host_blocks) -> gpumem_
 ///
 /// bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: whoever comes first gets it.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_OUT_OF_MEMORY when the limit or the system forbids so
-/// much (what has been pinned until then stays), GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// much (what has been pinned until then stays), GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_host_prepare(node: i32, bytes: u64) -> gpumem_status {
     guard(|| Context::global()?.host_prepare(named(node)?, bytes))
@@ -222,8 +222,7 @@ pub extern "C" fn gpumem_host_prepare(node: i32, bytes: u64) -> gpumem_status {
 /// Gives memory of a node that nobody has back to the system, but for keep bytes of free blocks.
 ///
 /// Only whole chunks can go. node as in gpumem_host_malloc. out_or_null receives how many bytes went. May wait for the devices.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER, and what starting can
-/// give.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_trim(node: i32, keep: u64, out_or_null: *mut u64) -> gpumem_status {
     guard(|| {
@@ -240,8 +239,7 @@ pub unsafe extern "C" fn gpumem_host_trim(node: i32, keep: u64, out_or_null: *mu
 ///
 /// out->size must be set (GPUMEM_INIT). node as in gpumem_host_malloc. What gpumem pins for itself counts as well: memory that
 /// was moved out of a device, for instance.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such node, out is NULL or its size impossible; GPUMEM_ERROR_UNSUPPORTED, and what
-/// starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such node, out is NULL or its size impossible; GPUMEM_ERROR_UNSUPPORTED.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_stats_get(node: i32, out: *mut gpumem_host_stats) -> gpumem_status {
     guard(|| {

@@ -17,7 +17,8 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 /// ptr is the start of a live allocation made with GPUMEM_MALLOC_EXPORTABLE. out receives the descriptor, which the
 /// caller owns and closes; it keeps the memory alive, as every import does. It is closed by exec.
 /// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the allocation is not exportable,
-/// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+/// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed, GPUMEM_ERROR_UNSUPPORTED,
+/// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -> gpumem_status {
     guard(|| {
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -
 /// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out receives the memory
 /// on the given device, which the caller owns and frees like any other; freeing it here leaves it with the others.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the export's, or there is no
-/// such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_import_fd(
     fd: c_int,

@@ -16,7 +16,7 @@ use std::ffi::{c_int, c_void};
 /// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the pointers.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
 /// GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended (GPUMEM_ARENA_DEBUG=unmap);
-/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memcpy_async(
     dst: *mut c_void,
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn gpumem_memcpy_async(
 
 /// Copies bytes from src to dst in the order of the legacy default stream, and waits until it is done.
 ///
-/// As gpumem_memcpy_async. Blocks; not legal during a stream capture.
+/// As gpumem_memcpy_async. Blocks: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, bytes: usize) -> gpumem_status {
     guard(|| {
@@ -48,7 +48,8 @@ pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, byt
 ///
 /// value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
 /// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_USE_AFTER_FREE as for
-/// gpumem_memcpy_async; GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// gpumem_memcpy_async; GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM,
+/// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memset_async(
     dst: *mut c_void,
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn gpumem_memset_async(
 
 /// Fills device memory with a byte in the order of the legacy default stream, and waits until it is done.
 ///
-/// As gpumem_memset_async. Blocks; not legal during a stream capture.
+/// As gpumem_memset_async. Blocks: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memset(dst: *mut c_void, value: c_int, bytes: usize) -> gpumem_status {
     guard(|| {

@@ -9,7 +9,6 @@
 
 pub mod alloc;
 pub mod arena;
-pub mod cancel;
 pub mod capture;
 pub mod check;
 pub mod context;
@@ -23,6 +22,7 @@ mod guard;
 mod handles;
 pub mod host;
 pub mod ipc;
+pub mod malloc;
 pub mod memory;
 mod options;
 pub mod plan;
@@ -38,6 +38,7 @@ pub mod stats;
 pub mod stream;
 pub mod streams;
 mod text;
+pub mod token;
 pub mod torch;
 mod types;
 pub mod version;

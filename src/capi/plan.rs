@@ -11,10 +11,10 @@
 //!   gpumem_plan_create(NULL, &plan);
 //!   GPUMEM_INIT(&b);
 //!   b.bytes = 1 << 20, b.lower = 0, b.upper = 3;       (live at steps 0, 1 and 2)
-//!   gpumem_plan_add_buffer(plan, &b, &id);
+//!   gpumem_plan_buffer_add(plan, &b, &id);
 //!   ...
 //!   gpumem_plan_solve(plan, NULL);
-//!   gpumem_plan_offset(plan, id, NULL, &offset);
+//!   gpumem_plan_offset_get(plan, id, NULL, &offset);
 //!   gpumem_plan_destroy(plan);
 //!
 //! Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates the arena. A plan
@@ -118,8 +118,8 @@ pub struct gpumem_plan_options {
     /// Every offset is a multiple of this, bytes, which need not be a power of two: the size of the elements of all
     /// buffers, so that offsets can count elements. 0 means 1.
     pub unit: u64,
-    /// Alignment of what is added without one, a power of two up to 2^40, bytes. 0 means 1; 256 is what tensors on a GPU
-    /// want.
+    /// Alignment of what is added without one, a power of two up to 2^40, bytes; not of views, which are where their
+    /// parents are. 0 means 1; 256 is what tensors on a GPU want.
     pub alignment: u64,
 }
 
@@ -130,7 +130,7 @@ unsafe impl Extensible for gpumem_plan_options {
 }
 const _: () = assert!(size_of::<gpumem_plan_options>() == 2 * 4 + 3 * 8);
 
-/// A buffer, for gpumem_plan_add_buffer, or a value, for gpumem_plan_add_value. A field that is 0 means its default.
+/// A buffer, for gpumem_plan_buffer_add, or a value, for gpumem_plan_value_add. A field that is 0 means its default.
 ///
 /// While it is live it occupies [offset, offset + bytes + guard) of its arena. Of no bytes, or live at no step, it
 /// occupies nothing, its guard included; it gets an aligned offset all the same, which may be anyone's.
@@ -152,7 +152,7 @@ pub struct gpumem_plan_buffer_options {
     pub lower: u64,
     /// First step after its last use. Must be 0 for a value.
     pub upper: u64,
-    /// Its offset is a multiple of this power of two, bytes, up to 2^40; 0 means the plan's.
+    /// Its offset is a multiple of this power of two, bytes, up to 2^40; 0 means the plan's, or for a view none.
     pub alignment: u64,
     /// Bytes behind it that nothing else may use while it is live.
     pub guard: u64,
@@ -222,7 +222,7 @@ pub extern "C" fn gpumem_plan_destroy(plan: gpumem_plan) -> gpumem_status {
 /// unknown kind, place or flag, a size beyond 2^62, a name that is not UTF-8. Nothing is added then. Whether fixed
 /// buffers are in each other's way is seen when the plan is solved.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_add_buffer(
+pub unsafe extern "C" fn gpumem_plan_buffer_add(
     plan: gpumem_plan,
     opts: *const gpumem_plan_buffer_options,
     out: *mut u32,
@@ -233,10 +233,7 @@ pub unsafe extern "C" fn gpumem_plan_add_buffer(
         not_null(out, "out")?;
         // SAFETY: the options' pointers are what the contract says.
         let buffer = unsafe { buffer(&opts) }?;
-        let id = change(plan, |state| {
-            let alignment = state.alignment_of(buffer.alignment);
-            state.graph.add_buffer(Buffer { alignment, ..buffer })
-        })?;
+        let id = change(plan, |state| state.graph.add_buffer(buffer))?;
         // SAFETY: not null, so a writable uint32_t by the contract.
         unsafe { out.write(id.0) };
         Ok(())
@@ -247,9 +244,9 @@ pub unsafe extern "C" fn gpumem_plan_add_buffer(
 ///
 /// The arrays have count elements each and may be NULL when it is 0. They are read and not kept. first may be NULL; it
 /// receives the id of buffer 0, those of the others follow.
-/// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_add_buffer, naming the buffer's index; none is added then.
+/// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_buffer_add, naming the buffer's index; none is added then.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_add_buffers(
+pub unsafe extern "C" fn gpumem_plan_buffers_add(
     plan: gpumem_plan,
     count: usize,
     bytes: *const u64,
@@ -269,12 +266,11 @@ pub unsafe extern "C" fn gpumem_plan_add_buffers(
         let mut trial = Problem::new();
         buffers().try_for_each(|b| trial.add(b).map(|_| ()))?;
         let id = change(plan, |state| {
-            let alignment = state.alignment_of(0);
             let id = state.graph.value_count();
             if count > MAX_BUFFERS - id.min(MAX_BUFFERS) {
                 return Err(Error::invalid(format!("{count} more than {id} buffers; a plan holds {MAX_BUFFERS}")));
             }
-            buffers().try_for_each(|b| state.graph.add_buffer(Buffer { alignment, ..b }).map(|_| ()))?;
+            buffers().try_for_each(|b| state.graph.add_buffer(Buffer { alignment: 0, ..b }).map(|_| ()))?;
             Ok(id as u32)
         })?;
         if !first.is_null() {
@@ -292,7 +288,7 @@ pub unsafe extern "C" fn gpumem_plan_add_buffers(
 /// goes to the first that has room.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or name is not UTF-8.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_add_arena(
+pub unsafe extern "C" fn gpumem_plan_arena_add(
     plan: gpumem_plan,
     capacity: u64,
     name: *const c_char,
@@ -313,7 +309,7 @@ pub unsafe extern "C" fn gpumem_plan_add_arena(
 ///
 /// Errors: GPUMEM_ERROR_INVALID when there is no such arena.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_set_capacity(plan: gpumem_plan, arena: u32, bytes: u64) -> gpumem_status {
+pub extern "C" fn gpumem_plan_capacity_set(plan: gpumem_plan, arena: u32, bytes: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.set_arena_capacity(arena, limit(bytes))))
 }
 
@@ -321,13 +317,13 @@ pub extern "C" fn gpumem_plan_set_capacity(plan: gpumem_plan, arena: u32, bytes:
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it is more than 2^62.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_set_unit(plan: gpumem_plan, unit: u64) -> gpumem_status {
+pub extern "C" fn gpumem_plan_unit_set(plan: gpumem_plan, unit: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.set_unit(unit.max(1))))
 }
 
 /// Whether buffers that are not live together may share bytes: 0 for no, anything else for yes, the default.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_set_reuse(plan: gpumem_plan, reuse: i32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_reuse_set(plan: gpumem_plan, reuse: i32) -> gpumem_status {
     guard(|| {
         change(plan, |state| {
             state.graph.set_reuse(reuse != 0);
@@ -342,7 +338,7 @@ pub extern "C" fn gpumem_plan_set_reuse(plan: gpumem_plan, reuse: i32) -> gpumem
 /// Errors: GPUMEM_ERROR_INVALID when there is no such arena, the range passes 2^62 bytes or the steps end before they
 /// start.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_reserve(
+pub extern "C" fn gpumem_plan_obstacle_add(
     plan: gpumem_plan,
     arena: u32,
     offset: u64,
@@ -360,7 +356,7 @@ pub extern "C" fn gpumem_plan_reserve(
 ///
 /// Errors: GPUMEM_ERROR_INVALID for a bit that is no kind.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_set_left_out(plan: gpumem_plan, kinds: u32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_left_out_set(plan: gpumem_plan, kinds: u32) -> gpumem_status {
     guard(|| {
         let all = Kind::ALL.into_iter().fold(0, |all, kind| all | 1 << kind as u32);
         if kinds & !all != 0 {
@@ -391,7 +387,6 @@ fn limit(bytes: u64) -> Option<u64> {
 
 fn empty(opts: Option<&gpumem_plan_options>) -> Result<Plan> {
     let mut graph = Graph::new();
-    let mut alignment = 1;
     if let Some(o) = opts {
         if o.flags & !GPUMEM_PLAN_NO_REUSE != 0 {
             return Err(Error::invalid(format!(
@@ -408,9 +403,9 @@ fn empty(opts: Option<&gpumem_plan_options>) -> Result<Plan> {
         graph.set_capacity(limit(o.capacity));
         graph.set_unit(o.unit.max(1))?;
         graph.set_reuse(o.flags & GPUMEM_PLAN_NO_REUSE == 0);
-        alignment = o.alignment.max(1);
+        graph.set_alignment(o.alignment);
     }
-    Ok(Plan::new(graph, alignment))
+    Ok(Plan::new(graph))
 }
 
 /// The buffer that options describe; its alignment is 0 where they leave it to the plan.

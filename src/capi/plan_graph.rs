@@ -1,7 +1,7 @@
 //! Planning a graph
 //!
 //! Where live ranges are not known, a plan derives them: it is told the values, and the operations that write and read
-//! them. The operations run one per step, in the order of adding unless gpumem_plan_set_order says otherwise. A value is
+//! them. The operations run one per step, in the order of adding unless gpumem_plan_order_set says otherwise. A value is
 //! live from the operation that writes it to the last that reads it; inputs, parameters and constants are live
 //! throughout, outputs to the end. Values and buffers can be mixed in one plan.
 
@@ -25,9 +25,9 @@ pub const GPUMEM_PLAN_BACKWARD: i32 = 2;
 /// Adds a value: a tensor whose live range follows from the operations that write and read it.
 ///
 /// opts is read and not kept; its live range and gaps must be left zero. out receives the value's id.
-/// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_add_buffer.
+/// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_buffer_add.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_add_value(
+pub unsafe extern "C" fn gpumem_plan_value_add(
     plan: gpumem_plan,
     opts: *const gpumem_plan_buffer_options,
     out: *mut u32,
@@ -38,10 +38,7 @@ pub unsafe extern "C" fn gpumem_plan_add_value(
         not_null(out, "out")?;
         // SAFETY: the options' pointers are what the contract says.
         let value = unsafe { value(&opts) }?;
-        let id = change(plan, |state| {
-            let alignment = state.alignment_of(value.alignment);
-            state.graph.add_value(Value { alignment, ..value })
-        })?;
+        let id = change(plan, |state| state.graph.add_value(value))?;
         // SAFETY: not null, so a writable uint32_t by the contract.
         unsafe { out.write(id.0) };
         Ok(())
@@ -57,7 +54,7 @@ pub unsafe extern "C" fn gpumem_plan_add_value(
 /// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, an output that comes twice, and one that another operation
 /// produces already. Whether each value is written before it is read is seen when the plan is solved.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_add_op(
+pub unsafe extern "C" fn gpumem_plan_op_add(
     plan: gpumem_plan,
     name: *const c_char,
     inputs: *const u32,
@@ -88,7 +85,7 @@ pub unsafe extern "C" fn gpumem_plan_add_op(
 /// Errors: GPUMEM_ERROR_INVALID when an operation is missing, comes twice or does not exist. Whether each value is
 /// written before it is read is seen when the plan is solved.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_set_order(plan: gpumem_plan, ops: *const u32, count: usize) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_plan_order_set(plan: gpumem_plan, ops: *const u32, count: usize) -> gpumem_status {
     guard(|| {
         // SAFETY: the caller passes an array of `count` elements, or NULL.
         let order: Vec<OpId> = unsafe { array(ops, count, "ops") }?.iter().map(|op| OpId(*op)).collect();
@@ -101,9 +98,9 @@ pub unsafe extern "C" fn gpumem_plan_set_order(plan: gpumem_plan, ops: *const u3
 ///
 /// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be one of itself, was added
 /// with a place, a guard or a live range of its own, or passes the end of its parent. Whether kinds, arenas and
-/// alignments agree with those of the parent is seen when the plan is solved.
+/// alignments that were given agree with those of the parent is seen when the plan is solved.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_view(plan: gpumem_plan, child: u32, parent: u32, offset: u64) -> gpumem_status {
+pub extern "C" fn gpumem_plan_view_set(plan: gpumem_plan, child: u32, parent: u32, offset: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.view(ValueId(child), ValueId(parent), offset)))
 }
 
@@ -112,7 +109,7 @@ pub extern "C" fn gpumem_plan_view(plan: gpumem_plan, child: u32, parent: u32, o
 ///
 /// Errors: GPUMEM_ERROR_INVALID when op does not exist, does not read input or does not write output.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_in_place(plan: gpumem_plan, op: u32, input: u32, output: u32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_in_place_add(plan: gpumem_plan, op: u32, input: u32, output: u32) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.in_place(OpId(op), ValueId(input), ValueId(output))))
 }
 
@@ -121,7 +118,7 @@ pub extern "C" fn gpumem_plan_in_place(plan: gpumem_plan, op: u32, input: u32, o
 ///
 /// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step comes after.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_extend_to(plan: gpumem_plan, value: u32, step: u64) -> gpumem_status {
+pub extern "C" fn gpumem_plan_extend(plan: gpumem_plan, value: u32, step: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.extend_to(ValueId(value), step)))
 }
 
@@ -129,7 +126,7 @@ pub extern "C" fn gpumem_plan_extend_to(plan: gpumem_plan, value: u32, step: u64
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it does not exist.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_pin(plan: gpumem_plan, value: u32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_keep(plan: gpumem_plan, value: u32) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.pin(ValueId(value))))
 }
 
@@ -138,13 +135,13 @@ pub extern "C" fn gpumem_plan_pin(plan: gpumem_plan, value: u32) -> gpumem_statu
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it does not exist.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_pin_ancestors(plan: gpumem_plan, value: u32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_keep_ancestors(plan: gpumem_plan, value: u32) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.pin_ancestors(ValueId(value))))
 }
 
 /// Whether everything that outputs were computed from lives to the end: 0 for no, the default, anything else for yes.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_set_keep_ancestors(plan: gpumem_plan, keep: i32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_keep_ancestors_set(plan: gpumem_plan, keep: i32) -> gpumem_status {
     guard(|| {
         change(plan, |state| {
             state.graph.set_keep_ancestors(keep != 0);
@@ -153,12 +150,12 @@ pub extern "C" fn gpumem_plan_set_keep_ancestors(plan: gpumem_plan, keep: i32) -
     })
 }
 
-/// Sets what gpumem_plan_set_left_out and gpumem_plan_set_keep_ancestors set, for a purpose: GPUMEM_PLAN_INFERENCE or
+/// Sets what gpumem_plan_left_out_set and gpumem_plan_keep_ancestors_set set, for a purpose: GPUMEM_PLAN_INFERENCE or
 /// GPUMEM_PLAN_BACKWARD.
 ///
 /// Errors: GPUMEM_ERROR_INVALID for another number.
 #[no_mangle]
-pub extern "C" fn gpumem_plan_set_preset(plan: gpumem_plan, preset: i32) -> gpumem_status {
+pub extern "C" fn gpumem_plan_preset_set(plan: gpumem_plan, preset: i32) -> gpumem_status {
     guard(|| {
         let preset = match preset {
             GPUMEM_PLAN_INFERENCE => Preset::Inference,
@@ -256,7 +253,7 @@ unsafe fn value(o: &gpumem_plan_buffer_options) -> Result<Value> {
     if (o.lower, o.upper) != (0, 0) || o.gap_count != 0 {
         return Err(Error::invalid(
             "gpumem_plan_buffer_options.lower, upper and gap_count must be 0 for a value: its live range follows from the \
-             operations; use gpumem_plan_add_buffer where it is known",
+             operations; use gpumem_plan_buffer_add where it is known",
         ));
     }
     // SAFETY: passed on from the caller.

@@ -87,7 +87,7 @@ pub unsafe extern "C" fn gpumem_plan_materialise_with(
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, that of its arena included, base_count does not cover its arena,
 /// id does not exist or has no slot, or the plan has no layout.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_pointer(
+pub unsafe extern "C" fn gpumem_plan_pointer_get(
     plan: gpumem_plan,
     id: u32,
     bases: *const *mut c_void,

@@ -19,7 +19,7 @@ use std::ffi::c_char;
 /// the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
 /// Errors: GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0, or the plan has not been solved since it was changed.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_report(
+pub unsafe extern "C" fn gpumem_plan_report_get(
     plan: gpumem_plan,
     buf: *mut c_char,
     cap: usize,
@@ -32,9 +32,9 @@ pub unsafe extern "C" fn gpumem_plan_report(
 /// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads and writes. It reads
 /// offsets as fixed ones, so what it makes of a solved plan is the same layout.
 ///
-/// As gpumem_plan_report.
+/// As gpumem_plan_report_get.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_csv(
+pub unsafe extern "C" fn gpumem_plan_csv_get(
     plan: gpumem_plan,
     buf: *mut c_char,
     cap: usize,
@@ -46,9 +46,9 @@ pub unsafe extern "C" fn gpumem_plan_csv(
 
 /// The layout as a picture, SVG: steps from left to right, offsets upwards, a rectangle for each live range.
 ///
-/// As gpumem_plan_report.
+/// As gpumem_plan_report_get.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_svg(
+pub unsafe extern "C" fn gpumem_plan_svg_get(
     plan: gpumem_plan,
     buf: *mut c_char,
     cap: usize,
@@ -63,10 +63,10 @@ pub unsafe extern "C" fn gpumem_plan_svg(
 /// took it over. Making these smaller, or live for less long, is what can make the arena smaller.
 ///
 /// ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
-/// receives how many there are. The step is in gpumem_plan_summary.
+/// receives how many there are. The step is in gpumem_plan_stats.
 /// Errors: GPUMEM_ERROR_INVALID when ids is NULL and cap is not 0, or the plan has not been solved since it was changed.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_critical(
+pub unsafe extern "C" fn gpumem_plan_critical_get(
     plan: gpumem_plan,
     ids: *mut u32,
     cap: usize,
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn gpumem_plan_critical(
 /// Errors: GPUMEM_ERROR_INVALID when an output is NULL, id does not exist or has no slot, or the plan has not been solved
 /// since it was changed.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_live(
+pub unsafe extern "C" fn gpumem_plan_live_get(
     plan: gpumem_plan,
     id: u32,
     lower: *mut u64,
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn gpumem_plan_live(
 }
 
 /// Checks a layout of the caller's own for a plan: that what is live at the same step shares no bytes, and that
-/// alignments, the unit, fixed offsets, reserved ranges, guards, arenas and capacities are kept. The plan need not be
+/// alignments, the unit, fixed offsets, obstacles, guards, arenas and capacities are kept. The plan need not be
 /// solved, and whether it is does not change.
 ///
 /// offsets[i] is where buffer or value i is; count is how many there are in the plan. arenas[i] is its arena; arenas may

@@ -34,7 +34,7 @@ pub const GPUMEM_PLAN_INFEASIBLE: i32 = 2;
 /// No layout that fits the capacities was found; there may be one.
 pub const GPUMEM_PLAN_OUT_OF_TIME: i32 = 3;
 
-/// The offset of what has no slot, in what gpumem_plan_offsets fills and gpumem_plan_verify reads.
+/// The offset of what has no slot, in what gpumem_plan_offsets_get fills and gpumem_plan_verify reads.
 pub const GPUMEM_PLAN_NO_OFFSET: u64 = u64::MAX;
 
 const _: () = {
@@ -70,12 +70,12 @@ unsafe impl Extensible for gpumem_plan_solve_options {
 }
 const _: () = assert!(size_of::<gpumem_plan_solve_options>() == 4 * 4 + 8);
 
-/// What solving gave, from gpumem_plan_summary_get. Bytes unless a field says otherwise.
+/// What solving gave, from gpumem_plan_stats_get. Bytes unless a field says otherwise.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct gpumem_plan_summary {
-    /// sizeof(gpumem_plan_summary), set by the caller; afterwards the bytes filled.
+pub struct gpumem_plan_stats {
+    /// sizeof(gpumem_plan_stats), set by the caller; afterwards the bytes filled.
     pub size: u32,
     /// GPUMEM_PLAN_OPTIMAL, _FEASIBLE, _INFEASIBLE or _OUT_OF_TIME.
     pub status: i32,
@@ -109,21 +109,21 @@ pub struct gpumem_plan_summary {
 }
 
 // SAFETY: repr(C), a u32 first, numbers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_plan_summary {
-    const NAME: &'static str = "gpumem_plan_summary";
+unsafe impl Extensible for gpumem_plan_stats {
+    const NAME: &'static str = "gpumem_plan_stats";
     const FIRST_BYTES: usize = 104;
 }
-const _: () = assert!(size_of::<gpumem_plan_summary>() == 4 * 4 + 11 * 8);
+const _: () = assert!(size_of::<gpumem_plan_stats>() == 4 * 4 + 11 * 8);
 
 /// Lays a plan out. What an earlier solve gave is replaced.
 ///
 /// opts may be NULL: every setting at its default. They are read and not kept. Other calls on the plan wait, but for
 /// gpumem_plan_cancel, which ends this one early with the best so far, and gpumem_plan_destroy.
 /// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has the capacity, the
-/// lower bound and the smallest size found, and gpumem_plan_summary_get has them and says whether it is proved that
+/// lower bound and the smallest size found, and gpumem_plan_stats_get has them and says whether it is proved that
 /// there is none. That is an answer too: it replaces what an earlier solve gave, and there are no offsets.
 /// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, fixed buffers are in
-/// each other's way, in that of a reserved range or off the unit, sizes add up to more than 2^62 bytes, an option is not
+/// each other's way, in that of an obstacle or off the unit, sizes add up to more than 2^62 bytes, an option is not
 /// allowed, or the plan was destroyed meanwhile; then the plan is as it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpumem_plan_solve_options) -> gpumem_status {
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpume
 
 /// Ends a solve in progress on another thread soon, with the best layout so far.
 ///
-/// Does nothing when none is in progress; does not wait.
+/// Does nothing when none is in progress; does not wait. Errors: GPUMEM_ERROR_INVALID when there is no such plan.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_cancel(plan: gpumem_plan) -> gpumem_status {
     guard(|| {
@@ -153,7 +153,7 @@ pub extern "C" fn gpumem_plan_cancel(plan: gpumem_plan) -> gpumem_status {
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible, or the
 /// plan has not been solved since it was changed.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_summary_get(plan: gpumem_plan, out: *mut gpumem_plan_summary) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_plan_stats_get(plan: gpumem_plan, out: *mut gpumem_plan_stats) -> gpumem_status {
     guard(|| {
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         unsafe { options::check_output(out) }?;
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn gpumem_plan_summary_get(plan: gpumem_plan, out: *mut gp
 /// bytes receives them; lower_bound may be NULL and receives what no layout of the buffers that are in it can go below.
 /// Errors: GPUMEM_ERROR_INVALID when bytes is NULL, there is no such arena, or the plan has no layout.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_arena_bytes(
+pub unsafe extern "C" fn gpumem_plan_arena_bytes_get(
     plan: gpumem_plan,
     arena: u32,
     bytes: *mut u64,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn gpumem_plan_arena_bytes(
 /// Errors: GPUMEM_ERROR_INVALID when offset is NULL, id does not exist or has no slot (its kind is left out, or nothing
 /// uses it), or the plan has no layout.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_offset(
+pub unsafe extern "C" fn gpumem_plan_offset_get(
     plan: gpumem_plan,
     id: u32,
     arena: *mut u32,
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn gpumem_plan_offset(
 /// Errors: GPUMEM_ERROR_INVALID when offsets is NULL and cap is not 0, first is more than the number of ids, or the plan
 /// has no layout.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_plan_offsets(
+pub unsafe extern "C" fn gpumem_plan_offsets_get(
     plan: gpumem_plan,
     first: u32,
     cap: usize,
@@ -342,9 +342,9 @@ fn limits(problem: &Problem) -> String {
     }
 }
 
-fn summary(solved: &Solved) -> gpumem_plan_summary {
+fn summary(solved: &Solved) -> gpumem_plan_stats {
     let (lowered, layout) = (&solved.lowered, &solved.layout);
-    gpumem_plan_summary {
+    gpumem_plan_stats {
         size: 0,
         status: layout.status as i32,
         arena_bytes: layout.size,

@@ -27,8 +27,6 @@ pub(super) struct Plan {
 pub(super) struct State {
     /// What is to be laid out.
     pub graph: Graph,
-    /// For what is added without one, bytes.
-    pub alignment: u64,
     pub answer: Answer,
     /// The last layout there was, for planning again.
     pub last: Option<Arc<Solved>>,
@@ -62,11 +60,11 @@ pub(super) struct Critical {
 }
 
 impl Plan {
-    pub(super) fn new(graph: Graph, alignment: u64) -> Plan {
+    pub(super) fn new(graph: Graph) -> Plan {
         Plan {
             cancel: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            state: Mutex::new(State { graph, alignment, answer: Answer::Never, last: None }),
+            state: Mutex::new(State { graph, answer: Answer::Never, last: None }),
         }
     }
 
@@ -101,14 +99,6 @@ impl Plan {
 }
 
 impl State {
-    /// An alignment of the caller's, or the plan's where it is 0.
-    pub(super) fn alignment_of(&self, alignment: u64) -> u64 {
-        match alignment {
-            0 => self.alignment,
-            stated => stated,
-        }
-    }
-
     /// The plan solved as it is, with a layout or without.
     pub(super) fn solved(&self) -> Result<&Arc<Solved>> {
         match &self.answer {

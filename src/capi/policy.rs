@@ -17,7 +17,7 @@ use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
 use super::reserve::reservation;
-use super::space::{manager, space_id, tier_number};
+use super::space::{c_space, gpumem_space, manager, space_id};
 use super::types::{gpumem_reservation, gpumem_stream};
 use crate::base::{Error, Result};
 use crate::tier::{Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Overdraw, Shortage};
@@ -55,10 +55,8 @@ pub struct gpumem_overdraw {
     pub size: u32,
     /// How often the callback has been called for this allocation, from 1.
     pub attempt: u32,
-    /// The reservation's space: GPUMEM_TIER_*.
-    pub tier: i32,
-    /// The reservation's space: which one of the tier.
-    pub id: u32,
+    /// The reservation's space.
+    pub space: gpumem_space,
     /// The reservation's number.
     pub number: u64,
     /// The reservation's size, bytes.
@@ -80,10 +78,8 @@ pub struct gpumem_shortage {
     pub size: u32,
     /// How often the allocation has failed, from 1.
     pub attempt: u32,
-    /// Where: GPUMEM_TIER_*.
-    pub tier: i32,
-    /// Where: which one of the tier.
-    pub id: u32,
+    /// Where.
+    pub space: gpumem_space,
     /// What it needs, bytes.
     pub bytes: u64,
     /// The stream that it is on.
@@ -144,7 +140,7 @@ const _: () = assert!(size_of::<gpumem_reserve_policy>() == 4 * 4 + 2 * 8 + 3 * 
 /// policy is read and not kept; NULL means GPUMEM_POLICY_FAIL. Allocations under way may still see the one before.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation or a field is not allowed.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_reservation_set_policy(
+pub unsafe extern "C" fn gpumem_reservation_policy_set(
     r: gpumem_reservation,
     policy: *const gpumem_reserve_policy,
 ) -> gpumem_status {
@@ -162,7 +158,7 @@ pub unsafe extern "C" fn gpumem_reservation_set_policy(
 /// callback may be NULL: what its space does. user and free_user may be NULL.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no callback.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_reservation_set_out_of_memory(
+pub unsafe extern "C" fn gpumem_reservation_out_of_memory_set(
     r: gpumem_reservation,
     callback: gpumem_out_of_memory_callback,
     user: *mut c_void,
@@ -180,17 +176,16 @@ pub unsafe extern "C" fn gpumem_reservation_set_out_of_memory(
 ///
 /// callback may be NULL: it fails, which is so at first. user and free_user may be NULL.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback; GPUMEM_ERROR_UNSUPPORTED with
-/// GPUMEM_POOL=off, and what starting can give.
+/// GPUMEM_POOL=off.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_space_set_out_of_memory(
-    tier: i32,
-    id: u32,
+pub unsafe extern "C" fn gpumem_space_out_of_memory_set(
+    space: gpumem_space,
     callback: gpumem_out_of_memory_callback,
     user: *mut c_void,
     free_user: gpumem_free_user,
 ) -> gpumem_status {
     guard(|| {
-        let space = space_id(tier, id)?;
+        let space = space_id(space)?;
         let (policy, user) = out_of_memory_policy(callback, user, free_user)?;
         manager()?.set_out_of_memory_policy(space, policy.unwrap_or_default())?;
         user.keep();
@@ -320,8 +315,7 @@ fn overdraw(
     let told = gpumem_overdraw {
         size: size_of::<gpumem_overdraw>() as u32,
         attempt: what.attempt,
-        tier: tier_number(what.space.tier),
-        id: what.space.id,
+        space: c_space(what.space),
         number: what.reservation,
         promised: what.size,
         drawn: what.drawn,
@@ -347,8 +341,7 @@ fn shortage(
     let told = gpumem_shortage {
         size: size_of::<gpumem_shortage>() as u32,
         attempt: what.attempt,
-        tier: tier_number(what.space.tier),
-        id: what.space.id,
+        space: c_space(what.space),
         bytes: what.bytes,
         stream: what.stream as usize as gpumem_stream,
     };

@@ -27,7 +27,6 @@
 //! Threads    A reservation may be used, and released, by any thread. A wait in gpumem_reservation_grow ends with an error when
 //!            another thread releases it.
 
-use super::cancel::{gpumem_cancel, token};
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::handles::Handles;
@@ -35,7 +34,8 @@ use super::options::{self, Extensible};
 use super::policy::{
     gpumem_free_user, gpumem_out_of_memory_callback, gpumem_reserve_policy, limit_policy, out_of_memory_policy,
 };
-use super::space::{manager, space_id, tier, tier_number};
+use super::space::{c_space, gpumem_space, manager, space_id, tier};
+use super::token::{gpumem_token, token};
 use super::types::{gpumem_reservation, gpumem_stream, not_null, stream, wait};
 use crate::base::{Error, Result, StreamHandle};
 use crate::context::Context;
@@ -43,16 +43,16 @@ use crate::tier::{Amount, Request, Reservation, SpaceId, Strategy, Tier};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// In the space that tier and id name: the default.
+/// In the space that is named: the default.
 pub const GPUMEM_RESERVE_SPACE: i32 = 1;
-/// In any space of tier: the one with the most room.
+/// In any space of the tier of the one that is named: the one with the most room.
 pub const GPUMEM_RESERVE_TIER: i32 = 2;
 /// In any space of the first of tiers that has room, else of the next, and so on.
 pub const GPUMEM_RESERVE_TIERS: i32 = 3;
-/// In one that data of the space tier, id can be moved down to: of the next tier below that has room, spaces of the same NUMA
-/// node first; or of tiers[0], if that is given.
+/// In one that data of the named space can be moved down to: of the next tier below that has room, spaces of the same
+/// NUMA node first; or of tiers[0], if that is given.
 pub const GPUMEM_RESERVE_DOWNGRADE: i32 = 4;
-/// In one that data of the space tier, id can be moved up to, likewise.
+/// In one that data of the named space can be moved up to, likewise.
 pub const GPUMEM_RESERVE_UPGRADE: i32 = 5;
 
 /// What to reserve, for gpumem_reserve. A field that is 0 means its default.
@@ -68,16 +68,15 @@ pub struct gpumem_reserve_options {
     pub bytes: u64,
     /// If not 0: less than bytes will do, but not less than this; it becomes as much as there is.
     pub least_bytes: u64,
-    /// GPUMEM_TIER_*. With GPUMEM_RESERVE_SPACE 0 means the space of the current device; id must be 0 then.
-    pub tier: i32,
-    /// Which one of the tier, for the strategies that name a space.
-    pub id: u32,
+    /// The space that the strategy names. With GPUMEM_RESERVE_SPACE zeros mean the one of the current device;
+    /// with GPUMEM_RESERVE_TIER the id must be 0.
+    pub space: gpumem_space,
     /// GPUMEM_TIER_*, the one that is preferred first; ends with a 0 unless full.
     pub tiers: [i32; 4],
     /// How long to wait for room at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end.
     pub timeout_ms: u64,
     /// Ends the wait when triggered; may be NULL.
-    pub cancel: gpumem_cancel,
+    pub cancel: gpumem_token,
     /// What an allocation does that does not fit; NULL: it fails.
     pub policy: *const gpumem_reserve_policy,
     /// What an allocation does for which there is no memory; NULL: what the space does.
@@ -103,10 +102,8 @@ const _: () = assert!(size_of::<gpumem_reserve_options>() == 8 * 4 + 3 * 8 + 5 *
 pub struct gpumem_reservation_info {
     /// sizeof(gpumem_reservation_info), set by the caller; afterwards the bytes filled.
     pub size: u32,
-    /// Its space: GPUMEM_TIER_*.
-    pub tier: i32,
-    /// Its space: which one of the tier.
-    pub id: u32,
+    /// Its space.
+    pub space: gpumem_space,
     /// 0.
     pub reserved: u32,
     /// A number that no other reservation of this process has had or will have; texts of errors have it too.
@@ -142,8 +139,8 @@ static RESERVATIONS: Handles<Reservation> = Handles::ended_by(b'R', "gpumem_rese
 /// release.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such space;
 /// GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never be so much;
-/// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after gpumem_tiers_shutdown;
-/// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, and what starting can give. Nothing is promised then.
+/// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after gpumem_reservation_shutdown;
+/// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised then.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reserve(
     opts: *const gpumem_reserve_options,
@@ -202,7 +199,7 @@ pub extern "C" fn gpumem_reservation_grow(
     r: gpumem_reservation,
     bytes: u64,
     timeout_ms: u64,
-    cancel: gpumem_cancel,
+    cancel: gpumem_token,
 ) -> gpumem_status {
     guard(|| reservation(r)?.grow(bytes, wait(timeout_ms), token(cancel)?.as_ref()))
 }
@@ -304,6 +301,7 @@ fn strategy(o: &gpumem_reserve_options) -> Result<Strategy> {
     let refuse = |field: &str| {
         Err(Error::invalid(format!("gpumem_reserve_options.{field} is set, and has no meaning with this strategy")))
     };
+    let space = o.space;
     let used = o.tiers.iter().position(|t| *t == 0).unwrap_or(o.tiers.len());
     let (tiers, rest) = o.tiers.split_at(used);
     if rest.iter().any(|t| *t != 0) {
@@ -317,21 +315,21 @@ fn strategy(o: &gpumem_reserve_options) -> Result<Strategy> {
     };
     match o.strategy {
         0 | GPUMEM_RESERVE_SPACE if !tiers.is_empty() => refuse("tiers"),
-        0 | GPUMEM_RESERVE_SPACE if o.tier == 0 && o.id != 0 => {
-            Err(Error::invalid(format!("gpumem_reserve_options.id is {}, and tier not set", o.id)))
+        0 | GPUMEM_RESERVE_SPACE if space.tier == 0 && space.id != 0 => {
+            Err(Error::invalid(format!("gpumem_reserve_options.space.id is {}, and its tier not set", space.id)))
         }
-        0 | GPUMEM_RESERVE_SPACE if o.tier == 0 => {
+        0 | GPUMEM_RESERVE_SPACE if space.tier == 0 => {
             let device = Context::global()?.driver().current_device()?;
             Ok(Strategy::Space(SpaceId::new(Tier::Gpu, device.0)))
         }
-        0 | GPUMEM_RESERVE_SPACE => Ok(Strategy::Space(space_id(o.tier, o.id)?)),
-        GPUMEM_RESERVE_TIER if o.id != 0 => refuse("id"),
+        0 | GPUMEM_RESERVE_SPACE => Ok(Strategy::Space(space_id(space)?)),
+        GPUMEM_RESERVE_TIER if space.id != 0 => refuse("space.id"),
         GPUMEM_RESERVE_TIER if !tiers.is_empty() => refuse("tiers"),
-        GPUMEM_RESERVE_TIER => Ok(Strategy::Tier(tier(o.tier)?)),
-        GPUMEM_RESERVE_TIERS if o.tier != 0 || o.id != 0 => refuse("tier or id"),
+        GPUMEM_RESERVE_TIER => Ok(Strategy::Tier(tier(space.tier)?)),
+        GPUMEM_RESERVE_TIERS if space != gpumem_space::default() => refuse("space"),
         GPUMEM_RESERVE_TIERS => Ok(Strategy::Tiers(tiers)),
-        GPUMEM_RESERVE_DOWNGRADE => Ok(Strategy::DowngradeFrom { from: space_id(o.tier, o.id)?, to: to()? }),
-        GPUMEM_RESERVE_UPGRADE => Ok(Strategy::UpgradeFrom { from: space_id(o.tier, o.id)?, to: to()? }),
+        GPUMEM_RESERVE_DOWNGRADE => Ok(Strategy::DowngradeFrom { from: space_id(space)?, to: to()? }),
+        GPUMEM_RESERVE_UPGRADE => Ok(Strategy::UpgradeFrom { from: space_id(space)?, to: to()? }),
         other => {
             Err(Error::invalid(format!("gpumem_reserve_options.strategy is {other}; use 0 or one of GPUMEM_RESERVE_*")))
         }
@@ -342,8 +340,7 @@ fn info(r: &Reservation) -> gpumem_reservation_info {
     let (space, turn) = (r.space(), r.turn());
     gpumem_reservation_info {
         size: 0,
-        tier: tier_number(space.tier),
-        id: space.id,
+        space: c_space(space),
         reserved: 0,
         number: r.id(),
         promised: r.size(),

@@ -13,7 +13,7 @@
 //! the pool: with GPUMEM_POOL=off these calls are GPUMEM_ERROR_UNSUPPORTED. The limit of a device's space is of what is in use;
 //! GPUMEM_LIMIT, which it starts from, is of what the pool maps.
 //!
-//! Every function here is GPUMEM_ERROR_INVALID for a space that there is not, and can give what starting can give.
+//! Every function here is GPUMEM_ERROR_INVALID for a space that there is not.
 
 use super::error::gpumem_status;
 use super::guard::guard;
@@ -34,12 +34,12 @@ pub const GPUMEM_TIER_HOST: i32 = 2;
 /// Files.
 pub const GPUMEM_TIER_DISK: i32 = 3;
 
-/// Which space.
+/// Which space: { GPUMEM_TIER_GPU, 0 } is the memory of device 0.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_space {
-    /// GPUMEM_TIER_*.
+    /// GPUMEM_TIER_*; where there may be none: 0.
     pub tier: i32,
     /// Which one of the tier.
     pub id: u32,
@@ -49,13 +49,11 @@ pub struct gpumem_space {
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct gpumem_space_usage {
-    /// sizeof(gpumem_space_usage), set by the caller; afterwards the bytes filled.
+pub struct gpumem_space_stats {
+    /// sizeof(gpumem_space_stats), set by the caller; afterwards the bytes filled.
     pub size: u32,
-    /// GPUMEM_TIER_*.
-    pub tier: i32,
-    /// Which one of the tier.
-    pub id: u32,
+    /// Which space.
+    pub space: gpumem_space,
     /// 1 when so much is used that data should be moved out, else 0.
     pub should_downgrade: u32,
     /// 1 when moving data out, once started, should stop, else 0.
@@ -72,7 +70,7 @@ pub struct gpumem_space_usage {
     pub unreserved: u64,
     /// Live allocations.
     pub used: u64,
-    /// The most that used was since the last gpumem_space_reset_peak.
+    /// The most that used was since the last gpumem_space_stats_reset_peak.
     pub peak: u64,
     /// What can still be promised or used.
     pub available: u64,
@@ -90,12 +88,12 @@ pub struct gpumem_space_usage {
     pub waiters: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_space_usage {
-    const NAME: &'static str = "gpumem_space_usage";
+// SAFETY: repr(C), a u32 first, integers only, in a structure of its own too, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_space_stats {
+    const NAME: &'static str = "gpumem_space_stats";
     const FIRST_BYTES: usize = 128;
 }
-const _: () = assert!(size_of::<gpumem_space_usage>() == 6 * 4 + 13 * 8);
+const _: () = assert!(size_of::<gpumem_space_stats>() == 6 * 4 + 13 * 8);
 
 /// Lists every space.
 ///
@@ -103,14 +101,14 @@ const _: () = assert!(size_of::<gpumem_space_usage>() == 6 * 4 + 13 * 8);
 /// many there are. Spaces of one tier come in the order of their ids.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_space_list(out: *mut gpumem_space, cap: usize, count: *mut usize) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_space_list_get(out: *mut gpumem_space, cap: usize, count: *mut usize) -> gpumem_status {
     guard(|| {
         if cap > 0 {
             not_null(out, "out")?;
         }
         let spaces = manager()?.spaces();
         for (i, space) in spaces.iter().take(cap).enumerate() {
-            let entry = gpumem_space { tier: tier_number(space.id().tier), id: space.id().id };
+            let entry = c_space(space.id());
             // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
             unsafe { out.add(i).write(entry) };
         }
@@ -125,20 +123,24 @@ pub unsafe extern "C" fn gpumem_space_list(out: *mut gpumem_space, cap: usize, c
 /// Adds a space of files.
 ///
 /// path is a directory of the program's choice, UTF-8; it is looked up now, and written to when data is first moved there. limit is
-/// how many bytes of files there may be; 0: as many as the file system has left now. out_id receives the id of the space, whose
-/// tier is GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same way; there is no taking away.
-/// Errors: GPUMEM_ERROR_INVALID when path or out_id is NULL, or the directory is a space already; GPUMEM_ERROR_IO when it is not
+/// how many bytes of files there may be; 0: as many as the file system has left now. out receives the space, whose tier is
+/// GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same way; there is no taking away.
+/// Errors: GPUMEM_ERROR_INVALID when path or out is NULL, or the directory is a space already; GPUMEM_ERROR_IO when it is not
 /// there or no directory.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_space_add_disk(path: *const c_char, limit: u64, out_id: *mut u32) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_space_disk_add(
+    path: *const c_char,
+    limit: u64,
+    out: *mut gpumem_space,
+) -> gpumem_status {
     guard(|| {
         not_null(path, "path")?;
-        not_null(out_id, "out_id")?;
+        not_null(out, "out")?;
         // SAFETY: not null, so a terminated string by the contract.
         let path = Path::new(unsafe { name(path, "path") }?.unwrap_or_default());
         let id = Context::global()?.tiers()?.disks().add_mount(path, (limit != 0).then_some(limit))?;
         // SAFETY: not null, so writable by the contract.
-        unsafe { out_id.write(id) };
+        unsafe { out.write(c_space(SpaceId::new(Tier::Disk, id))) };
         Ok(())
     })
 }
@@ -148,11 +150,11 @@ pub unsafe extern "C" fn gpumem_space_add_disk(path: *const c_char, limit: u64, 
 /// out->size must be set (GPUMEM_INIT). The counters are of one moment as far as other threads' allocations allow.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_space_usage_get(tier: i32, id: u32, out: *mut gpumem_space_usage) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_space_stats_get(space: gpumem_space, out: *mut gpumem_space_stats) -> gpumem_status {
     guard(|| {
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         unsafe { options::check_output(out) }?;
-        let space = space_id(tier, id)?;
+        let space = space_id(space)?;
         let usage = manager()?.usage(space)?;
         // SAFETY: as above, and writable by the contract.
         unsafe { options::write(out, &convert(space, &usage)) }
@@ -167,8 +169,8 @@ pub unsafe extern "C" fn gpumem_space_usage_get(tier: i32, id: u32, out: *mut gp
 /// pins, unpins or moves there.
 /// Errors: GPUMEM_ERROR_INVALID for more than the capacity.
 #[no_mangle]
-pub extern "C" fn gpumem_space_set_limit(tier: i32, id: u32, bytes: u64) -> gpumem_status {
-    guard(|| manager()?.set_limit(space_id(tier, id)?, (bytes != u64::MAX).then_some(bytes)))
+pub extern "C" fn gpumem_space_limit_set(space: gpumem_space, bytes: u64) -> gpumem_status {
+    guard(|| manager()?.set_limit(space_id(space)?, (bytes != u64::MAX).then_some(bytes)))
 }
 
 /// Sets from which share of its limit on data should be moved out of a space, and down to which.
@@ -176,15 +178,15 @@ pub extern "C" fn gpumem_space_set_limit(tier: i32, id: u32, bytes: u64) -> gpum
 /// The limit is never above the capacity. Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
 /// Errors: GPUMEM_ERROR_INVALID for others.
 #[no_mangle]
-pub extern "C" fn gpumem_space_set_thresholds(tier: i32, id: u32, trigger: f64, stop: f64) -> gpumem_status {
-    guard(|| manager()?.set_thresholds(space_id(tier, id)?, Thresholds::new(trigger, stop)?))
+pub extern "C" fn gpumem_space_thresholds_set(space: gpumem_space, trigger: f64, stop: f64) -> gpumem_status {
+    guard(|| manager()?.set_thresholds(space_id(space)?, Thresholds::new(trigger, stop)?))
 }
 
 /// Starts the peak of a space anew, from what is used now.
 #[no_mangle]
-pub extern "C" fn gpumem_space_reset_peak(tier: i32, id: u32) -> gpumem_status {
+pub extern "C" fn gpumem_space_stats_reset_peak(space: gpumem_space) -> gpumem_status {
     guard(|| {
-        space(manager()?, tier, id)?.usage().reset_peak();
+        found(manager()?, space)?.usage().reset_peak();
         Ok(())
     })
 }
@@ -192,19 +194,18 @@ pub extern "C" fn gpumem_space_reset_peak(tier: i32, id: u32) -> gpumem_status {
 /// What live allocations of a stream use in a space.
 ///
 /// An allocation belongs to the stream that it was made on, whichever it is freed on. used and peak may be NULL; they receive
-/// bytes, peak the most that used was since the stream was first seen, or since gpumem_space_stream_reset_peak.
+/// bytes, peak the most that used was since the stream was first seen, or since gpumem_space_stream_stats_reset_peak.
 /// GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
 /// Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_space_stream_usage(
-    tier: i32,
-    id: u32,
+pub unsafe extern "C" fn gpumem_space_stream_stats_get(
+    space: gpumem_space,
     s: gpumem_stream,
     used: *mut u64,
     peak: *mut u64,
 ) -> gpumem_status {
     guard(|| {
-        let usage = stream_usage(tier, id, s)?;
+        let usage = stream_usage(space, s)?;
         for (to, value) in [(used, usage.now()), (peak, usage.peak())] {
             if !to.is_null() {
                 // SAFETY: not null, so writable by the contract.
@@ -219,9 +220,9 @@ pub unsafe extern "C" fn gpumem_space_stream_usage(
 ///
 /// Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
 #[no_mangle]
-pub extern "C" fn gpumem_space_stream_reset_peak(tier: i32, id: u32, s: gpumem_stream) -> gpumem_status {
+pub extern "C" fn gpumem_space_stream_stats_reset_peak(space: gpumem_space, s: gpumem_stream) -> gpumem_status {
     guard(|| {
-        stream_usage(tier, id, s)?.reset_peak();
+        stream_usage(space, s)?.reset_peak();
         Ok(())
     })
 }
@@ -231,11 +232,15 @@ pub extern "C" fn gpumem_space_stream_reset_peak(tier: i32, id: u32, s: gpumem_s
 /// out receives its number (gpumem_reservation_info.number), 0 when there is none.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_space_current(tier: i32, id: u32, s: gpumem_stream, out: *mut u64) -> gpumem_status {
+pub unsafe extern "C" fn gpumem_space_current_get(
+    space: gpumem_space,
+    s: gpumem_stream,
+    out: *mut u64,
+) -> gpumem_status {
     guard(|| {
         not_null(out, "out")?;
         let manager = manager()?;
-        let current = manager.current(&space(manager, tier, id)?, stream(s).0 as u64)?;
+        let current = manager.current(&found(manager, space)?, stream(s).0 as u64)?;
         // SAFETY: not null, so writable by the contract.
         unsafe { out.write(current.unwrap_or(0)) };
         Ok(())
@@ -246,10 +251,10 @@ pub unsafe extern "C" fn gpumem_space_current(tier: i32, id: u32, s: gpumem_stre
 ///
 /// Errors: GPUMEM_ERROR_INVALID when none is.
 #[no_mangle]
-pub extern "C" fn gpumem_space_detach_stream(tier: i32, id: u32, s: gpumem_stream) -> gpumem_status {
+pub extern "C" fn gpumem_space_detach_stream(space: gpumem_space, s: gpumem_stream) -> gpumem_status {
     guard(|| {
         let manager = manager()?;
-        manager.detach_stream(&*space(manager, tier, id)?, stream(s).0 as u64)
+        manager.detach_stream(&*found(manager, space)?, stream(s).0 as u64)
     })
 }
 
@@ -257,10 +262,10 @@ pub extern "C" fn gpumem_space_detach_stream(tier: i32, id: u32, s: gpumem_strea
 ///
 /// Errors: GPUMEM_ERROR_INVALID when none is.
 #[no_mangle]
-pub extern "C" fn gpumem_space_detach_thread(tier: i32, id: u32) -> gpumem_status {
+pub extern "C" fn gpumem_space_detach_thread(space: gpumem_space) -> gpumem_status {
     guard(|| {
         let manager = manager()?;
-        manager.detach_thread(&*space(manager, tier, id)?)
+        manager.detach_thread(&*found(manager, space)?)
     })
 }
 
@@ -280,7 +285,7 @@ pub(super) fn tier(number: i32) -> Result<Tier> {
 }
 
 /// C's name for a tier.
-pub(super) fn tier_number(tier: Tier) -> i32 {
+fn tier_number(tier: Tier) -> i32 {
     match tier {
         Tier::Gpu => GPUMEM_TIER_GPU,
         Tier::Host => GPUMEM_TIER_HOST,
@@ -289,23 +294,28 @@ pub(super) fn tier_number(tier: Tier) -> i32 {
 }
 
 /// The core's name for a space, which need not be there.
-pub(super) fn space_id(of: i32, id: u32) -> Result<SpaceId> {
-    Ok(SpaceId::new(tier(of)?, id))
+pub(super) fn space_id(space: gpumem_space) -> Result<SpaceId> {
+    Ok(SpaceId::new(tier(space.tier)?, space.id))
 }
 
-fn space(manager: &Manager, tier: i32, id: u32) -> Result<Arc<Space>> {
-    manager.space(space_id(tier, id)?)
+/// C's name for a space.
+pub(super) fn c_space(space: SpaceId) -> gpumem_space {
+    gpumem_space { tier: tier_number(space.tier), id: space.id }
 }
 
-fn stream_usage(tier: i32, id: u32, s: gpumem_stream) -> Result<Arc<Usage>> {
+fn found(manager: &Manager, space: gpumem_space) -> Result<Arc<Space>> {
+    manager.space(space_id(space)?)
+}
+
+fn stream_usage(space: gpumem_space, s: gpumem_stream) -> Result<Arc<Usage>> {
     let manager = manager()?;
-    let space = space(manager, tier, id)?;
+    let space = found(manager, space)?;
     manager
         .stream_usage(&space, stream(s).0 as u64)?
         .ok_or_else(|| Error::new(Status::Unsupported, format!("{} does not count by stream", space.id())))
 }
 
-fn convert(space: SpaceId, usage: &SpaceUsage) -> gpumem_space_usage {
+fn convert(space: SpaceId, usage: &SpaceUsage) -> gpumem_space_stats {
     let (should_downgrade, amount_to_downgrade) = (usage.should_downgrade(), usage.amount_to_downgrade());
     // By name, so that a counter added there cannot be forgotten here.
     let SpaceUsage {
@@ -322,10 +332,9 @@ fn convert(space: SpaceId, usage: &SpaceUsage) -> gpumem_space_usage {
         reservations,
         waiters,
     } = *usage;
-    gpumem_space_usage {
+    gpumem_space_stats {
         size: 0,
-        tier: tier_number(space.tier),
-        id: space.id,
+        space: c_space(space),
         should_downgrade: u32::from(should_downgrade),
         should_stop: u32::from(amount_to_downgrade == 0),
         reserved: 0,

@@ -30,7 +30,8 @@ pub struct gpumem_stats {
     pub requested: u64,
     /// What was handed out for it, rounding included.
     pub live: u64,
-    /// The most that live was where it was observed: at every growth and at every gpumem_stats_get.
+    /// The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream allocates; with several, no
+    /// less, and no more than the sum of each one's most or than peak_mapped.
     pub peak_live: u64,
     /// Free and mapped, usable by its own stream at once.
     pub free: u64,
@@ -64,12 +65,14 @@ pub struct gpumem_stats {
     pub streams: u64,
     /// Frees refused as double, a count.
     pub double_frees: u64,
-    /// Pointers refused as unknown, a count.
+    /// Frees refused because the pointer is unknown, a count.
     pub unknown_pointers: u64,
     /// Frees by id that came when the allocation was gone already (gpumem_free_id), a count.
     pub late_frees: u64,
     /// Requests refused for lack of memory, a count.
     pub out_of_memory: u64,
+    /// The most that may be mapped (gpumem_device_limit_set); 0: what the device has.
+    pub limit: u64,
 }
 
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
@@ -77,7 +80,7 @@ unsafe impl Extensible for gpumem_stats {
     const NAME: &'static str = "gpumem_stats";
     const FIRST_BYTES: usize = 208;
 }
-const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 25 * 8);
+const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 26 * 8);
 
 /// How often one driver call was made.
 #[allow(non_camel_case_types)]
@@ -93,7 +96,7 @@ pub struct gpumem_driver_call {
 /// The counters of one device.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
-/// size impossible, and what starting can give.
+/// size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stats_get(device: c_int, out: *mut gpumem_stats) -> gpumem_status {
     guard(|| {
@@ -108,7 +111,7 @@ pub unsafe extern "C" fn gpumem_stats_get(device: c_int, out: *mut gpumem_stats)
 
 /// Sets the peaks of one device back to the present values.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when there is no such device, and what starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device.
 #[no_mangle]
 pub extern "C" fn gpumem_stats_reset_peak(device: c_int) -> gpumem_status {
     guard(|| {
@@ -117,12 +120,19 @@ pub extern "C" fn gpumem_stats_reset_peak(device: c_int) -> gpumem_status {
     })
 }
 
+/// Checks every invariant of gpumem's own state. Slow; for tests.
+///
+/// Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold.
+#[no_mangle]
+pub extern "C" fn gpumem_validate() -> gpumem_status {
+    guard(|| Context::global()?.validate())
+}
+
 /// Lists every region of one device's memory in address order, as text for people.
 ///
 /// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may be NULL; it
 /// receives the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0, and what starting can
-/// give.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize, needed: *mut usize) -> gpumem_status {
     guard(|| {
@@ -145,9 +155,9 @@ pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize
 ///
 /// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
 /// receives how many there are.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0, and what starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_driver_calls(
+pub unsafe extern "C" fn gpumem_driver_calls_get(
     out: *mut gpumem_driver_call,
     cap: usize,
     count: *mut usize,
@@ -198,6 +208,7 @@ fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
         unknown_pointers,
         late_frees,
         out_of_memory,
+        limit,
     } = *stats;
     gpumem_stats {
         size: 0,
@@ -227,5 +238,6 @@ fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
         unknown_pointers,
         late_frees,
         out_of_memory,
+        limit,
     }
 }

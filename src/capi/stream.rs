@@ -14,7 +14,7 @@ use crate::driver::Driver;
 /// Creates a stream on the current device that does not synchronise with the legacy default stream.
 ///
 /// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA stream.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stream_create(out: *mut gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -33,7 +33,8 @@ pub unsafe extern "C" fn gpumem_stream_create(out: *mut gpumem_stream) -> gpumem
 /// it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
 /// or with gpumem_free, after which its reuse waits for the whole device.
 /// Reservations attached to it are detached.
-/// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+/// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_CAPTURING while it is being captured,
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -49,16 +50,13 @@ pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
     })
 }
 
-/// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
+/// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured. Memory freed in the order
+/// of s before this call is free for every stream after it.
 ///
 /// Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_sync(s: gpumem_stream) -> gpumem_status {
-    guard(|| {
-        let handle = stream(s);
-        let driver = Context::global()?.driver();
-        driver.stream_sync(driver.stream_device(handle)?, handle)
-    })
+    guard(|| Context::global()?.stream_sync(stream(s)))
 }
 
 /// Makes later work on one stream wait, on the device, for everything submitted so far to another, on.

@@ -34,8 +34,8 @@ pub type gpumem_stream_pool = *mut gpumem_stream_pool_st;
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct gpumem_stream_pool_counts {
-    /// sizeof(gpumem_stream_pool_counts), set by the caller; afterwards the bytes filled.
+pub struct gpumem_stream_pool_stats {
+    /// sizeof(gpumem_stream_pool_stats), set by the caller; afterwards the bytes filled.
     pub size: u32,
     /// The device that its streams are of.
     pub device: i32,
@@ -50,11 +50,11 @@ pub struct gpumem_stream_pool_counts {
 }
 
 // SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_stream_pool_counts {
-    const NAME: &'static str = "gpumem_stream_pool_counts";
+unsafe impl Extensible for gpumem_stream_pool_stats {
+    const NAME: &'static str = "gpumem_stream_pool_stats";
     const FIRST_BYTES: usize = 40;
 }
-const _: () = assert!(size_of::<gpumem_stream_pool_counts>() == 2 * 4 + 4 * 8);
+const _: () = assert!(size_of::<gpumem_stream_pool_stats>() == 2 * 4 + 4 * 8);
 
 static POOLS: Handles<Lender> = Handles::ended_by(b'S', "gpumem_stream_pool", "closed");
 
@@ -90,8 +90,8 @@ impl Streams for OfDevice {
 /// Makes a pool of streams of the current device.
 ///
 /// size is how many it makes by itself at most; 0 means 16. None is made yet. out receives the pool; the caller owns it until
-/// gpumem_stream_pool_close.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER, and what starting can give.
+/// gpumem_stream_pool_destroy.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stream_pool_create(size: usize, out: *mut gpumem_stream_pool) -> gpumem_status {
     guard(|| {
@@ -171,7 +171,7 @@ pub extern "C" fn gpumem_stream_pool_return(pool: gpumem_stream_pool, s: gpumem_
 /// Errors: GPUMEM_ERROR_INVALID when there is no such pool; GPUMEM_ERROR_DRIVER when a stream could not be destroyed, the pool is
 /// closed all the same.
 #[no_mangle]
-pub extern "C" fn gpumem_stream_pool_close(pool: gpumem_stream_pool) -> gpumem_status {
+pub extern "C" fn gpumem_stream_pool_destroy(pool: gpumem_stream_pool) -> gpumem_status {
     guard(|| {
         Context::global()?;
         let lender = POOLS.get(pool as usize)?;
@@ -193,16 +193,16 @@ pub extern "C" fn gpumem_stream_pool_close(pool: gpumem_stream_pool) -> gpumem_s
 /// out->size must be set (GPUMEM_INIT).
 /// Errors: GPUMEM_ERROR_INVALID when there is no such pool, out is NULL or its size impossible.
 #[no_mangle]
-pub unsafe extern "C" fn gpumem_stream_pool_counts_get(
+pub unsafe extern "C" fn gpumem_stream_pool_stats_get(
     pool: gpumem_stream_pool,
-    out: *mut gpumem_stream_pool_counts,
+    out: *mut gpumem_stream_pool_stats,
 ) -> gpumem_status {
     guard(|| {
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         unsafe { options::check_output(out) }?;
         let lender = POOLS.get(pool as usize)?;
         let counts = lender.pool.counts();
-        let value = gpumem_stream_pool_counts {
+        let value = gpumem_stream_pool_stats {
             size: 0,
             device: lender.device.0 as i32,
             made: counts.made as u64,

@@ -10,8 +10,8 @@
 //! gpumem_last_error, which Python sees as RuntimeError; gpumem_torch_free and gpumem_torch_record_stream, which
 //! torch calls where it cannot take an exception, only keep the error. Elsewhere no function of this header throws.
 
-use super::alloc::report_free;
 use super::guard;
+use super::malloc::report_free;
 use super::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::context::{Context, Request};
@@ -119,7 +119,12 @@ pub extern "C" fn gpumem_torch_record_stream(ptr: *mut c_void, s: gpumem_stream)
         if ptr.is_null() {
             return Ok(());
         }
-        Context::global()?.record_stream(address(ptr), stream(s))
+        let (ctx, s) = (Context::global()?, stream(s));
+        if s.is_default() {
+            // Torch calls from threads whose current device is any, and says only the handle: it may be either device's.
+            ctx.record_stream_at_home(address(ptr), s)?;
+        }
+        ctx.record_stream(address(ptr), s)
     });
 }
 

@@ -36,7 +36,7 @@ impl Context {
         let stream = stream.canonical();
         if let Some(device) = tiers.device_of(reservation.in_space()) {
             let pool = self.pool(device)?;
-            pool.meet(self.stream_for(pool, stream)?)?;
+            pool.meet(self.stream_of(pool, stream)?)?;
         }
         reservation.attach_stream(number(stream))
     }
@@ -112,7 +112,8 @@ impl Context {
         let Some(tiers) = self.tiers.get() else { return Ok(()) };
         tiers.manager().validate()?;
         self.pools().try_for_each(|pool| {
-            let (counted, used) = (pool.counted()?, tiers.gpu(pool.device())?.usage().now());
+            let still = pool.hold_still();
+            let (counted, used) = (still.counted()?, tiers.gpu(pool.device())?.usage().now());
             match counted <= used {
                 true => Ok(()),
                 false => Err(Error::internal(format!(

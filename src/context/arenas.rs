@@ -6,7 +6,7 @@ use super::{Context, Request};
 use crate::arena::registry::Pools;
 use crate::arena::{Arena, ArenaStats, Detector, ExitReport};
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::{add_to, Kept, Pool, Sums};
+use crate::pool::{add_to, Kept, Pool, Still, Sums};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -77,12 +77,16 @@ impl Context {
     }
 
     pub(super) fn validate_arenas(&self) -> Result<()> {
+        // Before the pools stand still: whoever has the arenas' lock may wait for one of them.
+        let scopes = self.arenas.scopes();
+        let pools: Vec<Still<'_>> = self.pools().map(Pool::hold_still).collect();
         let mut sums = Sums::new();
-        self.arenas.scopes().iter().for_each(|scope| add_to(&mut sums, scope, 0));
-        self.pools().try_for_each(|pool| pool.add_scopes(&mut sums))?;
+        scopes.iter().for_each(|scope| add_to(&mut sums, scope, 0));
+        pools.iter().try_for_each(|pool| pool.add_scopes(&mut sums))?;
         if let Some((scope, sum)) = sums.values().find(|(scope, sum)| scope.live_bytes() != *sum) {
             return Err(Error::internal(format!("{} bytes in an arena recorded, {sum} found", scope.live_bytes())));
         }
+        drop(pools);
         self.detector().map_or(Ok(()), |d| d.validate(self))
     }
 
@@ -95,7 +99,7 @@ impl Context {
             };
         }
         let pool = self.owner(ptr, "free_id")?;
-        let stream = stream.map(|s| self.stream_for(pool, s)).transpose()?;
+        let stream = stream.map(|s| self.stream_after(pool, s)).transpose()?;
         match pool.free_id(ptr, id, stream) {
             // The process is ending and the driver is gone; so is the memory.
             Err(e) if e.status == Status::ShuttingDown => Ok(true),

@@ -1,7 +1,7 @@
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 //! Which driver a process works on, and why.
 
-use super::config::{Backend, Config};
+use super::config::{Backend, Config, HostMode};
 use crate::base::{Error, Result, Status};
 use crate::driver::{cuda, host, Driver};
 use std::sync::Arc;
@@ -44,6 +44,13 @@ fn open_host(config: &Config) -> Result<Arc<dyn Driver>> {
         devices: config.host_devices,
         bytes_per_device: config.host_bytes,
         seed: config.host_seed,
+        eager: config.host_mode() == HostMode::Eager,
+        check: config.host_mode() != HostMode::Eager,
+        tell: match config.host_mode() {
+            HostMode::Eager => host::Tell::Nobody,
+            HostMode::Simulate => host::Tell::Stderr,
+            HostMode::Abort => host::Tell::Abort,
+        },
         ..Default::default()
     })?)
 }

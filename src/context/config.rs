@@ -19,6 +19,8 @@ pub struct Config {
     pub prealloc: Prealloc,
     /// The most a pool may map.
     pub limit: Limit,
+    /// How much more than a workload needs may stay mapped to spare it moves.
+    pub slack: Slack,
     /// How memory freed on another stream is reused.
     pub reuse: Reuse,
     /// After a free that leaves more than this many mapped bytes unused, give memory back; 0 means never.
@@ -56,8 +58,21 @@ pub struct Config {
     pub host_devices: u32,
     /// Host device only: memory of each, bytes (sparse; only touched pages cost anything).
     pub host_bytes: u64,
-    /// Host device only: chooses the order in which its streams run; the same seed gives the same order.
+    /// Host device only: when it does what is submitted to it; `None`: see [`Config::host_mode`].
+    pub host_mode: Option<HostMode>,
+    /// Host device only, when it is simulated: chooses the order in which its streams run; the same seed gives the same order.
     pub host_seed: u64,
+}
+
+/// How much a pool may map beyond what was ever live in a heap, to move memory less often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slack {
+    /// What a workload earns by moving memory, up to 15 %: nothing where it repeats.
+    Auto,
+    /// Next to nothing.
+    Tight,
+    /// A fixed share, in percent, 1 to 100.
+    Percent(u32),
 }
 
 impl Default for Config {
@@ -68,6 +83,7 @@ impl Default for Config {
             page_size: 0,
             prealloc: Prealloc::Bytes(0),
             limit: Limit::Device,
+            slack: Slack::Auto,
             reuse: Reuse::Wait,
             trim_threshold: 0,
             trim_interval: Duration::ZERO,
@@ -85,6 +101,7 @@ impl Default for Config {
             pool: true,
             host_devices: 1,
             host_bytes: 64 * GIB,
+            host_mode: None,
             host_seed: 0,
         }
     }
@@ -95,6 +112,13 @@ impl Config {
     pub fn quarantine(&self) -> u64 {
         let default = if self.arena_debug.unmap { 64 * GIB } else { 256 * MIB };
         self.arena_quarantine.unwrap_or(default)
+    }
+
+    /// When the host device does what is submitted to it. A seed would change nothing where that is at once, so who gives one
+    /// and says nothing else wants a simulation.
+    pub fn host_mode(&self) -> HostMode {
+        let default = if self.host_seed == 0 { HostMode::Eager } else { HostMode::Simulate };
+        self.host_mode.unwrap_or(default)
     }
 }
 
@@ -107,6 +131,17 @@ pub enum Backend {
     Cuda,
     /// The host device.
     Host,
+}
+
+/// When the host device does what is submitted to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMode {
+    /// At once.
+    Eager,
+    /// Late and in surprising orders, and it says on stderr what races.
+    Simulate,
+    /// The same, and the process ends at the first mistake.
+    Abort,
 }
 
 /// Memory mapped when a pool starts.

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use crate::arena::DebugMode;
+use crate::context::config::*;
+use crate::tier::Thresholds;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
@@ -45,6 +48,9 @@ fn every_variable_sets_its_field() {
         ("GPUMEM_LIMIT", "10G", Config { limit: Limit::Bytes(10 << 30), ..base() }),
         ("GPUMEM_LIMIT", "100%", Config { limit: Limit::Percent(100), ..base() }),
         ("GPUMEM_LIMIT", "0", base()),
+        ("GPUMEM_SLACK", "Tight", Config { slack: Slack::Tight, ..base() }),
+        ("GPUMEM_SLACK", "20%", Config { slack: Slack::Percent(20), ..base() }),
+        ("GPUMEM_SLACK", "auto", base()),
         ("GPUMEM_REUSE", "settled", Config { reuse: Reuse::Settled, ..base() }),
         ("GPUMEM_REUSE", "WAIT", Config { reuse: Reuse::Wait, ..base() }),
         ("GPUMEM_TRIM_THRESHOLD", "512M", Config { trim_threshold: 512 << 20, ..base() }),
@@ -90,11 +96,13 @@ fn every_variable_sets_its_field() {
         ("GPUMEM_HOST_DEVICES", "4", Config { host_devices: 4, ..base() }),
         ("GPUMEM_HOST_BYTES", "1G", Config { host_bytes: 1 << 30, ..base() }),
         ("GPUMEM_HOST_SEED", "18446744073709551615", Config { host_seed: u64::MAX, ..base() }),
+        ("GPUMEM_HOST_MODE", "eager", Config { host_mode: Some(HostMode::Eager), ..base() }),
+        ("GPUMEM_HOST_MODE", "Simulate", Config { host_mode: Some(HostMode::Simulate), ..base() }),
     ];
     for (name, value, want) in cases {
         assert_eq!(&good(&[(name, value)]), want, "{name}={value}");
     }
-    for name in KNOWN {
+    for name in known() {
         assert!(cases.iter().any(|(n, _, c)| *n == name && *c != Config::default()) || name == "GPUMEM_BACKEND");
     }
 }
@@ -107,6 +115,7 @@ fn a_bad_value_names_the_variable_the_value_and_what_is_accepted() {
         ("GPUMEM_PAGE_SIZE", vec!["3M", "2G", "32G", "x", "1.5M"], "power of two"),
         ("GPUMEM_PREALLOC", vec!["101%", "-1%", "%", "half", "1G%", "5 percent"], "100%"),
         ("GPUMEM_LIMIT", vec!["0%", "101%", "90.5%", "99999999999G", "all"], "100%"),
+        ("GPUMEM_SLACK", vec!["0%", "101%", "20", ""], "auto, tight"),
         ("GPUMEM_REUSE", vec!["never", ""], "settled, wait"),
         ("GPUMEM_TRIM_THRESHOLD", vec!["never", "10%", "1Q"], "512M"),
         ("GPUMEM_TRIM_INTERVAL", vec!["", "often", "-1", "1.5", "1m", "10us"], "500ms"),
@@ -123,6 +132,7 @@ fn a_bad_value_names_the_variable_the_value_and_what_is_accepted() {
         ("GPUMEM_POOL", vec!["2", "disabled", ""], "on, off"),
         ("GPUMEM_HOST_DEVICES", vec!["0", "65", "one"], "1 to 64"),
         ("GPUMEM_HOST_BYTES", vec!["0", "1000", "big"], "2 MiB"),
+        ("GPUMEM_HOST_MODE", vec!["", "late", "simulate,abort"], "eager, simulate, abort"),
         ("GPUMEM_HOST_SEED", vec!["-1", "18446744073709551616", "x"], "2^64"),
         ("VPMM_VA_SIZE", vec!["0", "8X"], "64T"),
         ("VPMM_PAGE_SIZE", vec!["0", "3M", "page"], "power of two"),
@@ -186,5 +196,42 @@ fn a_vpmm_page_beyond_any_request_turns_the_pool_off() {
 fn misspelt_names_are_found() {
     let names = ["PATH", "GPUMEM_LIMIT", "GPUMEM_LIMITS", "GPUMEM_TEST_X", "GPUMEM_", "VPMM_PAGES", "gpumem_log"];
     assert_eq!(unknown(names.iter().map(OsString::from)), ["GPUMEM_", "GPUMEM_LIMITS"]);
-    assert_eq!(unknown(KNOWN.iter().map(OsString::from)), [""; 0]);
+    assert_eq!(unknown(known().map(OsString::from)), [""; 0]);
+    assert_eq!(unknown([OsString::from("GPUMEM_LIBRARY")].into_iter()), [""; 0], "the bindings' own");
+}
+
+#[test]
+fn what_is_shown_of_a_setting_sets_it() {
+    let set = |vars: &[(&str, &str)]| good(vars);
+    for config in [
+        Config::default(),
+        set(&[("GPUMEM_BACKEND", "host"), ("GPUMEM_LIMIT", "3%"), ("GPUMEM_PREALLOC", "5000"), ("GPUMEM_POOL", "off")]),
+        set(&[
+            ("GPUMEM_TRIM_INTERVAL", "1500ms"),
+            ("GPUMEM_ARENA_DEBUG", "abort,poison"),
+            ("GPUMEM_DOWNGRADE", "0.9,0.123456"),
+        ]),
+        set(&[("GPUMEM_DISK", "/a b=3G;/c"), ("GPUMEM_PINNED_BLOCKS", "64K,7,0"), ("GPUMEM_HOST_SEED", "9")]),
+    ] {
+        let texts: Vec<(&str, String)> =
+            SETTINGS.iter().map(|s| (s.variable, s.text(&config))).filter(|t| !t.1.is_empty()).collect();
+        let texts: Vec<(&str, &str)> = texts.iter().map(|(v, t)| (*v, t.as_str())).collect();
+        let again = good(&texts);
+        let resolved = Config {
+            arena_quarantine: Some(config.quarantine()),
+            host_mode: Some(config.host_mode()),
+            ..config.clone()
+        };
+        assert_eq!(again, resolved);
+    }
+    assert_eq!(settings::find("GPUMEM_LIMIT").unwrap().shown(&Config::default()), "0: what the device has");
+    assert_eq!(settings::find("GPUMEM_DISK").unwrap().shown(&Config::default()), "none");
+}
+
+#[test]
+fn a_seed_asks_for_a_simulation_unless_something_else_is_said() {
+    assert_eq!(good(&[("GPUMEM_HOST_SEED", "0")]).host_mode(), HostMode::Eager);
+    assert_eq!(good(&[("GPUMEM_HOST_SEED", "1")]).host_mode(), HostMode::Simulate);
+    assert_eq!(good(&[("GPUMEM_HOST_SEED", "1"), ("GPUMEM_HOST_MODE", "eager")]).host_mode(), HostMode::Eager);
+    assert_eq!(good(&[("GPUMEM_HOST_MODE", "abort")]).host_mode(), HostMode::Abort);
 }

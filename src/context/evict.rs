@@ -1,4 +1,4 @@
-//! Evictable allocations, as callers see them: allocating, pinning, moving.
+//! Evictable allocations, as callers see them: allocating, holding, moving.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -44,39 +44,28 @@ impl Context {
         req.flags.0 & AllocFlags::EVICTABLE.0 != 0
     }
 
-    /// Keeps an evictable allocation where the device can use it, bringing it back if need be, until it is unpinned as often.
+    /// Keeps an evictable allocation where the device can use it, bringing it back if need be, until it is unheld as often.
     /// It may be used by work submitted to any stream after this returns.
-    pub fn pin(&self, ptr: u64) -> Result<()> {
-        self.tiers()?.evictor().pin(ptr)
+    pub fn hold(&self, ptr: u64) -> Result<()> {
+        self.tiers()?.evictor().hold(ptr)
     }
 
-    /// Ends one pin: all use of the allocation so far has been submitted to `stream`, or is ordered before it.
-    pub fn unpin(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
+    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is ordered before it.
+    pub fn unhold(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let tiers = self.tiers()?;
         let stream = match self.pools.len() {
             1 => stream.canonical(),
-            _ => self.stream_for(self.owner(ptr, "unpin")?, stream)?,
+            _ => self.stream_after(self.owner(ptr, "unhold")?, stream)?,
         };
-        tiers.evictor().unpin(ptr, stream)
+        tiers.evictor().unhold(ptr, stream)
     }
 
     /// Moves evictable allocations, and returns when they are there. All use of them so far has been submitted to `by`, or
-    /// is ordered before it; `None`: to the streams that were named when they were unpinned, or the one of their allocation.
+    /// is ordered before it; `None`: to the streams that were named when they were unheld, or the one of their allocation.
     /// What has not arrived when the progress panics stays where it was.
     pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
         let evictor = self.tiers()?.evictor();
-        let by = by.map(StreamHandle::canonical);
-        if let Some(by) = by.filter(|_| self.pools.len() > 1) {
-            // All of it has to be of the stream's device, or nothing is moved.
-            match what {
-                What::One(ptr) => self.stream_for(self.owner(ptr, "move")?, by).map(drop)?,
-                What::Tag(tag) => {
-                    for device in evictor.devices_of(tag) {
-                        self.stream_for(self.pool(device)?, by)?;
-                    }
-                }
-            }
-        }
+        let by = by.map(StreamHandle::canonical).map(|s| Ok((self.home_of(s)?, s))).transpose()?;
         match what {
             What::One(ptr) => evictor.shift(ptr, &goal, by, progress),
             What::Tag(tag) => evictor.shift_tag(tag, &goal, by, progress),

@@ -17,8 +17,11 @@ mod host;
 #[cfg(all(test, loom))]
 mod models;
 mod native;
+pub mod settings;
+mod streams;
 pub mod tiers;
 mod trimmer;
+mod values;
 
 use crate::arena::{Arena, Registry};
 use crate::base::sync::{lock, Mutex, OnceLock};
@@ -29,7 +32,7 @@ use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolSt
 use crate::tier::Reservation;
 pub use capture::TorchPoolId;
 pub use config::Config;
-use config::{CaptureDetection, Limit, Reuse, StreamCheck};
+use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
 pub use evict::What;
 use native::Native;
 use std::num::NonZeroU64;
@@ -155,6 +158,14 @@ impl Context {
             prealloc: self.config.prealloc.of(free),
             wait: self.config.reuse == Reuse::Wait,
             trim_threshold: self.config.trim_threshold,
+            bought_permille: match self.config.slack {
+                Slack::Percent(share) => 10 * share,
+                Slack::Auto | Slack::Tight => 0,
+            },
+            earned_permille: match self.config.slack {
+                Slack::Auto => PoolOptions::default().earned_permille,
+                Slack::Tight | Slack::Percent(_) => 0,
+            },
             watch: self.config.stream_check == StreamCheck::Auto,
             // The host device has nothing to set up.
             rehearse: self.driver.backend() == "cuda",
@@ -193,15 +204,19 @@ impl Context {
         self.pools.iter().filter_map(OnceLock::get)
     }
 
+    /// Counts a free of what is no memory of gpumem's: with the first device that there is.
+    fn note_unknown(&self) {
+        if let Some(pool) = self.pools().next() {
+            pool.note_unknown();
+        }
+    }
+
     /// The pool whose addresses contain `ptr`.
     #[inline]
     fn owner(&self, ptr: u64, verb: &str) -> Result<&Pool> {
-        self.pools().find(|p| p.owns(ptr)).ok_or_else(|| {
-            if let Some(p) = self.pools().next() {
-                p.note_unknown();
-            }
-            Error::new(Status::UnknownPointer, format!("{verb}: {ptr:#x} is no memory of gpumem's"))
-        })
+        self.pools()
+            .find(|p| p.owns(ptr))
+            .ok_or_else(|| Error::new(Status::UnknownPointer, format!("{verb}: {ptr:#x} is no memory of gpumem's")))
     }
 
     /// The device of a request, and whether the stream fits it.
@@ -213,12 +228,9 @@ impl Context {
                 Some(d) => Err(Error::invalid(format!("there is no device {d}; the only device is 0"))),
             };
         }
-        // Default streams exist on every device: there the request, or the current device, decides.
-        let default = stream == StreamHandle::LEGACY || stream == StreamHandle::PER_THREAD;
         match device {
-            Some(d) if default => Ok(d),
-            None if default => self.driver.current_device(),
-            None => self.driver.stream_device(stream),
+            Some(d) if stream.is_default() => Ok(d),
+            None => self.home_of(stream),
             Some(d) => {
                 let of_stream = self.driver.stream_device(stream)?;
                 if of_stream != d {
@@ -232,11 +244,11 @@ impl Context {
         }
     }
 
-    /// A stream named in a call about memory of `pool`: it must be of the same device.
+    /// A stream named in a call about the device of `pool`: it must be of that device.
     #[inline]
-    fn stream_for(&self, pool: &Pool, stream: StreamHandle) -> Result<StreamHandle> {
+    fn stream_of(&self, pool: &Pool, stream: StreamHandle) -> Result<StreamHandle> {
         let stream = stream.canonical();
-        if self.pools.len() > 1 && stream != StreamHandle::LEGACY && stream != StreamHandle::PER_THREAD {
+        if self.pools.len() > 1 {
             self.device_of(Some(pool.device()), stream)?;
         }
         Ok(stream)
@@ -290,7 +302,11 @@ impl Context {
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         let stream = stream.map(StreamHandle::canonical);
-        self.config.pool && self.pools().any(|p| p.free_hit(ptr, stream))
+        self.config.pool
+            && match &*self.pools {
+                [only] => only.get().is_some_and(|p| p.free_hit(ptr, stream)),
+                _ => self.free_hit_on_one_of(ptr, stream),
+            }
     }
 
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.
@@ -324,6 +340,7 @@ impl Context {
         let device = self.device_of(req.device, stream)?;
         if !self.config.pool {
             self.no_reservation(req)?;
+            self.driver.adopt_thread(device);
             return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
         }
         self.collect_graphs();
@@ -360,10 +377,10 @@ impl Context {
             return Ok(());
         }
         let freed = if !self.config.pool {
-            self.native.free(&*self.driver, ptr, stream)
+            stream.map(|s| Ok((self.home_of(s)?, s))).transpose().and_then(|s| self.native.free(&*self.driver, ptr, s))
         } else {
-            self.owner(ptr, "free").and_then(|pool| {
-                let stream = stream.map(|s| self.stream_for(pool, s)).transpose()?;
+            self.owner(ptr, "free").inspect_err(|_| self.note_unknown()).and_then(|pool| {
+                let stream = stream.map(|s| self.stream_after(pool, s)).transpose()?;
                 pool.free_anyhow(ptr, stream)
             })
         };
@@ -379,36 +396,25 @@ impl Context {
         if ptr == 0 {
             return self.malloc(&Request { size, stream, ..Request::default() });
         }
+        let stream = stream.canonical();
+        let dev = self.home_of(stream)?;
         if !self.config.pool {
-            let old = self.native.info_containing(ptr)?;
-            let stream = stream.canonical();
-            let new = self.native.malloc(&*self.driver, old.device, size, stream, old.tag)?;
-            let copied = match old.requested.min(size) {
-                0 => Ok(()),
-                n => self.driver.copy_async(old.device, new, ptr, n, stream),
-            };
-            return match copied.and_then(|()| self.free_anyhow(ptr, Some(stream))) {
-                Ok(()) => Ok(new),
-                Err(e) => self.free_anyhow(new, Some(stream)).and(Err(e)),
-            };
+            return self.native.realloc(&*self.driver, ptr, size, (dev, stream));
         }
-        let pool = self.owner(ptr, "realloc")?;
-        let stream = self.stream_for(pool, stream)?;
+        match self.owner(ptr, "realloc")? {
+            pool if pool.device() == dev => self.realloc_on(pool, ptr, size, stream),
+            pool => self.realloc_afar(pool, (ptr, size), (dev, stream)),
+        }
+    }
+
+    /// As [`Self::realloc`], on a stream of the pool's device.
+    fn realloc_on(&self, pool: &Pool, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         let new = match self.tiers.get() {
             Some(tiers) => self.realloc_counted(tiers, pool, ptr, size, stream)?,
             None => self.or_from_quarantine(|| pool.realloc(ptr, size, stream))?,
         };
         self.handed_out(new);
         Ok(new)
-    }
-
-    /// The allocation is also used on `stream`, which stays alive until it is freed: reuse waits for that use too.
-    pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        if !self.config.pool {
-            return Err(Error::new(Status::Unsupported, "record_stream needs the pool; GPUMEM_POOL is off"));
-        }
-        let pool = self.owner(ptr, "record_stream")?;
-        pool.record_stream(ptr, self.stream_for(pool, stream)?)
     }
 
     /// Facts about the live allocation that starts at `ptr`.
@@ -439,6 +445,13 @@ impl Context {
         self.empty_quarantine();
         self.collect_graphs();
         self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
+    }
+
+    /// As [`Self::trim`], for one device.
+    pub fn trim_device(&self, dev: DeviceId, keep: u64) -> Result<()> {
+        self.empty_quarantine();
+        self.collect_graphs();
+        self.made_pool(dev).map_or(Ok(()), |p| p.trim(keep).map(|_| ()))
     }
 
     /// Counters of one device's pool.

@@ -49,7 +49,31 @@ impl Native {
         Ok(base)
     }
 
-    pub(super) fn free(&self, driver: &dyn Driver, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+    /// Changes a size by a copy in the order of a stream, which may be one of another device: then the host waits for the new
+    /// memory.
+    pub(super) fn realloc(
+        &self,
+        driver: &dyn Driver,
+        ptr: u64,
+        size: u64,
+        (dev, stream): (DeviceId, StreamHandle),
+    ) -> Result<u64> {
+        let old = self.info_containing(ptr)?;
+        let of = if dev == old.device { stream } else { StreamHandle::LEGACY };
+        let new = self.malloc(driver, old.device, size, of, old.tag)?;
+        let ready = if dev == old.device { Ok(()) } else { driver.stream_sync(old.device, of) };
+        let copied = ready.and_then(|()| match old.requested.min(size) {
+            0 => Ok(()),
+            n => driver.copy_async(dev, new, ptr, n, stream),
+        });
+        match copied.and_then(|()| self.free(driver, ptr, Some((dev, stream)))) {
+            Ok(()) => Ok(new),
+            Err(e) => self.free(driver, new, Some((dev, stream))).and(Err(e)),
+        }
+    }
+
+    /// In the order of a stream and its device, or of the stream that it was allocated on.
+    pub(super) fn free(&self, driver: &dyn Driver, ptr: u64, stream: Option<(DeviceId, StreamHandle)>) -> Result<()> {
         let info = {
             let mut st = self.lock();
             match st.live.remove(&ptr) {
@@ -64,7 +88,8 @@ impl Native {
                 }
             }
         };
-        driver.native_free(info.device, ptr, stream.unwrap_or(info.stream)).inspect_err(|_| {
+        let (dev, stream) = stream.unwrap_or((info.device, info.stream));
+        driver.native_free(dev, ptr, stream).inspect_err(|_| {
             let mut st = self.lock();
             st.frees -= 1;
             st.bytes += info.requested;

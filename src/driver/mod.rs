@@ -6,7 +6,7 @@
 //!
 //! Rules that hold for every call:
 //! - Any thread may call; implementations do their own locking and bind whatever context they need. They leave the
-//!   calling thread's current context and capture mode as they found them.
+//!   calling thread's current context and capture mode as they found them, but for [`Driver::adopt_thread`].
 //! - None of the virtual-memory calls waits for the device. Calls that may block say so.
 //! - No call invalidates a stream capture, except where it says so. "Illegal during a capture" means that the call
 //!   fails with `Capturing` and may invalidate every capture that forbids it ([`CaptureMode`]).
@@ -23,6 +23,7 @@ pub mod exit;
 pub mod fault;
 pub mod graph;
 pub mod host;
+pub mod ledger;
 pub mod numa;
 pub mod pages;
 pub mod process;
@@ -34,6 +35,7 @@ pub use call::Call;
 pub use counted::Counted;
 pub use fault::{Fault, FaultRule};
 pub use graph::{CaptureInfo, CaptureMode, GraphHandle, GraphNodes};
+pub use ledger::Ledger;
 pub use watch::Watch;
 pub use words::Words;
 
@@ -105,6 +107,9 @@ pub trait Driver: Send + Sync {
     fn current_device(&self) -> Result<DeviceId>;
     /// Makes `dev` the calling thread's current device.
     fn set_current_device(&self, dev: DeviceId) -> Result<()>;
+    /// The calling thread begins to allocate on `dev`. Where a thread without a current device would have to get one to use the
+    /// memory by itself, it gets the one that the CUDA runtime would give it, device 0; never another one.
+    fn adopt_thread(&self, _dev: DeviceId) {}
     /// Whether `dev` can access memory that lives on `owner` (true when they are equal).
     fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
     /// Free and total memory. Legal during capture.
@@ -112,6 +117,12 @@ pub trait Driver: Send + Sync {
     /// Waits until everything submitted to `dev` is done. Blocks. Illegal during a capture on any of its streams, in any
     /// mode, and during those of other devices that forbid it.
     fn device_sync(&self, dev: DeviceId) -> Result<()>;
+
+    /// How many mistakes of the program's the device has found in the work given to it: races, accesses to memory that is not
+    /// there. Only a simulated device looks for them; on others it is 0.
+    fn mistakes(&self) -> u64 {
+        0
+    }
 
     // ---- virtual memory -----------------------------------------------------------------------------------------
     /// Reserves `size` bytes of addresses (multiple of the granularity, not 0), aligned to `align` (power of two).
@@ -147,6 +158,10 @@ pub trait Driver: Send + Sync {
     /// How to see, without a call, which created stream of `dev` a handle is at present. Asked once by each pool.
     fn stream_watch(&self, _dev: DeviceId) -> Watch {
         Watch::Ask
+    }
+    /// Whether a created stream synchronises with the legacy default stream. Legal during capture.
+    fn stream_blocks(&self, _dev: DeviceId, _s: StreamHandle) -> Result<bool> {
+        Ok(false)
     }
     /// Whether the stream is being captured into a graph. Legal during capture.
     fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool>;

@@ -29,6 +29,8 @@ pub struct Fields {
     pub id: usize,
     /// A word that is 0 exactly while the stream is not being captured.
     pub capture: usize,
+    /// Whether that is known of streams, too, that synchronise with the legacy stream.
+    pub blocking: bool,
 }
 
 impl Watch {
@@ -40,6 +42,14 @@ impl Watch {
             Watch::Ask => None,
             Watch::Fields(f) => f.look(s),
             Watch::Host(identities) => identities.idle(s),
+        }
+    }
+
+    /// Whether it shows captures of streams that synchronise with the legacy stream; for the others it always does.
+    pub fn shows_blocking(&self) -> bool {
+        match self {
+            Watch::Fields(f) => f.blocking,
+            Watch::Ask | Watch::Host(_) => true,
         }
     }
 }
@@ -75,7 +85,7 @@ mod tests {
         structure[3] = 42;
         let pointer = structure.as_ptr();
         let s = StreamHandle(std::ptr::from_ref(&pointer) as usize);
-        let watch = Watch::Fields(Fields { id: 24, capture: 40 });
+        let watch = Watch::Fields(Fields { id: 24, capture: 40, blocking: true });
         assert_eq!(watch.look(s), Some(42));
         structure[5] = 0x5555;
         assert_eq!(watch.look(s), None, "being captured");

@@ -24,6 +24,48 @@ pub trait Hook: Send + Sync {
     fn event_is_done(&self) -> Option<bool> {
         None
     }
+
+    /// Runs before `context_record`, and is held during it; an error is returned in its place.
+    #[inline]
+    fn open_gate(&self) -> Result<Gate<'_>> {
+        Ok(None)
+    }
+
+    /// What physical memory must be able to do besides what was asked.
+    #[inline]
+    fn flags(&self, _dev: DeviceId, flags: PhysFlags) -> PhysFlags {
+        flags
+    }
+
+    /// Which devices may access a range besides those that were named.
+    #[inline]
+    fn also(&self) -> Vec<DeviceId> {
+        Vec::new()
+    }
+
+    /// Runs after a call that has changed which addresses and which memory there are.
+    #[inline]
+    fn changed(&self, _change: Change) {}
+}
+
+/// Kept while a context marker is being recorded.
+pub type Gate<'a> = Option<std::sync::RwLockReadGuard<'a, u64>>;
+
+/// A successful change of the address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Addresses were reserved: the first, and bytes.
+    Reserved(u64, u64),
+    /// A whole reservation was given back.
+    Freed(u64),
+    /// Physical memory was created or imported.
+    Created(PhysHandle),
+    /// Its handle was dropped.
+    Released(PhysHandle),
+    /// It was mapped: address, bytes.
+    Mapped(u64, u64, PhysHandle),
+    /// A range was unmapped: address, bytes.
+    Unmapped(u64, u64),
 }
 
 /// Forwards every call to `inner` once `hook` has let it pass.
@@ -65,6 +107,15 @@ impl<H: Hook> Driver for Wrap<H> {
     fn device_count(&self) -> u32 {
         self.inner.device_count()
     }
+    fn adopt_thread(&self, dev: DeviceId) {
+        self.inner.adopt_thread(dev);
+    }
+    fn stream_blocks(&self, dev: DeviceId, s: StreamHandle) -> Result<bool> {
+        self.inner.stream_blocks(dev, s)
+    }
+    fn mistakes(&self) -> u64 {
+        self.inner.mistakes()
+    }
     fn stream_watch(&self, dev: DeviceId) -> Watch {
         self.inner.stream_watch(dev)
     }
@@ -85,6 +136,7 @@ impl<H: Hook> Driver for Wrap<H> {
     #[inline]
     fn context_record(&self, dev: DeviceId, e: EventHandle) -> Result<()> {
         self.hook.before(Call::ContextRecord)?;
+        let _gate = self.hook.open_gate()?;
         match self.hook.drops(Call::ContextRecord) {
             true => Ok(()),
             false => self.inner.context_record(dev, e),
@@ -100,6 +152,49 @@ impl<H: Hook> Driver for Wrap<H> {
         }
     }
 
+    fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64> {
+        self.hook.before(Call::VaReserve)?;
+        self.inner.va_reserve(dev, size, align).inspect(|&va| self.hook.changed(Change::Reserved(va, size)))
+    }
+    fn va_free(&self, dev: DeviceId, va: u64, size: u64) -> Result<()> {
+        self.hook.before(Call::VaFree)?;
+        self.inner.va_free(dev, va, size).inspect(|()| self.hook.changed(Change::Freed(va)))
+    }
+    fn phys_create(&self, dev: DeviceId, size: u64, flags: PhysFlags) -> Result<PhysHandle> {
+        self.hook.before(Call::PhysCreate)?;
+        let made = self.inner.phys_create(dev, size, self.hook.flags(dev, flags));
+        made.inspect(|&h| self.hook.changed(Change::Created(h)))
+    }
+    fn phys_release(&self, h: PhysHandle) -> Result<()> {
+        self.hook.before(Call::PhysRelease)?;
+        // Before the call: the number may be given out again as soon as it is made.
+        self.hook.changed(Change::Released(h));
+        self.inner.phys_release(h).inspect_err(|_| self.hook.changed(Change::Created(h)))
+    }
+    fn phys_import(&self, dev: DeviceId, fd: &OwnedFd) -> Result<PhysHandle> {
+        self.hook.before(Call::PhysImport)?;
+        self.inner.phys_import(dev, fd).inspect(|&h| self.hook.changed(Change::Created(h)))
+    }
+    fn map(&self, dev: DeviceId, va: u64, size: u64, h: PhysHandle) -> Result<()> {
+        self.hook.before(Call::Map)?;
+        self.inner.map(dev, va, size, h).inspect(|()| self.hook.changed(Change::Mapped(va, size, h)))
+    }
+    fn set_access(&self, va: u64, size: u64, devs: &[DeviceId]) -> Result<()> {
+        self.hook.before(Call::SetAccess)?;
+        let mut all = self.hook.also();
+        if all.is_empty() {
+            return self.inner.set_access(va, size, devs);
+        }
+        all.extend(devs);
+        all.sort_unstable();
+        all.dedup();
+        self.inner.set_access(va, size, &all)
+    }
+    fn unmap(&self, va: u64, size: u64) -> Result<()> {
+        self.hook.before(Call::Unmap)?;
+        self.inner.unmap(va, size).inspect(|()| self.hook.changed(Change::Unmapped(va, size)))
+    }
+
     forward! {
         DeviceProps: fn device_props(&self, dev: DeviceId) -> Result<DeviceProps>;
         CurrentDevice: fn current_device(&self) -> Result<DeviceId>;
@@ -107,15 +202,7 @@ impl<H: Hook> Driver for Wrap<H> {
         CanAccess: fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
         MemInfo: fn mem_info(&self, dev: DeviceId) -> Result<MemInfo>;
         DeviceSync: fn device_sync(&self, dev: DeviceId) -> Result<()>;
-        VaReserve: fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64>;
-        VaFree: fn va_free(&self, dev: DeviceId, va: u64, size: u64) -> Result<()>;
-        PhysCreate: fn phys_create(&self, dev: DeviceId, size: u64, flags: PhysFlags) -> Result<PhysHandle>;
-        PhysRelease: fn phys_release(&self, h: PhysHandle) -> Result<()>;
         PhysExport: fn phys_export(&self, h: PhysHandle) -> Result<OwnedFd>;
-        PhysImport: fn phys_import(&self, dev: DeviceId, fd: &OwnedFd) -> Result<PhysHandle>;
-        Map: fn map(&self, dev: DeviceId, va: u64, size: u64, h: PhysHandle) -> Result<()>;
-        SetAccess: fn set_access(&self, va: u64, size: u64, devs: &[DeviceId]) -> Result<()>;
-        Unmap: fn unmap(&self, va: u64, size: u64) -> Result<()>;
         StreamDevice: fn stream_device(&self, s: StreamHandle) -> Result<DeviceId>;
         StreamId: fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64>;
         StreamIsCapturing: fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool>;

@@ -12,7 +12,6 @@
 //! | [`layout`] | the result: a slot for each buffer, sizes, bounds, status |
 //! | [`mod@verify`] | says whether a layout is right, sharing no code with the solver |
 //! | [`mod@report`], [`mod@svg`] | a layout as text, CSV and picture |
-//! | [`generate`] | problems for tests and benches, some with their optimum known |
 //!
 //! Everything here is pure: no driver, no unsafe, no clock but the one that a time limit asks for, and the same
 //! problem with the same options gives the same layout on every machine. `docs/spec/planner.md` is the specification.
@@ -20,7 +19,6 @@
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod covered;
-pub mod generate;
 pub mod graph;
 pub mod layout;
 pub mod problem;

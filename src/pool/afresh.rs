@@ -127,7 +127,7 @@ impl Pool {
         st.regions.start_over();
         st.memo.restart(st.calls());
         st.moves = 0;
-        st.peak_live = 0;
+        (st.peak_live, st.remapped) = (0, 0);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Allocation: the ways to memory, cheapest first.
 //!
 //! Own heap (one lock, and no driver call but the question which stream this is) → what has settled since → settled
-//! memory of other streams, taken over by the extent or borrowed by the block → stitch and grow (`extend.rs`) → give
-//! free memory of every heap back and try again → wait for the device → out of memory.
+//! memory of other streams, taken over by the extent or borrowed by the block → stitch and grow (`extend.rs`) → what a context
+//! marker settles, then free memory of every heap given back, then the device waited for, each with all of the before → out of
+//! memory.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -23,6 +24,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Largest alignment on request, bytes.
 const MAX_ALIGN: u64 = 1 << 30;
+/// So many free bytes of other heaps are worth a context marker at a growth.
+const MUCH_ELSEWHERE: u64 = 64 << 20;
 
 /// A request in the pool's own terms: rounded bytes and alignment of a region.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +95,7 @@ impl Pool {
                 SMALL_MIN => slab::class_of(req.size),
                 _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
             };
-            if let Some(taken) = st.take_object(class, req.size, self.number) {
+            if let Some(taken) = st.take_object(class, req.size) {
                 self.finish_object(heap, &mut st, taken, req);
                 return Ok(taken.addr);
             }
@@ -116,7 +119,7 @@ impl Pool {
     pub(super) fn block(&self, heap: &Heap, st: &mut HeapState, req: &AllocRequest, align: u64) -> Block {
         Block {
             requested: req.size,
-            id: st.new_id(self.number),
+            id: st.new_id(),
             tag: req.tag,
             stream: req.stream,
             stream_id: self.order.identity(heap.lane),
@@ -136,7 +139,7 @@ impl Pool {
     ) -> Result<u64> {
         st.tidy();
         self.settle(&mut st)?;
-        if let Some(taken) = st.take_object(class, req.size, self.number) {
+        if let Some(taken) = st.take_object(class, req.size) {
             self.finish_object(heap, &mut st, taken, req);
             return Ok(taken.addr);
         }
@@ -146,7 +149,7 @@ impl Pool {
             Found::Borrowed(_) => return Err(Error::internal("a slab was borrowed")),
         };
         st.add_slab(class, region, &self.index);
-        let taken = st.take_object(class, req.size, self.number);
+        let taken = st.take_object(class, req.size);
         let taken = taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))?;
         self.finish_object(heap, &mut st, taken, req);
         Ok(taken.addr)
@@ -341,15 +344,22 @@ impl Pool {
             if let Some(r) = self.flip_back(heap, &mut st, want) {
                 return Ok(Found::Here(st, r));
             }
-            if attempt == 0 {
-                self.ask_for_markers(heap.lane, &st, want.stream)?;
-                if self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
-                    if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
-                        return Ok(Found::Here(st, r));
-                    }
+            if attempt > 0 {
+                // What was in vain of late is worth a try now.
+                st.try_everything();
+            }
+            self.ask_for_markers(heap.lane, &st, want.stream)?;
+            if self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
+                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                    return Ok(Found::Here(st, r));
                 }
-                if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b, req)).transpose()?.flatten() {
-                    return Ok(Found::Borrowed(addr));
+            }
+            if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b, req)).transpose()?.flatten() {
+                return Ok(Found::Borrowed(addr));
+            }
+            if attempt == 0 && self.ask_about_others(heap, &mut st, want)? {
+                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                    return Ok(Found::Here(st, r));
                 }
             }
             if let Some(r) = self.extend(heap, &mut st, want)? {
@@ -358,11 +368,17 @@ impl Pool {
             heap.publish(&st);
             drop(st);
             match attempt {
-                0 => self.make_room(want.size)?,
-                1 => {
-                    self.order.drain(&*self.driver, Some(want.stream))?;
+                // Before anything is given back: what other streams have freed may do as it is.
+                0 => {
+                    if self.order.mark_context(&*self.driver, Some(want.stream))? {
+                        self.order.poll_patiently(&*self.driver)?;
+                    }
+                }
+                1 | 3 => {
+                    let _changing = self.change();
                     self.make_room(want.size)?;
                 }
+                2 => self.order.drain(&*self.driver, Some(want.stream))?,
                 _ => break,
             }
             st = heap.lock();
@@ -411,6 +427,29 @@ impl Pool {
         }
         let found = self.adopt(heap, st, want, |_| true)?;
         st.others.ended(found);
+        Ok(found)
+    }
+
+    /// Before anything is mapped while other heaps hold a lot of free memory: one context marker says of all of it whether the
+    /// device has passed it, on streams that rest or are gone, too. Returns whether some of it is this heap's now. Not once a
+    /// capture was met, which the marker could end, and not if it has been in vain of late.
+    fn ask_about_others(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
+        let elsewhere: u64 = self.all_heaps().filter(|h| h.number != heap.number).map(|h| h.free.load(Relaxed)).sum();
+        let mapped = self.counters.mapped.load(Relaxed);
+        let a_lot = want.size.max(MUCH_ELSEWHERE).max(mapped / 8);
+        if elsewhere < a_lot || st.private.is_some() || self.order.captures_met() > 0 || !st.asking.again() {
+            return Ok(false);
+        }
+        let mut found = false;
+        if self.order.mark_context(&*self.driver, Some(want.stream))? {
+            for _ in 0..self.options.patience.max(1) {
+                if self.order.context_is_passed(&*self.driver)? {
+                    found = self.adopt(heap, st, want, |_| true)?;
+                    break;
+                }
+            }
+        }
+        st.asking.ended(found);
         Ok(found)
     }
 

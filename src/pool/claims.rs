@@ -17,9 +17,6 @@ use crate::base::{Result, StreamHandle};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// The bits of an id that the heap counts up.
-const ID_MASK: u64 = (1 << 42) - 1;
-
 /// What a handle stands for when it is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Now {
@@ -71,7 +68,7 @@ impl HeapState {
     /// What is live here and whose id comes after `first` and not after `last`. What an arena's end has in hand is not: that
     /// one frees it.
     fn live_between(&self, first: u64, last: u64) -> Vec<Live> {
-        let meant = |id: u64| id & ID_MASK > first && id & ID_MASK <= last;
+        let meant = |id: u64| id > first && id <= last;
         let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
         let live = |&r: &u32| {
             let b = self.regions.block(r);
@@ -181,17 +178,14 @@ impl Pool {
     fn free_between(&self, number: u32, first: u64, last: u64) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
-        let tag = [self.order.tag(CONTEXT)];
         for live in st.live_between(first, last) {
+            let (Live::Block { addr, .. } | Live::Object { addr, .. }) = live;
+            let mut users = st.take_users(addr);
+            self.bring_near(addr, &mut users);
+            let tag = [self.order.tag(CONTEXT)];
             match live {
-                Live::Block { addr, region } => {
-                    st.take_users(addr);
-                    st.take_back(region, &tag, &self.index);
-                }
-                Live::Object { addr, slab, number } => {
-                    st.take_users(addr);
-                    st.take_back_object(slab, number, &tag, &self.order);
-                }
+                Live::Block { region, .. } => st.take_back(region, &tag, &self.index),
+                Live::Object { slab, number, .. } => st.take_back_object(slab, number, &tag, &self.order),
             }
         }
         heap.publish(&st);
@@ -199,7 +193,7 @@ impl Pool {
 
     fn ids_of(&self, part: &StreamPart) -> Ids {
         let heaps = lock(&part.heaps).clone();
-        heaps.into_iter().filter_map(|n| self.heap(n).map(|h| (n, h.lock_quick().next_id))).collect()
+        heaps.into_iter().filter_map(|n| self.heap(n).map(|h| (n, h.lock_quick().last_id))).collect()
     }
 
     fn lanes_of(&self, part: &StreamPart) -> Vec<u32> {

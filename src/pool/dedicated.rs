@@ -8,6 +8,7 @@ use super::index::{Entry, SLOT};
 use super::order::Tag;
 use super::receipts::Receipt;
 use super::scope::Scope;
+use super::slab::SMALL_MIN;
 use super::{lock, too_large, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
 use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
@@ -95,11 +96,13 @@ impl Pool {
         };
         let mapped = round_up(req.size.max(1), self.page).ok_or_else(|| too_large(req.size))?;
         let guard = if has(AllocFlags::GUARD) { self.page } else { 0 };
-        // A guarded block ends where its mapping ends, as nearly as its alignment allows.
+        // A guarded block ends where its mapping ends, as nearly as the promised alignment allows.
+        let aligned = align.max(SMALL_MIN);
         let lead = match guard {
-            _ if guard == 0 || align > self.page => 0,
-            _ => mapped - round_up(req.size.max(1), align).ok_or_else(|| too_large(req.size))?.min(mapped),
+            _ if guard == 0 || aligned > self.page => 0,
+            _ => mapped - round_up(req.size.max(1), aligned).ok_or_else(|| too_large(req.size))?.min(mapped),
         };
+        let _changing = self.change();
         let handle = self.create(mapped, flags, req)?;
         // Who moves it counts it.
         let counts = guest.is_none();
@@ -155,7 +158,7 @@ impl Pool {
             return Err(e);
         }
         let base = va + lead;
-        let id = heap.lock_quick().new_id(self.number);
+        let id = heap.lock_quick().new_id();
         let info = AllocInfo {
             base,
             requested: req.size,
@@ -194,10 +197,8 @@ impl Pool {
             let receipt = if owns { self.receipt_for(req, mapped) } else { None };
             core.dedicated.insert(base, Dedicated { scope, receipt, ..dedicated });
         }
-        self.counters.dedicated_live.fetch_add(mapped, Relaxed);
-        self.counters.dedicated_requested.fetch_add(req.size, Relaxed);
+        self.add_dedicated_live(mapped, req.size);
         self.counters.dedicated_mallocs.fetch_add(1, Relaxed);
-        self.live_now();
         Ok(base)
     }
 
@@ -234,7 +235,8 @@ impl Pool {
         let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
         // All of it under one hold of the lock: who is moving it finds it alive or in its grave.
         let mut core = lock(&*self.core);
-        let d = core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?;
+        let mut d = core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?;
+        self.bring_near(ptr, &mut d.users);
         if let Some(scope) = &d.scope {
             scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
         }
@@ -310,8 +312,8 @@ impl Pool {
                 graves.remove(&g.va);
                 holes.give(g.va, g.reserved);
             }
-            drop(core);
             self.sub_mapped(g.mapped);
+            drop(core);
             released += g.mapped;
             done = g.handle.map_or(Ok(()), |h| self.drop_handle(h));
         }
@@ -365,6 +367,7 @@ impl Pool {
             return Err(Error::invalid(format!("cannot import {size} bytes; pass the size that was allocated")));
         }
         let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
+        let _changing = self.change();
         // The memory is another allocation's and counts against its owner's limit, but it is mapped here too.
         let handle = self.driver.phys_import(self.dev, fd)?;
         self.counters.mapped.fetch_add(mapped, Relaxed);

@@ -10,7 +10,7 @@
 use super::dedicated::Dedicated;
 use super::order::{Tag, CONTEXT};
 use super::{lock, AllocFlags, AllocInfo, AllocRequest, Core, Pool};
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use std::fmt::Debug;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,8 +37,8 @@ pub struct Moving {
 /// What else uses an allocation that is to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// All work submitted so far to this stream.
-    Stream(StreamHandle),
+    /// All work submitted so far to this stream of this device.
+    Stream(DeviceId, StreamHandle),
     /// All work submitted so far to the stream it was allocated on, if it was never unpinned.
     Allocation,
     /// Nothing but what is noted.
@@ -107,9 +107,13 @@ impl Pool {
     /// request and of `on`: empty to begin with, and for these alone.
     pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle, waited: &mut Waited) -> Result<()> {
         let named = match by {
-            By::Stream(stream) if !waited.named => Some((stream, self.heap_for(stream)?.lane)),
+            By::Stream(dev, stream) if !waited.named => {
+                let stream = if dev == self.dev { stream } else { self.after(dev, stream)? };
+                Some((stream, self.heap_for(stream)?.lane))
+            }
             _ => None,
         };
+        self.bring_near_alive(m.base)?;
         let mut own = None;
         let (mut tags, users) = {
             let mut core = lock(&*self.core);
@@ -210,6 +214,7 @@ impl Pool {
     /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied there. `false` when the
     /// allocation has ended meanwhile, and with it the move. After an error there is no memory, and the move goes on.
     pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
+        let _changing = self.change();
         // Memory may be left there that the driver would not unmap.
         let left = evictable(&mut lock(&*self.core), m.base, m.id).and_then(|d| d.handle);
         let handle = match left {
@@ -228,7 +233,6 @@ impl Pool {
         let accessible = self.driver.set_access(m.va, m.mapped, &self.access);
         let there = self.keep_mapped(m, handle);
         if accessible.is_ok() && there {
-            self.live_now();
             return Ok(true);
         }
         // Whatever cannot be unmapped stays mapped: its owner's, or its grave's.
@@ -251,8 +255,7 @@ impl Pool {
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, m.base, m.id) {
             if d.handle.replace(handle).is_none() {
-                self.counters.dedicated_live.fetch_add(d.mapped, Relaxed);
-                self.counters.dedicated_requested.fetch_add(d.info.requested, Relaxed);
+                self.add_dedicated_live(d.mapped, d.info.requested);
             }
             return true;
         }
@@ -267,7 +270,7 @@ impl Pool {
         self.driver.unmap(m.va, m.mapped)?;
         let handle = {
             let mut core = lock(&*self.core);
-            match evictable(&mut core, m.base, m.id) {
+            let handle = match evictable(&mut core, m.base, m.id) {
                 Some(d) => {
                     self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
                     self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
@@ -277,12 +280,13 @@ impl Pool {
                     grave.mapped = 0;
                     grave.handle.take()
                 }),
-            }
+            };
+            self.sub_mapped(handle.map_or(0, |_| m.mapped));
+            handle
         };
         if let Some(handle) = handle {
             // If the driver will not drop it now, it is dropped later.
             let _ = self.drop_handle(handle);
-            self.sub_mapped(m.mapped);
         }
         Ok(())
     }

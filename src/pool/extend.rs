@@ -196,11 +196,13 @@ impl Pool {
     /// How much may be created for a request of `size` bytes. The slack is the heap's own and counts from when it last
     /// started afresh, so that a workload that repeats is decided alike each time.
     fn room(&self, st: &mut HeapState, size: u64) -> Room {
-        self.live_now();
         // What waits for another stream is in use as far as this heap is concerned.
         st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
-        let floor = self.slack_floor(st, size);
+        let floor = match self.bought(st, size) {
+            0 => self.slack_floor(st, size),
+            bought => self.slack_floor(st, size).max(slack + bought),
+        };
         let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&*self.core).stock.bytes();
         Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(floor) }
@@ -263,6 +265,7 @@ impl Pool {
         });
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         st.count_moves(moves.len() as u64);
+        st.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
         st.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));

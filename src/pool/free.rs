@@ -52,7 +52,7 @@ impl Found<'_> {
 
 /// Notes that `lane` uses the block at `ptr`. Its own lane counts too: by the time of the free that may have gone to
 /// another stream, or the free may name another.
-fn note_user(st: &mut HeapState, ptr: u64, lane: u32) {
+pub(super) fn note_user(st: &mut HeapState, ptr: u64, lane: u32) {
     let users = st.users.entry(ptr).or_default();
     if !users.contains(&lane) {
         users.push(lane);
@@ -75,7 +75,7 @@ impl Pool {
         // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
         // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
-        let found = self.find(ptr, "free")?;
+        let found = self.find(ptr, "free").inspect_err(|e| self.count_refused(e))?;
         self.free_found(ptr, found, lane, stream, None).map(|_| ())
     }
 
@@ -125,7 +125,8 @@ impl Pool {
         place: Place,
         lane: Option<u32>,
     ) -> GivenUp {
-        let users = st.take_users(ptr);
+        let mut users = st.take_users(ptr);
+        self.bring_near(ptr, &mut users);
         match place {
             Place::Block { region } => {
                 let (block, size) = (st.regions.block(region), st.regions.get(region).size);
@@ -234,7 +235,7 @@ impl Pool {
             let _ = self.mark_user(user);
         }
         let Some(stream) = stream else { return };
-        if !users.is_empty() || self.order.due(lane, size) || self.order.take_want(lane) {
+        if !users.is_empty() || self.order.due(lane, size) || self.order.take_want(lane) || self.is_relay(stream) {
             let _ = self.mark_stream(stream);
         }
     }
@@ -273,6 +274,7 @@ impl Pool {
             let _ = self.mark_stream(s);
         }
         // What cannot be given back now goes with a later free.
+        let _changing = self.change();
         let _ = self.release_free(self.live_now() + threshold);
     }
 
@@ -284,9 +286,8 @@ impl Pool {
             Err(lost) => lost,
         };
         if lost != Lost::Unknown {
-            return Err(self.double_free(ptr, verb, lost));
+            return Err(Self::double_free(ptr, verb, lost));
         }
-        self.counters.unknown_pointers.fetch_add(1, Relaxed);
         let text = match self.info_containing(ptr) {
             Ok(i) => format!(
                 "{verb}: {ptr:#x} is {} bytes inside the allocation at {:#x}; pass its start",
@@ -334,8 +335,15 @@ impl Pool {
         Err(Lost::Unknown)
     }
 
-    fn double_free(&self, ptr: u64, verb: &str, lost: Lost) -> Error {
-        self.counters.double_frees.fetch_add(1, Relaxed);
+    /// Counts a free that was refused.
+    fn count_refused(&self, e: &Error) {
+        match e.status {
+            Status::DoubleFree => self.counters.double_frees.fetch_add(1, Relaxed),
+            _ => self.counters.unknown_pointers.fetch_add(1, Relaxed),
+        };
+    }
+
+    fn double_free(ptr: u64, verb: &str, lost: Lost) -> Error {
         let how = match lost {
             Lost::Reclaimed => "was freed by the exit of its arena",
             _ => "was freed already",
@@ -375,28 +383,47 @@ impl Pool {
         if let Ok(info) = self.dedicated_info(ptr) {
             return Ok(info);
         }
-        let inside = |i: AllocInfo| (i.base <= ptr && ptr - i.base < i.usable.max(1)).then_some(i);
-        let found = match self.index.find_back(ptr, self.most_in_a_heap()) {
-            Some(Entry::Block { heap, region }) => self.heap(heap).and_then(|heap| {
-                let st = heap.lock();
-                let r = st.regions.try_get(region).filter(|r| r.state == State::Live)?;
-                // The slot of `ptr` may hold the start of a later block: then the one before it contains `ptr`.
-                let at = if r.addr > ptr { r.prev } else { region };
-                st.regions.try_get(at).filter(|r| r.state == State::Live)?;
-                inside(self.block_info(&st, at)).filter(|_| !st.is_reclaimed(Place::Block { region: at }))
-            }),
-            Some(Entry::Slab { heap, slab }) => self.heap(heap).and_then(|heap| {
-                let st = heap.lock();
-                let s = st.slabs.try_get(slab).filter(|s| s.base <= ptr)?;
-                let number = s.object_containing(ptr).filter(|&n| s.is_live(n))?;
-                let place = Place::Object { slab, number };
-                inside(self.info_at(heap, &st, place)).filter(|_| !st.is_reclaimed(place))
-            }),
-            _ => None,
-        };
-        found.ok_or_else(|| {
+        self.pooled_around(ptr).ok_or_else(|| {
             Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation of device {}", self.dev))
         })
+    }
+
+    /// The live block or object around `ptr`, which may point into the middle of it.
+    ///
+    /// The index is read with no lock held and again under the lock of the heap that it names. Where both agree, the heap's
+    /// regions are what they were read for: while somebody has the allocation it is found, whatever is freed and handed
+    /// out beside it.
+    fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
+        loop {
+            let nearest = || self.index.find_back(ptr, self.most_in_a_heap());
+            let entry = nearest()?;
+            let heap = match entry {
+                Entry::Block { heap, .. } | Entry::Slab { heap, .. } => self.heap(heap)?,
+                _ => return None,
+            };
+            let st = heap.lock();
+            if nearest() != Some(entry) {
+                continue;
+            }
+            let place = match entry {
+                Entry::Block { region, .. } => {
+                    // The start that the slot of `ptr` holds may be that of a later block, with free regions in front of it.
+                    let mut at = region;
+                    while st.regions.try_get(at).is_some_and(|r| r.addr > ptr && r.state != State::Edge) {
+                        at = st.regions.get(at).prev;
+                    }
+                    st.regions.try_get(at).filter(|r| r.state == State::Live).map(|_| Place::Block { region: at })
+                }
+                Entry::Slab { slab, .. } => {
+                    let s = st.slabs.try_get(slab).filter(|s| s.base <= ptr);
+                    let number = s.and_then(|s| s.object_containing(ptr).filter(|&n| s.is_live(n)));
+                    number.map(|number| Place::Object { slab, number })
+                }
+                _ => None,
+            };
+            let place = place.filter(|&p| !st.is_reclaimed(p))?;
+            return Some(self.info_at(heap, &st, place)).filter(|i| i.base <= ptr && ptr - i.base < i.usable.max(1));
+        }
     }
 
     /// No live block is longer than this, bytes: what is live in the heap that has most.

@@ -39,6 +39,7 @@ impl Pool {
         // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
         let cap = match mapped == 0 && !st.grain.ahead {
             true => self.options.first_extent,
+            false if self.buys(st) => self.options.max_extent.max(size / self.options.extents_per_request.max(1)),
             false => self.grain(st.grain.halved).max(size / self.options.extents_per_request.max(1)),
         };
         let cap = cap.min(size).max(self.page);
@@ -50,7 +51,8 @@ impl Pool {
     pub(super) fn refine(&self, st: &mut HeapState, want: Want, growth: u64) {
         let stock = lock(&*self.core).stock.bytes();
         let after = st.extents.bytes() + growth;
-        if st.regions.ready_bytes() + stock < want.size
+        if self.buys(st)
+            || st.regions.ready_bytes() + stock < want.size
             || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
             || self.grain(st.grain.halved) == self.page
             || self.grain(st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN

@@ -121,11 +121,21 @@ impl Heap {
     }
 }
 
+/// How many ids a heap takes at a time; a power of two.
+const IDS: u64 = 1 << 32;
+
+/// The multiple of [`IDS`] in front of ids that nobody has taken yet.
+#[cold]
+fn more_ids() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(IDS, Relaxed)
+}
+
 /// What a heap's lock guards.
 ///
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
 /// `waiting_bytes` is their sum; where nothing is `leaving`, the bytes of all regions equal `extents.bytes()`;
-/// `live_bytes` is the sum of live regions and live slab objects; `moves_when_empty <= moves`.
+/// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less; `moves_when_empty <= moves`.
 ///
 /// What every hit looks at comes first, in as few cache lines as it takes: they compete with all that a workload touches.
 #[repr(C)]
@@ -134,8 +144,11 @@ pub(super) struct HeapState {
     pub(super) lane: u32,
     /// The stream that its ready memory is in order for. The lane's, but for a moment while that goes to another stream.
     pub(super) identity: u64,
-    pub(super) next_id: u64,
+    /// The id handed out last: see [`HeapState::new_id`].
+    pub(super) last_id: u64,
     pub(super) live_bytes: u64,
+    /// The most that `live_bytes` ever was since the peaks were last reset.
+    pub(super) most_live: u64,
     pub(super) requested_bytes: u64,
     pub(super) mallocs: u64,
     pub(super) frees: u64,
@@ -169,6 +182,8 @@ pub(super) struct HeapState {
     pub(super) stitches: u64,
     /// The most `live_bytes` was at a growth since then.
     pub(super) peak_live: u64,
+    /// Bytes mapped to other addresses for this heap since then, but for those that were taken back for nothing.
+    pub(super) remapped: u64,
     /// The flip that the next call is expected to want.
     pub(super) ready: Option<Ready>,
     pub(super) grain: Grain,
@@ -179,6 +194,8 @@ pub(super) struct HeapState {
     pub(super) patience: Trial,
     pub(super) others: Trial,
     pub(super) borrowing: Trial,
+    /// The same of a context marker about other heaps' memory.
+    pub(super) asking: Trial,
     /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without any.
     pub(super) room: (u64, u64),
 }
@@ -201,8 +218,9 @@ impl HeapState {
             members: Members::new(),
             counter: None,
             tags: HashMap::new(),
-            next_id: 0,
+            last_id: 0,
             live_bytes: 0,
+            most_live: 0,
             requested_bytes: 0,
             mallocs: 0,
             frees: 0,
@@ -211,6 +229,7 @@ impl HeapState {
             moved: 0,
             stitches: 0,
             peak_live: 0,
+            remapped: 0,
             memo: Memo::default(),
             afresh: Afresh::default(),
             ready: None,
@@ -220,6 +239,7 @@ impl HeapState {
             patience: Trial::default(),
             others: Trial::default(),
             borrowing: Trial::default(),
+            asking: Trial::default(),
             private: None,
             room: (0, 0),
         }
@@ -231,11 +251,24 @@ impl HeapState {
         self.mallocs + self.frees
     }
 
-    /// A number no other allocation of the process has (`pool` is the pool's number).
+    /// A number that no other allocation of the process has, larger than those before it in this heap. Heaps take them by
+    /// the [`IDS`], so that no two have the same ones however many they hand out.
     #[inline]
-    pub(super) fn new_id(&mut self, pool: u64) -> u64 {
-        self.next_id += 1;
-        pool << 56 | u64::from(self.number) << 42 | self.next_id
+    pub(super) fn new_id(&mut self) -> u64 {
+        if self.last_id.is_multiple_of(IDS) {
+            self.last_id = more_ids();
+        }
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Adds to what is live.
+    #[inline(always)]
+    pub(super) fn note_handed_out(&mut self, size: u64, requested: u64) {
+        self.live_bytes += size;
+        self.most_live = self.most_live.max(self.live_bytes);
+        self.requested_bytes += requested;
+        self.mallocs += 1;
     }
 
     /// The lanes that a block about to be freed was recorded on.
@@ -333,7 +366,12 @@ impl HeapState {
         self.short = false;
         (self.moves, self.moves_when_empty) = (0, 0);
         self.afresh = Afresh::default();
-        self.peak_live = 0;
+        (self.peak_live, self.remapped) = (0, 0);
+    }
+
+    /// Forgets what was in vain of late.
+    pub(super) fn try_everything(&mut self) {
+        (self.patience, self.others, self.borrowing) = (Trial::default(), Trial::default(), Trial::default());
     }
 
     /// Whether this is a small heap in which requests find no room again and again.
@@ -360,9 +398,7 @@ impl HeapState {
         r.state = State::Live;
         let (addr, size) = (r.addr, r.size);
         *self.regions.block_mut(region) = block;
-        self.live_bytes += size;
-        self.requested_bytes += block.requested;
-        self.mallocs += 1;
+        self.note_handed_out(size, block.requested);
         index.set(addr, Entry::Block { heap: number, region });
         addr
     }
@@ -411,5 +447,29 @@ impl HeapState {
     #[inline]
     pub(super) fn is_current(&self, order: &Order) -> bool {
         order.identity(self.lane) == self.identity
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heaps_that_use_up_their_ids_have_none_in_common() {
+        let mut heaps: Vec<HeapState> = (0..3).map(|n| HeapState::new(n, n, 0, 2 << 20)).collect();
+        let mut seen = std::collections::HashSet::new();
+        for turn in 0..4 {
+            for heap in &mut heaps {
+                let first = heap.new_id();
+                assert!(seen.insert(first) && first > 0, "turn {turn}: {first:#x} again");
+                // All but the last two of those that it took.
+                heap.last_id = heap.last_id.next_multiple_of(IDS) - 2;
+                for _ in 0..3 {
+                    let before = heap.last_id;
+                    let id = heap.new_id();
+                    assert!(id > before && seen.insert(id), "turn {turn}: {id:#x} after {before:#x}");
+                }
+            }
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Pool {
         }
         let addr = match size <= SMALL_MAX {
             true => {
-                let Taken { slab, number, addr } = st.take_object(slab::class_of(size), size, self.number)?;
+                let Taken { slab, number, addr } = st.take_object(slab::class_of(size), size)?;
                 st.join(scope, Place::Object { slab, number }, self.number);
                 addr
             }

@@ -16,14 +16,16 @@
 //! - *scope*: allocations that go together ([`scope`]); *member*: one of a heap's that is in one ([`members`]).
 //! - *private heap*: memory of a capture arena, which no other heap takes from ([`private`], [`planned`]); *route*: which
 //!   streams allocate there ([`routes`]).
+//! - *rent*, *buy*: moving memory, or mapping more of it instead ([`economy`]).
 //! - *dedicated*: an allocation with an extent of its own, never moved ([`dedicated`]); *evictable*: one whose memory may
 //!   be given up for a while ([`evictable`]).
 //!
 //! # Locks
 //!
-//! The capture arenas' locks, the stream registry's lock, then a heap's ([`heap_lock`]), then the core's, then the order's;
-//! a scope's last. Another heap's lock is only
-//! ever tried while one is held. Driver calls that wait for the device are made with no lock held; those that do not, such as
+//! `changing`, the capture arenas' locks, the stream registry's lock, that of the shells, then a heap's ([`heap_lock`]), then
+//! the core's, then the order's; a scope's last. Another heap's lock is only ever tried while one is held, but by whoever holds
+//! `changing` alone, and so keeps everybody out ([`still`]). Driver calls that wait for the device are made with no lock held but
+//! `changing`, shared; those that do not, such as
 //! mapping and creating, may be made under the lock of the heap they are for.
 //!
 //! # Invariant of the whole
@@ -31,6 +33,7 @@
 //! `reserved == spans + holes + zombies + dedicated + graves` (addresses) and
 //! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
+mod afar;
 mod afresh;
 mod aliases;
 mod alloc;
@@ -47,6 +50,7 @@ mod cut;
 mod dedicated;
 mod due;
 mod dump;
+mod economy;
 mod edges;
 mod evictable;
 mod extend;
@@ -89,13 +93,14 @@ mod slab;
 mod spans;
 mod spread;
 mod stats;
+mod still;
 mod stitch;
 mod stock;
 mod streams;
+mod sync;
 mod tag;
 mod trial;
 mod trim;
-mod validate;
 mod waiting;
 mod wide;
 
@@ -116,7 +121,7 @@ pub use stats::PoolStats;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::Arc;
-pub use validate::{add_to, Sums};
+pub use still::{add_to, Still, Sums};
 
 /// Special needs of one allocation, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -177,6 +182,10 @@ pub struct PoolOptions {
     pub slack_permille: u32,
     /// and how many bytes it may at least; more in a small heap that runs short. 0: nothing.
     pub slack_floor: u64,
+    /// Share of its peak that a heap may map besides, rather than move memory, in 1/1000: by right,
+    pub bought_permille: u32,
+    /// and at most what it has earned by moving memory (`economy.rs`). The larger of the two counts.
+    pub earned_permille: u32,
     /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
     pub max_lanes: usize,
     /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
@@ -208,6 +217,8 @@ impl Default for PoolOptions {
             trim_threshold: 0,
             slack_permille: 12,
             slack_floor: 32 * size::MIB,
+            bought_permille: 0,
+            earned_permille: 150,
             max_lanes: order::MAX_LANES,
             max_extent: 32 * size::MIB,
             first_extent: size::GIB,
@@ -267,9 +278,10 @@ struct Counters {
     /// `extents + stock + dedicated + graves`, bytes.
     mapped: AtomicU64,
     peak_mapped: AtomicU64,
-    peak_live: AtomicU64,
     zombie_bytes: AtomicU64,
     dedicated_live: AtomicU64,
+    /// The most that it ever was since the peaks were last reset.
+    dedicated_most: AtomicU64,
     dedicated_requested: AtomicU64,
     dedicated_mallocs: AtomicU64,
     dedicated_frees: AtomicU64,
@@ -307,8 +319,13 @@ pub struct Pool {
     /// Streams in use → their lanes and heaps.
     streams: Apart<Mutex<HashMap<streams::Key, streams::Members>>>,
     core: Apart<Mutex<Core>>,
+    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock; taken by the calls themselves,
+    /// before any other lock, once.
+    changing: std::sync::RwLock<()>,
     counters: Apart<Counters>,
     own: quarantine::OwnStream,
+    /// Streams of other devices that memory of this one is used on.
+    afar: Apart<afar::Afar>,
     /// Heaps of capture arenas, and which streams allocate from them.
     privates: Apart<private::Privates>,
     /// Who counts what is live, if anybody does. Set under the lock of `streams`.
@@ -361,8 +378,10 @@ impl Pool {
             heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
             streams: Apart(Mutex::new(HashMap::new())),
             core: Apart(Mutex::new(Core::default())),
+            changing: std::sync::RwLock::new(()),
             counters: Apart(Counters::default()),
             own: quarantine::OwnStream::new(),
+            afar: Apart(afar::Afar::new()),
             privates: Apart(private::Privates::default()),
             counter: OnceLock::new(),
             driver,
@@ -424,7 +443,7 @@ impl Pool {
         }
     }
 
-    /// Counts a pointer that a caller took for gpumem's.
+    /// Counts a free of what a caller took for gpumem's.
     pub fn note_unknown(&self) {
         self.counters.unknown_pointers.fetch_add(1, Relaxed);
     }
@@ -458,16 +477,27 @@ impl Pool {
         self.order.settled(tag) || (!heap.is_of_captures() && self.order.own(tag, heap.lane))
     }
 
-    /// Live bytes of all heaps, rounding included; also moves the recorded peak.
+    /// Live bytes of all heaps, rounding included.
     fn live_now(&self) -> u64 {
-        let live =
-            self.all_heaps().map(|h| h.live.load(Relaxed)).sum::<u64>() + self.counters.dedicated_live.load(Relaxed);
-        self.counters.peak_live.fetch_max(live, Relaxed);
-        live
+        self.all_heaps().map(|h| h.live.load(Relaxed)).sum::<u64>() + self.counters.dedicated_live.load(Relaxed)
     }
 
+    /// Dedicated memory is in use from now on.
+    fn add_dedicated_live(&self, bytes: u64, requested: u64) {
+        let live = self.counters.dedicated_live.fetch_add(bytes, Relaxed) + bytes;
+        self.counters.dedicated_most.fetch_max(live, Relaxed);
+        self.counters.dedicated_requested.fetch_add(requested, Relaxed);
+    }
+
+    /// What is claimed and will not be created does not count.
     fn note_peak(&self) {
-        self.counters.peak_mapped.fetch_max(self.counters.mapped.load(Relaxed), Relaxed);
+        let mapped = self.counters.mapped.load(Relaxed).min(self.props.total_bytes);
+        self.counters.peak_mapped.fetch_max(mapped, Relaxed);
+    }
+
+    /// While the guard lives, physical memory may be on its way between two of the pool's books.
+    fn change(&self) -> std::sync::RwLockReadGuard<'_, ()> {
+        self.changing.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn sub_mapped(&self, bytes: u64) {

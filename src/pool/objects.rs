@@ -12,12 +12,10 @@ use super::slab::{self, AfterFree, Taken};
 impl HeapState {
     /// Takes a small object; `None` when the class has no free one.
     #[inline(always)]
-    pub(super) fn take_object(&mut self, class: usize, requested: u64, pool: u64) -> Option<Taken> {
-        let id = self.new_id(pool);
+    pub(super) fn take_object(&mut self, class: usize, requested: u64) -> Option<Taken> {
+        let id = self.new_id();
         let taken = self.slabs.alloc(class, requested, id)?;
-        self.live_bytes += slab::class_size(class);
-        self.requested_bytes += requested;
-        self.mallocs += 1;
+        self.note_handed_out(slab::class_size(class), requested);
         Some(taken)
     }
 

@@ -26,7 +26,7 @@ use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceBo
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{fence, Ordering::*};
 
 /// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it can tell apart.
 pub(super) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 14 };
@@ -90,6 +90,8 @@ pub(super) struct Order {
     spare: Apart<Mutex<Vec<EventHandle>>>,
     /// Events made so far: each is spare, or a pending marker.
     events: AtomicU64,
+    /// See `Order::owe`.
+    pub(super) owes: AtomicBool,
 }
 
 impl Order {
@@ -103,6 +105,7 @@ impl Order {
             context: Apart(Mutex::new(VecDeque::new())),
             spare: Apart(Mutex::new(Vec::new())),
             events: AtomicU64::new(0),
+            owes: AtomicBool::new(false),
         };
         order.add_lane(false, StreamHandle::LEGACY, 0);
         order
@@ -302,7 +305,7 @@ impl Order {
     /// `heed`: not while a capture was met whose end has not been seen.
     fn mark_context_with(&self, driver: &dyn Driver, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
         let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
-        if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) {
+        if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) || self.owes.load(Relaxed) {
             return Ok(false);
         }
         if lock(&*self.context).len() >= MANY_MARKERS {
@@ -316,6 +319,12 @@ impl Order {
         let event = self.event(driver)?;
         let mut queue = lock(&*self.context);
         let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+        // Whoever owed before the epochs were closed may have read one of them.
+        fence(SeqCst);
+        if self.owes.load(Relaxed) {
+            lock(&*self.spare).push(event);
+            return Ok(false);
+        }
         if let Err(e) = driver.context_record(self.dev, event) {
             lock(&*self.spare).push(event);
             return match e.status {
@@ -356,6 +365,12 @@ impl Order {
             lock(&*self.spare).push(m.event);
         }
         Ok(())
+    }
+
+    /// Whether the device has passed every context marker recorded so far.
+    pub(super) fn context_is_passed(&self, driver: &dyn Driver) -> Result<bool> {
+        self.poll_context(driver)?;
+        Ok(lock(&*self.context).is_empty())
     }
 
     /// Asks the device how far every lane has come.
@@ -430,10 +445,16 @@ impl Order {
         Ok(())
     }
 
-    /// What a context marker and a wait for it would do, on a driver that has none.
+    /// What a context marker and a wait for it would do, where there is none: on a driver that has none, or while a wait for
+    /// other devices is owed.
     pub(super) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
+        let owed = self.owes.swap(false, AcqRel);
         let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
-        driver.device_sync(self.dev)?;
+        let others = (0..driver.device_count()).map(DeviceId).filter(|&d| owed && d != self.dev);
+        if let Err(e) = others.chain([self.dev]).try_for_each(|d| driver.device_sync(d)) {
+            self.owes.fetch_or(owed, AcqRel);
+            return Err(e);
+        }
         for (lane, epoch) in self.in_use().zip(closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);
@@ -453,10 +474,11 @@ impl Order {
         self.poll_all(driver)
     }
 
-    /// The invariants written above [`Lane`].
+    /// The invariants written above [`Lane`], and that every event is spare or pending. Others may record events meanwhile: they
+    /// wait, and who has one in hand puts it away first.
     pub(super) fn validate(&self) -> Result<()> {
-        for (i, l) in self.in_use().enumerate() {
-            let markers = lock(&l.markers);
+        let lanes: Vec<_> = self.in_use().map(|l| (l, lock(&l.markers))).collect();
+        for (i, (l, markers)) in lanes.iter().enumerate() {
             let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
             if !(done <= marked && marked < epoch) {
                 return Err(Error::internal(format!("lane {i}: done {done} <= marked {marked} < epoch {epoch} fails")));
@@ -465,13 +487,11 @@ impl Order {
                 return Err(Error::internal(format!("lane {i}: markers out of order")));
             }
         }
-        Ok(())
-    }
-
-    /// Every event is spare or pending; true while no other thread is recording one.
-    pub(super) fn validate_events(&self) -> Result<()> {
-        let pending: usize = self.in_use().map(|l| lock(&l.markers).len()).sum();
-        let events = lock(&*self.context).len() + lock(&*self.spare).len() + pending;
+        // Markers of the context are recorded under this one.
+        let _captures = self.captures.lock();
+        let context = lock(&*self.context);
+        let pending: usize = lanes.iter().map(|(_, markers)| markers.len()).sum();
+        let events = context.len() + lock(&*self.spare).len() + pending;
         let made = self.events.load(Relaxed);
         if events as u64 != made {
             return Err(Error::internal(format!("{made} events were made, {events} are spare or pending")));

@@ -35,6 +35,20 @@ pub struct Held {
 }
 
 impl Pool {
+    /// Whether this is an allocation that counts as freed and is not handed out.
+    pub fn keeps(&self, base: u64, id: u64) -> bool {
+        match self.look(base) {
+            Ok(Found::Pooled { st, place, .. }) => st.id_at(place) == id && st.is_reclaimed(place),
+            _ => false,
+        }
+    }
+
+    /// Whether these addresses are kept.
+    pub fn holds(&self, held: Held) -> bool {
+        let core = lock(&*self.core);
+        core.graves.values().any(|g| g.held && held == Held { va: g.va, bytes: g.reserved })
+    }
+
     fn own_stream(&self) -> Result<(StreamHandle, EventHandle)> {
         if let Some(own) = self.own.0.get() {
             return Ok(*own);
@@ -73,6 +87,19 @@ impl Pool {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
             if st.id_at(place) == id && !st.take_users(base).is_empty() && !passed {
                 st.users.insert(base, vec![CONTEXT]);
+            }
+        }
+    }
+
+    /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other devices, too.
+    pub fn near_streams(&self, base: u64, id: u64) {
+        if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
+            if st.id_at(place) == id {
+                let mut users = st.take_users(base);
+                self.bring_near(base, &mut users);
+                if !users.is_empty() {
+                    st.users.insert(base, users);
+                }
             }
         }
     }

@@ -7,6 +7,7 @@ use super::free::Found;
 use super::heap::{Heap, HeapState};
 use super::index::SLOT;
 use super::members::Place;
+use super::order::CONTEXT;
 use super::receipts::Slip;
 use super::region::{GRANULE, MIN_SPLIT};
 use super::scope::Scope;
@@ -157,8 +158,14 @@ impl Pool {
             }
         } else if old - size >= MIN_SPLIT && !st.is_monotone() && !st.users.contains_key(&st.regions.get(region).addr) {
             // A block that other streams use, too, keeps its tail: they may not be done with it.
+            let before_the_capture = st.private.is_some() && st.regions.block(region).stream_id != st.identity;
             let rest = st.regions.split(region, size);
-            st.regions.make_ready(rest, self.order.tag(heap.lane));
+            if before_the_capture {
+                // A graph runs whenever it is launched, not behind what its stream did before.
+                st.wait_for(rest, &[self.order.tag(CONTEXT)]);
+            } else {
+                st.regions.make_ready(rest, self.order.tag(heap.lane));
+            }
         }
         // Done before where it has grown, and does not fail where it has shrunk.
         let _ = st.resize_receipt(place, requested);

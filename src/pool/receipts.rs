@@ -18,7 +18,7 @@ use super::members::{Place, NO_MEMBER};
 use super::region::State;
 use super::slab::SMALL_MIN;
 use super::{lock, AllocFlags, AllocRequest, Pool};
-use crate::base::{Error, Result, StreamHandle};
+use crate::base::{Result, StreamHandle};
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
@@ -167,26 +167,6 @@ impl Pool {
         for d in core.dedicated.values_mut().filter(|d| d.counts && d.receipt.is_none()) {
             d.receipt = Some(counter.count(d.mapped, d.info.stream));
         }
-    }
-
-    /// The sum of what is counted, in bytes. An error when something live is not counted, or not as it should be. For tests:
-    /// it takes every lock.
-    pub fn counted(&self) -> Result<u64> {
-        let wrong = |text: String| Error::internal(format!("device {}: {text}", self.dev));
-        let mut sum = 0;
-        for heap in self.all_heaps() {
-            sum += heap.lock_quick().counted().map_err(|e| wrong(format!("heap {}: {e}", heap.number)))?;
-        }
-        let core = lock(&*self.core);
-        let counting = self.counter.get().is_some();
-        for (addr, d) in &core.dedicated {
-            let counted = d.receipt.as_ref().map(|r| r.bytes());
-            if counted != (counting && d.counts).then_some(d.mapped) {
-                return Err(wrong(format!("{addr:#x} of {} bytes counts as {counted:?}", d.mapped)));
-            }
-            sum += counted.unwrap_or(0);
-        }
-        Ok(sum)
     }
 
     /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the core's lock.

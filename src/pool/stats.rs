@@ -19,7 +19,8 @@ pub struct PoolStats {
     pub requested: u64,
     /// Bytes handed out, rounding included.
     pub live: u64,
-    /// The most `live` was at any point where it was observed (every growth and every call of this).
+    /// The most `live` ever was: exact while one heap allocates, and an upper bound of it with several, the sum of each one's
+    /// most, but never more than `peak_mapped`.
     pub peak_live: u64,
     /// Free mapped bytes usable by their own stream at once.
     pub free: u64,
@@ -59,6 +60,8 @@ pub struct PoolStats {
     pub late_frees: u64,
     /// Requests refused for lack of memory, a count.
     pub out_of_memory: u64,
+    /// The most that may be mapped; 0: what the device has.
+    pub limit: u64,
 }
 
 impl Pool {
@@ -77,14 +80,19 @@ impl Pool {
             unknown_pointers: c.unknown_pointers.load(Relaxed),
             late_frees: c.late_frees.load(Relaxed),
             out_of_memory: c.out_of_memory.load(Relaxed),
+            limit: match self.limit.load(Relaxed) {
+                limit if limit < self.props.total_bytes => limit,
+                _ => 0,
+            },
             live: self.live_now(),
-            peak_live: c.peak_live.load(Relaxed),
+            peak_live: c.dedicated_most.load(Relaxed),
             ..PoolStats::default()
         };
         let mut movable = 0;
         for heap in self.all_heaps() {
             let st = heap.lock();
             s.requested += st.requested_bytes;
+            s.peak_live += st.most_live;
             s.mallocs += st.mallocs;
             s.frees += st.frees;
             s.stitches += st.stitches;
@@ -101,6 +109,8 @@ impl Pool {
                 movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
             }
         }
+        // What was live at once was mapped.
+        s.peak_live = s.peak_live.min(s.peak_mapped).max(s.live);
         // Taken one after the other, the two may be of different moments.
         s.allocations = s.mallocs.saturating_sub(s.frees);
         let core = lock(&*self.core);
@@ -114,8 +124,11 @@ impl Pool {
 
     /// Sets the recorded peaks back to the present values.
     pub fn reset_peaks(&self) {
-        self.counters.peak_live.store(0, Relaxed);
-        self.live_now();
+        for heap in self.all_heaps() {
+            let mut st = heap.lock_quick();
+            st.most_live = st.live_bytes;
+        }
+        self.counters.dedicated_most.store(self.counters.dedicated_live.load(Relaxed), Relaxed);
         self.counters.peak_mapped.store(self.counters.mapped.load(Relaxed), Relaxed);
     }
 }

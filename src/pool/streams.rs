@@ -161,6 +161,16 @@ impl Pool {
         self.heap(heap).filter(|_| self.still(stream, id, captures, check))
     }
 
+    /// Whether captures of the stream are known to show where the watch looks.
+    fn is_shown(&self, stream: StreamHandle) -> bool {
+        self.watch.shows_blocking() || matches!(self.driver.stream_blocks(self.dev, stream), Ok(false))
+    }
+
+    /// Whether the thread's cache has the stream, and it is still the one that it was.
+    pub fn knows(&self, stream: StreamHandle) -> bool {
+        self.cached_heap(stream).is_some()
+    }
+
     /// Whether what a place says is right about the stream.
     #[inline(always)]
     fn still(&self, stream: StreamHandle, id: u64, captures: u64, check: Check) -> bool {
@@ -206,9 +216,12 @@ impl Pool {
         p.check.set(match stream {
             StreamHandle::LEGACY => Check::Never,
             // Not taken on trust: the driver has just said what is to be seen.
-            s if self.watch.look(s) == Some(id) => Check::Look,
+            s if self.watch.look(s) == Some(id) && self.is_shown(s) => Check::Look,
             _ => Check::Ask,
         });
+        if !here {
+            self.driver.adopt_thread(self.dev);
+        }
         Ok(heap)
     }
 
@@ -273,9 +286,23 @@ impl Pool {
         self.register_as(Key::Captured(key), stream, CAPTURED_ID)
     }
 
+    /// The lane of a live stream, if the pool knows the stream and it is not being captured.
+    pub(super) fn registered_lane(&self, stream: StreamHandle) -> Option<u32> {
+        let id = self.driver.stream_id(self.dev, stream).ok()?;
+        let lane = lock(&*self.streams).get(&Self::key(stream, id))?.lane;
+        (self.order.identity(lane) == id).then_some(lane)
+    }
+
+    fn key(stream: StreamHandle, id: u64) -> Key {
+        if stream == StreamHandle::PER_THREAD {
+            Key::PerThread(id)
+        } else {
+            Key::Handle(stream.0)
+        }
+    }
+
     fn register(&self, stream: StreamHandle, id: u64) -> Result<&Heap> {
-        let key = if stream == StreamHandle::PER_THREAD { Key::PerThread(id) } else { Key::Handle(stream.0) };
-        self.register_as(key, stream, id)
+        self.register_as(Self::key(stream, id), stream, id)
     }
 
     /// One more heap with a lane of its own, for captures: of no stream yet.

@@ -29,6 +29,7 @@ impl Pool {
     /// device may still be using stays; synchronise first to give everything back. A stream capture in
     /// progress may be lost to it. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
+        let _changing = self.change();
         if self.counters.mapped.load(Relaxed) > keep || lock(&*self.core).aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
@@ -61,6 +62,7 @@ impl Pool {
     /// stay. For a call at intervals: it records one context marker where there is something to give back, and none
     /// while a capture is known. What the device has not passed stays until the next time. Returns the bytes released.
     pub fn trim_unused(&self, keep: u64) -> Result<u64> {
+        let _changing = self.change();
         let mut unused = Vec::new();
         for heap in self.all_heaps() {
             let mut st = heap.lock();

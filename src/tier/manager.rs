@@ -16,6 +16,7 @@ use crate::base::sync::OnceLock;
 use crate::base::{Error, Result, Status};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// All spaces, and the promises in them. Dropping it shuts it down.
 ///
@@ -317,8 +318,21 @@ impl Manager {
         }
     }
 
-    /// Checks the equations of [`tier`](super). For a moment at which nobody draws or gives back.
+    /// Checks the equations of [`tier`](super). Others may draw and give back meanwhile, without a lock and in two steps, so what
+    /// does not add up is looked at again for longer than a thread rests between two steps.
     pub fn validate(&self) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        const PAUSE: Duration = Duration::from_micros(50);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.validate_now() {
+                Err(_) if Instant::now() < end => std::thread::sleep(PAUSE),
+                done => return done,
+            }
+        }
+    }
+
+    fn validate_now(&self) -> Result<()> {
         let state = self.hub.lock();
         for space in &state.books.spaces {
             let live = || state.books.live.values().filter(|a| a.space.index == space.index);

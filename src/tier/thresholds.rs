@@ -59,6 +59,12 @@ impl Thresholds {
         Ok(both)
     }
 
+    /// Both, from 0 to 1.
+    pub fn parts(&self) -> (f64, f64) {
+        let part = |part: Fraction| f64::from(part.0) / f64::from(MILLION);
+        (part(self.trigger), part(self.stop))
+    }
+
     /// The least use, in bytes, that starts moving.
     pub fn trigger_bytes(self, limit: u64) -> u64 {
         self.trigger.ceil(limit)
@@ -70,10 +76,11 @@ impl Thresholds {
     }
 }
 
+/// As `GPUMEM_DOWNGRADE` spells it.
 impl fmt::Display for Thresholds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = |part: Fraction| f64::from(part.0) / f64::from(MILLION / 100);
-        write!(f, "from {}% on, down to {}%", percent(self.trigger), percent(self.stop))
+        let (trigger, stop) = self.parts();
+        write!(f, "{trigger},{stop}")
     }
 }
 

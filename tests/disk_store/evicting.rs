@@ -8,7 +8,7 @@ use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
-use gpumem::tier::evict::Goal;
+use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::Tier;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn evicted(host: &HostDriver, ctx: &Context, seed: u64, number: u64) -> (u64, Ve
     if number % 2 == 1 {
         ctx.shift(What::One(p), Goal::Lower, Some(S), None).unwrap();
     }
-    ctx.shift(What::One(p), Goal::Tier(Tier::Disk), Some(S), None).unwrap();
+    ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Disk)), Some(S), None).unwrap();
     (p, data)
 }
 
@@ -63,9 +63,9 @@ fn child(role: &str) {
     for number in 0.. {
         let (p, _) = evicted(&host, &ctx, seed, number);
         for time in 1..TIMES {
-            let back = if time % 2 == 0 { Goal::Device } else { Goal::Tier(Tier::Host) };
+            let back = if time % 2 == 0 { Goal::Device } else { Goal::Nearer(To::Tier(Tier::Host)) };
             ctx.shift(What::One(p), back, None, None).unwrap();
-            ctx.shift(What::One(p), Goal::Tier(Tier::Disk), Some(S), None).unwrap();
+            ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Disk)), Some(S), None).unwrap();
         }
         live.push_back(p);
         if live.len() > 3 {

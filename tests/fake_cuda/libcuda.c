@@ -3,13 +3,15 @@
  * request. Two devices. Built by tests/cuda_*.rs, in variants:
  *   -DVERSION=11040  an old driver            -DWITHOUT_MAP     lacks cuMemMap
  *   -DINIT=100       cuInit returns this      -DWITHOUT_NEWER   lacks what CUDA 12.3, 12.5 and 12.8 added
- *   -DDEVICES=0      no devices
+ *   -DDEVICES=0      no devices                   -DDECOMPRESS=0    no hardware that decompresses
  * With -DSTREAMS a stream's handle is the address of a pointer to a structure, handles and structures are given out again,
  * and streams can be captured. The structure has the stream's id at byte ID_AT and a word at CAPTURE_AT that is not 0 while
  * the stream is being captured; -1 leaves one out. More variants of it:
  *   -DREADABLE=n           nothing can be read beyond n bytes  -DALSO_CAPTURE_AT=n      a second such word
  *   -DSTALE                a structure given out again keeps   -DCAPTURE_OF_THE_FIRST   the word shows captures that begin
  *                          the id of its first stream                                   on a stream, not those it joins
+ *   -DBLOCKING_ELSEWHERE   captures of blocking streams show   -DTO_GRAPH_ELSEWHERE     captures into a graph that is there
+ *                          512 bytes further on                                         show 512 bytes further on
  *   -DWITHOUT_CAPTURES     lacks captures and graphs           -DWITHOUT_OBJECTS        lacks user objects
  *   -DWITHOUT_REGISTER     cannot register host memory
  */
@@ -30,6 +32,9 @@
 #ifndef DEVICES
 #define DEVICES 2
 #endif
+#ifndef DECOMPRESS
+#define DECOMPRESS 3
+#endif
 
 typedef int code;
 typedef void *ptr;
@@ -42,11 +47,12 @@ static char primary[2]; /* &primary[d] is device d's primary context */
 static char other;      /* &other is a context of device 1 that is not the primary one */
 
 static char fail_call[64], last_call[64];
-static int fail_code, deinitialised, calls, retains, destroying;
+static int fail_code, deinitialised, calls, retains, destroying, refuses_usage;
 static long last_size, last_stream, last_flags;
 
 /* ---- for the test ---- */
 void fake_fail(const char *call, int c) { snprintf(fail_call, sizeof fail_call, "%s", call); fail_code = c; }
+void fake_refuse_usage(int on) { refuses_usage = on; }
 void fake_deinitialise(int on) { deinitialised = on; }
 int fake_calls(void) { return calls; }
 int fake_retains(void) { return retains; }
@@ -109,7 +115,7 @@ code cuDeviceTotalMem_v2(size_t *n, int d) { BEGIN; *n = (size_t)(d + 1) << 30; 
 code cuDeviceGetAttribute(int *v, int a, int d) {
     BEGIN;
     if (a == 110) return 1; /* an attribute this driver does not know */
-    *v = a == 75 ? 9 : a == 76 ? 0 : 1;
+    *v = a == 75 ? 9 : a == 76 ? 0 : a == 136 ? DECOMPRESS : 1;
     return 0;
 }
 code cuDeviceCanAccessPeer(int *y, int a, int b) { BEGIN; *y = a == 0 && b == 1; return 0; }
@@ -133,7 +139,8 @@ code cuMemAddressFree(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; return 0; }
 code cuMemCreate(uint64_t *h, size_t n, const struct prop *p, uint64_t f) {
     BEGIN; NEEDS_CONTEXT;
     if (f || p->type != 1 || p->location != 1) return 1;
-    last_size = (long)n; last_flags = p->handles * 1000 + p->rdma * 100 + p->id; *h = 77; return 0;
+    if (p->usage && refuses_usage) return 801;
+    last_size = (long)n; last_flags = p->usage * 10000 + p->handles * 1000 + p->rdma * 100 + p->id; *h = 77; return 0;
 }
 code cuMemRelease(uint64_t h) { BEGIN; NEEDS_CONTEXT; return 0; }
 code cuMemExportToShareableHandle(int *fd, uint64_t h, int t, uint64_t f) { BEGIN; NEEDS_CONTEXT; if (t != 1 || f) return 1; *fd = dup(0); return *fd < 0 ? 999 : 0; }
@@ -195,7 +202,7 @@ static struct stream {
     char *structure; /* first: a handle is the address of this */
     uint64_t id;
     struct graph *graph; /* it is being captured into */
-    int device, live, joined;
+    int device, live, joined, blocking, to_graph;
 } streams[STREAM_COUNT];
 static uint64_t last_id = 40;
 static int live_streams, live_events, capturing;
@@ -212,7 +219,14 @@ static void show(struct stream *s) {
 #ifdef CAPTURE_OF_THE_FIRST
     if (s->joined) word = 0;
 #endif
-    put(s, CAPTURE_AT, word);
+    long at = CAPTURE_AT;
+#ifdef BLOCKING_ELSEWHERE
+    if (s->blocking) at += 512;
+#endif
+#ifdef TO_GRAPH_ELSEWHERE
+    if (s->to_graph) at += 512;
+#endif
+    put(s, at, word);
     put(s, ALSO_CAPTURE_AT, word);
     for (i = 0; i < STREAM_COUNT; i++)
         if (streams[i].structure) put(&streams[i], 8, (uint64_t)capturing);
@@ -247,6 +261,7 @@ code cuStreamCreate(uintptr_t *out, unsigned f) {
         put(s, ID_AT, last_id + 1);
     }
     s->id = ++last_id; s->device = device_of(fake_current()); s->graph = 0; s->live = 1; s->joined = 0;
+    s->blocking = !(f & 1);
 #ifndef STALE
     put(s, ID_AT, s->id);
 #endif
@@ -255,6 +270,7 @@ code cuStreamCreate(uintptr_t *out, unsigned f) {
     *out = (uintptr_t)s;
     return 0;
 }
+code cuStreamGetFlags(uintptr_t s, unsigned *f) { BEGIN; NEEDS_STREAM(s); *f = CREATED(s) ? !CREATED(s)->blocking : 0; return 0; }
 code cuStreamDestroy_v2(uintptr_t s) {
     BEGIN; NEEDS_STREAM(s);
     if (CREATED(s)->graph) die(__func__, "the stream is being captured");
@@ -297,10 +313,21 @@ code cuStreamBeginCapture_v2(uintptr_t s, unsigned m) {
     if (m > 2 || !CREATED(s) || CREATED(s)->graph) return 1;
     CREATED(s)->graph = new_graph(m);
     if (!CREATED(s)->graph) return 2;
-    CREATED(s)->joined = 0; capturing++;
+    CREATED(s)->joined = CREATED(s)->to_graph = 0; capturing++;
     show(CREATED(s));
     return 0;
 }
+#ifndef WITHOUT_NEWER
+code cuGraphCreate(struct graph **g, unsigned f) { BEGIN; if (f) return 1; *g = new_graph(2); return *g ? 0 : 2; }
+code cuStreamBeginCaptureToGraph(uintptr_t s, struct graph *g, ptr nodes, ptr edges, size_t n, unsigned m) {
+    BEGIN; NEEDS_STREAM(s);
+    if (m > 2 || !CREATED(s) || CREATED(s)->graph || !g || nodes || edges || n) return 1;
+    g->mode = (int)m; g->thread = pthread_self();
+    CREATED(s)->graph = g; CREATED(s)->joined = 0; CREATED(s)->to_graph = 1; capturing++;
+    show(CREATED(s));
+    return 0;
+}
+#endif
 code cuStreamEndCapture(uintptr_t s, struct graph **g) {
     struct graph *graph;
     int i;
@@ -312,6 +339,7 @@ code cuStreamEndCapture(uintptr_t s, struct graph **g) {
         if (streams[i].graph != graph) continue;
         streams[i].graph = 0; capturing--;
         show(&streams[i]);
+        streams[i].to_graph = 0;
     }
     *g = graph->valid ? graph : 0;
     if (graph->valid) return 0;

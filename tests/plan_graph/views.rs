@@ -92,6 +92,28 @@ fn a_slot_is_aligned_for_all_its_views() {
     assert_eq!(buffer_of(&l, root).place, Place::Anywhere, "a wish that the alignment does not allow");
 }
 
+/// The graph's alignment is one of slots: a view that did not ask for one is aligned to nothing.
+#[test]
+fn a_view_does_not_inherit_the_alignment_of_the_graph() {
+    let mut g = Small::default();
+    g.0.set_alignment(64);
+    let value = |size| Value { alignment: 0, ..Value::new(size) };
+    let root = g.0.add_value(value(128)).unwrap();
+    let whole = g.0.add_value(value(128)).unwrap();
+    let part = g.0.add_value(value(40)).unwrap();
+    let other = g.0.add_value(value(40)).unwrap();
+    g.0.view(whole, root, 0).unwrap();
+    g.0.view(part, whole, 33).unwrap();
+    g.op("make", &[], &[root, other]);
+    let l = g.lower();
+    assert_eq!((buffer_of(&l, root).alignment, position(&l, part)), (64, (0, 33)));
+    assert_eq!(buffer_of(&l, other).alignment, 64);
+    // What asked for it needs it still.
+    let strict = g.0.add_value(Value { alignment: 64, ..Value::new(8) }).unwrap();
+    g.0.view(strict, root, 32).unwrap();
+    says(g.0.lower(), &["value 4", "alignment 64"]);
+}
+
 #[test]
 fn what_a_view_needs_of_its_root_is_checked_by_lowering() {
     let lower = |root: Value, child: Value, offset: u64| {

@@ -1,7 +1,7 @@
 //! The smallest arena, by trying all orders.
 
+use super::generate::{self, Features, Rng};
 use super::greedy::{find, obstacles, place, Fit, Slots};
-use gpumem::plan::generate::{self, Features, Rng};
 use gpumem::plan::{Buffer, Place, Problem, Slot};
 
 /// Most buffers to try all orders of.

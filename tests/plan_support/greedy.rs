@@ -1,8 +1,8 @@
 //! Greedy planners of others, written from their descriptions. What they do not know of is added in the simplest way:
 //! fixed buffers are placed first, reserved ranges are obstacles, guards belong to the size.
 
+use super::generate::Rng;
 use super::{has_obstacles, live_at, lives, occupied, stride, together};
-use gpumem::plan::generate::Rng;
 use gpumem::plan::{Buffer, Place, Problem, Slot, Step};
 use std::cmp::Reverse;
 

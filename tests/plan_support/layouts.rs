@@ -1,7 +1,7 @@
 //! Layouts to verify.
 
+use super::generate::{self, Features, Rng};
 use super::{accounted, greedy, stride};
-use gpumem::plan::generate::{self, Features, Rng};
 use gpumem::plan::{Layout, LayoutStatus, Place, Problem, Slot};
 
 /// A layout that is right, or nearly, or not at all.

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 pub mod exhaustive;
+pub mod generate;
 pub mod greedy;
 pub mod layouts;
 pub mod paint;
 
-use gpumem::plan::generate::{self, Features, Rng};
+use generate::{Features, Rng};
 use gpumem::plan::{ArenaUse, Buffer, Layout, LayoutStatus, Place, Problem, Slot, Step};
 use std::path::Path;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Allocations with a physical handle of their own.
 
-use crate::pool_support::{late, Rig, D, GIB_DEVICE, PAGE};
+use crate::pool_support::{late, request, Rig, D, GIB_DEVICE, PAGE};
 use gpumem::base::size::MIB;
 use gpumem::base::Status;
 use gpumem::driver::host::{Kernel, ReportKind};
-use gpumem::pool::{AllocFlags, PoolOptions};
+use gpumem::pool::{AllocFlags, AllocRequest, PoolOptions};
 
 #[test]
 fn a_single_handle_is_one_handle_and_stays_where_it_is() {
@@ -54,6 +54,25 @@ fn exported_memory_shows_the_same_bytes_where_it_is_imported() {
         here.free(p, s);
     }
     here.close();
+}
+
+/// A guarded block ends as near to its guard as the alignment that every block has allows.
+#[test]
+fn a_guarded_block_keeps_the_alignment() {
+    let rig = Rig::small();
+    let s = rig.stream();
+    for align in [0, 1, 16, 64, 128, 256, 512, 4096] {
+        for size in [1, 255, 256, 257, 1001, PAGE - 1, PAGE, PAGE + 1] {
+            let flags = AllocFlags::GUARD;
+            let p = rig.pool.malloc(&AllocRequest { align, flags, ..request(size, s) }).unwrap();
+            let promised = align.max(256);
+            assert_eq!(p % promised, 0, "{size} bytes at a multiple of {align}");
+            let usable = rig.pool.info(p).unwrap().usable;
+            assert!(usable >= size && usable < size + promised, "{usable} bytes in front of the guard for {size}");
+            rig.free(p, s);
+        }
+    }
+    rig.close();
 }
 
 #[test]

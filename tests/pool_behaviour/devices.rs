@@ -69,10 +69,8 @@ fn the_wrong_device_is_an_error() {
         assert_eq!(ctx.stats(DeviceId(d)).unwrap_err().status, Status::Invalid);
     }
     let p = ctx.malloc(&request(MIB, s0)).unwrap();
-    for e in [ctx.free_async(p, s1).err(), ctx.record_stream(p, s1).err(), ctx.realloc(p, 10, s1).err()] {
-        assert_eq!(e.unwrap().status, Status::Invalid);
-    }
-    assert_eq!(ctx.info(p).unwrap().requested, MIB, "untouched");
+    // A stream beside memory may be of another device, though: tests/streams_across.rs.
+    ctx.record_stream(p, s1).unwrap();
     // Default streams are of every device: the request, or the thread's current device, decides.
     let q = ctx.malloc(&Request { device: Some(D1), ..request(MIB, StreamHandle::LEGACY) }).unwrap();
     assert_eq!(ctx.info(q).unwrap().device, D1);

@@ -251,3 +251,68 @@ fn the_counters_add_up() {
     assert_eq!((st.peak_live, st.peak_mapped), (0, st.mapped));
     rig.close();
 }
+
+/// At the limit, free memory of a stream that rests and that nothing can move serves others as it is, however often others
+/// asked in vain before; it is neither refused nor given back first.
+#[test]
+fn a_free_block_of_a_resting_stream_serves_at_the_limit() {
+    for vain in [0, 40] {
+        let rig = Rig::new(checked(GIB), PoolOptions { limit: 64 * MIB, ..PoolOptions::default() });
+        let (a, b) = (rig.stream(), rig.stream());
+        let whole = rig.malloc(64 * MIB, a);
+        rig.free(whole, a);
+        let blocks = [20, 24, 20].map(|n| rig.malloc(n * MIB, a));
+        rig.fill(a, blocks[1], 24 * MIB, 1);
+        rig.free(blocks[1], a);
+        for _ in 0..vain {
+            assert_eq!(rig.pool.malloc(&request(30 * MIB, b)).unwrap_err().status, Status::OutOfMemory);
+        }
+        let p = rig.malloc(24 * MIB, b);
+        assert_eq!((p, rig.mapped()), (blocks[1], 64 * MIB));
+        rig.free(p, b);
+        [blocks[0], blocks[2]].into_iter().for_each(|p| rig.free(p, a));
+        rig.close();
+    }
+}
+
+/// The most that was live is known to the byte for one stream, whatever happened between two looks.
+#[test]
+fn peaks_need_no_look_at_the_right_moment() {
+    let rig = Rig::new(checked(4 * GIB), PoolOptions::default());
+    let (a, b) = (rig.stream(), rig.stream());
+    for p in [rig.malloc(600 * MIB, a), rig.malloc(400 * MIB, a)] {
+        rig.free(p, a);
+    }
+    rig.free(rig.malloc(500, a), a);
+    assert_eq!(rig.pool.stats().peak_live, 1000 * MIB);
+    // Of a second one the bound is the sum, and no more than was mapped.
+    rig.free(rig.malloc(100 * MIB, b), b);
+    let st = rig.pool.stats();
+    assert!((1000 * MIB..=1100 * MIB).contains(&st.peak_live) && st.peak_live <= st.peak_mapped, "{st:?}");
+    rig.pool.reset_peaks();
+    assert_eq!(rig.pool.stats().peak_live, 0);
+    rig.free(rig.malloc_with(3 * MIB, a, AllocFlags::SINGLE_HANDLE), a);
+    assert_eq!(rig.pool.stats().peak_live, 4 * MIB, "pages of 2 MiB");
+    rig.close();
+}
+
+/// A request that no device can meet claims memory for a moment, and leaves no peak.
+#[test]
+fn the_peak_of_what_is_mapped_is_no_more_than_the_device_has() {
+    let rig = Rig::new(checked(GIB), PoolOptions::default());
+    let s = rig.stream();
+    rig.free(rig.malloc(512 * MIB, s), s);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let s = rig.stream();
+                for _ in 0..50 {
+                    if let Ok(p) = rig.pool.malloc(&request(900 * MIB, s)) {
+                        rig.free(p, s);
+                    }
+                }
+            });
+        }
+    });
+    assert!(rig.pool.stats().peak_mapped <= GIB);
+}

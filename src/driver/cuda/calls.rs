@@ -5,7 +5,7 @@
 //! reasons are the same throughout: out-parameters point to locals, handles and addresses are live by the
 //! preconditions of [`Driver`], and the context that the call needs is current.
 
-use super::error::{CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
+use super::error::{is_refusal, CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
 use super::props::{physical, POSIX_FD};
 use super::{load, watch, CudaDriver, Subject};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
@@ -104,6 +104,10 @@ impl Driver for CudaDriver {
         self.check(code, "cuCtxSetCurrent", || format!("device {dev}"))
     }
 
+    fn adopt_thread(&self, dev: DeviceId) {
+        self.adopt(dev);
+    }
+
     fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool> {
         let (device, peer) = (self.device(dev)?, self.device(owner)?);
         if dev == owner {
@@ -156,11 +160,19 @@ impl Driver for CudaDriver {
 
     fn phys_create(&self, dev: DeviceId, size: u64, flags: PhysFlags) -> Result<PhysHandle> {
         let _bound = self.bind(dev)?;
-        let prop = physical(self.device(dev)?, flags);
+        let device = self.device(dev)?;
+        let mut prop = physical(device, flags);
+        prop.allocFlags.usage = self.usage(device)?;
         let mut handle = 0;
         let _one = self.one_at_a_time();
         // SAFETY: a complete description; writes one handle; flags are 0.
-        let code = unsafe { (self.api.cuMemCreate)(&mut handle, size as usize, &prop, 0) };
+        let mut code = unsafe { (self.api.cuMemCreate)(&mut handle, size as usize, &prop, 0) };
+        if prop.allocFlags.usage != 0 && is_refusal(code) {
+            // What it could be used for besides is not worth failing for.
+            prop.allocFlags.usage = 0;
+            // SAFETY: as above.
+            code = unsafe { (self.api.cuMemCreate)(&mut handle, size as usize, &prop, 0) };
+        }
         self.check(code, "cuMemCreate", || format!("{} on device {dev}, {flags:?}", size::human(size)))?;
         Ok(PhysHandle(handle))
     }
@@ -274,6 +286,16 @@ impl Driver for CudaDriver {
             return Err(Error::internal(format!("cuStreamGetId gave {id:#x} for stream {s}")));
         }
         Ok(id)
+    }
+
+    fn stream_blocks(&self, dev: DeviceId, s: StreamHandle) -> Result<bool> {
+        self.alive()?;
+        let Some(get_flags) = self.api.cuStreamGetFlags else { return Ok(true) };
+        let mut flags = 0;
+        // SAFETY: a live created stream; writes one unsigned int.
+        let code = unsafe { get_flags(raw_stream(s), &mut flags) };
+        self.check_stream(code, "cuStreamGetFlags", || format!("stream {s}, device {dev}"))?;
+        Ok(flags & CUstream_flags::CU_STREAM_NON_BLOCKING as u32 == 0)
     }
 
     fn stream_watch(&self, dev: DeviceId) -> Watch {

@@ -20,6 +20,8 @@ pub(super) struct Device {
     pub retaining: Mutex<()>,
     /// Facts, read once.
     pub props: OnceLock<DeviceProps>,
+    /// `CUmemAllocationProp::allocFlags::usage` of what is created on it, read once.
+    pub usage: OnceLock<u16>,
     /// Whether the default pool of `cuMemAllocAsync` has been told to keep what it has.
     pub native_ready: AtomicBool,
 }
@@ -31,6 +33,7 @@ impl Device {
             context: AtomicPtr::new(std::ptr::null_mut()),
             retaining: Mutex::new(()),
             props: OnceLock::new(),
+            usage: OnceLock::new(),
             native_ready: AtomicBool::new(false),
         }
     }

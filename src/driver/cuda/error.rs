@@ -16,6 +16,11 @@ pub(super) const CODE_STUB_LIBRARY: Code = CUresult::CUDA_ERROR_STUB_LIBRARY as 
 pub(super) const CODE_NO_DEVICE: Code = CUresult::CUDA_ERROR_NO_DEVICE as Code;
 pub(super) const CODE_NOT_READY: Code = CUresult::CUDA_ERROR_NOT_READY as Code;
 pub(super) const CODE_CAPTURE_IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
+/// Whether the driver does not do what was asked for, as opposed to failing at it.
+pub(super) fn is_refusal(code: Code) -> bool {
+    matches!(code, CODE_INVALID_VALUE | CODE_NOT_SUPPORTED)
+}
+
 const CODE_INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
 const CODE_CONTEXT_IS_DESTROYED: Code = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as Code;
 const CODE_NOT_SUPPORTED: Code = CUresult::CUDA_ERROR_NOT_SUPPORTED as Code;

@@ -9,6 +9,7 @@ use super::error::{describe, Code, CODE_NO_DEVICE, CODE_STUB_LIBRARY, CODE_SUCCE
 use crate::base::{Error, Result, Status};
 use cudarc::driver::sys;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void, CStr, CString};
+use std::sync::OnceLock;
 use sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode,
     CUgraphNodeType, CUhostFn, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
@@ -125,6 +126,9 @@ entry_points! {
         cuMemHostUnregister(*mut c_void);
         // Captures and graphs: every driver has them, and a program that captures nothing can do without.
         cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
+        cuStreamBeginCaptureToGraph(CUstream, CUgraph, *const CUgraphNode, *const CUgraphEdgeData, usize, CUstreamCaptureMode); // 12.3
+        cuStreamGetFlags(CUstream, *mut c_uint);
+        cuGraphCreate(*mut CUgraph, c_uint);
         cuStreamEndCapture(CUstream, *mut CUgraph);
         cuStreamGetCaptureInfo_v2(CUstream, *mut CUstreamCaptureStatus, *mut c_ulonglong, *mut CUgraph, *mut *const CUgraphNode,
             *mut usize);
@@ -140,6 +144,17 @@ entry_points! {
         cuUserObjectRelease(CUuserObject, c_uint);
         cuGraphRetainUserObject(CUgraph, CUuserObject, c_uint, c_uint);
     }
+}
+
+/// `dlsym`.
+pub type LookUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+static LOOK_UP: OnceLock<LookUp> = OnceLock::new();
+
+/// Names are looked up with `f` from now on: for a library that puts a `dlsym` of its own in front of the process, and must not
+/// be answered by it. The first call decides.
+pub fn look_up_with(f: LookUp) {
+    let _ = LOOK_UP.set(f);
 }
 
 /// A shared library, never unloaded.
@@ -179,8 +194,11 @@ impl Library {
     /// The address of an exported name, or null.
     fn symbol(&self, name: &str) -> *mut c_void {
         match CString::new(name) {
-            // SAFETY: the handle is open for the life of the process and the name is a C string.
-            Ok(c_name) => unsafe { libc::dlsym(self.handle, c_name.as_ptr()) },
+            Ok(c_name) => {
+                let look_up = LOOK_UP.get().copied().unwrap_or(libc::dlsym);
+                // SAFETY: the handle is open for the life of the process and the name is a C string.
+                unsafe { look_up(self.handle, c_name.as_ptr()) }
+            }
             Err(_) => std::ptr::null_mut(),
         }
     }

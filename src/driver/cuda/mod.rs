@@ -22,7 +22,7 @@ use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use cudarc::driver::sys::CUcontext;
 use device::{Bound, Device, Relaxed};
 use error::{Code, Subject, CODE_DEINITIALIZED, CODE_OUT_OF_MEMORY, CODE_SUCCESS};
-pub use load::LIBRARY_NAMES;
+pub use load::{look_up_with, LookUp, LIBRARY_NAMES};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -142,12 +142,17 @@ impl CudaDriver {
     /// The device's primary context, retained on first use.
     #[inline]
     fn context(&self, dev: DeviceId) -> Result<CUcontext> {
-        let device = self.device(dev)?;
-        let context = device.context.load(Ordering::Acquire);
-        if !context.is_null() {
-            return Ok(context);
+        match self.retained(dev) {
+            Some(context) => Ok(context),
+            None => self.retain(dev, self.device(dev)?),
         }
-        self.retain(dev, device)
+    }
+
+    /// The device's primary context, if it has been retained.
+    #[inline]
+    fn retained(&self, dev: DeviceId) -> Option<CUcontext> {
+        let context = self.devices.get(dev.0 as usize)?.context.load(Ordering::Acquire);
+        (!context.is_null()).then_some(context)
     }
 
     #[cold]
@@ -163,6 +168,20 @@ impl CudaDriver {
             device.context.store(context, Ordering::Release);
         }
         Ok(context)
+    }
+
+    /// Gives a thread that works on a device, and has no context, the one that the CUDA runtime would give it.
+    fn adopt(&self, dev: DeviceId) {
+        // A failure is the next call's to tell.
+        let Ok(current) = self.alive().and_then(|()| self.current_context()) else { return };
+        if !current.is_null() {
+            return;
+        }
+        // Not for the sake of a thread that works on another device: a context costs its device hundreds of MiB.
+        if let Some(context) = self.retained(DeviceId(0)).or_else(|| (dev.0 == 0).then(|| self.context(dev).ok())?) {
+            // SAFETY: a primary context that is never released.
+            unsafe { (self.api.cuCtxSetCurrent)(context) };
+        }
     }
 
     /// This thread's current context, null when it has none.

@@ -37,7 +37,12 @@ impl HostDriver {
         self.look().reports.list().to_vec()
     }
 
-    /// The same, and forgets it.
+    /// How many such reports there were in all.
+    pub fn reports_made(&self) -> u64 {
+        self.look().reports.made()
+    }
+
+    /// The same as [`Self::reports`], and forgets them.
     pub fn take_reports(&self) -> Vec<Report> {
         self.look().reports.take()
     }

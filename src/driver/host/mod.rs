@@ -34,7 +34,7 @@ mod stream;
 mod transfer;
 
 pub use kernel::{Body, Kernel, KernelCtx};
-pub use options::HostOptions;
+pub use options::{HostOptions, Tell};
 pub use report::{Report, ReportKind};
 
 use super::graph::Gone;
@@ -95,7 +95,7 @@ impl HostDriver {
             host_version: 0,
             shadow: race::Shadow::new(),
             live: live::Live::default(),
-            reports: report::Reports::default(),
+            reports: report::Reports::new(options.tell),
             mood: Mood::new(options.seed),
             checking: options.check,
             waiters: 0,
@@ -208,6 +208,10 @@ impl Driver for HostDriver {
         st.refuse_in_capture("device_sync", Reach::Device(dev))?;
         let mark = Self::everything(&st, dev);
         self.wait_for(st, &mark.points, &mark.clock).map(drop)
+    }
+
+    fn mistakes(&self) -> u64 {
+        self.reports_made()
     }
 
     // ---- virtual memory -----------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 use super::clock::Clock;
 use super::graph::Ties;
 use super::kernel::Body;
+use super::report::span;
+use crate::base::{DeviceId, StreamHandle};
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +19,10 @@ pub(super) struct OpInfo {
     pub(super) seq: u64,
     /// The stream's identity.
     pub(super) stream: u64,
+    /// Its handle and device.
+    pub(super) named: (StreamHandle, DeviceId),
+    /// What it touches first of all: written rather than read.
+    pub(super) at: Option<Range<u64>>,
 }
 
 impl OpInfo {
@@ -28,7 +34,12 @@ impl OpInfo {
 
 impl fmt::Display for OpInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} (stream {}, operation {})", self.label, self.stream, self.seq)
+        write!(f, "{:?}", self.label)?;
+        if let Some(at) = &self.at {
+            write!(f, " of {}", span(at))?;
+        }
+        let (handle, dev) = self.named;
+        write!(f, " (stream {handle} of device {dev}, operation {} of stream {})", self.seq, self.stream)
     }
 }
 

@@ -23,8 +23,22 @@ pub struct HostOptions {
     pub eager: bool,
     /// Check accesses for races and for memory unmapped in use.
     pub check: bool,
+    /// Whom to tell of mistakes, besides [`HostDriver::reports`](super::HostDriver::reports).
+    pub tell: Tell,
     /// Whether devices can access each other's memory.
     pub peers: bool,
+}
+
+/// Whom to tell of mistakes as they are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tell {
+    /// Who asks.
+    #[default]
+    Nobody,
+    /// Whoever reads stderr.
+    Stderr,
+    /// The same, and the process ends at the first.
+    Abort,
 }
 
 impl Default for HostOptions {
@@ -37,6 +51,7 @@ impl Default for HostOptions {
             seed: 1,
             eager: true,
             check: false,
+            tell: Tell::Nobody,
             peers: true,
         }
     }

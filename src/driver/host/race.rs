@@ -129,9 +129,11 @@ impl Shadow {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::base::{DeviceId, StreamHandle};
 
     fn op(lane: usize, seq: u64) -> Arc<OpInfo> {
-        Arc::new(OpInfo { label: "op".into(), lane, seq, stream: lane as u64 })
+        let named = (StreamHandle::LEGACY, DeviceId(0));
+        Arc::new(OpInfo { label: "op".into(), lane, seq, stream: lane as u64, named, at: None })
     }
 
     fn conflicts(f: impl FnOnce(&mut Vec<Conflict>)) -> Vec<(usize, u64, bool, Range<u64>)> {

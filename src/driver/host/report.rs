@@ -3,7 +3,9 @@
 #![deny(unsafe_code)]
 
 use super::op::OpInfo;
+use super::options::Tell;
 use std::fmt;
+use std::io::Write;
 use std::ops::Range;
 
 /// What kind of mistake a [`Report`] is about.
@@ -61,18 +63,42 @@ impl Report {
 /// The reports kept; one bug in a long run would otherwise fill memory with them.
 const KEPT: usize = 1000;
 
+/// The reports told; of later ones each time that their number doubles.
+const TOLD: u64 = 64;
+
 /// The reports so far.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     list: Vec<Report>,
     dropped: u64,
+    /// How many there were in all.
+    made: u64,
+    tell: Tell,
 }
 
 impl Reports {
+    pub(super) fn new(tell: Tell) -> Reports {
+        Reports { tell, ..Reports::default() }
+    }
+
+    /// How many reports there were in all, those that have been taken too.
+    pub(super) fn made(&self) -> u64 {
+        self.made
+    }
+
     pub(super) fn push(&mut self, r: Report) {
         // One access can meet another in several segments; once is enough.
         if self.list.last().is_some_and(|l| l.kind == r.kind && l.text == r.text) {
             return;
+        }
+        self.made += 1;
+        if self.tell != Tell::Nobody && (self.made <= TOLD || self.made.is_power_of_two()) {
+            // Unlike eprintln!, this does not panic when stderr is closed.
+            let _ =
+                std::io::stderr().write_all(format!("gpumem: host device: {r} ({} so far)\n", self.made).as_bytes());
+        }
+        if self.tell == Tell::Abort {
+            std::process::abort();
         }
         if self.list.len() < KEPT {
             self.list.push(r);

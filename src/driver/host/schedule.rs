@@ -6,7 +6,7 @@
 //! with the lock dropped; its lane is marked as running meanwhile.
 
 use super::op::{Op, Source, Work};
-use super::report::{span, Report, ReportKind};
+use super::report::{Report, ReportKind};
 use super::state::State;
 use super::{HostDriver, KernelCtx};
 use crate::base::{Error, Result, Status};
@@ -147,7 +147,7 @@ impl State {
     fn finish(&mut self, op: &Op, problems: Vec<(ReportKind, String)>) {
         for (kind, text) in problems {
             let range = op.writes.iter().chain(&op.reads).next().cloned().unwrap_or(0..0);
-            let text = format!("{} on {}: {text}", op.info, span(&range));
+            let text = format!("{}: {text}", op.info);
             self.reports.push(Report::new(kind, &[&op.info], range, text));
         }
         self.complete(op.info.lane);

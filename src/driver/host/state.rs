@@ -88,7 +88,9 @@ impl State {
         }
         let l = self.lanes.get_mut(lane)?;
         l.submitted += 1;
-        let info = Arc::new(OpInfo { label: s.label, lane, seq: l.submitted, stream: l.id });
+        let at = s.writes.first().or(s.reads.first()).cloned();
+        let named = (l.handle, l.dev);
+        let info = Arc::new(OpInfo { label: s.label, lane, seq: l.submitted, stream: l.id, named, at });
         let clock = l.clock.clone();
         let op = Op { info, clock, deps, reads: s.reads, writes: s.writes, work: s.work, _ties: s.ties };
         self.note_submission(&op);

@@ -23,6 +23,8 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Lane {
     /// Identity of the stream.
     pub(super) id: u64,
+    /// What callers name it by.
+    pub(super) handle: StreamHandle,
     pub(super) dev: DeviceId,
     /// Whether it synchronises with the legacy default stream.
     pub(super) blocking: bool,
@@ -94,6 +96,7 @@ impl Lanes {
     pub(super) fn open(&mut self, dev: DeviceId, blocking: bool, host: &Clock, host_version: u64) -> usize {
         let fresh = |submitted| Lane {
             id: new_id(),
+            handle: StreamHandle::LEGACY,
             dev,
             blocking,
             submitted,
@@ -303,7 +306,10 @@ impl HostDriver {
                 return (*lane, *id);
             }
             let lane = st.lanes.open(dev, true, &st.host, st.host_version);
-            let id = st.lanes.list.get(lane).map_or(0, |l| l.id);
+            let id = st.lanes.list.get_mut(lane).map_or(0, |l| {
+                l.handle = StreamHandle::PER_THREAD;
+                l.id
+            });
             seat.streams.push((dev, lane, id));
             (lane, id)
         })
@@ -314,10 +320,16 @@ impl HostDriver {
         let st = &mut *self.enter();
         let lane = st.lanes.open(dev, blocking, &st.host, st.host_version);
         let slot = st.lanes.assign_slot(lane);
-        let id = st.lanes.get(lane)?.id;
-        self.handles.set(slot, dev, id).ok_or_else(|| {
-            st.lanes.close(slot);
-            Error::new(Status::Driver, "the host device has no room for more streams; destroy some")
-        })
+        let l = st.lanes.get_mut(lane)?;
+        match self.handles.set(slot, dev, l.id) {
+            Some(handle) => {
+                l.handle = handle;
+                Ok(handle)
+            }
+            None => {
+                st.lanes.close(slot);
+                Err(Error::new(Status::Driver, "the host device has no room for more streams; destroy some"))
+            }
+        }
     }
 }

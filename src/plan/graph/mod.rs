@@ -54,6 +54,8 @@ struct Item {
     buffer: Buffer,
     /// Whether the range is the caller's.
     stated: bool,
+    /// Whether its alignment is the graph's: that of a slot, which a view has not.
+    aligned_by_graph: bool,
 }
 
 impl Item {
@@ -86,6 +88,8 @@ pub struct Graph {
     pinned_ancestors: Vec<ValueId>,
     keep_ancestors: bool,
     shares: Shares,
+    /// Of values added without an alignment; 0 stands for 1.
+    alignment: u64,
 }
 
 impl Graph {
@@ -106,7 +110,17 @@ impl Graph {
         self.add_item(buffer, true)
     }
 
-    fn add_item(&mut self, buffer: Buffer, stated: bool) -> Result<ValueId> {
+    /// Sets what values that are added later with an alignment of 0 are aligned to, a power of two; those that become
+    /// views need none.
+    pub fn set_alignment(&mut self, alignment: u64) {
+        self.alignment = alignment;
+    }
+
+    fn add_item(&mut self, mut buffer: Buffer, stated: bool) -> Result<ValueId> {
+        let aligned_by_graph = buffer.alignment == 0;
+        if aligned_by_graph {
+            buffer.alignment = self.alignment.max(1);
+        }
         let id = self.values.len();
         if id >= MAX_BUFFERS {
             return Err(Error::invalid(format!("a graph holds at most {MAX_BUFFERS} values")));
@@ -116,7 +130,7 @@ impl Graph {
             None => e.context(format_args!("value {id}")),
         })?;
         self.views.push();
-        self.values.push(Item { buffer, stated });
+        self.values.push(Item { buffer, stated, aligned_by_graph });
         self.producers.push(NONE);
         Ok(ValueId(id as u32))
     }

@@ -44,7 +44,7 @@ impl fmt::Display for OpId {
 pub struct Value {
     /// Bytes, without the guard.
     pub size: u64,
-    /// Its offset is a multiple of this power of two.
+    /// Its offset is a multiple of this power of two; 0 for the graph's.
     pub alignment: u64,
     /// Bytes behind it that nothing else may use while it is live.
     pub guard: u64,

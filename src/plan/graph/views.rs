@@ -99,7 +99,7 @@ impl Graph {
     /// The child is a value that is no view yet and has no range, guard or place of its own. Lowering checks what depends
     /// on the root, which may become a view itself until then: a child of a kind that lives throughout needs a root of
     /// the same kind, one that is bound to an arena a root that is bound to it too, and its offset in the root is to be a
-    /// multiple of its alignment. The slot is then aligned for all members.
+    /// multiple of its alignment, unless that was left to the graph. The slot is then aligned for all members.
     pub fn view(&mut self, child: ValueId, parent: ValueId, offset: u64) -> Result<()> {
         self.known(child)?;
         self.known(parent)?;
@@ -143,6 +143,10 @@ impl Graph {
                 "{} bytes at offset {offset} pass the parent's {} bytes",
                 own.buffer.size, within.buffer.size
             ));
+        }
+        if self.values[child.index()].aligned_by_graph {
+            // It is where its root is, whatever slots are aligned to.
+            self.values[child.index()].buffer.alignment = 1;
         }
         self.views.parents[child.index()] = parent.0;
         self.views.siblings[child.index()] = std::mem::replace(&mut self.views.children[parent.index()], child.0);

@@ -7,7 +7,7 @@ use super::{general, parts, tiny, Effort};
 use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 
 /// The part of the effort that goes to the simpler problem without gaps: one in this many steps.
-const SIMPLER_SHARE: u64 = 4;
+const SIMPLER_SHARE: u32 = 4;
 
 /// What is to be in one arena, in bytes.
 #[derive(Default)]
@@ -162,7 +162,7 @@ impl Arena {
         // A part of the effort goes to a simpler problem: no gaps, and obstacles that reach down to the bottom.
         let mut simpler = budget.part(SIMPLER_SHARE);
         let mut placed = parts::lay_out(self, task, &mut simpler);
-        budget.join(simpler.taken(), simpler.interrupted());
+        budget.join_part(&simpler);
         if placed.size > task.goal.max(self.bound) {
             general::improve(self, task, &mut placed, budget);
         }
@@ -173,9 +173,6 @@ impl Arena {
     /// Moves shapes to where they would like to be, as far as that costs nothing: all of them at once if the arena
     /// gets no larger, and otherwise those whose places are free.
     fn prefer(&self, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
-        if self.movable() > general::MOST_COMPARED {
-            return;
-        }
         if self.preferred.iter().all(|&(shape, offset)| placed.offsets[shape as usize] == offset) {
             return;
         }
@@ -191,16 +188,15 @@ impl Arena {
         // Wishes that there is no time for are not met.
         let mut clock = budget.after(parts::FIRST_STEPS);
         for &(shape, offset) in &self.preferred {
-            if !clock.take(1 + all.len() as u64 / 256) {
+            if !clock.take(1) {
                 budget.join(0, true);
                 return;
             }
             let fits = offset + self.shapes.shapes[shape as usize].size <= placed.size;
             if fits && all.is_free(shape, offset) {
-                let at = &mut placed.offsets[shape as usize];
-                all.take(shape, *at);
+                all.take(shape);
                 all.put(shape, offset);
-                *at = offset;
+                placed.offsets[shape as usize] = offset;
             }
         }
     }
@@ -226,7 +222,7 @@ impl Arena {
         let mut clock = budget.after(parts::FIRST_STEPS);
         for &(shape, offset) in &self.preferred {
             let bytes = self.shapes.shapes[shape as usize].size;
-            if !clock.take(1 + free.len() as u64 / 256) {
+            if !clock.take(1) {
                 return None;
             }
             if offset + bytes > size || !free.is_free(shape, offset) {

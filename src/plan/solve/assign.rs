@@ -65,7 +65,8 @@ pub(super) fn assign(problem: &Problem, ids: &[u32], budget: &mut Budget<'_>) ->
         let in_time = clock.take(1) || fixed;
         let place = |fit: &FirstFit<'_>| match buffer.place {
             Place::Fixed(at) => fit.is_free(k, at).then_some(at),
-            _ => in_time.then(|| fit.offset_for(k, Fit::First)),
+            _ if !in_time => None,
+            _ => Some(fit.offset_for(k, Fit::First)),
         };
         let room = |arena: usize, at: u64| arenas[arena].capacity.is_none_or(|c| at + buffer.extent() <= c);
         let found = match buffer.arena {
@@ -76,7 +77,7 @@ pub(super) fn assign(problem: &Problem, ids: &[u32], budget: &mut Budget<'_>) ->
         assigned.homes[k as usize] = home as u32;
         match place(&fits[home]) {
             Some(at) => {
-                clock.take(fits[home].len() as u64 / 256);
+                clock.take(fits[home].len() as u64 / 1024);
                 fits[home].put(k, at);
                 assigned.offsets[k as usize] = Some(at);
             }

@@ -20,10 +20,12 @@ pub(super) fn of_arena<'a>(problem: &Problem, arena: u32, buffers: impl Iterator
 /// Bytes that any layout of all `buffers` needs, whatever arenas they are in.
 pub(super) fn of_all<'a>(problem: &Problem, buffers: impl Iterator<Item = &'a Buffer> + Clone) -> u64 {
     let arenas = problem.arenas().len() as u32;
+    if arenas == 1 {
+        return of_arena(problem, 0, buffers);
+    }
     let reserved: Vec<Vec<&Reserved>> =
         (0..arenas).map(|a| problem.reserved().iter().filter(|r| r.arena == a && r.blocks()).collect()).collect();
-    let by_arena: u64 =
-        (0..arenas).map(|a| of_arena(problem, a, buffers.clone().filter(|b| arenas == 1 || b.arena == Some(a)))).sum();
+    let by_arena: u64 = (0..arenas).map(|a| of_arena(problem, a, buffers.clone().filter(|b| b.arena == Some(a)))).sum();
     peak(buffers, &reserved).max(by_arena)
 }
 

@@ -37,6 +37,11 @@ impl<'a> Budget<'a> {
         self.left > 0
     }
 
+    /// Whether the clock ends it, rather than a number of steps.
+    pub(super) fn is_timed(&self) -> bool {
+        self.deadline.is_some()
+    }
+
     /// Whether nothing is left.
     pub(super) fn spent(&self) -> bool {
         self.left == 0
@@ -45,6 +50,11 @@ impl<'a> Budget<'a> {
     /// All the steps one could want, and the same clock and flag.
     pub(super) fn without_count(&self) -> Budget<'a> {
         Budget::new(u64::MAX, self.deadline, self.cancel)
+    }
+
+    /// So many steps that do not count here, and the same clock and flag.
+    pub(super) fn apart(&self, steps: u64) -> Budget<'a> {
+        Budget::new(steps, self.deadline, self.cancel)
     }
 
     /// The same clock and flag, first looked at after `steps`: what is done by then is done whatever they say.
@@ -62,9 +72,11 @@ impl<'a> Budget<'a> {
         Budget::new(self.left, self.deadline, self.cancel)
     }
 
-    /// The same limits with one in `share` of the steps that are left.
-    pub(super) fn part(&self, share: u64) -> Budget<'a> {
-        Budget::new(self.left / share, self.deadline, self.cancel)
+    /// The same flag, with one in `share` of the steps and of the time that are left.
+    pub(super) fn part(&self, share: u32) -> Budget<'a> {
+        let now = Instant::now();
+        let deadline = self.deadline.map(|d| now + d.saturating_duration_since(now) / share);
+        Budget::new(self.left / u64::from(share), deadline, self.cancel)
     }
 
     /// Counts the steps that shares took, and whether one was interrupted.
@@ -74,6 +86,12 @@ impl<'a> Budget<'a> {
             self.interrupted = true;
             self.left = 0;
         }
+    }
+
+    /// Counts what a [`Budget::part`] took. That its own time is over says nothing about the whole.
+    pub(super) fn join_part(&mut self, part: &Budget<'_>) {
+        self.take(part.taken);
+        self.look();
     }
 
     /// Whether clock or flag ended it, so that another run of the same problem may go further.

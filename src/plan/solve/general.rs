@@ -11,31 +11,30 @@ use super::niche::mix;
 use super::Effort;
 use std::cmp::Reverse;
 
-/// Most shapes for layouts that compare every shape with every other.
-pub(super) const MOST_COMPARED: usize = 20_000;
-/// Most shapes whose order is then changed round after round.
-const MOST_REORDERED: usize = 4_000;
+/// Steps of all greedy orders together, some seconds: more than about 15,000 shapes do not get all.
+const ORDER_STEPS: u64 = 1_000_000;
 /// Rounds without a smaller layout after which the order is thrown about.
 const PATIENCE: u32 = 12;
 
 /// Tries to make `placed` smaller, until the budget is spent.
 pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
     let n = arena.movable();
-    if n > MOST_COMPARED {
+    // The orders take a while to sort before the clock is looked at.
+    if budget.interrupted() {
         return;
     }
     let mut fit = FirstFit::new(&arena.shapes);
     let mut best_order: Vec<u32> = Vec::new();
     let mut offsets = vec![0; arena.shapes.shapes.len()];
-    // Not counted, since they are what every layout is measured by; but clock and flag end them. There is a layout by now.
-    let mut uncounted = budget.without_count();
+    // Not counted, since they are what every layout is measured by; but they have an end of their own, as do clock and
+    // flag. There is a layout by now.
+    let mut uncounted = budget.apart(ORDER_STEPS);
     for (order, how) in orders(arena) {
         if task.effort == Effort::Fast && !best_order.is_empty() {
             return;
         }
-        if let Some(size) =
-            fit.place(order.iter().copied(), &arena.obstacles, how, u64::MAX, &mut offsets, &mut uncounted)
-        {
+        fit.restart(&arena.obstacles);
+        if let Some(size) = fit.place(order.iter().copied(), how, u64::MAX, &mut offsets, &mut uncounted) {
             let size = size.max(arena.obstructed);
             if size < placed.size || best_order.is_empty() {
                 best_order.clone_from(&order);
@@ -51,7 +50,7 @@ pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &m
         return;
     }
     let goal = task.goal.max(arena.bound).max(arena.obstructed);
-    if n <= MOST_REORDERED && task.effort != Effort::Fast {
+    if task.effort != Effort::Fast {
         reorder(arena, goal, &best_order, placed, &mut fit, budget);
     }
 }
@@ -77,14 +76,14 @@ fn reorder(
     reset(&mut place);
     let (mut round, mut since) = (0u64, 0);
     // Small arenas are as good as they get long before the budget is spent.
-    let most_rounds = 400 + 2_000_000 / (n as u64 * n as u64 + 1);
+    let most_rounds = if budget.is_timed() { u64::MAX } else { 400 + 2_000_000 / (n as u64 * n as u64 + 1) };
     while placed.size > goal && round < most_rounds && budget.take(1) {
         round += 1;
         let mut order: Vec<u32> = (0..n as u32).collect();
         order.sort_unstable_by_key(|&i| (place[i as usize], i));
         // A layout that passes the best is still worth finishing: its highest shapes say what to change.
-        let Some(size) = fit.place(order.into_iter(), &arena.obstacles, Fit::First, u64::MAX, &mut offsets, budget)
-        else {
+        fit.restart(&arena.obstacles);
+        let Some(size) = fit.place(order.into_iter(), Fit::First, u64::MAX, &mut offsets, budget) else {
             return;
         };
         let size = size.max(arena.obstructed);

@@ -57,18 +57,18 @@ impl Loads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::generate::Rng;
+    use fastrand::Rng;
 
     #[test]
     fn sums_are_those_of_a_plain_list() {
-        let rng = &mut Rng::new(5);
+        let rng = &mut Rng::with_seed(5);
         for sections in [1, 2, 7, 64, 100] {
             let mut loads = Loads::new(sections as usize);
             let mut plain = vec![0u64; sections as usize];
             for _ in 0..500 {
-                let from = rng.below(sections);
-                let to = rng.between(from + 1, sections);
-                let bytes = rng.below(1000);
+                let from = rng.u64(..sections);
+                let to = rng.u64(from + 1..=sections);
+                let bytes = rng.u64(..1000);
                 let range = from as usize..to as usize;
                 let (from, to) = (from as u32, to as u32);
                 assert_eq!(loads.most(from, to), plain[range.clone()].iter().copied().max().unwrap_or(0));

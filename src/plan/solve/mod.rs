@@ -10,7 +10,8 @@
 //! | `parts`, `part` | an arena as independent parts; one part: greedy, then search |
 //! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
 //! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
-//! | `sweep` | one for what there is no time to place better |
+//! | `online` | one as an allocator makes it, for a first answer |
+//! | `large` | the largest items by search, all others in the holes |
 //! | `niche` | the exact search |
 //! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
 //! | `repair` | large parts: the top of a layout searched anew |
@@ -27,15 +28,16 @@ mod first_fit;
 mod general;
 mod glue;
 mod instance;
+mod large;
 mod loads;
 mod niche;
+mod online;
 mod order;
 mod part;
 mod parts;
 mod portfolio;
 mod repair;
 mod skyline;
-mod sweep;
 mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
@@ -61,8 +63,8 @@ pub enum Effort {
 pub struct SolveOptions<'a> {
     /// How hard to try.
     pub effort: Effort,
-    /// With a limit, the search takes as many steps as usually fit into it, 600,000 a second, and stops at the limit
-    /// if they take longer. `None`: 5,000 steps for each buffer, at most 600,000, and no limit.
+    /// With a limit, the search goes on until then, or until it has reached the lower bound or a proof: the result
+    /// then depends on the machine. `None`: 5,000 steps for each buffer, at most 3,000,000, and no limit.
     /// There is a layout in any case, if no capacity stands against it.
     pub time_limit: Option<Duration>,
     /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number, not on their timing.
@@ -74,10 +76,8 @@ pub struct SolveOptions<'a> {
 }
 
 /// Most steps of the search without a time limit, and for each buffer.
-const STEPS: u64 = 600_000;
+const STEPS: u64 = 3_000_000;
 const STEPS_A_BUFFER: u64 = 5_000;
-/// Steps for each second of a time limit: fewer than a machine of today takes, so that the limit itself decides rarely.
-const STEPS_A_SECOND: f64 = 600_000.0;
 
 /// Lays the buffers of `problem` out.
 ///
@@ -105,8 +105,8 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     if beyond_capacity(problem, &ids, layout.lower_bound) {
         return Ok(without_slots(layout, LayoutStatus::Infeasible, start));
     }
-    let default = STEPS.min(STEPS_A_BUFFER * ids.len() as u64);
-    let steps = options.time_limit.map_or(default, |limit| (limit.as_secs_f64() * STEPS_A_SECOND) as u64);
+    // With a limit the clock decides, and nothing else.
+    let steps = options.time_limit.map_or(STEPS.min(STEPS_A_BUFFER * ids.len() as u64), |_| u64::MAX);
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
     let mut budget = Budget::new(steps, deadline, options.cancel);
     let Some(assigned) = assign::assign(problem, &ids, &mut budget) else {
@@ -127,7 +127,10 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
         let (fixed, movable): (Vec<u32>, Vec<u32>) =
             mine.iter().partition(|&&i| matches!(buffers[i as usize].place, Place::Fixed(_)));
         let mut arena = Arena::new(problem, index, &movable, &fixed);
-        arena.bound = bounds::of_arena(problem, index, of(&mine).into_iter());
+        arena.bound = match problem.arenas().len() {
+            1 => layout.lower_bound,
+            _ => bounds::of_arena(problem, index, of(&mine).into_iter()),
+        };
         arena.earlier =
             earlier.map(|slots| movable.iter().map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect());
         let task = Task { goal: capacity.unwrap_or(0), effort: options.effort, threads: options.threads };

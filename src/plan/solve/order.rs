@@ -3,6 +3,9 @@
 use super::instance::Item;
 use super::niche::mix;
 
+/// How far the gentler noise spreads an order.
+const GENTLE: f64 = 0.1;
+
 /// Which section of all niches is asked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
@@ -34,6 +37,8 @@ pub(super) struct Rule {
     pub(super) by: By,
     /// Seed of the noise on the order; 0 for none.
     pub(super) noise: u64,
+    /// How far the noise spreads what items are ordered by, as a share of it.
+    pub(super) spread: f64,
 }
 
 impl Rule {
@@ -59,17 +64,19 @@ impl Rule {
             (Lowest, Width),
         ];
         let (ask, by) = RULES[(round % Rule::COUNT) as usize];
-        Rule { ask, by, noise: if round < Rule::COUNT { 0 } else { mix(round) | 1 } }
+        // Little noise changes ties and little else; much of it gives orders of another kind.
+        let spread = if round / Rule::COUNT % 2 == 1 { GENTLE } else { 1.0 };
+        Rule { ask, by, noise: if round < Rule::COUNT { 0 } else { mix(round) | 1 }, spread }
     }
 
     /// An order for greedy placement.
     pub(super) fn greedy(by: By) -> Rule {
-        Rule { ask: Ask::Lowest, by, noise: 0 }
+        Rule { ask: Ask::Lowest, by, noise: 0, spread: 0.0 }
     }
 
     /// An order for greedy placement with noise.
     pub(super) fn noisy(by: By, seed: u64) -> Rule {
-        Rule { ask: Ask::Lowest, by, noise: mix(seed) | 1 }
+        Rule { ask: Ask::Lowest, by, noise: mix(seed) | 1, spread: 1.0 }
     }
 
     /// How soon to ask a section: the lowest score first.
@@ -100,7 +107,7 @@ pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<
             first
         } else {
             let share = (mix(rule.noise ^ u64::from(i)) >> 11) as f64 / (1u64 << 53) as f64;
-            first * (0.5 + share)
+            first * (1.0 + rule.spread * (share - 0.5))
         };
         (noisy, second, size)
     };

@@ -5,9 +5,10 @@ use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Instance;
 use super::niche::Outcome;
 use super::order::{rank, By, Rule};
+use super::parts::FIRST_STEPS;
 use super::portfolio::Portfolio;
 use super::skyline::Skyline;
-use super::{repair, Effort};
+use super::{large, online, repair, Effort};
 
 /// Most items for the orders that compare every item with every other.
 const FIRST_FIT_ITEMS: usize = 4_000;
@@ -15,8 +16,12 @@ const FIRST_FIT_ITEMS: usize = 4_000;
 const SEARCH_ITEMS: usize = 4_096;
 /// Orders tried by [`Effort::Fast`].
 const FAST_ORDERS: usize = 3;
-/// Runs with one capacity before the next is tried.
-const FIRST_ROUNDS: u64 = 36;
+/// Runs at the goal before another capacity is tried, and what share of them the others get.
+const FIRST_ROUNDS: u64 = 288;
+const OTHERS_SHARE: u64 = 8;
+
+/// Orders of the greedy layouts.
+const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
 
 /// The best layout so far.
 pub(super) struct Best {
@@ -61,10 +66,22 @@ pub(super) fn greedy(
     let bound = instance.bound();
     let mut best = Best { size: u64::MAX, offsets: vec![0; n], bound, scratch: vec![0; n] };
     let mut uncounted = budget.without_count();
+    let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
+    let floor = instance.floors.iter().copied().max().unwrap_or(0);
+    let on_line =
+        |best: &mut Best, clock: &mut Budget<'_>| online::place(&instance.items, floor, &mut best.scratch, clock);
+    if n as u64 > FIRST_STEPS {
+        let size = on_line(&mut best, &mut uncounted);
+        best.offer(Some(size));
+        if uncounted.interrupted() {
+            budget.join(0, true);
+        }
+        if best.size <= best.bound || uncounted.interrupted() {
+            return best;
+        }
+    }
     let pressure = instance.pressure();
     let mut ranks = Vec::new();
-    const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
-    let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
     let mut skyline = Skyline::new(instance);
     if let Some(earlier) = &earlier {
         let mut order: Vec<u32> = (0..n as u32).collect();
@@ -73,8 +90,8 @@ pub(super) fn greedy(
         for (at, &i) in order.iter().enumerate() {
             ranks[i as usize] = at as u32;
         }
-        let size = skyline.place_all(&ranks, &mut best.scratch, first);
-        best.offer(Some(size));
+        let size = skyline.place(&ranks, u64::MAX, &mut best.scratch, first);
+        best.offer(size);
         if best.size <= best.bound {
             return best;
         }
@@ -82,7 +99,7 @@ pub(super) fn greedy(
     for &by in orders {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let size = match best.size {
-            u64::MAX => Some(skyline.place_all(&ranks, &mut best.scratch, first)),
+            u64::MAX => skyline.place(&ranks, u64::MAX, &mut best.scratch, first),
             size => skyline.place(&ranks, size.saturating_sub(1), &mut best.scratch, &mut uncounted),
         };
         best.offer(size);
@@ -91,6 +108,10 @@ pub(super) fn greedy(
         }
         if first.interrupted() || uncounted.interrupted() {
             budget.join(0, true);
+            if best.size == u64::MAX {
+                let size = on_line(&mut best, first);
+                best.offer(Some(size));
+            }
             return best;
         }
     }
@@ -106,7 +127,8 @@ pub(super) fn greedy(
         let limit = best.size.saturating_sub(1);
         let order = order.iter().copied();
         let size = if instance.floors.iter().all(|&f| f == 0) {
-            first_fit.place(order, &[], fit, limit, &mut best.scratch, &mut uncounted)
+            first_fit.restart(&[]);
+            first_fit.place(order, fit, limit, &mut best.scratch, &mut uncounted)
         } else {
             None
         };
@@ -144,6 +166,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     if instance.items.len() <= SEARCH_ITEMS {
         descend(instance, goal, best, threads, budget);
     } else {
+        large::improve(instance, goal, best, threads, budget);
         repair::improve(instance, goal, best, budget);
     }
 }
@@ -163,7 +186,8 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget
         let mut failed = goal.max(best.bound).saturating_sub(1);
         target = failed + 1;
         while best.size > goal.max(best.bound) && !budget.spent() {
-            if attempt(&portfolio, target, rounds, best, budget) != Outcome::Found {
+            let runs = if target <= goal { rounds } else { rounds / OTHERS_SHARE };
+            if attempt(&portfolio, target, runs, best, budget) != Outcome::Found {
                 failed = target;
             }
             let open = best.size.saturating_sub(failed);

@@ -5,8 +5,10 @@
 
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
+use super::first_fit::Shape;
 use super::instance::{Heights, Instance, Item};
 use super::{gcd, part, Effort};
+use crate::plan::problem::MAX_BYTES;
 
 /// Steps of the first greedy order before clock and flag count, a few milliseconds: up to so many items are laid out in
 /// order even when there is no time at all.
@@ -23,8 +25,37 @@ struct Whole {
 }
 
 /// Lays out the movable shapes of `arena`.
+///
+/// Where alignments differ, the problem with all of them raised to the largest is solved first: it asks for more, but
+/// with everything a multiple of one number nothing is padded and the search is exact, so that its layouts are often
+/// the smaller ones.
 pub(super) fn lay_out(arena: &Arena, task: Task, budget: &mut Budget<'_>) -> Placed {
-    let whole = Whole::new(arena);
+    let shapes = &arena.shapes.shapes[..arena.movable()];
+    let largest = shapes.iter().map(|s| s.align).max().unwrap_or(1);
+    let differ = shapes.iter().any(|s| s.align != largest);
+    // Sums must stay where offsets can be.
+    let bytes = shapes.iter().try_fold(0u64, |sum, s| sum.checked_add(s.size.checked_next_multiple_of(largest)?));
+    let raises = differ
+        && task.effort != Effort::Fast
+        && shapes.iter().all(|s| largest.is_multiple_of(s.align))
+        && bytes.is_some_and(|sum| sum <= MAX_BYTES);
+    if !raises {
+        return lay_out_aligned(arena, 1, task, budget);
+    }
+    let mut half = budget.part(2);
+    let mut placed = lay_out_aligned(arena, largest, task, &mut half);
+    budget.join_part(&half);
+    if placed.size > task.goal.max(arena.bound) {
+        let other = lay_out_aligned(arena, 1, task, budget);
+        placed.take_smaller(other.size, other.offsets);
+    }
+    placed.optimal = false;
+    placed
+}
+
+/// Lays them out with alignments of at least `least`.
+fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_>) -> Placed {
+    let whole = Whole::new(arena, least);
     let groups = whole.split();
     let goal = task.goal.max(arena.bound) / whole.grain;
     let mut first = budget.after(FIRST_STEPS);
@@ -67,8 +98,9 @@ fn earlier(arena: &Arena, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
 }
 
 impl Whole {
-    fn new(arena: &Arena) -> Whole {
-        let shapes = &arena.shapes.shapes[..arena.movable()];
+    fn new(arena: &Arena, least: u64) -> Whole {
+        let raised = |s: &Shape| Shape { align: s.align.max(least), ..*s };
+        let shapes: Vec<Shape> = arena.shapes.shapes[..arena.movable()].iter().map(raised).collect();
         let step = shapes.iter().fold(0, |g, s| gcd(g, s.align)).max(1);
         let rounded = |bytes: u64| bytes.next_multiple_of(step);
         let mut heights = Heights::new(arena.sections);

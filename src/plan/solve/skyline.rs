@@ -10,7 +10,6 @@
 
 use super::budget::Budget;
 use super::instance::{Instance, Item};
-use super::sweep;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -125,17 +124,6 @@ impl<'a> Skyline<'a> {
         Some(self.size)
     }
 
-    /// As [`Skyline::place`] without a limit; what is left when the budget runs out is put on top of the rest in one
-    /// sweep.
-    pub(super) fn place_all(&mut self, rank: &[u32], offsets: &mut [u64], budget: &mut Budget<'_>) -> u64 {
-        if let Some(size) = self.place(rank, u64::MAX, offsets, budget) {
-            return size;
-        }
-        let floor = self.floors.iter().copied().max().unwrap_or(0);
-        let rest = self.classes.iter().flat_map(Class::unplaced).collect();
-        sweep::on_top(self.items, rest, self.size.max(floor), offsets)
-    }
-
     /// Makes flats of the floors.
     fn lay_floors(&mut self) {
         let (mut from, mut left) = (0, 0);
@@ -243,12 +231,6 @@ impl Class {
             tree: Tree::new(members.len()),
             by_start: members,
         }
-    }
-
-    /// Those that have not been placed.
-    fn unplaced(&self) -> impl Iterator<Item = u32> + '_ {
-        let ranks = self.tree.nodes.iter().skip(self.tree.leaves).map(|node| node.best);
-        self.by_start.iter().zip(ranks).filter(|&(_, rank)| rank != NONE).map(|(&i, _)| i)
     }
 
     /// Puts the best rank among the unplaced items that fit into `[from, end)` into `best` if it is better.

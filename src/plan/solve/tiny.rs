@@ -51,7 +51,7 @@ impl Search<'_> {
                 self.offsets[i as usize] = offset;
                 self.fit.put(i, offset);
                 self.place(movable, done | 1 << bit, end);
-                self.fit.take(i, offset);
+                self.fit.take(i);
             }
         }
     }

@@ -10,7 +10,8 @@ use super::reader::{corrupt, read_ends, read_error, Reader};
 use super::store::{Slot, Store};
 use super::writer::{Chunk, Refused, Writer};
 use crate::base::{Error, Result};
-use crate::driver::disk::{Buffer, Direction, Disk};
+use crate::driver::disk::{Buffer, Direction, Disk, ALIGN};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Chunks in flight, at most. More buffers than that are used in turn: a processor that has just looked at one has it in its
@@ -71,12 +72,73 @@ impl Store {
         self.read_into(slot, after, buffers, &mut Checked(take))
     }
 
+    /// Reads a slot from front to back for one who asks for the bytes.
+    pub fn read_ahead(&self, slot: Slot) -> Result<ReadAhead> {
+        let reader = self.begin_read(slot)?;
+        let (chunk, length) = (reader.chunk_bytes(), reader.length());
+        let bytes = chunk.min(length.next_multiple_of(ALIGN));
+        let count = length.div_ceil(chunk).min(IN_FLIGHT as u64);
+        let idle = (0..count).map(|_| Buffer::new(bytes)).collect::<Result<_>>()?;
+        Ok(ReadAhead { reader, idle, arrived: BTreeMap::new(), asked: 0 })
+    }
+
     /// As [`Self::read`], for one who begins with a chunk while it is being checked.
     pub fn read_into(&self, slot: Slot, after: After, buffers: &mut Vec<Buffer>, sink: &mut dyn Sink) -> Result<()> {
         let mut reader = self.begin_read(slot)?;
         let fed = drain(&mut reader, buffers, sink);
         buffers.extend(reader.wait(usize::MAX).into_iter().map(|chunk| chunk.buffer));
         fed.and_then(|()| reader.finish(after))
+    }
+}
+
+/// A slot that is read ahead of one who takes its bytes from front to back, in parts of any size. Dropping it keeps the slot.
+pub struct ReadAhead {
+    reader: Reader,
+    idle: Vec<Buffer>,
+    /// Chunks that are what was written, and have not been taken whole, by where they are.
+    arrived: BTreeMap<u64, Chunk>,
+    /// Chunks before this offset have been asked for.
+    asked: u64,
+}
+
+impl ReadAhead {
+    /// Puts the data's bytes from `offset` on into `out`. Each call goes on where the one before ended.
+    pub fn fill(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done as u64;
+            let start = at - at % self.reader.chunk_bytes();
+            let chunk = self.chunk(start)?;
+            let data = chunk.buffer.bytes().get((at - start) as usize..chunk.length as usize).unwrap_or_default();
+            let part = out.get_mut(done..).unwrap_or_default();
+            let n = data.len().min(part.len());
+            let (Some(from), Some(to)) = (data.get(..n).filter(|d| !d.is_empty()), part.get_mut(..n)) else {
+                return Err(Error::invalid(format!("byte {at} is behind the end of the data")));
+            };
+            to.copy_from_slice(from);
+            done += n;
+            if n == data.len() {
+                self.idle.extend(self.arrived.remove(&start).map(|chunk| chunk.buffer));
+            }
+        }
+        Ok(())
+    }
+
+    /// The chunk at an offset, once it has arrived.
+    fn chunk(&mut self, start: u64) -> Result<&Chunk> {
+        while !self.arrived.contains_key(&start) {
+            while self.asked < self.reader.length() && !self.idle.is_empty() {
+                let buffer = self.idle.remove(0);
+                self.reader.submit(self.asked, buffer).or_else(|refused| back(refused, &mut self.idle))?;
+                self.asked = self.asked.saturating_add(self.reader.chunk_bytes());
+            }
+            let over = self.reader.wait(1);
+            for chunk in some(over, self.reader.failure())? {
+                chunk.result.clone()?;
+                self.arrived.insert(chunk.offset, chunk);
+            }
+        }
+        self.arrived.get(&start).ok_or_else(|| Error::internal("a chunk that has arrived is not there"))
     }
 }
 

@@ -30,7 +30,7 @@ mod room;
 mod store;
 mod writer;
 
-pub use copy::{inspect, Sink};
+pub use copy::{inspect, ReadAhead, Sink};
 pub use format::file_bytes;
 pub use options::{After, Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
 pub use reader::{Arrived, Reader};

@@ -5,7 +5,7 @@
 use super::item::{Claim, Filed, Item, Place};
 use super::lanes::Flow;
 use super::pending::Begun;
-use super::shift::{Goal, Shift, Step, Told};
+use super::shift::{Goal, Shift, Step, To, Told};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, ALIGN};
 use crate::tier::disk::{After, Sink, Slot, Store};
@@ -16,6 +16,8 @@ use crate::tier::{SpaceId, Tier};
 /// processor that checked it when the disk writes there again. Half of that was read a tenth slower on an
 /// H200 machine (docs/adr/disk-io.md).
 const BUFFERS: u64 = 32;
+/// Bytes that are copied at a time from one node to another: how finely progress is told and moves are cancelled.
+const HOST_PART: u64 = 1 << 20;
 
 impl Shift<'_> {
     /// Writes an item's bytes into a file of a mount.
@@ -58,6 +60,10 @@ impl Shift<'_> {
 
     fn write(&mut self, claim: &Claim, store: &Store, bytes: u64) -> Result<Slot> {
         let item = &claim.item;
+        let mut from_file = match claim.place() {
+            Place::Disk(filed) => Some(filed.store.read_ahead(filed.slot)?),
+            _ => None,
+        };
         self.buffers = self.new_buffers(store, bytes)?;
         let base = item.base;
         let (flow, told, buffers) = self.copying()?;
@@ -65,12 +71,10 @@ impl Shift<'_> {
         let mut over = 0;
         let written = store.write(bytes, buffers, |offset, part| {
             let n = of_item(item, offset, part);
-            match claim.place() {
-                Place::Device => {
-                    flow.copy_now(part.as_mut_ptr() as u64, base + offset, n)?;
-                }
-                Place::Host(memory) => copy_from(memory, offset, part)?,
-                Place::Disk(_) => return Err(Error::internal("from a file to a file")),
+            match (claim.place(), &mut from_file) {
+                (Place::Host(memory), _) => copy_from(memory, offset, part)?,
+                (_, Some(file)) => file.fill(offset, part)?,
+                (_, None) => flow.copy_now(part.as_mut_ptr() as u64, base + offset, n)?,
             }
             over += n;
             told.tell(start + over)
@@ -105,6 +109,30 @@ impl Shift<'_> {
         };
         self.read(&claim, Some(&memory))?;
         self.arrive(claim, true, Place::Host(memory));
+        Ok(Step::Taken)
+    }
+
+    /// Copies an item's bytes from pinned memory of one node to another's.
+    pub(super) fn host_from_host(&mut self, claim: Claim, node: u32) -> Result<Step> {
+        let Place::Host(from) = claim.place() else { return Err(Error::internal("the bytes are not in the host")) };
+        let bytes = claim.item.bytes.max(1);
+        let to = match self.shared.parts.host.allocate(node, bytes, None) {
+            Ok(memory) => memory,
+            Err(e) => return Step::or(e, claim),
+        };
+        let start = self.flow()?.submitted();
+        let mut part = vec![0; bytes.min(HOST_PART) as usize];
+        let mut over = 0;
+        while over < bytes {
+            let n = (bytes - over).min(HOST_PART);
+            let part = part.get_mut(..n as usize).unwrap_or_default();
+            copy_from(from, over, part)?;
+            copy_to(&to, over, part)?;
+            over += n;
+            self.told.tell(start + over.min(claim.item.bytes))?;
+        }
+        self.told.over += claim.item.bytes;
+        self.arrive(claim, true, Place::Host(to));
         Ok(Step::Taken)
     }
 
@@ -146,7 +174,7 @@ impl Shift<'_> {
         let host = &self.shared.parts.host;
         let from = self.flow.as_ref().map(|f| SpaceId::new(Tier::Gpu, f.0 .0));
         let node = match from {
-            Some(from) => self.shared.targets(&Goal::Tier(Tier::Host), from)?.first().map_or(0, |s| s.id),
+            Some(from) => self.shared.targets(&Goal::Away(To::Tier(Tier::Host)), from)?.first().map_or(0, |s| s.id),
             None => 0,
         };
         match host.contiguous(node, bytes, None).and_then(|m| m.into_buffer()) {

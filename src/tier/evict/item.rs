@@ -79,8 +79,8 @@ struct State {
     /// `None` while it is claimed.
     place: Option<Place>,
     by: Option<Holder>,
-    /// How often it is pinned.
-    pins: u32,
+    /// How often it is held.
+    holds: u32,
     /// The allocation has ended.
     gone: bool,
     /// The receipt of its device memory; there exactly while it has some.
@@ -125,8 +125,8 @@ pub(super) enum Outcome {
     Gone,
     /// Somebody else has it; whether that one will free memory of the device.
     Busy(bool),
-    /// It is pinned so often.
-    Pinned(u32),
+    /// It is held so often.
+    Held(u32),
 }
 
 /// The right to move an item's bytes. Dropping it puts them where `place` says.
@@ -140,7 +140,7 @@ pub(super) struct Claim {
 impl Item {
     pub(super) fn new(info: &AllocInfo, mapped: u64, drawn: Drawn, register: Weak<Register>) -> Arc<Item> {
         let source = drawn.source();
-        let state = State { place: Some(Place::Device), by: None, pins: 0, gone: false, drawn: Some(drawn) };
+        let state = State { place: Some(Place::Device), by: None, holds: 0, gone: false, drawn: Some(drawn) };
         Arc::new(Item {
             base: info.base,
             id: info.id,
@@ -174,9 +174,9 @@ impl Item {
         self.idle.notify_all();
     }
 
-    /// Claims it, to move it out of the device or elsewhere; `any_pins`: although it is pinned; `leaves`: see
+    /// Claims it, to move it out of the device or elsewhere; `any_holds`: although it is held; `leaves`: see
     /// [`Claim::leaves`].
-    pub(super) fn try_claim(self: &Arc<Item>, any_pins: bool, leaves: bool) -> Outcome {
+    pub(super) fn try_claim(self: &Arc<Item>, any_holds: bool, leaves: bool) -> Outcome {
         let mut st = lock(&self.state);
         if st.gone {
             return Outcome::Gone;
@@ -184,8 +184,8 @@ impl Item {
         if let Some(by) = st.by {
             return Outcome::Busy(by.leaves_device);
         }
-        if st.pins > 0 && !any_pins {
-            return Outcome::Pinned(st.pins);
+        if st.holds > 0 && !any_holds {
+            return Outcome::Held(st.holds);
         }
         let place = st.place.take();
         let leaves_device = leaves && matches!(place, Some(Place::Device));
@@ -194,15 +194,15 @@ impl Item {
     }
 
     /// As [`Item::try_claim`], waiting for whoever has it. `None` when the allocation has ended.
-    pub(super) fn claim(self: &Arc<Item>, any_pins: bool) -> Result<Option<Claim>> {
+    pub(super) fn claim(self: &Arc<Item>, any_holds: bool) -> Result<Option<Claim>> {
         loop {
-            match self.try_claim(any_pins, false) {
+            match self.try_claim(any_holds, false) {
                 Outcome::Claimed(claim) => return Ok(Some(claim)),
                 Outcome::Gone => return Ok(None),
                 Outcome::Busy(_) => self.wait()?,
-                Outcome::Pinned(pins) => {
+                Outcome::Held(holds) => {
                     return Err(Error::invalid(format!(
-                        "{:#x} ({}) is pinned {pins} times and cannot be moved; unpin it first",
+                        "{:#x} ({}) is held {holds} times and cannot be moved; unhold it first",
                         self.base,
                         human(self.bytes)
                     )));
@@ -234,7 +234,7 @@ impl Item {
         }
     }
 
-    /// Pins it if it is in the device's memory and nobody has it; whether that was so.
+    /// Holds it if it is in the device's memory and nobody has it; whether that was so.
     pub(super) fn pin_resident(&self) -> Result<bool> {
         let mut st = lock(&self.state);
         if st.gone {
@@ -242,24 +242,24 @@ impl Item {
         }
         let resident = st.by.is_none() && matches!(st.place, Some(Place::Device));
         if resident {
-            st.pins = st.pins.checked_add(1).ok_or_else(|| Error::invalid("pinned too often"))?;
+            st.holds = st.holds.checked_add(1).ok_or_else(|| Error::invalid("held too often"))?;
         }
         Ok(resident)
     }
 
-    /// Takes one pin off.
-    pub(super) fn unpin(&self) -> Result<()> {
+    /// Takes one hold off.
+    pub(super) fn unhold(&self) -> Result<()> {
         let mut st = lock(&self.state);
-        st.pins = st.pins.checked_sub(1).ok_or_else(|| {
-            Error::invalid(format!("{:#x} is not pinned; each unpin ends one pin of the same allocation", self.base))
+        st.holds = st.holds.checked_sub(1).ok_or_else(|| {
+            Error::invalid(format!("{:#x} is not held; each unhold ends one hold of the same allocation", self.base))
         })?;
         Ok(())
     }
 
-    /// How often it is pinned, and where it is; `None` while it is moved.
+    /// How often it is held, and where it is; `None` while it is moved.
     pub(super) fn look(&self) -> (u32, Option<SpaceId>) {
         let st = lock(&self.state);
-        (st.pins, st.place.as_ref().map(|p| p.space(self.device)))
+        (st.holds, st.place.as_ref().map(|p| p.space(self.device)))
     }
 
     /// Keeps the receipt of the device's memory, or gives it back. For who has claimed it.
@@ -272,7 +272,7 @@ impl Item {
     }
 
     /// What is wrong with it, if nobody has it: it is in one place, with a receipt of what it takes there and of nothing else,
-    /// and what is pinned is in the device's memory.
+    /// and what is held is in the device's memory.
     pub(super) fn fault(&self) -> Option<&'static str> {
         let st = lock(&self.state);
         if st.by.is_some() || st.gone {
@@ -288,7 +288,7 @@ impl Item {
             }
             (Some(Place::Device), Some(_)) => None,
             (Some(_), Some(_)) => Some("device memory that it has not is counted"),
-            (Some(_), None) if st.pins > 0 => Some("it is pinned, and not in the device"),
+            (Some(_), None) if st.holds > 0 => Some("it is held, and not in the device"),
             (Some(Place::Host(m)), None) if m.bytes() != bytes || m.counted() < bytes => {
                 Some("its pinned memory is of another size")
             }
@@ -317,10 +317,10 @@ impl Claim {
         self.place = Some(place);
     }
 
-    /// Pins it before anybody else can have it.
-    pub(super) fn pin(&self) {
+    /// Holds it before anybody else can have it.
+    pub(super) fn hold(&self) {
         let mut st = lock(&self.item.state);
-        st.pins = st.pins.saturating_add(1);
+        st.holds = st.holds.saturating_add(1);
     }
 
     /// It is about to be moved out, and nothing that others may hold up is in the way: who wants device memory may wait for it.

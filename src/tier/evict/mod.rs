@@ -5,7 +5,7 @@
 //! - *evict*: to copy an allocation's bytes to a lower tier and give up its device memory. Its addresses stay its own.
 //!   *Restore*: to map memory there again and copy them back.
 //! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right to move them.
-//! - *pin*: to keep an item in the device's memory, restoring it if need be. What has been unpinned at least once is moved *by
+//! - *hold*: to keep an item in the device's memory, restoring it if need be. What has been unheld at least once is moved *by
 //!   itself*: when its space is too full, or when there is no memory for something else. What never was is moved only when
 //!   asked for.
 //! - *register* ([`register`]): all items, and those that are moved by themselves by their last use.
@@ -48,8 +48,7 @@ use lanes::Lanes;
 pub use lanes::Progress;
 pub use mover::MoverOptions;
 use register::Register;
-pub use shift::{Goal, Moved};
-use std::collections::BTreeSet;
+pub use shift::{Goal, Moved, To};
 use std::sync::Arc;
 
 /// What the evictor is made of.
@@ -91,8 +90,8 @@ struct Shared {
 pub struct Location {
     /// The space that holds its bytes; `None` while they are moved.
     pub space: Option<SpaceId>,
-    /// How often it is pinned.
-    pub pins: u32,
+    /// How often it is held.
+    pub holds: u32,
     /// Bytes asked for.
     pub bytes: u64,
     /// Bytes of device memory that it takes while it is there.
@@ -131,9 +130,9 @@ impl Evictor {
         Ok(info.base)
     }
 
-    /// Keeps the allocation in the device's memory until it is unpinned as often, restoring it if need be, for use by work
+    /// Keeps the allocation in the device's memory until it is unheld as often, restoring it if need be, for use by work
     /// submitted after this returns.
-    pub fn pin(&self, base: u64) -> Result<()> {
+    pub fn hold(&self, base: u64) -> Result<()> {
         let item = self.item(base)?;
         if item.pin_resident()? {
             return Ok(());
@@ -142,41 +141,47 @@ impl Evictor {
         let mut kept = Vec::new();
         self.shared.shift(vec![claim], &Goal::Device, By::Noted, None, Some(&mut kept))?;
         // What has ended is not kept.
-        kept.first().ok_or_else(|| ended(base))?.pin();
+        kept.first().ok_or_else(|| ended(base))?.hold();
         drop(kept);
         self.nudge();
         Ok(())
     }
 
-    /// Ends one pin: all use of the allocation so far has been submitted to `stream`, or is ordered before it. From the first
-    /// unpin on the allocation may be moved by itself whenever it is not pinned.
-    pub fn unpin(&self, base: u64, stream: StreamHandle) -> Result<()> {
+    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is ordered before it. From the first
+    /// unhold on the allocation may be moved by itself whenever it is not held.
+    pub fn unhold(&self, base: u64, stream: StreamHandle) -> Result<()> {
         let item = self.item(base)?;
         if item.look().0 == 0 {
             // For its text.
-            return item.unpin();
+            return item.unhold();
         }
         self.shared.pool(item.device)?.note_use(base, item.id, stream)?;
-        item.unpin()?;
+        item.unhold()?;
         self.shared.register.touch(&item);
         self.nudge();
         Ok(())
     }
 
     /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it; `None`: to the streams that
-    /// were named when it was unpinned, or else the one it was allocated on.
-    pub fn shift(&self, base: u64, goal: &Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
+    /// were named when it was unheld, or else the one it was allocated on.
+    pub fn shift(
+        &self,
+        base: u64,
+        goal: &Goal,
+        by: Option<(DeviceId, StreamHandle)>,
+        progress: Option<Progress>,
+    ) -> Result<Moved> {
         let item = self.item(base)?;
         self.shift_all(vec![item], goal, by, progress)
     }
 
-    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is pinned, or nothing is moved. Where one
+    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is held, or nothing is moved. Where one
     /// cannot be moved, those before it have been, and the error says how many.
     pub fn shift_tag(
         &self,
         tag: u64,
         goal: &Goal,
-        by: Option<StreamHandle>,
+        by: Option<(DeviceId, StreamHandle)>,
         progress: Option<Progress>,
     ) -> Result<Moved> {
         let items = self.shared.register.tagged(tag);
@@ -186,24 +191,19 @@ impl Evictor {
         self.shift_all(items, goal, by, progress)
     }
 
-    /// The devices of the allocations with a tag.
-    pub fn devices_of(&self, tag: u64) -> BTreeSet<DeviceId> {
-        self.shared.register.tagged(tag).iter().map(|item| item.device).collect()
-    }
-
     fn shift_all(
         &self,
         items: Vec<Arc<Item>>,
         goal: &Goal,
-        by: Option<StreamHandle>,
+        by: Option<(DeviceId, StreamHandle)>,
         progress: Option<Progress>,
     ) -> Result<Moved> {
         let mut claims = Vec::with_capacity(items.len());
         // By address, so that two who claim several never wait for each other.
         for item in items {
-            claims.extend(item.claim(*goal == Goal::Device)?);
+            claims.extend(item.claim(goal.is_nearer())?);
         }
-        let by = by.map_or(By::Allocation, By::Stream);
+        let by = by.map_or(By::Allocation, |(dev, stream)| By::Stream(dev, stream));
         let moved = self.shared.shift(claims, goal, by, progress, None)?;
         self.nudge();
         Ok(moved)
@@ -212,8 +212,8 @@ impl Evictor {
     /// Where an allocation is.
     pub fn location(&self, base: u64) -> Result<Location> {
         let item = self.item(base)?;
-        let (pins, space) = item.look();
-        Ok(Location { space, pins, bytes: item.bytes, mapped: item.mapped })
+        let (holds, space) = item.look();
+        Ok(Location { space, holds, bytes: item.bytes, mapped: item.mapped })
     }
 
     /// Moves what may be moved by itself out of a space, oldest use first, until `bytes` are free that were not. Returns how

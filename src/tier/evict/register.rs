@@ -28,7 +28,7 @@ struct Books {
 struct Entry {
     item: Arc<Item>,
     space: SpaceId,
-    /// When it was last used, by `clock`; 0: never unpinned, so not to be moved by itself.
+    /// When it was last used, by `clock`; 0: never unheld, so not to be moved by itself.
     used: u64,
 }
 

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::item::{Claim, Item, Outcome};
-use super::shift::Goal;
+use super::shift::{Goal, To};
 use super::Shared;
 use crate::base::{DeviceId, Result};
 use crate::tier::manager::Want;
@@ -51,7 +51,7 @@ impl Shared {
     ) -> Result<u64> {
         let goal = match space.tier {
             Tier::Gpu => Goal::Lower,
-            Tier::Host => Goal::Tier(Tier::Disk),
+            Tier::Host => Goal::Away(To::Tier(Tier::Disk)),
             // There is no lower tier.
             Tier::Disk => return Ok(0),
         };
@@ -130,7 +130,7 @@ impl Shared {
                         found.leaving_bytes = found.leaving_bytes.saturating_add(size);
                         found.leaving = Some(item);
                     }
-                    Outcome::Claimed(_) | Outcome::Busy(false) | Outcome::Gone | Outcome::Pinned(_) => {}
+                    Outcome::Claimed(_) | Outcome::Busy(false) | Outcome::Gone | Outcome::Held(_) => {}
                 }
             }
         }

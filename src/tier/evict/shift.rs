@@ -19,17 +19,54 @@ use std::collections::{BTreeSet, VecDeque};
 /// Items whose copies are in flight, at most.
 const MOST_PENDING: usize = 64;
 
-/// Where to.
+/// Where to. An eviction only ever sends away from the device, a restore only ever brings nearer to it: what is as far, or as
+/// near, as was asked for is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Into the device's memory.
     Device,
-    /// Out of the device, to the nearest space of a lower tier that has room. What is not there is there already.
+    /// Out of the device, to the nearest space of a lower tier that has room.
     Lower,
-    /// To a space of this tier.
+    /// Away from the device.
+    Away(To),
+    /// Nearer to the device.
+    Nearer(To),
+}
+
+/// Which spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// Any of this tier.
     Tier(Tier),
-    /// To this space: the host's or a disk's.
+    /// This one. What is in another of the same tier goes there, too: neither nearer nor farther away.
     Space(SpaceId),
+}
+
+impl Goal {
+    /// Whether it leads nearer to the device. What is held is in the device, and so is there already.
+    pub(super) fn is_nearer(&self) -> bool {
+        matches!(self, Goal::Device | Goal::Nearer(_))
+    }
+
+    /// Whether bytes that are in a space have nowhere to go.
+    fn is_reached(&self, at: SpaceId) -> bool {
+        match self {
+            Goal::Device => at.tier == Tier::Gpu,
+            Goal::Lower => at.tier != Tier::Gpu,
+            Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) if id.tier == at.tier => at == *id,
+            Goal::Away(to) => at.tier >= to.tier(),
+            Goal::Nearer(to) => at.tier <= to.tier(),
+        }
+    }
+}
+
+impl To {
+    fn tier(&self) -> Tier {
+        match self {
+            To::Tier(tier) => *tier,
+            To::Space(id) => id.tier,
+        }
+    }
 }
 
 /// What a shift did.
@@ -141,9 +178,15 @@ impl Shared {
         (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
         lenient: bool,
     ) -> (BTreeSet<u64>, Result<Moved>) {
-        let there = |c: &Claim| is_there(c.place(), goal, c.item.device);
+        if let Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) = goal {
+            // Also where nothing is to be moved.
+            if let Err(e) = self.parts.manager.space(*id) {
+                return (BTreeSet::new(), Err(e));
+            }
+        }
+        let there = |c: &Claim| goal.is_reached(c.place().space(c.item.device));
         let total = claims.iter().filter(|c| !there(c)).map(|c| c.item.bytes).sum();
-        if *goal != Goal::Device {
+        if !goal.is_nearer() {
             claims.iter().filter(|c| !there(c)).for_each(Claim::leaves);
         }
         let _inside = Inside::enter();
@@ -168,9 +211,9 @@ impl Shared {
         let spaces = self.parts.manager.spaces();
         let strategy = match goal {
             Goal::Lower => Strategy::DowngradeFrom { from, to: None },
-            Goal::Tier(tier) if *tier > from.tier => Strategy::DowngradeFrom { from, to: Some(*tier) },
-            Goal::Tier(tier) => Strategy::Tier(*tier),
-            Goal::Space(id) => Strategy::Space(*id),
+            Goal::Away(To::Tier(tier)) => Strategy::DowngradeFrom { from, to: Some(*tier) },
+            Goal::Nearer(To::Tier(tier)) => Strategy::Tier(*tier),
+            Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) => Strategy::Space(*id),
             Goal::Device => return Err(Error::internal("no lower space leads to the device")),
         };
         let ranks = strategy.candidates(&spaces)?;
@@ -181,17 +224,6 @@ impl Shared {
 /// Whether an error is about no item, but about the whole move.
 fn ends(status: Status) -> bool {
     matches!(status, Status::ShuttingDown | Status::Cancelled)
-}
-
-/// Whether bytes are where they are to go.
-fn is_there(place: &Place, goal: &Goal, device: DeviceId) -> bool {
-    let at = place.space(device);
-    match goal {
-        Goal::Device => at.tier == Tier::Gpu,
-        Goal::Lower => at.tier != Tier::Gpu,
-        Goal::Tier(tier) => at.tier == *tier,
-        Goal::Space(id) => at == *id,
-    }
 }
 
 impl<'a> Shift<'a> {
@@ -213,7 +245,7 @@ impl<'a> Shift<'a> {
 
     fn one(&mut self, claim: Claim) -> Result<()> {
         let device = claim.item.device;
-        if is_there(claim.place(), self.goal, device) {
+        if self.goal.is_reached(claim.place().space(device)) {
             self.moved.already += 1;
             self.keep_claim(claim);
             return Ok(());
@@ -239,7 +271,8 @@ impl<'a> Shift<'a> {
         for target in self.shared.targets(self.goal, claim.place().space(claim.item.device))? {
             let step = match (target.tier, claim.place()) {
                 (Tier::Host, Place::Device) => self.start_out(claim, target.id)?,
-                (Tier::Host, _) => self.host_from_file(claim, target.id)?,
+                (Tier::Host, Place::Disk(_)) => self.host_from_file(claim, target.id)?,
+                (Tier::Host, Place::Host(_)) => self.host_from_host(claim, target.id)?,
                 (Tier::Disk, _) => self.file(claim, target)?,
                 (Tier::Gpu, _) => return Err(Error::invalid(format!("{target} is no lower space to move to"))),
             };

@@ -1,0 +1,35 @@
+"""
+Device memory that ends when the program says so, from libgpumem.
+
+    using Gpumem
+    b = DeviceBuffer(1 << 20)               # freed by `free!(b)`, by its arena, or by the collector
+    with_arena() do arena                   # everything that is allocated in the block is free after it ...
+        DeviceBuffer(4096)
+        b2 = DeviceBuffer(4096)             # ... but for what the block returns
+    end
+
+Sizes are bytes. The library is looked for in `ENV["GPUMEM_LIBRARY"]`, then in the preference `library` of this package, then
+where the system's loader looks; it is loaded by the first call that needs it, and what is missing is said then. Failures are
+[`GpumemError`](@ref)s with the library's text. Every function may be called from any task and any thread.
+"""
+module Gpumem
+
+using Libdl
+
+export GpumemError, Stream, synchronize, destroy!, with_stream
+export DeviceBuffer, free!, islive, address, allocation_id, check
+export Arena, with_arena, in_arena, attached, current_arena, enter!, exit!, abort!, escape!, promote!, kept
+export ArenaReport, ArenaStats, arena_stats
+export Capture, capture, release!, retain!
+export Reservation, reserve, in_reservation, reservation_info
+export Stats, stats, trim, limit!, validate
+
+include("lib.jl")
+include("stream.jl")
+include("buffer.jl")
+include("arena.jl")
+include("capture.jl")
+include("reserve.jl")
+include("stats.jl")
+
+end

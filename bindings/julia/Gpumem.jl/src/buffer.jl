@@ -1,0 +1,248 @@
+# Buffers.
+
+"""
+    DeviceBuffer(bytes; stream = Gpumem.default_stream)
+    DeviceBuffer(array; stream = Gpumem.default_stream)
+
+`bytes` of device memory, not cleared and aligned to 256 bytes, or a copy of an array of plain data. Usable by work that is
+submitted to `stream` from now on.
+
+It ends once, whoever comes first: [`free!`](@ref), the end of the arena that was current for the task
+([`with_arena`](@ref)), or the collector. All of them free by the allocation's number, so that none ever frees what lives at the
+address by then. A use after that is a [`GpumemError`](@ref). `length` and `sizeof` are bytes.
+
+`copyto!` copies between buffers, and from and to arrays; `fill!` fills with a byte; `Vector{T}(buffer)` is a copy on the host.
+Copies from and to arrays wait until they are done; the others are in the order of a stream and wait for nothing.
+
+Throws `GPUMEM_ERROR_OUT_OF_MEMORY` when there is no memory. Collecting garbage first may help; nobody does it unasked.
+"""
+mutable struct DeviceBuffer
+    ptr::Ptr{Cvoid}
+    bytes::Int
+    id::UInt64
+    stream::Stream
+    # Only spares a second call. Whether memory is freed is decided by its number, inside of the library, so it does no harm
+    # that two tasks may both see `false`.
+    freed::Bool
+
+    function DeviceBuffer(bytes::Integer; stream::Stream = default_stream)
+        bytes >= 0 || throw(ArgumentError("a buffer of $bytes bytes"))
+        ptr = allocate(Csize_t(bytes), stream)
+        id = Ref{UInt64}(0)
+        status = GC.@preserve id C.allocation_id_get(ptr, Base.unsafe_convert(Ptr{UInt64}, id))
+        if status != OK
+            text = last_error()
+            C.free_async(ptr, stream.handle)
+            throw(GpumemError(status, text))
+        end
+        return finalizer(finalize_buffer, new(ptr, bytes, id[], stream, false))
+    end
+end
+
+# gpumem_malloc_options, as far as it is used here.
+struct MallocOptions
+    size::UInt32
+    flags::UInt32
+    bytes::Csize_t
+    alignment::Csize_t
+    stream::Ptr{Cvoid}
+    tag::UInt64
+    arena::Ptr{Cvoid}
+    device::Int32
+    reserved::UInt32
+    reservation::Ptr{Cvoid}
+end
+
+# Memory for the current task: in its arena and drawn from its reservation. Both are named to the library instead of attached
+# to the thread, as the task may be on another thread by the next call, and other tasks on this one.
+function allocate(bytes::Csize_t, stream::Stream)
+    arena, reservation = current_handle(:gpumem_arenas), current_handle(:gpumem_reservations)
+    out = Ref{Ptr{Cvoid}}(C_NULL)
+    GC.@preserve out begin
+        at = Base.unsafe_convert(Ptr{Ptr{Cvoid}}, out)
+        if arena == C_NULL && reservation == C_NULL
+            ok(C.malloc_async(bytes, stream.handle, at))
+        else
+            options = Ref(MallocOptions(sizeof(MallocOptions), 0, bytes, 0, stream.handle, 0, arena, 0, 0, reservation))
+            ok(GC.@preserve options C.malloc_with(Base.unsafe_convert(Ptr{Cvoid}, Base.unsafe_convert(Ptr{MallocOptions}, options)), at))
+        end
+    end
+    return out[]
+end
+
+# Innermost handle of a kind of the current task; NULL when there is none.
+@inline function current_handle(kind::Symbol)
+    storage = current_task().storage
+    storage === nothing && return C_NULL
+    stack = get(storage::IdDict, kind, nothing)
+    stack === nothing && return C_NULL
+    handles = stack::Vector{Ptr{Cvoid}}
+    return isempty(handles) ? C_NULL : handles[end]
+end
+
+# Calls `f` with a handle as the task's innermost one of its kind.
+function with_handle(f, kind::Symbol, handle::Ptr{Cvoid})
+    stack = get!(() -> Ptr{Cvoid}[], task_local_storage(), kind)::Vector{Ptr{Cvoid}}
+    push!(stack, handle)
+    try
+        return f()
+    finally
+        pop!(stack)
+    end
+end
+
+# What the collector calls, on any thread: never waits, never throws, never yields.
+function finalize_buffer(b::DeviceBuffer)
+    b.freed && return
+    b.freed = true
+    C.free_id(b.ptr, b.id)
+    return
+end
+
+function DeviceBuffer(array::DenseArray{T}; stream::Stream = default_stream) where {T}
+    b = DeviceBuffer(sizeof(array); stream = stream)
+    return copyto!(b, array; stream = stream)
+end
+
+"""
+    free!(buffer; stream = nothing)
+
+Frees a buffer in the order of the stream it was allocated on, or of `stream`; nobody waits. Nothing happens when it is gone
+already, by an earlier `free!` or by the end of its arena.
+"""
+function free!(b::DeviceBuffer; stream::Union{Nothing,Stream} = nothing)
+    b.freed && return
+    ok(stream === nothing ? C.free_id(b.ptr, b.id) : C.free_id_async(b.ptr, b.id, stream.handle))
+    b.freed = true
+    return
+end
+
+"""
+    islive(buffer) -> Bool
+
+Whether the buffer's memory is still its own: neither freed nor ended with an arena, even if the address lives again.
+"""
+function islive(b::DeviceBuffer)
+    b.freed && return false
+    id = Ref{UInt64}(0)
+    status = GC.@preserve b id C.allocation_id_get(b.ptr, Base.unsafe_convert(Ptr{UInt64}, id))
+    return status == OK && id[] == b.id
+end
+
+"""
+    address(buffer) -> Ptr{Cvoid}
+
+The device address, for foreign calls; not for the host to read. Keep the buffer alive with `GC.@preserve` for as long as the
+address is used.
+"""
+address(b::DeviceBuffer) = b.ptr
+Base.pointer(b::DeviceBuffer) = Ptr{UInt8}(b.ptr)
+Base.unsafe_convert(::Type{Ptr{T}}, b::DeviceBuffer) where {T} = Ptr{T}(b.ptr)
+
+"""
+    allocation_id(buffer) -> UInt64
+
+A number that no other allocation of this process has had or will have.
+"""
+allocation_id(b::DeviceBuffer) = b.id
+
+Base.length(b::DeviceBuffer) = b.bytes
+Base.sizeof(b::DeviceBuffer) = b.bytes
+
+"""
+    check(buffer, op = "use", operand = "buffer")
+
+Throws unless the buffer may be used. With `GPUMEM_ARENA_DEBUG=check` the text names the arena that ended it:
+`use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", ...)`.
+"""
+function check(b::DeviceBuffer, op::AbstractString = "use", operand::AbstractString = "buffer")
+    op_text, operand_text = String(op), String(operand)
+    GC.@preserve b op_text operand_text begin
+        ok(C.check_id(b.ptr, b.id, Base.unsafe_convert(Cstring, op_text), Base.unsafe_convert(Cstring, operand_text)))
+    end
+    islive(b) || throw(GpumemError(USE_AFTER_FREE, "$op $operand is no longer allocated: it was freed, or the arena of its " *
+        "allocation has ended without keeping it (GPUMEM_ARENA_DEBUG=check names the arena)"))
+    return
+end
+
+function check_range(b::DeviceBuffer, offset::Integer, bytes::Integer, op::String, operand::String)
+    0 <= offset <= b.bytes && 0 <= bytes <= b.bytes - offset ||
+        throw(ArgumentError("$op: $bytes bytes from offset $offset of $operand, which has $(b.bytes)"))
+    check(b, op, operand)
+end
+
+# A copy that has to be over before the host's memory may move or go.
+function copy_and_wait(dst::Ptr{Cvoid}, src::Ptr{Cvoid}, bytes::Int, stream::Stream)
+    bytes == 0 && return
+    ok(C.memcpy_async(dst, src, bytes, stream.handle))
+    synchronize(stream)
+end
+
+"""
+    copyto!(buffer, array; offset = 0, stream)
+    copyto!(array, buffer; offset = 0, stream)
+    copyto!(destination, source; destination_offset = 0, source_offset = 0, bytes, stream)
+
+Copies an array of plain data to or from a buffer, from `offset` bytes on, and waits; or between two buffers, in the order of
+`stream`. Not legal while the stream is being captured, but for copies between buffers.
+"""
+function Base.copyto!(b::DeviceBuffer, array::DenseArray{T}; offset::Integer = 0, stream::Stream = b.stream) where {T}
+    isbitstype(T) || throw(ArgumentError("elements of type $T are no plain data"))
+    check_range(b, offset, sizeof(array), "copyto!", "destination")
+    GC.@preserve b array copy_and_wait(b.ptr + offset, Ptr{Cvoid}(pointer(array)), sizeof(array), stream)
+    return b
+end
+
+function Base.copyto!(array::DenseArray{T}, b::DeviceBuffer; offset::Integer = 0, stream::Stream = b.stream) where {T}
+    isbitstype(T) || throw(ArgumentError("elements of type $T are no plain data"))
+    check_range(b, offset, sizeof(array), "copyto!", "source")
+    GC.@preserve b array copy_and_wait(Ptr{Cvoid}(pointer(array)), b.ptr + offset, sizeof(array), stream)
+    return array
+end
+
+function Base.copyto!(dst::DeviceBuffer, src::DeviceBuffer; destination_offset::Integer = 0, source_offset::Integer = 0,
+                      bytes::Integer = min(dst.bytes - destination_offset, src.bytes - source_offset),
+                      stream::Stream = dst.stream)
+    check_range(dst, destination_offset, bytes, "copyto!", "destination")
+    check_range(src, source_offset, bytes, "copyto!", "source")
+    GC.@preserve dst src begin
+        ok(C.memcpy_async(dst.ptr + destination_offset, src.ptr + source_offset, bytes, stream.handle))
+    end
+    return dst
+end
+
+"""
+    fill!(buffer, byte; offset = 0, bytes = length(buffer) - offset, stream)
+
+Fills with a byte, in the order of a stream; waits for nothing.
+"""
+function Base.fill!(b::DeviceBuffer, byte::Integer; offset::Integer = 0, bytes::Integer = b.bytes - offset,
+                    stream::Stream = b.stream)
+    check_range(b, offset, bytes, "fill!", "buffer")
+    GC.@preserve b ok(C.memset_async(b.ptr + offset, UInt8(byte), bytes, stream.handle))
+    return b
+end
+
+"""
+    Vector{T}(buffer; stream)
+    Array(buffer; stream)
+
+The buffer's contents as elements of plain data, as many as there are whole ones; bytes by default. Waits until they are there.
+"""
+Base.Vector{T}(b::DeviceBuffer; stream::Stream = b.stream) where {T} =
+    copyto!(Vector{T}(undef, b.bytes ÷ sizeof(T)), b; stream = stream)
+Base.Array(b::DeviceBuffer; stream::Stream = b.stream) = Vector{UInt8}(b; stream = stream)
+
+# 4096 as "4 KiB", 1000 as "1000 B".
+function human(bytes::Integer)
+    units, value, unit = ("B", "KiB", "MiB", "GiB", "TiB"), float(bytes), 1
+    while value >= 1024 && unit < length(units)
+        value, unit = value / 1024, unit + 1
+    end
+    return isinteger(value) ? "$(Int(value)) $(units[unit])" : "$(round(value; digits = 1)) $(units[unit])"
+end
+
+function Base.show(io::IO, b::DeviceBuffer)
+    print(io, "DeviceBuffer(", human(b.bytes), " at 0x", string(UInt(b.ptr); base = 16), ", id ", Int(b.id))
+    print(io, islive(b) ? ")" : ", gone)")
+end

@@ -1,0 +1,104 @@
+# Capacity that is promised.
+
+"""
+    Reservation
+
+A promise of bytes of device memory, from [`reserve`](@ref).
+"""
+mutable struct Reservation
+    handle::Ptr{Cvoid}
+    bytes::UInt64
+    open::Bool
+end
+
+# gpumem_reserve_options.
+struct ReserveOptions
+    size::UInt32
+    strategy::Int32
+    bytes::UInt64
+    least_bytes::UInt64
+    tier::Int32
+    space_id::UInt32
+    tiers::NTuple{4,Int32}
+    timeout_ms::UInt64
+    cancel::Ptr{Cvoid}
+    policy::Ptr{Cvoid}
+    out_of_memory::Ptr{Cvoid}
+    user::Ptr{Cvoid}
+    free_user::Ptr{Cvoid}
+end
+
+"""
+Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use of it, `peak` the most that was
+used. `number` is one that no other reservation has had.
+"""
+struct ReservationInfo
+    size::UInt32
+    tier::Int32
+    space_id::UInt32
+    reserved::UInt32
+    number::UInt64
+    promised::UInt64
+    drawn::UInt64
+    used::UInt64
+    peak::UInt64
+    arrived::UInt64
+    granted::UInt64
+end
+
+"""
+    reserve(bytes; timeout = 0) -> Reservation
+    reserve(f, bytes; timeout = 0)
+
+Promises `bytes` of the current device, or waits for them for `timeout` seconds at most, in turn (`Inf`: without an end). Throws
+`GPUMEM_ERROR_TIMED_OUT`, or `GPUMEM_ERROR_OUT_OF_MEMORY` where there can never be as much or `timeout` is 0. The collector can
+run during the wait; other tasks of this thread cannot.
+
+With a block: calls `f(reservation)`; what the task allocates meanwhile draws from the promise, and an allocation that does not
+fit is refused. The reservation ends with the block, after an exception too; what is live by then stays.
+"""
+function reserve(bytes::Integer; timeout::Real = 0)
+    timeout >= 0 || throw(ArgumentError("a timeout of $timeout seconds"))
+    milliseconds = isinf(timeout) ? typemax(UInt64) : ceil(UInt64, 1000 * timeout)
+    options = Ref(ReserveOptions(sizeof(ReserveOptions), 0, bytes, 0, 0, 0, (0, 0, 0, 0), milliseconds, C_NULL, C_NULL, C_NULL,
+        C_NULL, C_NULL))
+    out = Ref{Ptr{Cvoid}}(C_NULL)
+    C.address_of_reserve[] == C_NULL && resolve!(C.address_of_reserve, :gpumem_reserve)
+    GC.@preserve options out begin
+        o, at = Base.unsafe_convert(Ptr{ReserveOptions}, options), Base.unsafe_convert(Ptr{Ptr{Cvoid}}, out)
+        ok(waiting(() -> C.reserve(Ptr{Cvoid}(o), at)))
+    end
+    return Reservation(out[], bytes, true)
+end
+
+function reserve(f, bytes::Integer; timeout::Real = 0)
+    r = reserve(bytes; timeout = timeout)
+    try
+        return in_reservation(() -> f(r), r)
+    finally
+        r.open && release!(r)
+    end
+end
+
+"""
+    in_reservation(f, reservation)
+
+Calls `f`; what the task allocates meanwhile draws from the reservation. For tasks that are spawned inside of its block.
+"""
+in_reservation(f, r::Reservation) = with_handle(f, :gpumem_reservations, r.handle)
+
+function release!(r::Reservation)
+    drawn = Ref{UInt64}(0)
+    ok(GC.@preserve drawn C.reservation_release(r.handle, Base.unsafe_convert(Ptr{UInt64}, drawn)))
+    r.open = false
+    return Int(drawn[])
+end
+
+"""
+    reservation_info(reservation) -> Gpumem.ReservationInfo
+
+Size, use and number of a live reservation.
+"""
+reservation_info(r::Reservation) = filled(p -> C.reservation_info_get(r.handle, p), ReservationInfo)
+
+Base.show(io::IO, r::Reservation) = print(io, "Reservation(", human(r.bytes), r.open ? ")" : ", released)")

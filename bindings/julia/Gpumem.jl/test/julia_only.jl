@@ -1,0 +1,152 @@
+# What there is in Julia alone.
+
+# Runs a program in another Julia, with other settings; gives all that it says.
+function elsewhere(program, settings...)
+    julia = joinpath(Sys.BINDIR, Base.julia_exename())
+    project = dirname(@__DIR__)
+    out = IOBuffer()
+    command = ignorestatus(`$julia --startup-file=no --project=$project -e $program`)
+    run(pipeline(addenv_(command, settings...); stdout = out, stderr = out))
+    return String(take!(out))
+end
+
+# `addenv` of newer versions of Julia.
+function addenv_(command, settings...)
+    env = copy(ENV)
+    env = Dict{String,String}(k => v for (k, v) in env)
+    for (name, value) in settings
+        value === nothing ? delete!(env, name) : (env[name] = value)
+    end
+    return setenv(command, env)
+end
+
+@testset "a library that is missing is said" begin
+    said = elsewhere("using Gpumem; DeviceBuffer(1)", "GPUMEM_LIBRARY" => "/no/such/libgpumem.so")
+    @test occursin("libgpumem cannot be loaded from \"/no/such/libgpumem.so\", which GPUMEM_LIBRARY names", said)
+    said = elsewhere("using Gpumem; print(\"loaded\")", "GPUMEM_LIBRARY" => "/no/such/libgpumem.so")
+    @test said == "loaded"
+    if isempty(Gpumem.Libdl.find_library(["libgpumem.so.0", "libgpumem"]))
+        said = elsewhere("using Gpumem; trim()", "GPUMEM_LIBRARY" => nothing)
+        @test occursin("libgpumem is not on the loader's path: set GPUMEM_LIBRARY", said)
+    end
+    # A library, and not gpumem.
+    libc = first(filter(p -> occursin("libc.so", p), Gpumem.Libdl.dllist()))
+    said = elsewhere("using Gpumem; trim()", "GPUMEM_LIBRARY" => libc)
+    @test occursin("has no gpumem_trim", said)
+end
+
+@testset "every export has a docstring" begin
+    for name in names(Gpumem)
+        name === :Gpumem && continue
+        @test haskey(Base.Docs.meta(Gpumem), Base.Docs.Binding(Gpumem, name)) || name
+    end
+end
+
+@testset "show" begin
+    b = DeviceBuffer(4096)
+    @test occursin(r"^DeviceBuffer\(4 KiB at 0x[0-9a-f]+, id \d+\)$", string(b))
+    free!(b)
+    @test endswith(string(b), ", gone)")
+    arena = enter!("step")
+    @test string(arena) == "Arena(\"step\", open)"
+    in_arena(() -> DeviceBuffer(1536), arena)
+    @test occursin("ArenaStats(\"step\", live 1 of 1.5 KiB, peak 1.5 KiB, 1 joined, 0 left)", string(arena_stats(arena)))
+    @test occursin(r"^ArenaReport\(freed 1 of 1.5 KiB, kept 0 of 0 B\)$", string(exit!(arena)))
+    @test string(arena) == "Arena(\"step\", ended)"
+    text = sprint(show, MIME"text/plain"(), stats())
+    @test occursin("Device 0 ($(Gpumem.backend()))\n  live ", text) && count(==('\n'), text) == 4
+    @test string(Gpumem.default_stream) == "Stream(default)"
+    reserve(r -> (@test string(r) == "Reservation(1 MiB)"), 1 << 20)
+end
+
+@testset "ranges and types are checked" begin
+    b = DeviceBuffer(16)
+    @test_throws ArgumentError fill!(b, 0; offset = 8, bytes = 9)
+    @test_throws ArgumentError fill!(b, 0; offset = 17)
+    @test_throws ArgumentError fill!(b, 0; offset = -1)
+    @test_throws ArgumentError copyto!(b, zeros(3))
+    @test_throws ArgumentError copyto!(b, ["text"])
+    @test_throws ArgumentError copyto!(b, DeviceBuffer(8); bytes = 9)
+    @test_throws ArgumentError DeviceBuffer(-1)
+    @test_throws ArgumentError reserve(1; timeout = -1)
+    @test_throws InexactError fill!(b, 256)
+    free!(b)
+end
+
+@testset "what a block returns is kept" begin
+    make = () -> DeviceBuffer(256)
+    collect_all()
+    for (result, count) in ((() -> make(), 1), (() -> (make(), 3, make()), 2), (() -> [make(), make(), make()], 3),
+        (() -> (a = make(), b = "text"), 1), (() -> Dict(:w => make()), 1), (() -> Any[1, make()], 1), (() -> nothing, 0),
+        (() -> [[make()], [make(), make()]], 3), (() -> [1.0, 2.0], 0))
+        held = with_arena(arena -> (make(); result()))
+        @test stats().allocations == count
+        foreach(free!, kept(held))
+    end
+    chosen = Ref{Any}()
+    with_arena(keep = r -> [chosen[]]) do arena
+        chosen[] = make()
+        make()
+    end
+    @test islive(chosen[]) && stats().allocations == 1
+    free!(chosen[])
+end
+
+@testset "tasks have arenas of their own" begin
+    before = stats().allocations
+    arenas = map(1:16) do i
+        Threads.@spawn with_arena(name = "task $i") do arena
+            held = [DeviceBuffer(256)]
+            for _ in 1:20
+                yield()
+                push!(held, DeviceBuffer(256))
+                current_arena().name == "task $i" || error("another task's arena")
+            end
+            arena_stats(arena).live == 21 || error("$(arena_stats(arena))")
+            with_arena(inner -> (yield(); DeviceBuffer(1); nothing))
+            length(held)
+        end
+    end
+    @test sum(fetch, arenas) == 16 * 21
+    @test stats().allocations == before
+end
+
+struct Space
+    tier::Int32
+    id::UInt32
+end
+limit_space(bytes) = Gpumem.ok(ccall(Gpumem.Libdl.dlsym(Gpumem.library(), :gpumem_space_limit_set), Int32, (Space, UInt64),
+    Space(1, 0), bytes))
+
+@testset "the collector runs while a reservation is waited for" begin
+    if Threads.nthreads() == 1
+        println("   (waiting for another thread needs two)")
+    else
+        limit_space(64 << 20)
+        held = reserve(48 << 20)
+        started = Threads.Atomic{Int}(0)
+        results = Vector{Any}(undef, 2)
+        main = Threads.threadid()
+        claimed = Threads.Atomic{Int}(0)
+        Threads.@threads for _ in 1:Threads.nthreads()
+            if Threads.threadid() == main
+                spin_until(started, 1)
+                GC.gc()
+                release!(held)
+                results[1] = :released
+            elseif Threads.atomic_cas!(claimed, 0, 1) == 0
+                started[] = 1
+                r = try
+                    reserve(48 << 20; timeout = 60)
+                catch e
+                    e
+                end
+                results[2] = r
+            end
+        end
+        @test results[1] === :released
+        @test results[2] isa Reservation
+        results[2] isa Reservation && release!(results[2])
+        limit_space(typemax(UInt64))
+    end
+end

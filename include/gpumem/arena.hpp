@@ -1,0 +1,104 @@
+// gpumem/arena.hpp: allocations that end together.
+// gpumem.hpp has the conventions that hold for everything here.
+#ifndef GPUMEM_ARENA_HPP
+#define GPUMEM_ARENA_HPP
+
+#include <gpumem/buffer.hpp>
+
+#include <initializer_list>
+#include <iterator>
+#include <vector>
+
+GPUMEM_NAMESPACE_BEGIN
+
+namespace detail {
+
+struct abort_arena {
+    void operator()(gpumem_arena a) const noexcept {
+        if (a != nullptr) {
+            gpumem_arena_abort(a, nullptr);
+        }
+    }
+};
+
+} // namespace detail
+
+// What an arena's end is told to keep: a pointer into an allocation, or a buffer.
+class kept {
+  public:
+    kept(const volatile void *p) noexcept : pointer_(const_cast<void *>(p)) {}
+    template <class T> kept(const unique_buffer<T> &b) noexcept : kept(b.data()) {}
+    template <class T> kept(const async_buffer<T> &b) noexcept : kept(b.data()) {}
+    void *get() const noexcept { return pointer_; }
+
+  private:
+    void *pointer_;
+};
+
+// An arena for the length of a scope: gpumem_arena_*. Everything that this thread allocates in the
+// scope is freed at its end, but for what exit() is told to keep. A scope that is left without
+// exit(), by an exception for instance, keeps nothing, and ends the arenas that are still open
+// inside with it; while other threads are attached that fails, and the arena stays open.
+//
+//     gpumem::arena step("step");
+//     ...
+//     step.exit({weights, loss});
+//
+// Objects that own memory (unique_buffer and the like) and live longer than the arena they were
+// filled in would free what is free already: keep or escape() what they own, or release() them.
+// Move-only.
+class arena : public detail::owned_handle<gpumem_arena, detail::abort_arena> {
+  public:
+    arena() { check(gpumem_arena_enter(&state_)); }
+    explicit arena(const char *name) { check(gpumem_arena_enter_named(name, &state_)); }
+    explicit arena(const std::string &name) : arena(name.c_str()) {}
+
+    // Ends the arena, as gpumem_arena_exit. If that throws, it is open as before.
+    gpumem_arena_report exit(void *const *keep, std::size_t count) {
+        auto report = detail::sized<gpumem_arena_report>();
+        check(gpumem_arena_exit(state_, keep, count, &report));
+        state_ = nullptr;
+        return report;
+    }
+    gpumem_arena_report exit(std::initializer_list<kept> keep = {}) { return exit_all(keep); }
+    // Of a container of pointers or buffers.
+    template <class Container> gpumem_arena_report exit(const Container &keep) {
+        return exit_all(keep);
+    }
+    // Ends the arena and those inside it, keeping nothing, as gpumem_arena_abort. If that throws,
+    // all is as before.
+    gpumem_arena_report abort() {
+        auto report = detail::sized<gpumem_arena_report>();
+        check(gpumem_arena_abort(state_, &report));
+        state_ = nullptr;
+        return report;
+    }
+    gpumem_arena_stats stats() const {
+        return detail::filled<gpumem_arena_stats>(gpumem_arena_stats_get, state_);
+    }
+
+  private:
+    template <class Container> gpumem_arena_report exit_all(const Container &keep) {
+        std::vector<void *> all;
+        for (const kept one : keep)
+            all.push_back(one.get());
+        return exit(all.data(), all.size());
+    }
+};
+
+// Attaches the thread to an arena for the length of a scope, which must end on the same thread.
+// Move-only.
+class arena_attachment
+    : public detail::owned_handle<gpumem_arena,
+                                  detail::closed_by<gpumem_arena, gpumem_arena_detach>> {
+  public:
+    explicit arena_attachment(gpumem_arena a) {
+        check(gpumem_arena_attach(a));
+        state_ = a;
+    }
+    explicit arena_attachment(const arena &a) : arena_attachment(a.get()) {}
+};
+
+GPUMEM_NAMESPACE_END
+
+#endif

@@ -1,0 +1,114 @@
+// gpumem/buffer.hpp: device memory that objects own.
+// gpumem.hpp has the conventions that hold for everything here.
+#ifndef GPUMEM_BUFFER_HPP
+#define GPUMEM_BUFFER_HPP
+
+#include <gpumem/stream.hpp>
+
+GPUMEM_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T> struct extent {
+    T *data = nullptr;
+    std::size_t size = 0;
+};
+struct free_in_own_order {
+    template <class T> void operator()(const extent<T> &e) const noexcept {
+        gpumem_free(untyped(e.data)); // NULL does nothing
+    }
+};
+
+template <class T> struct stream_extent {
+    T *data = nullptr;
+    std::size_t size = 0;
+    stream_ref stream;
+};
+struct free_in_stream_order {
+    template <class T> void operator()(const stream_extent<T> &e) const noexcept {
+        if (e.data != nullptr) {
+            gpumem_free_async(untyped(e.data), e.stream.get());
+        }
+    }
+};
+
+// What both kinds of buffers show.
+template <class T, class State, class Close> class buffer : public owner<State, Close> {
+  public:
+    using value_type = T;
+    T *data() const noexcept { return this->state_.data; }
+    // Elements, not bytes; of void they are bytes.
+    std::size_t size() const noexcept { return this->state_.size; }
+    std::size_t size_bytes() const noexcept { return size() * element_size<T>::value; }
+    explicit operator bool() const noexcept { return data() != nullptr; }
+    // Gives the memory up; the caller frees it.
+    T *release() noexcept { return std::exchange(this->state_, State{}).data; }
+
+  protected:
+    using owner<State, Close>::owner;
+};
+
+} // namespace detail
+
+// Owns device memory for count elements, in the order of one stream: it may be used by work
+// submitted to that stream, or ordered after the allocation there, and is freed in its order.
+// Move-only, like std::unique_ptr.
+template <class T> class unique_buffer
+    : public detail::buffer<T, detail::extent<T>, detail::free_in_own_order> {
+    using base = detail::buffer<T, detail::extent<T>, detail::free_in_own_order>;
+
+  public:
+    unique_buffer() noexcept = default;
+    explicit unique_buffer(std::size_t count, stream_ref s = stream_ref()) {
+        void *p = nullptr;
+        check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
+        this->state_ = {static_cast<T *>(p), count};
+    }
+    // Takes over memory of gpumem's that has room for count elements. It is freed in the order of
+    // the stream that it was allocated on.
+    static unique_buffer adopt(T *data, std::size_t count) noexcept {
+        return unique_buffer(detail::extent<T>{data, count});
+    }
+
+  private:
+    explicit unique_buffer(detail::extent<T> e) noexcept : base(e) {}
+};
+
+// Owns device memory for count elements and knows its stream: allocating, resizing and freeing are
+// work of that stream, and nobody waits for them. The stream must outlive it. Move-only.
+//
+//     gpumem::async_buffer<float> x(count, stream);     // a cudaStream_t, a gpumem::stream, ...
+//     kernel<<<grid, block, 0, stream>>>(x.data());
+template <class T> class async_buffer
+    : public detail::buffer<T, detail::stream_extent<T>, detail::free_in_stream_order> {
+  public:
+    // Holds nothing, on the default stream.
+    async_buffer() noexcept = default;
+    explicit async_buffer(std::size_t count, stream_ref s = stream_ref()) {
+        void *p = nullptr;
+        check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
+        this->state_ = {static_cast<T *>(p), count, s};
+    }
+
+    // The stream that it is resized and freed in the order of.
+    stream_ref get_stream() const noexcept { return this->state_.stream; }
+    // Another stream from now on. All use of the memory so far is ordered before what is submitted
+    // to it.
+    void set_stream(stream_ref s) noexcept { this->state_.stream = s; }
+    // Changes the number of elements, keeping the contents of those that stay. data() may change.
+    // If that throws, all is as before.
+    void resize(std::size_t count) {
+        void *p = nullptr;
+        check(gpumem_realloc_async(detail::untyped(this->data()), detail::bytes_of<T>(count),
+                                   get_stream().get(), &p));
+        this->state_.data = static_cast<T *>(p);
+        this->state_.size = count;
+    }
+};
+
+// One that lives as long as a scope.
+template <class T> using scoped_async_buffer = async_buffer<T>;
+
+GPUMEM_NAMESPACE_END
+
+#endif

@@ -1,0 +1,59 @@
+// gpumem/capture.hpp: memory for CUDA graphs.
+// gpumem.hpp has the conventions that hold for everything here.
+#ifndef GPUMEM_CAPTURE_HPP
+#define GPUMEM_CAPTURE_HPP
+
+#include <gpumem/stream.hpp>
+
+GPUMEM_NAMESPACE_BEGIN
+
+// Memory for CUDA graphs: a stream allocates from it from the construction to end(). The destructor
+// releases the one reference of this object, when no graph that used the memory is launched any
+// more; before end() it aborts the capture, so an exception on the way leaves nothing behind.
+// Move-only.
+class capture {
+  public:
+    explicit capture(stream_ref s) : capture(s, nullptr) {}
+    capture(stream_ref s, const gpumem_capture_options &options) : capture(s, &options) {}
+
+    gpumem_capture get() const noexcept { return open_ ? open_.get() : ended_.get(); }
+    explicit operator bool() const noexcept { return get() != nullptr; }
+    // The stream's allocations are ordinary again.
+    void end() {
+        check(gpumem_capture_end(get()));
+        ended_ = ended(open_.release());
+    }
+    // Another capture in the same memory, for a graph that never runs at the same time as this
+    // one's.
+    capture share(stream_ref s) const {
+        auto options = detail::sized<gpumem_capture_options>();
+        options.share = get();
+        return capture(s, options);
+    }
+    gpumem_capture_stats stats() const {
+        return detail::filled<gpumem_capture_stats>(gpumem_capture_stats_get, get());
+    }
+    void swap(capture &other) noexcept {
+        open_.swap(other.open_);
+        ended_.swap(other.ended_);
+    }
+
+  private:
+    using open = detail::owned_handle<gpumem_capture,
+                                      detail::closed_by<gpumem_capture, gpumem_capture_abort>>;
+    using ended = detail::owned_handle<gpumem_capture,
+                                       detail::closed_by<gpumem_capture, gpumem_capture_release>>;
+
+    capture(stream_ref s, const gpumem_capture_options *options) {
+        gpumem_capture out = nullptr;
+        check(gpumem_capture_begin(s.get(), options, &out));
+        open_ = open(out);
+    }
+    // One of them at most.
+    open open_;
+    ended ended_;
+};
+
+GPUMEM_NAMESPACE_END
+
+#endif

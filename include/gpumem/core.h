@@ -1,0 +1,231 @@
+/* gpumem/core.h: statuses, malloc and free.
+ * gpumem.h has the conventions that hold for every function here. */
+
+#ifndef GPUMEM_CORE_H
+#define GPUMEM_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+/* A cudaStream_t or CUstream: the same type, declared without CUDA's headers. */
+typedef struct CUstream_st *gpumem_stream;
+
+/* A handle to an arena: see arena.h. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_arena_st *gpumem_arena;
+
+/* A handle to a reservation: see tiers.h. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_reservation_st *gpumem_reservation;
+
+/* The legacy default stream of the current device, CUDA's cudaStreamLegacy; NULL means the same. */
+#define GPUMEM_STREAM_LEGACY ((gpumem_stream)1)
+/* The default stream of the calling thread, CUDA's cudaStreamPerThread. */
+#define GPUMEM_STREAM_PER_THREAD ((gpumem_stream)2)
+/* What CUDA means by stream 0 in this file: the thread's own stream where it is compiled with
+ * CUDA_API_PER_THREAD_DEFAULT_STREAM (nvcc --default-stream per-thread), else the legacy one. The
+ * functions cannot know how their caller was compiled: NULL is the legacy stream to them, so pass this
+ * where you would pass 0 to CUDA. */
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#define GPUMEM_STREAM_DEFAULT GPUMEM_STREAM_PER_THREAD
+#else
+#define GPUMEM_STREAM_DEFAULT ((gpumem_stream)0)
+#endif
+
+/* Zeroes a structure of this header and sets its size: gpumem_stats stats; GPUMEM_INIT(&stats); */
+#define GPUMEM_INIT(structure) \
+    (memset((structure), 0, sizeof *(structure)), (void)((structure)->size = (uint32_t)sizeof *(structure)))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Errors ------------------------------------------------------------------------------------
+ *
+ * Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its type leaves no room
+ * for one; then gpumem_last_status has the status. The text behind a failure is kept per thread: what was asked, what
+ * there was, and what to do next. Success does not clear it.
+ */
+
+// The outcome of a call: GPUMEM_OK or one of GPUMEM_ERROR_*. Numbers are never reused; expect new ones.
+typedef int32_t gpumem_status;
+
+// Success.
+#define GPUMEM_OK 0
+
+// An argument, option or combination of flags is not allowed.
+#define GPUMEM_ERROR_INVALID 1
+
+// The request does not fit the device, the configured limit or the address space.
+#define GPUMEM_ERROR_OUT_OF_MEMORY 2
+
+// The pointer was never handed out, or points into the middle of an allocation.
+#define GPUMEM_ERROR_UNKNOWN_POINTER 3
+
+// The pointer was handed out and has been freed already. Once its memory has merged with other free memory there is
+// nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
+#define GPUMEM_ERROR_DOUBLE_FREE 4
+
+// A driver call failed; the text names the call and the driver's error.
+#define GPUMEM_ERROR_DRIVER 5
+
+// There is no usable driver or device.
+#define GPUMEM_ERROR_NO_DEVICE 6
+
+// This driver, device or build cannot do what was asked.
+#define GPUMEM_ERROR_UNSUPPORTED 7
+
+// An environment variable or context option does not parse.
+#define GPUMEM_ERROR_CONFIG 8
+
+// The process was forked after gpumem had started; children must not use it.
+#define GPUMEM_ERROR_FORKED 9
+
+// A bug in gpumem: an internal check failed or a panic was caught.
+#define GPUMEM_ERROR_INTERNAL 10
+
+// The driver is shutting down; nothing can be done any more.
+#define GPUMEM_ERROR_SHUTTING_DOWN 11
+
+// Not legal while a stream capture is in progress.
+#define GPUMEM_ERROR_CAPTURING 12
+
+// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
+#define GPUMEM_ERROR_INVALID_STREAM 13
+
+// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and with
+// GPUMEM_ARENA_DEBUG=unmap copies and fills too.
+#define GPUMEM_ERROR_USE_AFTER_FREE 14
+
+// A wait ended at its timeout, before there was room.
+#define GPUMEM_ERROR_TIMED_OUT 15
+
+// A wait was cancelled, before there was room.
+#define GPUMEM_ERROR_CANCELLED 16
+
+// A file of the disk tier could not be read or written; the text names the call, the file and the system's error.
+#define GPUMEM_ERROR_IO 17
+
+// Data in the disk tier is not what was written there: truncated, or altered.
+#define GPUMEM_ERROR_CORRUPT 18
+
+// The name of a status, such as "GPUMEM_ERROR_INVALID".
+//
+// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no device, cannot fail.
+const char *gpumem_status_name(gpumem_status status);
+
+// The status of this thread's last failed call, GPUMEM_OK when none has failed.
+//
+// For functions that return NULL or 0 on failure. Needs no device, cannot fail.
+gpumem_status gpumem_last_status(void);
+
+// Copies the text of this thread's last failed call, cut to fit and always terminated.
+//
+// buf may be NULL when cap is 0; cap is in bytes. Returns the length of the whole text in bytes without its NUL
+// (0 when nothing has failed), so a return value of cap or more means that it was cut. Texts are UTF-8, at most 1000
+// bytes, and for people: compare statuses, not texts. Needs no device, cannot fail.
+size_t gpumem_last_error(char *buf, size_t cap);
+
+/* ---- Allocating and freeing --------------------------------------------------------------------
+ *
+ * Memory is ordered on a stream: it may be used by work submitted to that stream after the allocation, and by other
+ * streams once they wait for that point. A free is ordered too: it takes effect after the work submitted before it,
+ * so nobody waits on the host. Addresses are device addresses: do not dereference them on the host.
+ */
+
+// Allocates on the current device, in the order of its legacy default stream.
+//
+// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not cleared.
+// Returns the memory, which the caller owns until a free, or NULL on failure; gpumem_last_status says why:
+// GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. Work on a stream that does not
+// synchronise with the default stream must be made to wait for it; gpumem_malloc_async is made for that.
+void *gpumem_malloc(size_t bytes);
+
+// Frees, in the order of the stream the memory was allocated on.
+//
+// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
+// the stream it was allocated on, or ordered before it, or announced by gpumem_record_stream; otherwise use
+// gpumem_free_async. Never blocks on the device. A pointer that is unknown, interior or freed already changes
+// nothing; it is counted in gpumem_stats, kept as this thread's last error, and said on stderr (not every one of a
+// flood; GPUMEM_LOG=0 turns it off). In a forked child and at exit it does nothing.
+void gpumem_free(void *ptr);
+
+// Allocates in the order of a stream, on the stream's device.
+//
+// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL. Aligned to 256
+// bytes, not cleared. out receives the memory, which the caller owns until a free; usable by work submitted to s
+// from now on. Does not wait for the device unless memory is short (GPUMEM_REUSE).
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_INVALID_STREAM,
+// GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
+
+// Frees in the order of a stream: the memory is reused once the work submitted to s before this call is done.
+//
+// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
+// s, or ordered before it, or announced by gpumem_record_stream; s need not be the stream it was allocated on. The
+// allocation itself counts as a use: memory that nobody has touched may still be in use by what had it before. s may be
+// of another device than the memory; NULL is the current device's, whatever device the memory is on.
+// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being captured,
+// GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
+gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
+
+// Changes the size of an allocation, keeping its contents up to the smaller of both sizes.
+//
+// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer that must be
+// freed. Grows in place by mapping where it can, otherwise moves by a copy in the order of s, on which all use of
+// the old memory must be ordered. out receives the memory, which may be at the same address; then ptr is no longer
+// the caller's. On failure ptr is unchanged and still the caller's. The memory stays on its device, of which s need not
+// be; then it counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce s with
+// gpumem_record_stream.
+// Errors: those of gpumem_malloc_async and gpumem_free_async.
+gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, void **out);
+
+// Announces that an allocation is also used on s: after it is freed, reuse waits for the work submitted to s too.
+//
+// ptr is the start of an allocation. s must stay alive until the free. Call it after submitting to s, or at any time
+// before the free; once per stream is enough. s may be of another device than the memory.
+// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being captured,
+// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
+gpumem_status gpumem_record_stream(void *ptr,
+                                   gpumem_stream s);
+
+// How many bytes can be used from ptr, the start of an allocation: at least those asked for.
+//
+// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then gpumem_last_status has
+// GPUMEM_ERROR_UNKNOWN_POINTER.
+size_t gpumem_usable_size(const void *ptr);
+
+// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each device that is in
+// use. Live memory stays. 0 gives back all that is free.
+//
+// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
+// Errors: GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_trim(size_t keep_bytes);
+
+/* ---- Version -----------------------------------------------------------------------------------
+ *
+ * The macros are what a program was compiled against, the functions what it runs with.
+ */
+
+// Changes when programs must be changed.
+#define GPUMEM_VERSION_MAJOR 0
+
+// Changes when something is added.
+#define GPUMEM_VERSION_MINOR 1
+
+// Changes when something is repaired.
+#define GPUMEM_VERSION_PATCH 0
+
+// The library's version as major * 10000 + minor * 100 + patch. Needs no device, cannot fail.
+uint32_t gpumem_version(void);
+
+// The library's version as text, such as "0.1.0". Static, never NULL. Needs no device, cannot fail.
+const char *gpumem_version_string(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,121 @@
+/* gpumem/stats.h: counters, dumps, checks.
+ * gpumem.h has the conventions that hold for every function here. */
+
+#ifndef GPUMEM_STATS_H
+#define GPUMEM_STATS_H
+
+#include "core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Looking inside ----------------------------------------------------------------------------
+ *
+ * Counters and dumps are a moment's picture: other threads go on while they are taken.
+ */
+
+// One device's counters. Bytes unless a field says that it counts.
+typedef struct gpumem_stats {
+    // sizeof(gpumem_stats), set by the caller; afterwards the bytes filled.
+    uint32_t size;
+    // The device they belong to.
+    int32_t device;
+    // Addresses reserved.
+    uint64_t reserved;
+    // Physical memory mapped.
+    uint64_t mapped;
+    // The most that mapped ever was, since the last gpumem_stats_reset_peak.
+    uint64_t peak_mapped;
+    // What callers asked for and have not freed.
+    uint64_t requested;
+    // What was handed out for it, rounding included.
+    uint64_t live;
+    // The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream allocates; with several, no
+    // less, and no more than the sum of each one's most or than peak_mapped.
+    uint64_t peak_live;
+    // Free and mapped, usable by its own stream at once.
+    uint64_t free;
+    // Free and mapped, waiting for a stream.
+    uint64_t waiting;
+    // Physical memory held for later without an address.
+    uint64_t stock;
+    // Unmapped addresses inside the reservation.
+    uint64_t holes;
+    // Old addresses of memory that has moved, not yet unmapped.
+    uint64_t zombies;
+    // The largest request that could be met without new physical memory, allowing for remapping.
+    uint64_t largest_without_growth;
+    // The largest free region, usable with no driver call.
+    uint64_t largest_free;
+    // Live allocations, a count.
+    uint64_t allocations;
+    // Allocations ever made, a count.
+    uint64_t mallocs;
+    // Frees ever done, a count.
+    uint64_t frees;
+    // Physical allocations mapped, a count.
+    uint64_t extents;
+    // Physical allocations moved to other addresses so far, a count.
+    uint64_t moved;
+    // Requests met by moving physical memory so far, a count.
+    uint64_t stitches;
+    // Times that physical memory was added so far, a count.
+    uint64_t growths;
+    // Streams known, a count.
+    uint64_t streams;
+    // Frees refused as double, a count.
+    uint64_t double_frees;
+    // Frees refused because the pointer is unknown, a count.
+    uint64_t unknown_pointers;
+    // Frees by id that came when the allocation was gone already (gpumem_free_id), a count.
+    uint64_t late_frees;
+    // Requests refused for lack of memory, a count.
+    uint64_t out_of_memory;
+    // The most that may be mapped (gpumem_device_limit_set); 0: what the device has.
+    uint64_t limit;
+} gpumem_stats;
+
+// How often one driver call was made.
+typedef struct gpumem_driver_call {
+    // The call's name, terminated.
+    char name[40];
+    // How often it was made since gpumem started.
+    uint64_t calls;
+} gpumem_driver_call;
+
+// The counters of one device.
+//
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
+// size impossible.
+gpumem_status gpumem_stats_get(int device, struct gpumem_stats *out);
+
+// Sets the peaks of one device back to the present values.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such device.
+gpumem_status gpumem_stats_reset_peak(int device);
+
+// Checks every invariant of gpumem's own state. Slow; for tests.
+//
+// Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold.
+gpumem_status gpumem_validate(void);
+
+// Lists every region of one device's memory in address order, as text for people.
+//
+// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may be NULL; it
+// receives the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
+// Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
+gpumem_status gpumem_dump(int device, char *buf, size_t cap, size_t *needed);
+
+// How often each driver call was made, in a fixed order.
+//
+// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
+// receives how many there are.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
+gpumem_status gpumem_driver_calls_get(struct gpumem_driver_call *out, size_t cap, size_t *count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

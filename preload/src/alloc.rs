@@ -1,0 +1,132 @@
+//! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree`: memory that any stream may use at once, and whose free comes after all
+//! work that uses it.
+
+use crate::real::{other, Code, Ctx, Ptr, Real, INVALID_VALUE, SUCCESS};
+use crate::served::{self, Served};
+use crate::settings::{self, Free};
+use crate::{captures, record, summary};
+use gpumem::driver::Driver;
+use gpumem::pool::AllocInfo;
+use std::ffi::c_uint;
+
+/// Rows of pitched memory begin at multiples of this, as the driver's do on every device that gpumem can serve.
+const PITCH: usize = 512;
+
+/// The memory, or the code of an error; `None`: the driver does it.
+fn serve(real: &Real, bytes: usize) -> Option<Result<Ptr, Code>> {
+    if bytes == 0 || bytes as u64 >= settings::get().native {
+        return None;
+    }
+    let ctx = real.current();
+    let (served, tag) = match served::of_primary(ctx) {
+        Some(served) => (served, 0),
+        None => {
+            let (served, primary) = served::of_context(real, ctx)?;
+            (served, if primary { 0 } else { ctx })
+        }
+    };
+    let _time = summary::time();
+    match served.take(bytes as u64, tag) {
+        Ok(ptr) => {
+            summary::made(bytes as u64);
+            record::alloc(ptr, bytes as u64, 0);
+            Some(Ok(ptr))
+        }
+        Err(e) => served::code(&e).map(Err),
+    }
+}
+
+pub unsafe fn alloc(real: &Real, out: *mut Ptr, bytes: usize) -> Code {
+    match (!out.is_null()).then(|| serve(real, bytes)).flatten() {
+        Some(Ok(ptr)) => {
+            // SAFETY: not null, so the program's place for an address.
+            unsafe { out.write(ptr) };
+            SUCCESS
+        }
+        Some(Err(code)) => code,
+        None => {
+            summary::left();
+            real.cuMemAlloc_v2(out, bytes)
+        }
+    }
+}
+
+pub unsafe fn pitch(
+    real: &Real,
+    out: *mut Ptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> Code {
+    let row = width.checked_next_multiple_of(PITCH);
+    let bytes = row.and_then(|row| row.checked_mul(height));
+    let usual = !out.is_null() && !pitch.is_null() && matches!(element, 4 | 8 | 16);
+    let (Some(row), Some(bytes), true) = (row, bytes, usual) else {
+        return real.cuMemAllocPitch_v2(out, pitch, width, height, element);
+    };
+    match serve(real, bytes) {
+        Some(Ok(ptr)) => {
+            // SAFETY: neither is null, so the program's places for both.
+            unsafe {
+                out.write(ptr);
+                pitch.write(row);
+            }
+            SUCCESS
+        }
+        Some(Err(code)) => code,
+        None => {
+            summary::left();
+            real.cuMemAllocPitch_v2(out, pitch, width, height, element)
+        }
+    }
+}
+
+pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
+    let Some(served) = served::owner(ptr).filter(|_| ptr != 0) else { return real.cuMemFree_v2(ptr) };
+    let _time = summary::time();
+    let info = match served.pool.info(ptr) {
+        Ok(info) if !served.quarantine.has(ptr) => info,
+        _ => return INVALID_VALUE,
+    };
+    match free_settled(real, served, &info) {
+        true => {
+            summary::freed(info.requested);
+            record::free(ptr, info.requested, 0);
+            SUCCESS
+        }
+        // It was in the quarantine by the time that it was to be put there.
+        false => INVALID_VALUE,
+    }
+}
+
+/// Frees memory once all work that may use it is done; `false` when it has been freed already.
+pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
+    served.synchronous.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&info.id);
+    served.disown(info);
+    let here = real.current();
+    let elsewhere = info.tag != 0 || here != served.primary() && here != 0;
+    let guests = served.ledger.guests();
+    let marker = settings::get().free == Free::Marker && served.quarantine.works() && !elsewhere && guests.is_empty();
+    if marker || captures::any() {
+        return served.quarantine.add(served, info.base, info.id, info.usable);
+    }
+    // The contexts whose work may use it: that of the memory, the current one, and those of devices that were let in.
+    let mut waited = served.ledger.device_sync(served.dev).is_ok();
+    for ctx in [info.tag as Ctx, here] {
+        if ctx != 0 && ctx != served.primary() {
+            waited &= real.within(ctx, || other!(real, cuCtxSynchronize())).is_some_and(|c| c == SUCCESS);
+        }
+    }
+    for guest in guests {
+        waited &= served.ledger.inner().device_sync(guest).is_ok();
+    }
+    match waited {
+        true => {
+            served.put(info.base, info.id);
+            true
+        }
+        // A capture that began meanwhile, or a device that has failed.
+        false => served.quarantine.add(served, info.base, info.id, info.usable),
+    }
+}

@@ -1,0 +1,128 @@
+//! Which streams are being captured. What is allocated there is the graph's, and the driver's business; and nothing may be
+//! called meanwhile that invalidates a capture.
+
+use crate::real::{Code, Real, Stream, SUCCESS};
+use gpumem::driver::ledger;
+use std::collections::HashSet;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Mutex, PoisonError};
+
+/// How many are open, for a look.
+static OPEN: AtomicU64 = AtomicU64::new(0);
+/// Their streams; those of a thread's own with the thread.
+static STREAMS: Mutex<Option<HashSet<(Stream, u64)>>> = Mutex::new(None);
+
+/// The per-thread default stream.
+const OWN: Stream = 2;
+
+fn key(stream: Stream) -> (Stream, u64) {
+    // SAFETY: no preconditions.
+    let thread = if stream == OWN { unsafe { libc::pthread_self() } } else { 0 };
+    (stream, thread as u64)
+}
+
+/// Whether any stream is being captured.
+#[inline]
+pub fn any() -> bool {
+    OPEN.load(Acquire) > 0
+}
+
+fn begins(stream: Stream, begin: impl FnOnce() -> Code) -> Code {
+    // Nobody records a marker between the driver's beginning and its being counted.
+    let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
+    let code = begin();
+    if code == SUCCESS {
+        let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        if streams.get_or_insert_default().insert(key(stream)) {
+            *open += 1;
+            OPEN.store(*open, Release);
+        }
+    }
+    code
+}
+
+fn gone(stream: Stream) {
+    if !any() {
+        return;
+    }
+    let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if streams.as_mut().is_some_and(|s| s.remove(&key(stream))) {
+        *open = open.saturating_sub(1);
+        OPEN.store(*open, Release);
+    }
+}
+
+fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
+    let code = end();
+    // A failed end is one all the same, but for that of a stream that only joined the capture, or of another thread.
+    if code == SUCCESS || !real.is_captured(stream) {
+        gone(stream);
+    }
+    code
+}
+
+/// The stream that a `_ptsz` function means.
+pub fn of_thread(stream: Stream) -> Stream {
+    if stream == 0 {
+        OWN
+    } else {
+        stream
+    }
+}
+
+pub unsafe fn begin(real: &Real, stream: Stream, mode: c_int) -> Code {
+    begins(stream, || real.cuStreamBeginCapture_v2(stream, mode))
+}
+
+pub unsafe fn begin_own(real: &Real, stream: Stream, mode: c_int) -> Code {
+    begins(of_thread(stream), || real.cuStreamBeginCapture_v2_ptsz(stream, mode))
+}
+
+/// The first variant has no mode.
+pub unsafe fn begin_1(real: &Real, stream: Stream) -> Code {
+    begins(stream, || real.cuStreamBeginCapture(stream))
+}
+
+pub unsafe fn begin_1_own(real: &Real, stream: Stream) -> Code {
+    begins(of_thread(stream), || real.cuStreamBeginCapture_ptsz(stream))
+}
+
+pub unsafe fn begin_graph(
+    real: &Real,
+    stream: Stream,
+    graph: usize,
+    nodes: usize,
+    edges: usize,
+    count: usize,
+    mode: c_int,
+) -> Code {
+    begins(stream, || real.cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode))
+}
+
+pub unsafe fn begin_graph_own(
+    real: &Real,
+    stream: Stream,
+    graph: usize,
+    nodes: usize,
+    edges: usize,
+    count: usize,
+    mode: c_int,
+) -> Code {
+    begins(of_thread(stream), || real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode))
+}
+
+pub unsafe fn end(real: &Real, stream: Stream, graph: *mut usize) -> Code {
+    ends(real, stream, || real.cuStreamEndCapture(stream, graph))
+}
+
+pub unsafe fn end_own(real: &Real, stream: Stream, graph: *mut usize) -> Code {
+    ends(real, of_thread(stream), || real.cuStreamEndCapture_ptsz(stream, graph))
+}
+
+/// A stream that is destroyed is not being captured any more.
+pub unsafe fn destroy(real: &Real, stream: Stream) -> Code {
+    gone(stream);
+    real.cuStreamDestroy_v2(stream)
+}

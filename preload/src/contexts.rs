@@ -1,0 +1,95 @@
+//! Contexts that end, and devices that see each other's memory.
+
+use crate::real::{other, Code, Ctx, Real, SUCCESS};
+use crate::served;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicI64, Ordering::*};
+
+/// How often the program has retained each device's primary context, less its releases.
+static RETAINED: [AtomicI64; 64] = [const { AtomicI64::new(0) }; 64];
+
+fn retained(device: c_int) -> Option<&'static AtomicI64> {
+    RETAINED.get(usize::try_from(device).ok()?)
+}
+
+/// The memory of a created context ends with it.
+pub unsafe fn destroy(real: &Real, ctx: Ctx) -> Code {
+    let served: Vec<_> = served::all().filter(|s| s.has_created()).collect();
+    if !served.is_empty() && ctx != 0 {
+        // Its memory is handed to others next.
+        let _ = real.within(ctx, || other!(real, cuCtxSynchronize()));
+    }
+    let code = real.cuCtxDestroy_v2(ctx);
+    if code == SUCCESS {
+        served.iter().for_each(|s| s.end_context(ctx));
+    }
+    code
+}
+
+pub unsafe fn retain(real: &Real, out: *mut Ctx, device: c_int) -> Code {
+    let code = real.cuDevicePrimaryCtxRetain(out, device);
+    if code == SUCCESS {
+        if let Some(n) = retained(device) {
+            n.fetch_add(1, Relaxed);
+        }
+    }
+    code
+}
+
+/// Lets gpumem's own hold on a primary context go, with everything that it has there.
+fn leave(real: &Real, device: c_int) {
+    if served::end(device).is_some() {
+        real.cuDevicePrimaryCtxRelease_v2(device);
+    }
+}
+
+/// The program's last release ends the context; gpumem does not keep it alive. At the end of the process everything goes anyway,
+/// and other threads may still be at work.
+fn released(real: &Real, device: c_int) {
+    let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
+    if last && !crate::summary::is_exiting() {
+        leave(real, device);
+    }
+}
+
+pub unsafe fn release(real: &Real, device: c_int) -> Code {
+    released(real, device);
+    real.cuDevicePrimaryCtxRelease_v2(device)
+}
+
+/// The first variant of both, which the CUDA runtime asks for.
+pub unsafe fn release_1(real: &Real, device: c_int) -> Code {
+    released(real, device);
+    real.cuDevicePrimaryCtxRelease(device)
+}
+
+fn resets(real: &Real, device: c_int, reset: impl FnOnce() -> Code) -> Code {
+    leave(real, device);
+    let code = reset();
+    if let Some(n) = retained(device).filter(|_| code == SUCCESS) {
+        n.store(0, Relaxed);
+    }
+    code
+}
+
+pub unsafe fn reset(real: &Real, device: c_int) -> Code {
+    resets(real, device, || real.cuDevicePrimaryCtxReset_v2(device))
+}
+
+pub unsafe fn reset_1(real: &Real, device: c_int) -> Code {
+    resets(real, device, || real.cuDevicePrimaryCtxReset(device))
+}
+
+/// The current context's device may access the memory of the peer's from now on.
+pub unsafe fn enable_peer(real: &Real, peer: Ctx, flags: c_uint) -> Code {
+    let code = real.cuCtxEnablePeerAccess(peer, flags);
+    if code != SUCCESS {
+        return code;
+    }
+    let here = real.device_of(real.current());
+    let Some((served, _)) = served::of_context(real, peer) else { return code };
+    match here.and_then(|d| u32::try_from(d).ok()).map(gpumem::base::DeviceId) {
+        Some(guest) if guest != served.dev && served.ledger.let_in(guest).is_err() => crate::real::MAP_FAILED,
+        _ => code,
+    }
+}

@@ -1,0 +1,124 @@
+//! What a pointer is, and how much memory there is. A program sees its allocation, not the handles that it is made of.
+
+use crate::real::{Code, Ptr, Real, SUCCESS};
+use crate::served::{self, Served};
+use gpumem::pool::AllocInfo;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::PoisonError;
+
+/// `CU_POINTER_ATTRIBUTE_*`.
+const CONTEXT: c_int = 1;
+const SYNC_MEMOPS: c_int = 6;
+const BUFFER_ID: c_int = 7;
+const IS_IPC_CAPABLE: c_int = 10;
+const RANGE_START: c_int = 11;
+const RANGE_SIZE: c_int = 12;
+const MEMPOOL: c_int = 17;
+
+/// The driver's free bytes, and those that gpumem would give back; within gpumem's limit, if there is one.
+pub unsafe fn memory(real: &Real, free: *mut usize, total: *mut usize) -> Code {
+    let code = real.cuMemGetInfo_v2(free, total);
+    let served = served::of_context(real, real.current()).filter(|_| code == SUCCESS && !free.is_null());
+    let Some((served, _)) = served else { return code };
+    served.quarantine.poll(served, true);
+    let limit = served.pool.config().limit;
+    let stats = served.pool.stats(served.dev).unwrap_or_default();
+    // SAFETY: the driver has written what is not null.
+    unsafe {
+        let all = if total.is_null() { u64::MAX } else { *total as u64 };
+        let mut left = (*free as u64).saturating_add(stats.mapped.saturating_sub(stats.live)).min(all);
+        if limit != gpumem::context::config::Limit::Device && !total.is_null() {
+            let most = limit.of(all).min(all);
+            left = left.min(most.saturating_sub(stats.live));
+            *total = most as usize;
+        }
+        *free = left as usize;
+    }
+    code
+}
+
+fn find(ptr: Ptr) -> Option<(&'static Served, AllocInfo)> {
+    let served = served::owner(ptr)?;
+    Some((served, served.info_containing(ptr)?))
+}
+
+pub unsafe fn range(real: &Real, base: *mut Ptr, bytes: *mut usize, ptr: Ptr) -> Code {
+    let Some((_, info)) = find(ptr) else { return real.cuMemGetAddressRange_v2(base, bytes, ptr) };
+    // SAFETY: null, or the program's places for both.
+    unsafe {
+        if !base.is_null() {
+            base.write(info.base);
+        }
+        if !bytes.is_null() {
+            bytes.write(info.requested as usize);
+        }
+    }
+    SUCCESS
+}
+
+/// Writes an attribute that is gpumem's to tell; `false`: the driver knows it.
+unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void) -> bool {
+    // SAFETY: not null by the callers, and of the type that the attribute has by CUDA's documentation.
+    unsafe {
+        match what {
+            CONTEXT => out.cast::<usize>().write(if info.tag == 0 { served.primary() } else { info.tag as usize }),
+            SYNC_MEMOPS => {
+                let all = served.synchronous.lock().unwrap_or_else(PoisonError::into_inner);
+                out.cast::<c_uint>().write(all.contains(&info.id).into());
+            }
+            BUFFER_ID => out.cast::<u64>().write(info.id),
+            IS_IPC_CAPABLE => out.cast::<c_int>().write(1),
+            RANGE_START => out.cast::<u64>().write(info.base),
+            RANGE_SIZE => out.cast::<usize>().write(info.requested as usize),
+            MEMPOOL => {
+                let ordered = info.stream != served.own;
+                out.cast::<usize>().write(if ordered { served.default_pool } else { 0 });
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+pub unsafe fn attribute(real: &Real, out: *mut c_void, what: c_int, ptr: Ptr) -> Code {
+    if let Some((served, info)) = find(ptr).filter(|_| !out.is_null()) {
+        // SAFETY: not null.
+        if unsafe { tell(served, &info, what, out) } {
+            return SUCCESS;
+        }
+    }
+    real.cuPointerGetAttribute(out, what, ptr)
+}
+
+pub unsafe fn attributes(real: &Real, count: c_uint, what: *mut c_int, out: *mut *mut c_void, ptr: Ptr) -> Code {
+    let code = real.cuPointerGetAttributes(count, what, out, ptr);
+    if let Some((served, info)) = find(ptr).filter(|_| code == SUCCESS) {
+        for i in 0..count as usize {
+            // SAFETY: the driver has accepted that many attributes and places.
+            unsafe {
+                let to = *out.add(i);
+                if !to.is_null() {
+                    tell(served, &info, *what.add(i), to);
+                }
+            }
+        }
+    }
+    code
+}
+
+/// Memory under handles of one's own cannot be told to be synchronous. It is written down, so that who asks gets the answer
+/// that it gave.
+pub unsafe fn set_attribute(real: &Real, value: *const c_void, what: c_int, ptr: Ptr) -> Code {
+    match find(ptr).filter(|_| what == SYNC_MEMOPS && !value.is_null()) {
+        Some((served, info)) => {
+            let mut all = served.synchronous.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: not null, and this attribute is an unsigned int.
+            match unsafe { value.cast::<c_uint>().read() } {
+                0 => all.remove(&info.id),
+                _ => all.insert(info.id),
+            };
+            SUCCESS
+        }
+        None => real.cuPointerSetAttribute(value, what, ptr),
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory handles for other processes (`cuIpcGetMemHandle`). The driver makes none for memory that is mapped, so a handle of
+//! gpumem's names the process and the allocation; who opens it asks that process ([`crate::porter`]), gets the memory under it
+//! as file descriptors, and maps it.
+
+use crate::porter;
+use crate::real::{other, Code, IpcHandle, Ptr, Real, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
+use crate::served::{self, Served};
+use gpumem::base::Error;
+use gpumem::driver::PhysHandle;
+use std::collections::HashMap;
+use std::ffi::c_uint;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+/// What no handle of the driver's begins with.
+const MAGIC: &[u8; 8] = b"gpumem\x01\xf5";
+
+/// A handle's content. The address is the exporter's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Name {
+    pub pid: u32,
+    pub device: u32,
+    /// Chosen by the exporting process at random: two containers may have the same numbers.
+    pub nonce: u64,
+    pub base: Ptr,
+    pub id: u64,
+    pub bytes: u64,
+}
+
+impl Name {
+    fn write(self) -> IpcHandle {
+        let mut handle = IpcHandle([0; 64]);
+        let words = [self.nonce, self.base, self.id, self.bytes].map(u64::to_ne_bytes).concat();
+        let parts =
+            [MAGIC.to_vec(), self.pid.to_ne_bytes().to_vec(), self.device.to_ne_bytes().to_vec(), words].concat();
+        handle.0.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+        handle
+    }
+
+    fn read(handle: &IpcHandle) -> Option<Name> {
+        let rest = handle.0.strip_prefix(MAGIC)?;
+        let word = |at: usize| Some(u64::from_ne_bytes(rest.get(at..at + 8)?.try_into().ok()?));
+        let half = |at: usize| Some(u32::from_ne_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+        Some(Name {
+            pid: half(0)?,
+            device: half(4)?,
+            nonce: word(8)?,
+            base: word(16)?,
+            id: word(24)?,
+            bytes: word(32)?,
+        })
+    }
+}
+
+/// Memory of another process.
+struct Import {
+    ptr: Ptr,
+    /// The first mapped address, and the bytes of each piece from there.
+    va: u64,
+    pieces: Vec<(u64, PhysHandle)>,
+    opened: u64,
+    served: &'static Served,
+}
+
+static IMPORTS: Mutex<Option<HashMap<Name, Import>>> = Mutex::new(None);
+
+pub unsafe fn export(real: &Real, out: *mut IpcHandle, ptr: Ptr) -> Code {
+    let found = served::owner(ptr).filter(|_| !out.is_null()).and_then(|s| Some((s, s.info_containing(ptr)?)));
+    let Some((served, info)) = found else { return real.cuIpcGetMemHandle(out, ptr) };
+    let Some(nonce) = porter::start() else { return MAP_FAILED };
+    let (base, id) = (info.base, info.id);
+    let name = Name { pid: std::process::id(), device: served.dev.0, nonce, base, id, bytes: info.requested };
+    // SAFETY: not null, so the program's place for a handle.
+    unsafe { out.write(name.write()) };
+    SUCCESS
+}
+
+pub unsafe fn open(real: &Real, out: *mut Ptr, handle: IpcHandle, flags: c_uint) -> Code {
+    match Name::read(&handle) {
+        // SAFETY: as the program promises.
+        Some(name) => unsafe { attach(real, out, name) },
+        None => real.cuIpcOpenMemHandle_v2(out, handle, flags),
+    }
+}
+
+/// Its first variant.
+pub unsafe fn open_1(real: &Real, out: *mut Ptr, handle: IpcHandle, flags: c_uint) -> Code {
+    match Name::read(&handle) {
+        // SAFETY: as the program promises.
+        Some(name) => unsafe { attach(real, out, name) },
+        None => real.cuIpcOpenMemHandle(out, handle, flags),
+    }
+}
+
+unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
+    if out.is_null() {
+        return INVALID_VALUE;
+    }
+    // As the driver: a handle is for other processes.
+    if name.pid == std::process::id() && porter::start() == Some(name.nonce) {
+        return INVALID_CONTEXT;
+    }
+    let Some((served, _)) = served::of_context(real, real.current()) else { return INVALID_CONTEXT };
+    let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let imports = imports.get_or_insert_default();
+    if let Some(known) = imports.get_mut(&name) {
+        known.opened += 1;
+        // SAFETY: not null, so the program's place for an address.
+        unsafe { out.write(known.ptr) };
+        return SUCCESS;
+    }
+    let Some((pieces, offset)) = porter::fetch(&name) else { return INVALID_VALUE };
+    match import(served, pieces, offset) {
+        Ok(import) => {
+            // SAFETY: as above.
+            unsafe { out.write(import.ptr) };
+            imports.insert(name, import);
+            SUCCESS
+        }
+        Err(e) => served::code(&e).unwrap_or(MAP_FAILED),
+    }
+}
+
+/// Maps pieces side by side.
+fn import(served: &'static Served, pieces: Vec<(OwnedFd, u64)>, offset: u64) -> Result<Import, Error> {
+    // Not the pool's memory: it is not written down, and a tear-down leaves it alone.
+    let driver = served.ledger.inner();
+    let total: u64 = pieces.iter().map(|(_, bytes)| bytes).sum();
+    let va = driver.va_reserve(served.dev, total, 2 << 20)?;
+    let mut import = Import { ptr: va + offset, va, pieces: Vec::new(), opened: 1, served };
+    let mut at = va;
+    let mapped = pieces.into_iter().try_for_each(|(fd, bytes)| {
+        let handle = driver.phys_import(served.dev, &fd)?;
+        driver.map(served.dev, at, bytes, handle).inspect_err(|_| drop(driver.phys_release(handle)))?;
+        at += bytes;
+        import.pieces.push((bytes, handle));
+        Ok(())
+    });
+    match mapped.and_then(|()| driver.set_access(va, total, &[served.dev])) {
+        Ok(()) => Ok(import),
+        Err(e) => {
+            unmap(&import);
+            // Nothing is mapped in it any more.
+            let _ = driver.va_free(served.dev, va, total);
+            Err(e)
+        }
+    }
+}
+
+fn unmap(import: &Import) -> u64 {
+    let driver = import.served.ledger.inner();
+    let total: u64 = import.pieces.iter().map(|(bytes, _)| bytes).sum();
+    if total > 0 {
+        let _ = driver.unmap(import.va, total);
+    }
+    import.pieces.iter().for_each(|(_, h)| drop(driver.phys_release(*h)));
+    total
+}
+
+pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
+    let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = imports.iter().flatten().find(|(_, i)| i.ptr == ptr).map(|(name, _)| *name);
+    let (Some(name), Some(imports)) = (name, imports.as_mut()) else {
+        return real.cuIpcCloseMemHandle(ptr);
+    };
+    let last = imports.get_mut(&name).is_some_and(|i| {
+        i.opened -= 1;
+        i.opened == 0
+    });
+    if last {
+        if let Some(import) = imports.remove(&name) {
+            // Work that uses it is waited for, as in the driver's.
+            match other!(real, cuCtxSynchronize()) {
+                SUCCESS => {}
+                code => {
+                    imports.insert(name, Import { opened: 1, ..import });
+                    return code;
+                }
+            }
+            let total = unmap(&import);
+            let _ = import.served.ledger.inner().va_free(import.served.dev, import.va, total);
+        }
+    }
+    SUCCESS
+}

@@ -1,0 +1,117 @@
+//! `dlsym` and `dlvsym` of this process. Only names that begin with `cu` are looked at; for all others the C library's own
+//! function is jumped to with registers, stack and return address as they came, since it looks at the caller's address for
+//! `RTLD_NEXT`. `RTLD_NEXT` itself is always left to it: who asks for the next definition wants that one.
+
+use crate::{elf, guard, resolve};
+use std::ffi::{c_char, c_void, CStr};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The C library's own, once looked for; before, what looks for them.
+static GPUMEM_PRELOAD_DLSYM: AtomicUsize = AtomicUsize::new(0);
+static GPUMEM_PRELOAD_DLVSYM: AtomicUsize = AtomicUsize::new(0);
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// Makes sure that both are known; ends the process where the C library has neither, as nothing could go on.
+extern "C" fn find_own() {
+    for (name, to) in [(&b"dlvsym\0"[..], &GPUMEM_PRELOAD_DLVSYM), (&b"dlsym\0"[..], &GPUMEM_PRELOAD_DLSYM)] {
+        match elf::libc_function(name) {
+            0 => {
+                const WHY: &[u8] = b"gpumem: the C library's dlsym was not found; start the program without gpumem\n";
+                // SAFETY: writes a constant, and ends the process.
+                unsafe {
+                    libc::write(2, WHY.as_ptr().cast(), WHY.len());
+                    libc::_exit(127);
+                }
+            }
+            address => to.store(address, Relaxed),
+        }
+    }
+}
+
+/// The C library's `dlsym`, as called from here.
+pub unsafe extern "C" fn own_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    if GPUMEM_PRELOAD_DLSYM.load(Relaxed) == 0 {
+        find_own();
+    }
+    // SAFETY: found above, so the C library's dlsym.
+    let own: Dlsym = unsafe { std::mem::transmute(GPUMEM_PRELOAD_DLSYM.load(Relaxed)) };
+    // SAFETY: as the caller promises.
+    unsafe { own(handle, name) }
+}
+
+macro_rules! front {
+    ($name:literal, $symbol:ident, $own:ident, $hook:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[no_mangle]
+        unsafe extern "C" fn $symbol() {
+            std::arch::naked_asm!(
+                "endbr64",
+                "cmp qword ptr [rip + {own}], 0",
+                "jne 2f",
+                // Arguments are kept; the stack is a multiple of 16 at the call.
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "call {find}",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "2:",
+                "cmp rdi, -1",
+                "je 3f",
+                "test rsi, rsi",
+                "je 3f",
+                // "cu"; an empty name may be the last byte of a page.
+                "cmp byte ptr [rsi], 0x63",
+                "jne 3f",
+                "cmp byte ptr [rsi + 1], 0x75",
+                "je {hook}",
+                "3:",
+                "jmp qword ptr [rip + {own}]",
+                own = sym $own,
+                find = sym find_own,
+                hook = sym $hook,
+            )
+        }
+    };
+}
+front!("dlsym", dlsym, GPUMEM_PRELOAD_DLSYM, hook_dlsym);
+front!("dlvsym", dlvsym, GPUMEM_PRELOAD_DLVSYM, hook_dlvsym);
+
+/// What the program gets for a name that begins with `cu`, given what the loader found.
+unsafe fn answer(handle: *mut c_void, name: *const c_char, found: *mut c_void) -> *mut c_void {
+    if found.is_null() || guard::is_inside() {
+        return found;
+    }
+    // A search of everything finds this library's own functions, driver or not. Then the driver decides.
+    let found = if resolve::is_hook(found) && handle == libc::RTLD_DEFAULT {
+        // SAFETY: as the caller promises.
+        unsafe { own_dlsym(libc::RTLD_NEXT, name) }
+    } else {
+        found
+    };
+    if found.is_null() {
+        return found;
+    }
+    // SAFETY: not null, so a C string.
+    resolve::substitute(found, unsafe { CStr::from_ptr(name) }, None)
+}
+
+unsafe extern "C" fn hook_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    let found = unsafe { own_dlsym(handle, name) };
+    // SAFETY: the same.
+    unsafe { answer(handle, name, found) }
+}
+
+unsafe extern "C" fn hook_dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
+    // SAFETY: only reached through `dlvsym`, which has found it.
+    let own: Dlvsym = unsafe { std::mem::transmute(GPUMEM_PRELOAD_DLVSYM.load(Relaxed)) };
+    // SAFETY: as the caller promises.
+    let found = unsafe { own(handle, name, version) };
+    // SAFETY: the same.
+    unsafe { answer(handle, name, found) }
+}

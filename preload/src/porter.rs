@@ -1,0 +1,171 @@
+//! Who hands memory to other processes: a thread behind a socket with an abstract name, started by the first handle. It
+//! answers processes of the same user, and gives file descriptors of the memory under an allocation that is live. No rights to
+//! trace processes are needed, which containers seldom have.
+
+use crate::guard::Inside;
+use crate::ipc::Name;
+use crate::served;
+use gpumem::driver::{exit, process};
+use std::ffi::c_int;
+use std::io::{Read, Write};
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Most pieces of one allocation that are handed over: the most descriptors of one message are 253.
+const PIECES: usize = 253;
+/// How long either side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The process it was started in, and its nonce.
+static STARTED: Mutex<Option<(u32, u64)>> = Mutex::new(None);
+
+fn address(pid: u32, nonce: u64) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("gpumem-{pid}-{nonce:016x}"))
+}
+
+/// Starts the thread, if it does not run; the nonce of this process. `None` where that cannot be.
+pub fn start() -> Option<u64> {
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let pid = std::process::id();
+    if let Some((_, nonce)) = started.filter(|(by, _)| *by == pid) {
+        return Some(nonce);
+    }
+    let mut nonce = [0u8; 8];
+    std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut nonce)).ok()?;
+    let nonce = u64::from_ne_bytes(nonce);
+    let listener = UnixListener::bind_addr(&address(pid, nonce).ok()?).ok()?;
+    process::without_signals(|| std::thread::Builder::new().name("gpumem-ipc".into()).spawn(move || serve(&listener)))
+        .ok()?;
+    *started = Some((pid, nonce));
+    Some(nonce)
+}
+
+fn serve(listener: &UnixListener) {
+    // What this thread does with the driver is gpumem's own.
+    let _inside = Inside::enter();
+    loop {
+        match listener.accept() {
+            // One that does not go well is the other side's to report.
+            Ok((stream, _)) => drop(answer(stream)),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            // Out of descriptors, say: not at once again.
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Whether the other side is a process of this user, or of the administrator.
+fn is_trusted(stream: &UnixStream) -> bool {
+    // SAFETY: integers, so zero is a value; the call writes no more than the length says.
+    unsafe {
+        let mut peer: libc::ucred = zeroed();
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let got =
+            libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &mut len);
+        got == 0 && (peer.uid == libc::geteuid() || peer.uid == 0)
+    }
+}
+
+fn answer(mut stream: UnixStream) -> Option<()> {
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    if !is_trusted(&stream) {
+        return None;
+    }
+    let mut asked = [0u8; 24];
+    stream.read_exact(&mut asked).ok()?;
+    let [device, base, id] = words::<3>(&asked)?;
+    // Freed, or another allocation by now, or too many pieces: nothing is sent, and the connection ends.
+    let served = served::existing(c_int::try_from(device).ok()?)?;
+    let info = served.info_containing(base).filter(|i| i.base == base && i.id == id)?;
+    let (pieces, offset) = exit::check().ok().and_then(|()| served.ledger.export(base, info.requested).ok())?;
+    if pieces.len() > PIECES {
+        return None;
+    }
+    let mut header = vec![pieces.len() as u64, offset];
+    header.extend(pieces.iter().map(|p| p.bytes));
+    let header: Vec<u8> = header.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let fds: Vec<RawFd> = pieces.iter().map(|p| p.fd.as_raw_fd()).collect();
+    send(&stream, &fds)?;
+    stream.write_all(&header).ok()
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let mut words = [0; N];
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(chunk.try_into().ok()?);
+    }
+    Some(words)
+}
+
+/// Room for a control message with the most descriptors.
+type Control = [u64; 256];
+
+fn send(stream: &UnixStream, fds: &[RawFd]) -> Option<()> {
+    let mut byte = [1u8];
+    let mut control: Control = [0; 256];
+    let bytes = u32::try_from(std::mem::size_of_val(fds)).ok()?;
+    // SAFETY: the message points to locals that outlive the call, and the control data fits its room.
+    unsafe {
+        let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(bytes) as usize;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
+        std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), bytes as usize);
+        (libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) == 1).then_some(())
+    }
+}
+
+fn receive(stream: &UnixStream) -> Option<Vec<OwnedFd>> {
+    let mut byte = [0u8];
+    let mut control: Control = [0; 256];
+    let mut fds = Vec::new();
+    // SAFETY: as above; the kernel writes whole control messages, and the descriptors in them are new and this process's.
+    unsafe {
+        let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<Control>();
+        if libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) != 1 {
+            return None;
+        }
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return None;
+        }
+        let count = ((*header).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+        for i in 0..count {
+            let fd = libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned();
+            fds.push(OwnedFd::from_raw_fd(fd));
+        }
+    }
+    Some(fds)
+}
+
+/// The memory of another process's allocation: descriptors with their bytes, and where in the first it begins.
+pub fn fetch(name: &Name) -> Option<(Vec<(OwnedFd, u64)>, u64)> {
+    let mut stream = UnixStream::connect_addr(&address(name.pid, name.nonce).ok()?).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let asked = [u64::from(name.device), name.base, name.id].map(u64::to_ne_bytes).concat();
+    stream.write_all(&asked).ok()?;
+    let fds = receive(&stream)?;
+    let mut rest = Vec::new();
+    stream.take(8 * (PIECES as u64 + 2)).read_to_end(&mut rest).ok()?;
+    let [count, offset] = words::<2>(&rest)?;
+    let sizes: Vec<u64> =
+        rest.get(16..)?.chunks_exact(8).filter_map(|c| Some(u64::from_ne_bytes(c.try_into().ok()?))).collect();
+    let sound = count as usize == fds.len() && sizes.len() == fds.len() && offset < sizes.iter().sum();
+    sound.then(|| (fds.into_iter().zip(sizes).collect(), offset))
+}

@@ -1,0 +1,134 @@
+//! Memory that was freed without a stream, and waits until the device has passed everything that was submitted before.
+//!
+//! Frees are collected; a batch gets one context marker, an event that is complete once all that was submitted to the
+//! context before is done, on whatever stream. Then the batch is free for everybody. While a capture is open no marker can be
+//! recorded, which would invalidate it, and the batch stays open.
+
+use crate::captures;
+use crate::real::Ptr;
+use crate::served::Served;
+use gpumem::base::Status;
+use gpumem::driver::{Driver, EventHandle};
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A batch gets its marker after so many frees,
+const FREES: usize = 64;
+/// or bytes.
+const BYTES: u64 = 16 << 20;
+
+/// Memory with its number.
+type Batch = Vec<(Ptr, u64)>;
+
+#[derive(Default)]
+struct Waiting {
+    open: Batch,
+    open_bytes: u64,
+    /// With their markers, the oldest first.
+    marked: VecDeque<(EventHandle, Batch)>,
+    members: HashSet<Ptr>,
+    /// Events to use again.
+    spare: Vec<EventHandle>,
+}
+
+#[derive(Default)]
+pub struct Quarantine {
+    waiting: Mutex<Waiting>,
+    /// How much is in it, a count.
+    count: AtomicU64,
+    /// The driver has no context markers.
+    unsupported: AtomicBool,
+}
+
+impl Quarantine {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether `ptr` has been freed and waits.
+    #[inline]
+    pub fn has(&self, ptr: Ptr) -> bool {
+        self.count.load(Acquire) > 0 && self.lock().members.contains(&ptr)
+    }
+
+    /// Whether frees may wait here instead of making the host wait.
+    pub fn works(&self) -> bool {
+        !self.unsupported.load(Relaxed)
+    }
+
+    /// Takes memory; `false` when it is in here already.
+    pub fn add(&self, served: &Served, ptr: Ptr, id: u64, bytes: u64) -> bool {
+        let mut w = self.lock();
+        if !w.members.insert(ptr) {
+            return false;
+        }
+        w.open.push((ptr, id));
+        w.open_bytes = w.open_bytes.saturating_add(bytes);
+        self.count.fetch_add(1, Release);
+        if w.open.len() >= FREES || w.open_bytes >= BYTES {
+            self.mark(served, &mut w);
+        }
+        true
+    }
+
+    /// Frees what the device has passed; with `all`, what has no marker yet gets one first.
+    #[inline]
+    pub fn poll(&self, served: &Served, all: bool) {
+        if self.count.load(Acquire) > 0 {
+            self.poll_some(served, all);
+        }
+    }
+
+    fn poll_some(&self, served: &Served, all: bool) {
+        let mut w = self.lock();
+        if all {
+            self.mark(served, &mut w);
+        }
+        while let Some((event, _)) = w.marked.front() {
+            if !served.ledger.event_query(served.dev, *event).unwrap_or(false) {
+                break;
+            }
+            let Some((event, batch)) = w.marked.pop_front() else { break };
+            w.spare.push(event);
+            for (ptr, id) in batch {
+                w.members.remove(&ptr);
+                self.count.fetch_sub(1, Release);
+                served.put(ptr, id);
+            }
+        }
+    }
+
+    /// Gives the open batch a marker, if that can be done now.
+    fn mark(&self, served: &Served, w: &mut Waiting) {
+        if w.open.is_empty() || captures::any() {
+            return;
+        }
+        let event = match w.spare.pop().map_or_else(|| served.ledger.event_create(served.dev), Ok) {
+            Ok(event) => event,
+            Err(_) => return,
+        };
+        match served.ledger.context_record(served.dev, event) {
+            Ok(()) => {
+                w.open_bytes = 0;
+                let batch = std::mem::take(&mut w.open);
+                w.marked.push_back((event, batch));
+            }
+            Err(e) => {
+                w.spare.push(event);
+                if e.status == Status::Unsupported {
+                    self.unsupported.store(true, Relaxed);
+                    // From now on the host waits: also for what is in here.
+                    if served.ledger.device_sync(served.dev).is_ok() {
+                        w.open_bytes = 0;
+                        for (ptr, id) in std::mem::take(&mut w.open) {
+                            w.members.remove(&ptr);
+                            self.count.fetch_sub(1, Release);
+                            served.put(ptr, id);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A device that is served: its pool, the stream that unordered memory belongs to, and what waits there to be free.
+//!
+//! Memory from `cuMemAlloc` may be used on any stream at once, so it comes from the heap of a stream of gpumem's own on which
+//! nothing is ever submitted but waits for memory that other streams freed. While such a wait may be pending, whoever takes
+//! memory from that heap waits for the stream. What is freed into it has been waited for before.
+//!
+//! A device is served from the first request in one of its contexts until its primary context is reset. Then everything is
+//! undone, and the next request starts afresh.
+
+use crate::quarantine::Quarantine;
+use crate::real::{other, Code, Ctx, Ptr, Real, Stream, SUCCESS};
+use crate::{mempool, real, record, settings, summary};
+use gpumem::base::{DeviceId, Error, Status, StreamHandle};
+use gpumem::context::config::Backend;
+use gpumem::context::{Config, Context, Request};
+use gpumem::driver::{cuda, process, Driver, Ledger};
+use gpumem::pool::AllocInfo;
+use std::collections::{HashMap, HashSet};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most devices; more are the driver's.
+const MOST: usize = 64;
+
+pub struct Served {
+    pub dev: DeviceId,
+    pub ledger: Arc<Ledger>,
+    pub pool: Context,
+    /// The device's primary context.
+    primary: Ctx,
+    /// The stream of unordered memory.
+    pub own: StreamHandle,
+    /// Requests under way that may make that stream wait.
+    searching: AtomicU64,
+    pub quarantine: Quarantine,
+    /// Live memory of contexts that are not the primary one, by context: address and number.
+    created: Mutex<HashMap<Ctx, HashMap<Ptr, u64>>>,
+    /// How many those are.
+    created_live: AtomicU64,
+    /// Memory that was told to be synchronous.
+    pub synchronous: Mutex<HashSet<u64>>,
+    /// The default pool, by number, and whether it is the device's current one.
+    pub default_pool: usize,
+    pub pool_is_current: AtomicBool,
+    /// The release threshold that the program has set.
+    pub threshold: AtomicU64,
+    /// What high marks were before another one was reset: used, reserved.
+    pub marks: [AtomicU64; 2],
+}
+
+static SERVED: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
+/// Devices that gpumem cannot serve.
+static REFUSED: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+/// One beyond the highest device that has been served.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static STARTING: Mutex<()> = Mutex::new(());
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every device that is served now.
+#[inline]
+pub fn all() -> impl Iterator<Item = &'static Served> {
+    // SAFETY: null, or a device that is never freed.
+    SERVED.iter().take(COUNT.load(Acquire)).filter_map(|s| unsafe { s.load(Acquire).as_ref() })
+}
+
+/// The device whose memory this is.
+#[inline]
+pub fn owner(ptr: Ptr) -> Option<&'static Served> {
+    all().find(|s| s.pool.made_pool(s.dev).is_some_and(|p| p.owns(ptr)))
+}
+
+/// The served device whose primary context this is.
+#[inline]
+pub fn of_primary(ctx: Ctx) -> Option<&'static Served> {
+    all().find(|s| s.primary == ctx)
+}
+
+/// The device that a context is on, served from now on if it can be; and whether the context is the primary one.
+pub fn of_context(real: &Real, ctx: Ctx) -> Option<(&'static Served, bool)> {
+    if ctx == 0 {
+        return None;
+    }
+    if let Some(served) = of_primary(ctx) {
+        return Some((served, true));
+    }
+    let device = real.device_of(ctx)?;
+    let served = of_device(real, device)?;
+    Some((served, served.primary == ctx))
+}
+
+/// The served device of this number, if it is served already.
+pub fn existing(device: c_int) -> Option<&'static Served> {
+    all().find(|s| i64::from(s.dev.0) == i64::from(device))
+}
+
+fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
+    let at = usize::try_from(device).ok().filter(|d| *d < MOST)?;
+    let (slot, refused) = (SERVED.get(at)?, REFUSED.get(at)?);
+    if refused.load(Relaxed) {
+        return None;
+    }
+    // SAFETY: null, or a device that is never freed.
+    if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
+        return Some(served);
+    }
+    let _one = lock(&STARTING);
+    // SAFETY: as above.
+    if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
+        return Some(served);
+    }
+    match start(real, device) {
+        Ok(served) => {
+            let served: &'static Served = Box::leak(Box::new(served));
+            slot.store(std::ptr::from_ref(served).cast_mut(), Release);
+            COUNT.fetch_max(at + 1, Release);
+            Some(served)
+        }
+        // It may be better next time, and the driver says the same.
+        Err(e) if matches!(e.status, Status::OutOfMemory | Status::Capturing) => None,
+        Err(e) => {
+            refused.store(true, Relaxed);
+            if settings::get().log >= 1 {
+                settings::say(&format!("device {device} is left to the driver: {e}"));
+            }
+            None
+        }
+    }
+}
+
+fn start(real: &Real, device: c_int) -> Result<Served, Error> {
+    if let Some(wrong) = &settings::get().wrong {
+        return Err(Error::new(Status::Config, wrong.clone()));
+    }
+    // Captures are the driver's. A request names its stream and never an arena or a reservation.
+    let config = Config { backend: Backend::Cuda, tiers: false, ..Config::from_env()? };
+    if !config.pool {
+        return Err(Error::new(Status::Unsupported, "GPUMEM_POOL is off"));
+    }
+    let dev = DeviceId(u32::try_from(device).unwrap_or(u32::MAX));
+    process::watch_forks();
+    summary::watch_exit();
+    let driver = cuda::open()?;
+    let props = driver.device_props(dev)?;
+    if !props.vmm {
+        return Err(Error::new(Status::Unsupported, "it has no virtual memory management"));
+    }
+    let ledger = Arc::new(Ledger::new(driver));
+    let pool = Context::new(ledger.clone(), config)?;
+    // The pool retains the primary context.
+    pool.pool(dev)?;
+    let own = ledger.stream_create(dev)?;
+    let (mut primary, mut default_pool, mut current_pool, mut threshold) = (0, 0, 0, 0u64);
+    if real.cuDevicePrimaryCtxRetain(&mut primary, device) != SUCCESS {
+        return Err(Error::new(Status::Driver, "its primary context cannot be retained"));
+    }
+    real.cuDevicePrimaryCtxRelease_v2(device);
+    other!(real, cuDeviceGetDefaultMemPool(&mut default_pool, device));
+    other!(real, cuDeviceGetMemPool(&mut current_pool, device));
+    if default_pool != 0 {
+        // The program may have set it before it allocated anything.
+        real.cuMemPoolGetAttribute(default_pool, mempool::RELEASE_THRESHOLD, (&raw mut threshold).cast());
+    }
+    Ok(Served {
+        dev,
+        ledger,
+        pool,
+        primary,
+        own,
+        searching: AtomicU64::new(0),
+        quarantine: Quarantine::default(),
+        created: Mutex::default(),
+        created_live: AtomicU64::new(0),
+        synchronous: Mutex::default(),
+        default_pool,
+        pool_is_current: AtomicBool::new(current_pool == default_pool),
+        threshold: AtomicU64::new(threshold),
+        marks: [AtomicU64::new(0), AtomicU64::new(0)],
+    })
+}
+
+/// A driver's code for a failure of gpumem's. `None`: the driver knows it better, and is asked.
+pub fn code(e: &Error) -> Option<Code> {
+    match e.status {
+        Status::OutOfMemory => Some(real::OUT_OF_MEMORY),
+        Status::Invalid | Status::UnknownPointer | Status::DoubleFree => Some(real::INVALID_VALUE),
+        Status::InvalidStream => Some(400),
+        Status::Capturing => Some(900),
+        _ => None,
+    }
+}
+
+impl Served {
+    pub fn primary(&self) -> Ctx {
+        self.primary
+    }
+
+    /// Memory that may be used on any stream at once. `tag` is the context that it belongs to, 0 for the primary one.
+    pub fn take(&self, bytes: u64, tag: Ctx) -> Result<u64, Error> {
+        self.quarantine.poll(self, false);
+        if tag == 0 {
+            if let Some(ptr) = self.pool.malloc_hit_on(self.dev, bytes, self.own) {
+                // What it took may have been brought here by a request that the stream still has to wait for.
+                if self.searching.load(SeqCst) > 0 {
+                    self.ledger.stream_sync(self.dev, self.own)?;
+                }
+                return Ok(ptr.get());
+            }
+        }
+        let request =
+            Request { size: bytes, stream: self.own, device: Some(self.dev), tag: tag as u64, ..Request::default() };
+        // What waits may be free by now, and is better than new memory.
+        self.quarantine.poll(self, true);
+        let ptr = self.with_everything(|| self.settled(&request))?;
+        if tag != 0 {
+            let id = self.pool.info(ptr).map_or(0, |i| i.id);
+            lock(&self.created).entry(tag).or_default().insert(ptr, id);
+            self.created_live.fetch_add(1, Relaxed);
+        }
+        Ok(ptr)
+    }
+
+    /// Allocates, and waits until the memory is nobody else's.
+    fn settled(&self, request: &Request) -> Result<u64, Error> {
+        self.searching.fetch_add(1, SeqCst);
+        let made = self.pool.malloc_search(request).and_then(|ptr| match self.ledger.stream_sync(self.dev, self.own) {
+            Ok(()) => Ok(ptr),
+            Err(e) => self.pool.free(ptr).and(Err(e)),
+        });
+        self.searching.fetch_sub(1, SeqCst);
+        made
+    }
+
+    /// Memory in the order of a stream of the primary context.
+    pub fn take_ordered(&self, bytes: u64, stream: Stream) -> Result<u64, Error> {
+        let request =
+            Request { size: bytes, stream: StreamHandle(stream), device: Some(self.dev), ..Request::default() };
+        self.quarantine.poll(self, true);
+        self.with_everything(|| self.pool.malloc_search(&request))
+    }
+
+    /// Tries, and where memory is short again once everything that could be given back has been.
+    fn with_everything(&self, attempt: impl Fn() -> Result<u64, Error>) -> Result<u64, Error> {
+        match attempt() {
+            Err(e) if e.status == Status::OutOfMemory => {
+                self.give_back();
+                attempt()
+            }
+            done => done,
+        }
+    }
+
+    /// Waits for the device, where no capture forbids it, and gives all free memory back.
+    pub fn give_back(&self) {
+        let _ = self.ledger.device_sync(self.dev);
+        self.quarantine.poll(self, true);
+        // Should it fail, the attempt that follows does too.
+        let _ = self.pool.trim(0);
+    }
+
+    /// The allocation that `ptr` is in, which is not waiting to be free.
+    pub fn info_containing(&self, ptr: Ptr) -> Option<AllocInfo> {
+        self.pool.info_containing(ptr).ok().filter(|i| !self.quarantine.has(i.base))
+    }
+
+    /// Frees in the order of the own stream what nothing uses any more.
+    pub fn put(&self, ptr: Ptr, id: u64) {
+        let _ = self.pool.free_id(ptr, id, Some(self.own));
+    }
+
+    /// Forgets that memory belongs to a created context.
+    pub fn disown(&self, info: &AllocInfo) {
+        if info.tag != 0 {
+            if let Some(all) = lock(&self.created).get_mut(&(info.tag as Ctx)) {
+                if all.remove(&info.base).is_some() {
+                    self.created_live.fetch_sub(1, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Whether there is memory of created contexts.
+    #[inline]
+    pub fn has_created(&self) -> bool {
+        self.created_live.load(Relaxed) > 0
+    }
+
+    /// Takes what a context that ends owns; nothing uses it any more.
+    pub fn end_context(&self, ctx: Ctx) {
+        let all = lock(&self.created).remove(&ctx).unwrap_or_default();
+        self.created_live.fetch_sub(all.len() as u64, Relaxed);
+        for (ptr, id) in all {
+            summary::freed(self.pool.info(ptr).map_or(0, |i| i.requested));
+            record::free(ptr, 0, 0);
+            self.put(ptr, id);
+        }
+    }
+
+    /// Free memory, as far as it would be given back once the device is idle, bytes.
+    pub fn reclaimable(&self) -> u64 {
+        let _ = self.ledger.device_sync(self.dev);
+        self.quarantine.poll(self, true);
+        self.pool.stats(self.dev).map_or(0, |s| s.mapped.saturating_sub(s.live))
+    }
+}
+
+/// Undoes everything on a device, whose primary context is about to end.
+pub fn end(device: c_int) -> Option<&'static Served> {
+    let served = existing(device)?;
+    let slot = SERVED.get(served.dev.0 as usize)?;
+    let old = slot.swap(std::ptr::null_mut(), AcqRel);
+    if old.is_null() {
+        return None;
+    }
+    summary::ended(served);
+    let _ = served.ledger.device_sync(served.dev);
+    if let Err(e) = served.ledger.tear_down(served.dev) {
+        if settings::get().log >= 1 {
+            settings::say(&format!("device {device}, which is reset, keeps memory: {e}"));
+        }
+    }
+    Some(served)
+}

@@ -1,0 +1,224 @@
+//! What a program of the driver API sees is what the driver would have shown it, and the memory is gpumem's.
+
+use crate::support::{self, flow, program, run, Run};
+use std::process::Command;
+
+/// Runs a flow both ways: the same codes, data and order. Gives the one with gpumem.
+#[track_caller]
+fn alike(how: &str, name: &str, variables: &[(&str, &str)]) -> Option<Run> {
+    let without = flow(how, name, false, variables)?;
+    let with = flow(how, name, true, variables)?;
+    assert_eq!(without.code, Some(0), "{}{}", without.out, without.err);
+    assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
+    assert_eq!(without.same(), with.same(), "{}", with.err);
+    Some(with)
+}
+
+#[test]
+fn allocating_and_freeing_by_every_way_to_the_functions() {
+    for how in ["proc", "own", "dlsym"] {
+        let Some(with) = alike(how, "basic", &[]) else { return };
+        with.says("# native 0");
+        assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![2], vec![2]), "{how}: {}", with.err);
+        let Some(with) = alike(how, "async", &[]) else { return };
+        // Only what came from pools of the program's own is the driver's.
+        for line in ["# native 0", "# native, other pool 1", "# native, pool set 1"] {
+            with.says(line);
+        }
+        assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![4], vec![4]), "{how}: {}", with.err);
+    }
+}
+
+#[test]
+fn a_program_that_is_linked_to_the_driver() {
+    let Some(path) = program("flows.c", "flows_direct", &["-DDIRECT"]) else { return };
+    for name in ["basic", "async"] {
+        let [without, with] = [false, true].map(|gpumem| {
+            let mut command = Command::new(&path);
+            command.args(["direct", name]);
+            run(command, gpumem, &[])
+        });
+        assert_eq!((without.same(), with.code), (with.same(), Some(0)), "{}", with.err);
+        with.says("# native 0");
+    }
+}
+
+#[test]
+fn a_driver_whose_answers_are_not_its_exports() {
+    let Some(with) = alike("proc", "async", &[("SIM_OTHER", "1")]) else { return };
+    with.says("# native 0");
+}
+
+#[test]
+fn pitched_memory() {
+    let Some(with) = alike("proc", "pitch", &[]) else { return };
+    assert_eq!(with.counts(" allocations"), [1]);
+}
+
+#[test]
+fn the_default_pool_tells_what_gpumem_has() {
+    let Some(with) = alike("proc", "pool", &[]) else { return };
+    for line in [
+        "# threshold of before 7",
+        "# used 1",
+        "# reserved 1",
+        "# used then 0",
+        "# high 100",
+        "# high reset 0, reserved high 100",
+        "# reserved then 0",
+        "# reserved high reset 0",
+        "# threshold 5",
+    ] {
+        with.says(line);
+    }
+}
+
+#[test]
+fn pointers_are_told_by_their_allocations() {
+    let Some(with) = alike("proc", "facts", &[]) else { return };
+    with.says("# both 0, 10000000");
+    with.says("# sync 0 0 1, id 0 1");
+}
+
+#[test]
+fn a_capture_is_the_drivers_and_survives_frees_elsewhere() {
+    for free in ["marker", "sync"] {
+        let Some(with) = flow("proc", "capture", true, &[("GPUMEM_FREE", free)]) else { return };
+        // The driver's answer, which on this one is that it cannot.
+        with.says("# alloc 900");
+        with.says("# free of the pool's in the capture 1");
+        with.says("other thread's free = 0");
+        with.says("cuStreamEndCapture(s, &graph) = 0");
+        with.says("graph != 0 = 1");
+        with.says("cuMemFree(q) = 0");
+    }
+}
+
+#[test]
+fn memory_of_work_under_way_is_nobody_elses() {
+    let Some(with) = flow("proc", "held", true, &[("SIM_SEED", "7"), ("GPUMEM_FREE", "marker")]) else { return };
+    assert_eq!(with.out.lines().filter(|l| *l == "same 0").count(), 3, "{}{}", with.out, with.err);
+    with.says("mine 1");
+    with.says("# same after 1");
+    assert!(!with.err.contains("race"), "{}", with.err);
+    // The other way waits for the work, which this device refuses to do while it is held.
+    let Some(with) = flow("proc", "held", true, &[("SIM_SEED", "7"), ("GPUMEM_FREE", "sync")]) else { return };
+    assert_eq!(with.out.lines().filter(|l| *l == "same 0").count(), 3, "{}{}", with.out, with.err);
+    with.says("mine 1");
+}
+
+#[test]
+fn a_reset_takes_everything_and_the_next_request_starts_afresh() {
+    let Some(with) = alike("proc", "reset", &[]) else { return };
+    with.says("# native 0");
+    assert_eq!(with.counts(" allocations"), [2]);
+}
+
+#[test]
+fn a_created_context_takes_its_memory_along() {
+    let Some(with) = alike("proc", "created", &[]) else { return };
+    with.says("# native 0");
+    with.says("# native, a stream of it 1");
+    with.says("# freed with it 500");
+}
+
+#[test]
+fn forked_children_have_no_memory_and_other_programs_start_their_own() {
+    let Some(with) = alike("dlsym", "children", &[]) else { return };
+    with.says("child 5");
+    assert_eq!(with.counts(" allocations"), [2, 1], "the other program, and this one: {}", with.err);
+}
+
+#[test]
+fn frees_in_exit_handlers_and_destructors() {
+    let Some(with) = flow("proc", "ending", true, &[]) else { return };
+    with.says("free at the end = 0");
+    with.says("again = 1");
+    assert_eq!(with.code, Some(0));
+}
+
+#[test]
+fn threads_keep_their_bytes() {
+    for variables in [&[("GPUMEM_FREE", "marker")][..], &[("GPUMEM_FREE", "sync")], &[("SIM_SEED", "3")]] {
+        let Some(with) = flow("proc", "threads", true, variables) else { return };
+        with.says("bad 0");
+        assert!(!with.err.contains("race"), "{}", with.err);
+    }
+}
+
+#[test]
+fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
+    let Some(with) = alike("proc", "shortage", &[]) else { return };
+    with.says("cuMemAlloc(&p[0], (size_t)1 << 50) = 2");
+    with.says("cuArrayCreate(&array, 0) = 0");
+}
+
+#[test]
+fn a_limit_is_what_the_program_sees() {
+    let Some(with) = flow("proc", "limited", true, &[("GPUMEM_LIMIT", "128M")]) else { return };
+    with.says("# free 127 total 128");
+    with.says("cuMemAlloc(&p, 200 << 20) = 2");
+}
+
+#[test]
+fn devices_that_are_let_in_reach_old_and_new_memory() {
+    let two = ("SIM_DEVICES", "2");
+    let Some(with) = alike("proc", "peers", &[two]) else { return };
+    with.says("all 1");
+}
+
+#[test]
+fn two_processes_share_memory_by_handle() {
+    let Some(with) = flow("proc", "share", true, &[]) else { return };
+    for line in ["once 1, all 1", "changed 1", "freed = 1"] {
+        with.says(line);
+    }
+    // The driver's answers for a handle of one's own, and for one close too many.
+    with.says("cuIpcOpenMemHandle(&q, h, 1) = 201");
+    let closes: Vec<&str> = with.out.lines().filter(|l| l.contains("Close")).collect();
+    assert_eq!(closes.iter().map(|l| l.rsplit(' ').next().unwrap()).collect::<Vec<_>>(), ["0", "0", "1"]);
+}
+
+#[test]
+fn large_requests_can_be_left_to_the_driver() {
+    let Some(with) = flow("proc", "basic", true, &[("GPUMEM_NATIVE", "1M")]) else { return };
+    with.says("# native 1");
+    assert_eq!(with.counts(" allocations"), [1], "{}", with.err);
+}
+
+#[test]
+fn what_is_not_understood_leaves_the_program_alone_and_is_said() {
+    for (name, value) in
+        [("GPUMEM_FREE", "never"), ("GPUMEM_NATIVE", "much"), ("GPUMEM_LIMIT", "x"), ("GPUMEM_STATS", "2")]
+    {
+        let Some(without) = flow("proc", "basic", false, &[]) else { return };
+        let mut command = Command::new(support::flows().unwrap());
+        command.args(["proc", "basic"]).env("LD_PRELOAD", support::preload());
+        let with = run(command, false, &[(name, value)]);
+        assert_eq!(without.same(), with.same());
+        assert!(with.err.contains(name), "{}", with.err);
+    }
+}
+
+#[test]
+fn a_recorded_log_has_what_was_allocated() {
+    let log = support::scratch().join("log.csv");
+    let _ = std::fs::remove_file(&log);
+    let Some(with) = flow("proc", "basic", true, &[("GPUMEM_RECORD", log.to_str().unwrap())]) else { return };
+    assert_eq!(with.code, Some(0));
+    let text = std::fs::read_to_string(log).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.first(), Some(&"Thread,Time,Action,Pointer,Size,Stream"));
+    let sizes: Vec<(&str, &str)> =
+        lines.iter().skip(1).map(|l| l.split(',').collect::<Vec<_>>()).map(|f| (f[2], f[4])).collect();
+    assert_eq!(sizes, [("allocate", "3145728"), ("allocate", "1000"), ("free", "3145728"), ("free", "1000")]);
+}
+
+#[test]
+fn pairs_stay_in_gpumem() {
+    for free in ["marker", "sync"] {
+        let Some(with) = flow("proc", "pairs", true, &[("GPUMEM_FREE", free)]) else { return };
+        with.says("bad 0");
+        assert_eq!((with.counts(" requests left"), with.counts(" allocations")), (vec![0], vec![2000]));
+    }
+}

@@ -1,0 +1,510 @@
+/* A program of the driver API: `flows HOW FLOW`. HOW is how it finds the functions: proc (cuGetProcAddress), own (the same, for
+ * per-thread default streams), dlsym, or direct, when it is linked to the driver (-DDIRECT). What it prints is the same with
+ * gpumem and without, but for lines that begin with "# ". */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef uint64_t ptr;
+typedef uintptr_t handle;
+typedef struct { char c[64]; } ipc;
+typedef struct { int location, id, flags; } access_desc;
+
+/* name as cuGetProcAddress knows it, version, exported name, type */
+#define FUNCTIONS(X)                                                                                                           \
+    X(cuInit, 2000, cuInit, (unsigned))                                                                                        \
+    X(cuCtxCreate, 3020, cuCtxCreate_v2, (handle *, unsigned, int))                                                            \
+    X(cuCtxDestroy, 4000, cuCtxDestroy_v2, (handle))                                                                           \
+    X(cuCtxSetCurrent, 4000, cuCtxSetCurrent, (handle))                                                                        \
+    X(cuCtxSynchronize, 2000, cuCtxSynchronize, (void))                                                                        \
+    X(cuCtxEnablePeerAccess, 4000, cuCtxEnablePeerAccess, (handle, unsigned))                                                  \
+    X(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain, (handle *, int))                                               \
+    X(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2, (int))                                                   \
+    X(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2, (int))                                                       \
+    X(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool, (handle *, int))                                            \
+    X(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool, (int, handle))                                                            \
+    X(cuStreamCreate, 2000, cuStreamCreate, (handle *, unsigned))                                                              \
+    X(cuStreamDestroy, 4000, cuStreamDestroy_v2, (handle))                                                                     \
+    X(cuStreamSynchronize, 2000, cuStreamSynchronize, (handle))                                                                \
+    X(cuMemAlloc, 3020, cuMemAlloc_v2, (ptr *, size_t))                                                                        \
+    X(cuMemAllocPitch, 3020, cuMemAllocPitch_v2, (ptr *, size_t *, size_t, size_t, unsigned))                                  \
+    X(cuMemFree, 3020, cuMemFree_v2, (ptr))                                                                                    \
+    X(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2, (ptr, const void *, size_t))                                                        \
+    X(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2, (void *, ptr, size_t))                                                              \
+    X(cuMemsetD8, 3020, cuMemsetD8_v2, (ptr, unsigned char, size_t))                                                           \
+    X(cuMemsetD8Async, 3020, cuMemsetD8Async, (ptr, unsigned char, size_t, handle))                                            \
+    X(cuMemGetInfo, 3020, cuMemGetInfo_v2, (size_t *, size_t *))                                                               \
+    X(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2, (ptr *, size_t *, ptr))                                             \
+    X(cuPointerGetAttribute, 4000, cuPointerGetAttribute, (void *, int, ptr))                                                  \
+    X(cuPointerGetAttributes, 7000, cuPointerGetAttributes, (unsigned, int *, void **, ptr))                                   \
+    X(cuPointerSetAttribute, 6000, cuPointerSetAttribute, (const void *, int, ptr))                                            \
+    X(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle, (ipc *, ptr))                                                                \
+    X(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2, (ptr *, ipc, unsigned))                                                \
+    X(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle, (ptr))                                                                   \
+    X(cuMemAllocAsync, 11020, cuMemAllocAsync, (ptr *, size_t, handle))                                                        \
+    X(cuMemFreeAsync, 11020, cuMemFreeAsync, (ptr, handle))                                                                    \
+    X(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync, (ptr *, size_t, handle, handle))                                \
+    X(cuMemPoolCreate, 11020, cuMemPoolCreate, (handle *, const void *))                                                       \
+    X(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo, (handle, size_t))                                                               \
+    X(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute, (handle, int, void *))                                              \
+    X(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute, (handle, int, void *))                                              \
+    X(cuMemPoolSetAccess, 11020, cuMemPoolSetAccess, (handle, const access_desc *, size_t))                                    \
+    X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, (handle, int))                                                     \
+    X(cuStreamEndCapture, 10000, cuStreamEndCapture, (handle, handle *))                                                       \
+    X(cuArrayCreate, 3020, cuArrayCreate_v2, (handle *, const void *))                                                         \
+    X(simHold, 2000, simHold, (handle))                                                                                        \
+    X(simRelease, 2000, simRelease, (handle))                                                                                  \
+    X(simNative, 2000, simNative, (void))                                                                                      \
+    X(simRetained, 2000, simRetained, (int))
+
+/* Under names of the program's own, as the functions have theirs where it is linked to them. */
+#define DECLARE(name, version, exported, args) static unsigned(*name) args __asm__("flow_" #name);
+FUNCTIONS(DECLARE)
+
+#ifdef DIRECT
+#define EXTERN(name, version, exported, args) extern unsigned exported##_direct args __asm__(#exported);
+FUNCTIONS(EXTERN)
+#define TAKE(name, version, exported, args) name = exported##_direct;
+static void find(const char *how) { (void)how; FUNCTIONS(TAKE) }
+#else
+typedef unsigned (*get_proc_1)(const char *, void **, int, uint64_t);
+typedef unsigned (*get_proc_2)(const char *, void **, int, uint64_t, int *);
+static void find(const char *how) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) { fprintf(stderr, "%s\n", dlerror()); exit(2); }
+    if (!strcmp(how, "dlsym")) {
+#define BY_NAME(name, version, exported, args) name = (unsigned(*) args)dlsym(library, #exported);
+        FUNCTIONS(BY_NAME)
+    } else {
+        int own = !strcmp(how, "own"), status;
+        get_proc_2 first = (get_proc_2)dlsym(library, "cuGetProcAddress_v2"), get = 0;
+        get_proc_1 old = 0;
+        if (first("cuGetProcAddress", (void **)&get, 12000, own ? 2 : 0, &status) || !get) exit(3);
+        if (get("cuGetProcAddress", (void **)&old, 11030, 0, &status) || !old || (void *)old == (void *)get) exit(3);
+#define BY_ASKING(name, version, exported, args)                                                                               \
+    if (version % 20 == 0) get(#name, (void **)&name, version, own ? 2 : 0, &status);                                          \
+    else old(#name, (void **)&name, version, own ? 2 : 0);
+        FUNCTIONS(BY_ASKING)
+    }
+}
+#endif
+
+static handle primary;
+#define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
+#define CODE(call) SAY("%s = %u\n", #call, call)
+static void start(void) {
+    CODE(cuInit(0));
+    CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+    CODE(cuCtxSetCurrent(primary));
+}
+static int all(ptr p, size_t n, unsigned char want) {
+    unsigned char *b = malloc(n);
+    size_t i;
+    if (cuMemcpyDtoH(b, p, n)) return 0;
+    for (i = 0; i < n && b[i] == want; i++) {}
+    free(b);
+    return i == n;
+}
+
+/* ---- flows ---- */
+static void basic(void) {
+    ptr p = 0, q = 0;
+    CODE(cuMemAlloc(&p, 3 << 20));
+    CODE(cuMemsetD8(p, 7, 3 << 20));
+    SAY("all %d, aligned %d\n", all(p, 3 << 20, 7), !(p & 511));
+    CODE(cuMemAlloc(&q, 1000));
+    CODE(cuMemsetD8(q, 9, 1000));
+    SAY("both %d %d\n", all(p, 3 << 20, 7), all(q, 1000, 9));
+    SAY("# native %u\n", simNative());
+    CODE(cuMemFree(p + 512));
+    CODE(cuMemFree(p));
+    CODE(cuMemFree(p));
+    CODE(cuMemFreeAsync(p, 0));
+    CODE(cuMemFree(q));
+    CODE(cuMemFree(0));
+    CODE(cuMemFree(0x1234));
+    CODE(cuMemAlloc(0, 100));
+    CODE(cuMemAlloc(&q, 0));
+    CODE(cuCtxSetCurrent(0));
+    CODE(cuMemAlloc(&q, 100));
+    CODE(cuMemAllocAsync(&q, 100, 0));
+}
+static void async(void) {
+    handle s, pool, own_pool;
+    ptr p, q, r;
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemAllocAsync(&p, 1 << 20, s));
+    CODE(cuMemsetD8Async(p, 5, 1 << 20, s));
+    CODE(cuMemAllocAsync(&q, 1 << 20, 0));
+    CODE(cuMemsetD8Async(q, 6, 1 << 20, 0));
+    CODE(cuStreamSynchronize(s));
+    CODE(cuCtxSynchronize());
+    SAY("all %d %d\n", all(p, 1 << 20, 5), all(q, 1 << 20, 6));
+    SAY("# native %u\n", simNative());
+    CODE(cuDeviceGetDefaultMemPool(&pool, 0));
+    CODE(cuMemAllocFromPoolAsync(&r, 4096, pool, s));
+    SAY("# native %u\n", simNative());
+    CODE(cuMemFreeAsync(r, s));
+    CODE(cuMemPoolCreate(&own_pool, 0));
+    CODE(cuMemAllocFromPoolAsync(&r, 4096, own_pool, s));
+    SAY("# native, other pool %u\n", simNative());
+    CODE(cuMemFreeAsync(r, s));
+    CODE(cuDeviceSetMemPool(0, own_pool));
+    CODE(cuMemAllocAsync(&r, 4096, s));
+    SAY("# native, pool set %u\n", simNative());
+    CODE(cuMemFreeAsync(r, s));
+    CODE(cuDeviceSetMemPool(0, pool));
+    CODE(cuMemFreeAsync(p, s));
+    CODE(cuMemFreeAsync(p, s));
+    CODE(cuMemFreeAsync(0x1234, s));
+    CODE(cuMemFree(q));
+    CODE(cuMemAlloc(&q, 1 << 20));
+    CODE(cuMemFreeAsync(q, s));
+    CODE(cuMemAllocAsync(0, 1 << 20, s));
+    CODE(cuMemAllocAsync(&p, 0, s));
+    CODE(cuStreamDestroy(s));
+    CODE(cuMemAllocFromPoolAsync(&r, 4096, 0, 0));
+}
+static void pitch(void) {
+    ptr p;
+    size_t n = 0;
+    CODE(cuMemAllocPitch(&p, &n, 1000, 10, 4));
+    SAY("pitch %zu\n", n);
+    CODE(cuMemsetD8(p, 1, n * 10));
+    CODE(cuMemFree(p));
+    CODE(cuMemAllocPitch(&p, &n, 1000, 10, 3));
+    CODE(cuMemAllocPitch(&p, 0, 1000, 10, 4));
+    CODE(cuMemAllocPitch(&p, &n, 0, 10, 4));
+    CODE(cuMemAllocPitch(&p, &n, 1000, 0, 4));
+}
+static uint64_t attribute(handle pool, int what) {
+    uint64_t v = 77;
+    CODE(cuMemPoolGetAttribute(pool, what, &v));
+    return v;
+}
+static void pool(void) {
+    handle pool, s;
+    ptr p;
+    uint64_t v = 0;
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuDeviceGetDefaultMemPool(&pool, 0));
+    /* Before gpumem serves the device: what the program has said to the driver holds. */
+    v = 7;
+    CODE(cuMemPoolSetAttribute(pool, 4, &v));
+    v = 0;
+    CODE(cuMemAllocAsync(&p, 100 << 20, s));
+    SAY("# threshold of before %d\n", (int)attribute(pool, 4));
+    SAY("# used %d\n", attribute(pool, 7) >> 20 == 100);
+    SAY("# reserved %d\n", attribute(pool, 5) >= attribute(pool, 7));
+    CODE(cuMemFreeAsync(p, s));
+    CODE(cuStreamSynchronize(s));
+    SAY("# used then %d\n", (int)attribute(pool, 7));
+    SAY("# high %d\n", (int)(attribute(pool, 8) >> 20));
+    CODE(cuMemPoolSetAttribute(pool, 8, &v));
+    SAY("# high reset %d, reserved high %d\n", (int)(attribute(pool, 8) >> 20), (int)(attribute(pool, 6) >> 20));
+    CODE(cuMemPoolTrimTo(pool, 0));
+    SAY("# reserved then %d\n", (int)(attribute(pool, 5) >> 20));
+    CODE(cuMemPoolSetAttribute(pool, 6, &v));
+    SAY("# reserved high reset %d\n", (int)(attribute(pool, 6) >> 20));
+    v = 5;
+    CODE(cuMemPoolSetAttribute(pool, 4, &v));
+    SAY("# threshold %d\n", (int)attribute(pool, 4));
+    CODE(cuMemPoolSetAttribute(pool, 5, &v));
+    CODE(cuMemPoolSetAttribute(pool, 99, &v));
+    CODE(cuMemPoolGetAttribute(pool, 99, &v));
+    CODE(cuMemPoolGetAttribute(pool, 7, 0));
+    CODE(cuMemPoolGetAttribute(0, 7, &v));
+    CODE(cuMemPoolTrimTo(0, 0));
+    SAY("reuse %d\n", (int)(attribute(pool, 1) & 1));
+}
+static void facts(void) {
+    ptr p, base = 0, at = 0;
+    size_t n = 0, free0, free1, free2, total;
+    unsigned type = 0, sync = 1;
+    uint64_t id = 0;
+    int what[2] = {2, 12};
+    void *where[2] = {&type, &n};
+    CODE(cuMemGetInfo(&free0, &total));
+    CODE(cuMemAlloc(&p, 10000000));
+    CODE(cuMemGetInfo(&free1, &total));
+    SAY("less %d\n", free1 <= free0 - 9000000);
+    CODE(cuMemGetAddressRange(&base, &n, p + 5000000));
+    SAY("range %d %zu\n", base == p, n);
+    CODE(cuMemGetAddressRange(0, &n, p));
+    CODE(cuMemGetAddressRange(&base, &n, 0x1234));
+    CODE(cuPointerGetAttribute(&at, 11, p + 77));
+    CODE(cuPointerGetAttribute(&type, 2, p));
+    SAY("start %d type %u\n", at == p, type);
+    n = 0;
+    type = 0;
+    CODE(cuPointerGetAttributes(1, what, where, p));
+    SAY("type %u\n", type);
+    SAY("# both %u", cuPointerGetAttributes(2, what, where, p));
+    SAY(", %zu\n", n);
+    CODE(cuPointerGetAttribute(0, 11, p));
+    SAY("# sync %u", cuPointerSetAttribute(&sync, 6, p));
+    sync = 7;
+    SAY(" %u", cuPointerGetAttribute(&sync, 6, p));
+    SAY(" %u, id %u", sync, cuPointerGetAttribute(&id, 7, p));
+    SAY(" %d\n", id != 0);
+    CODE(cuMemFree(p));
+    CODE(cuMemGetInfo(&free2, &total));
+    SAY("back %d\n", free2 >= free0 - (4 << 20));
+    CODE(cuMemGetAddressRange(&base, &n, p) != 0);
+}
+static void *capture_elsewhere(void *arg) {
+    ptr *p = arg;
+    cuCtxSetCurrent(primary);
+    SAY("other thread's free = %u\n", cuMemFree(*p));
+    return 0;
+}
+static void capture(void) {
+    handle s, graph = 0;
+    ptr p, q, r = 0;
+    pthread_t t;
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemAlloc(&q, 1 << 20));
+    CODE(cuStreamBeginCapture(s, 2));
+    SAY("# native %u\n", simNative());
+    SAY("# alloc %u\n", cuMemAllocAsync(&r, 4096, s));
+    SAY("# native in the capture %u\n", simNative());
+    CODE(cuMemsetD8Async(q, 3, 1 << 20, s));
+    SAY("# free of the pool's in the capture %u\n", cuMemFreeAsync(q, s));
+    pthread_create(&t, 0, capture_elsewhere, &p);
+    pthread_join(t, 0);
+    CODE(cuStreamEndCapture(s, &graph));
+    CODE(graph != 0);
+    CODE(cuMemFree(q));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemFree(p));
+}
+/* With work under way on another stream, freed memory is nobody else's yet. */
+static void held(void) {
+    handle s;
+    ptr p, q, r;
+    int i;
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemAlloc(&p, 32 << 20));
+    CODE(simHold(s));
+    CODE(cuMemsetD8Async(p, 1, 32 << 20, s));
+    CODE(cuMemFree(p));
+    for (i = 0; i < 3; i++) {
+        CODE(cuMemAlloc(&q, 32 << 20));
+        SAY("same %d\n", p == q);
+        CODE(cuMemsetD8(q, 2, 32 << 20));
+    }
+    CODE(simRelease(s));
+    CODE(cuStreamSynchronize(s));
+    SAY("mine %d\n", all(q, 32 << 20, 2));
+    CODE(cuMemAlloc(&r, 32 << 20));
+    SAY("# same after %d\n", p == r);
+}
+static void reset(void) {
+    ptr p, q;
+    size_t free0, free1, total;
+    CODE(cuMemGetInfo(&free0, &total));
+    CODE(cuMemAlloc(&p, 64 << 20));
+    CODE(cuMemsetD8(p, 1, 64 << 20));
+    CODE(cuDevicePrimaryCtxReset(0));
+    SAY("retained %u\n", simRetained(0));
+    CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemGetInfo(&free1, &total));
+    SAY("all back %d\n", free1 >= free0);
+    CODE(cuMemFree(p));
+    CODE(cuMemAlloc(&q, 64 << 20));
+    CODE(cuMemsetD8(q, 2, 64 << 20));
+    SAY("all %d\n", all(q, 64 << 20, 2));
+    SAY("# native %u\n", simNative());
+    CODE(cuMemFree(q));
+    CODE(cuDevicePrimaryCtxRelease(0));
+    SAY("retained %u\n", simRetained(0));
+}
+static void created(void) {
+    handle c, s;
+    ptr p, q;
+    size_t n;
+    CODE(cuCtxCreate(&c, 0, 0));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemsetD8(p, 4, 1 << 20));
+    SAY("all %d\n", all(p, 1 << 20, 4));
+    SAY("# native %u\n", simNative());
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemAllocAsync(&q, 1 << 20, s));
+    SAY("# native, a stream of it %u\n", simNative());
+    CODE(cuMemFreeAsync(q, s));
+    CODE(cuMemAlloc(&q, 1 << 20));
+    CODE(cuMemFreeAsync(q, s));
+    CODE(cuMemAlloc(&q, 1 << 20));
+    CODE(cuMemFree(q));
+    CODE(cuCtxDestroy(c));
+    CODE(cuCtxSetCurrent(primary));
+    SAY("# freed with it %u\n", cuMemGetAddressRange(0, &n, p));
+}
+static void children(void) {
+    ptr p;
+    int status;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    if (!fork()) {
+        /* No device memory here: nothing may crash or hang. */
+        cuMemFree(p);
+        _exit(5);
+    }
+    wait(&status);
+    SAY("child %d\n", WEXITSTATUS(status));
+    if (!fork()) { execl("/proc/self/exe", "flows", "dlsym", "basic", NULL); _exit(9); }
+    wait(&status);
+    SAY("other program %d\n", WEXITSTATUS(status));
+    CODE(cuMemFree(p));
+}
+static ptr late;
+static void at_end(void) { SAY("free at the end = %u\n", cuMemFree(late)); }
+__attribute__((destructor)) static void later(void) { if (late) SAY("again = %u\n", cuMemFree(late)); }
+static void ending(void) {
+    atexit(at_end);
+    CODE(cuMemAlloc(&late, 1 << 20));
+}
+static void *work(void *arg) {
+    unsigned seed = (unsigned)(uintptr_t)arg, bad = 0, i;
+    handle s;
+    ptr live[16] = {0};
+    size_t size[16];
+    unsigned char mark[16];
+    cuCtxSetCurrent(primary);
+    cuStreamCreate(&s, 1);
+    for (i = 0; i < 400; i++) {
+        unsigned k = rand_r(&seed) % 16;
+        if (live[k]) {
+            cuStreamSynchronize(s);
+            bad += !all(live[k], size[k], mark[k]);
+            bad += (rand_r(&seed) & 1 ? cuMemFree(live[k]) : cuMemFreeAsync(live[k], s)) != 0;
+            live[k] = 0;
+        } else {
+            size[k] = 1 + rand_r(&seed) % (rand_r(&seed) & 1 ? 200000 : 4000000);
+            mark[k] = (unsigned char)rand_r(&seed);
+            bad += (rand_r(&seed) & 1 ? cuMemAlloc(&live[k], size[k]) : cuMemAllocAsync(&live[k], size[k], s)) != 0;
+            bad += cuMemsetD8Async(live[k], mark[k], size[k], s) != 0;
+        }
+    }
+    cuStreamSynchronize(s);
+    for (i = 0; i < 16; i++) if (live[i]) bad += !all(live[i], size[i], mark[i]);
+    return (void *)(uintptr_t)bad;
+}
+static void threads(void) {
+    pthread_t t[6];
+    uintptr_t i, bad = 0;
+    void *one;
+    for (i = 0; i < 6; i++) pthread_create(&t[i], 0, work, (void *)(i + 1));
+    for (i = 0; i < 6; i++) { pthread_join(t[i], &one); bad += (uintptr_t)one; }
+    SAY("bad %d\n", (int)bad);
+}
+static void shortage(void) {
+    ptr p[64];
+    int n = 0, i;
+    handle array;
+    while (n < 64 && !cuMemAlloc(&p[n], 64 << 20)) n++;
+    SAY("some %d\n", n > 8 && n <= 16);
+    CODE(cuMemAlloc(&p[0], (size_t)1 << 50));
+    for (i = 1; i < n; i++) cuMemFree(p[i]);
+    /* What gpumem holds free is there for others. */
+    CODE(cuArrayCreate(&array, 0));
+}
+static void limited(void) {
+    ptr p;
+    size_t f, t;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemGetInfo(&f, &t));
+    SAY("# free %d total %d\n", (int)(f >> 20), (int)(t >> 20));
+    CODE(cuMemAlloc(&p, 200 << 20));
+}
+static void peers(void) {
+    handle other, pool;
+    ptr p, q;
+    access_desc d = {1, 1, 3};
+    handle s;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuCtxEnablePeerAccess(primary, 0));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemsetD8Async(p, 8, 1 << 20, s));
+    CODE(cuStreamSynchronize(s));
+    CODE(cuCtxSetCurrent(primary));
+    SAY("all %d\n", all(p, 1 << 20, 8));
+    CODE(cuMemAlloc(&q, 64 << 20));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuMemsetD8Async(q, 8, 64 << 20, s));
+    CODE(cuStreamSynchronize(s));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemFree(q));
+    CODE(cuDeviceGetDefaultMemPool(&pool, 0));
+    CODE(cuMemPoolSetAccess(pool, &d, 1));
+    CODE(cuCtxEnablePeerAccess(other, 9));
+}
+static void io(int fd, void *b, size_t n, int out) {
+    if ((out ? write(fd, b, n) : read(fd, b, n)) != (ssize_t)n) exit(4);
+}
+/* The other process was forked before either used CUDA. */
+static void share(void) {
+    int to[2], from[2];
+    ipc h;
+    ptr p, q, r;
+    char c = 0;
+    if (pipe(to) || pipe(from)) exit(4);
+    if (!fork()) {
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        CODE(cuIpcOpenMemHandle(&r, h, 1));
+        SAY("once %d, all %d\n", q == r, all(q, 5 << 20, 3));
+        CODE(cuMemsetD8(q, 4, 5 << 20));
+        CODE(cuIpcCloseMemHandle(q));
+        CODE(cuIpcCloseMemHandle(q));
+        CODE(cuIpcCloseMemHandle(q));
+        io(from[1], &c, 1, 1);
+        io(to[0], &h, sizeof h, 0);
+        SAY("freed = %d\n", cuIpcOpenMemHandle(&q, h, 1) != 0);
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&r, 100));
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p + 100));
+    CODE(cuIpcOpenMemHandle(&q, h, 1));
+    io(to[1], &h, sizeof h, 1);
+    io(from[0], &c, 1, 0);
+    SAY("changed %d\n", all(p, 5 << 20, 4));
+    CODE(cuMemFree(p));
+    CODE(cuIpcGetMemHandle(&h, p) != 0);
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+    memset(&h, 0, sizeof h);
+    CODE(cuIpcOpenMemHandle(&q, h, 1));
+    CODE(cuIpcGetMemHandle(0, r));
+}
+static void pairs(void) {
+    ptr p;
+    int i, bad = 0;
+    for (i = 0; i < 1000; i++) { bad += cuMemAlloc(&p, 65536) != 0; bad += cuMemFree(p) != 0; }
+    for (i = 0; i < 1000; i++) { bad += cuMemAllocAsync(&p, 65536, 0) != 0; bad += cuMemFreeAsync(p, 0) != 0; }
+    SAY("bad %d\n", bad);
+}
+
+#define FLOW(name) if (!strcmp(argv[2], #name)) { if (strcmp(#name, "share")) start(); name(); return 0; }
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    find(argv[1]);
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(capture) FLOW(held) FLOW(reset) FLOW(created)
+    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(limited) FLOW(peers) FLOW(share) FLOW(pairs)
+    fprintf(stderr, "no flow %s\n", argv[2]);
+    return 2;
+}

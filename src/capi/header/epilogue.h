@@ -1,6 +1,0 @@
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif

@@ -1,0 +1,165 @@
+/*
+ * gpumem: device memory for C and C++, and for every language that calls C.
+ *
+ * A stream-ordered pool over CUDA virtual memory that remaps its memory instead of fragmenting it.
+ * The same calls work on a machine without a GPU, on a device made of ordinary memory. Valid C99 and
+ * C++17; needs no CUDA header.
+ *
+ *     gpumem_stream s;
+ *     void *p;
+ *     if (gpumem_stream_create(&s) != GPUMEM_OK) ...
+ *     if (gpumem_malloc_async(1 << 20, s, &p) != GPUMEM_OK) ...
+ *     gpumem_memset_async(p, 0, 1 << 20, s);
+ *     gpumem_free_async(p, s);            (takes effect after the memset; nobody waits)
+ *
+ * This page holds the conventions and includes the parts below. Whoever only allocates reads this
+ * page and core.h.
+ *
+ *     gpumem/core.h      statuses, malloc and free
+ *     gpumem/alloc.h     allocating with options, facts about an allocation, sharing it
+ *     gpumem/settings.h  starting with settings of the program's own
+ *     gpumem/device.h    devices, streams, copies: where there is no CUDA runtime to ask
+ *     gpumem/stats.h     counters, dumps, checks
+ *     gpumem/arena.h     allocations that end together, and the finder of late uses
+ *     gpumem/capture.h   memory for CUDA graphs
+ *     gpumem/tiers.h     spaces, reservations, moving memory out of the device and back
+ *     gpumem/plan.h      layouts computed ahead of a run
+ *     gpumem/torch.h     what PyTorch calls
+ *     gpumem/sim.h       graphs without a CUDA runtime, for tests; not included here
+ *
+ * CONVENTIONS. They hold for every function unless it says otherwise.
+ *
+ * Status     A gpumem_status: GPUMEM_OK is 0, errors are GPUMEM_ERROR_*. gpumem_last_error has the
+ *            text.
+ * On error   Everything is as it was before the call, and the next call works.
+ * Outputs    Come last, and are written only on success. No parameter is both read and written,
+ *            except that a structure to be filled says in its first field how large the caller's
+ *            version is.
+ * NULL       Is refused with GPUMEM_ERROR_INVALID where a parameter is not said to allow it.
+ * Units      Bytes. Counts are called counts.
+ * Structures Begin with uint32_t size. Zero the whole and set the size: GPUMEM_INIT(&options) does
+ *            both. Zero means default. Structures grow at the end: what an older caller leaves out
+ *            is zero; something set in a part that the library does not know is
+ *            GPUMEM_ERROR_INVALID.
+ * Threads    Every function may be called from any thread at any time, except from signal handlers.
+ *            None is a cancellation point: a pthread_cancel that is not asynchronous takes effect after
+ *            the call.
+ * Streams    A gpumem_stream is a cudaStream_t or CUstream. A handle must be a live stream: CUDA crashes
+ *            on a destroyed one. NULL, the legacy default stream, and GPUMEM_STREAM_PER_THREAD exist on
+ *            every device. Where a call names a device (GPUMEM_MALLOC_ON_DEVICE, a space, a parameter),
+ *            they are that device's; everywhere else they are the current device's of the calling
+ *            thread, as in CUDA, whatever device the memory in the call is on. A stream beside memory
+ *            may be of another device: frees, realloc, moves and gpumem_record_stream order across
+ *            devices, so the memory waits for that stream. That takes some microseconds, and is
+ *            GPUMEM_ERROR_CAPTURING while the stream is being captured.
+ * Ownership  Memory belongs to whoever got it, until one free. A free of memory that is not live is
+ *            an error and a count, never damage. Strings that are returned are static. What is
+ *            passed in is read during the call only, except the data of asynchronous copies;
+ *            callbacks are kept, and what they are handed is the program's.
+ * Starting   The first call that needs gpumem's state starts the library. Until it has started every such
+ *            call can fail with GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER.
+ *            These, GPUMEM_ERROR_FORKED and GPUMEM_ERROR_SHUTTING_DOWN (below), and
+ *            GPUMEM_ERROR_INTERNAL, a bug in gpumem, are not listed per function; all others are.
+ * Fork       A child of a process that had started gpumem gets GPUMEM_ERROR_FORKED; its frees do
+ *            nothing. exec mends it.
+ * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe; once the
+ *            driver goes away they return GPUMEM_ERROR_SHUTTING_DOWN and frees do nothing.
+ * Exceptions None leave the library and none may enter it; torch.h has the one exception.
+ *
+ * NAMES. gpumem_[<noun>_][<property>_]<verb>[_<what>]. A name without a noun is about memory. Each verb
+ * has one meaning:
+ *
+ * malloc, free          to get memory, to give it back; also realloc, usable_size, memcpy, memset, as in
+ *                       the C library
+ * trim                  to give free physical memory back to the device or the system
+ * create, destroy       the life of an object that the caller holds by a handle
+ * enter, exit           to open an arena, and to end it with what is to be kept
+ * begin, end            the first and the last call of a period
+ * abort                 to end an arena or a period that came to nothing
+ * reserve, release      to be promised bytes, and to give a promise, or a reference, up
+ * retain                to take one more reference
+ * attach, detach        to tie an object to a thread or a stream, and to untie it
+ * borrow, return        to take one of a pool, and to give it back
+ * get, set, add         to ask, to change, to add; they come behind the name of what it is about
+ * reset                 to start a counter anew
+ * grow, shrink          to change the size of a promise
+ * init, shutdown        to start gpumem with settings; to end all waits
+ * prepare               to do now what would be waited for later
+ * sync, wait            the host waits for a device or stream; a stream waits for another
+ * record                to announce that a stream uses memory
+ * cancel                to end what is in progress on another thread
+ * evict, restore        to move memory out of its device, and back
+ * hold, unhold          to keep memory in its device, and to let it go
+ * export, import        to share memory with another process
+ * keep                  to let something live on beyond its end
+ * promote, escape, find to move an allocation one arena out, or out of all; to find the arena it is in
+ * check, verify         to test one pointer; to test all there is against what it should be
+ * validate              to test gpumem's own state
+ * describe, dump        text for people about one address; about all of a device
+ * launch                to run a graph
+ * solve, resize, extend to find a plan's or a recorded capture's offsets; of a plan: to change a
+ *                       buffer's size; its life
+ * share, unshare        of a plan: to use another plan's weights
+ * materialise           of a plan: to allocate its arena
+ *
+ * Functions that cannot fail and return a value are named after it: gpumem_version, gpumem_last_status.
+ * The functions that PyTorch calls, gpumem_torch_*, have torch's names.
+ *
+ * WORDS
+ *
+ * device           A GPU, or the host device that stands in for one. Numbered as CUDA numbers them.
+ * stream           A queue of work on a device, done in order. Work on different streams is not
+ *                  ordered.
+ * stream order     Memory may be used by work submitted to its stream after the allocation and
+ *                  before the free.
+ * settled          Freed, and the device has passed the free on every stream that used the memory.
+ * mapped           Physical memory that gpumem holds and that has an address.
+ * reserved         Addresses set aside. They cost nothing.
+ * extent           One physical allocation of the driver's, mapped as a whole.
+ * region           A range of addresses in one state: live, free, hole, zombie.
+ * hole             Reserved addresses with nothing mapped.
+ * zombie           The old addresses of memory that has moved, kept until no work can use them.
+ * stitch           To meet a request by moving free extents to one range of addresses; nothing is
+ *                  copied.
+ * arena            Allocations that end together: entered and exited like a block of a program. Of a
+ *                  plan: a run of bytes that its buffers are laid out in, and that becomes one
+ *                  allocation.
+ * keep, promote    To move an allocation out of its arena to the one around it, or out of all when
+ *                  there is none.
+ * stream capture   CUDA's recording of a stream into a graph.
+ * capture          The memory of one or more stream captures: gpumem_capture.
+ * space            One place that memory can be in: a device, a NUMA node of the host, a disk's
+ *                  mount. Its tier is its kind.
+ * reservation      A promise of bytes of one space. Drawn: what live allocations use of it.
+ * evictable        Memory that may leave its device and come back. Held: not now.
+ * pinned           Memory of the host that devices copy to and from directly.
+ * plan             Buffers, or a graph of values and operations, laid out ahead of a run.
+ * step             Of a plan: a position in the execution order.
+ * live             Of a buffer in a plan: at the steps at which it holds something.
+ *
+ * DELIBERATELY NOT HERE
+ *
+ * Synchronous free  cudaFree waits for the device; gpumem_free does not. Synchronise yourself where
+ *                   you need to.
+ * Host access       Device addresses are not for the host, not even on the host device. Copy.
+ * Kernels, events   CUDA's own work with this memory; gpumem replaces the allocator and nothing else.
+ * Shutting down     See "Exit" above.
+ * Managed memory    Migrates by faults; a different thing from a pool.
+ */
+
+#ifndef GPUMEM_H
+#define GPUMEM_H
+
+#include "gpumem/core.h"
+
+#include "gpumem/alloc.h"
+#include "gpumem/arena.h"
+#include "gpumem/capture.h"
+#include "gpumem/device.h"
+#include "gpumem/plan.h"
+#include "gpumem/settings.h"
+#include "gpumem/stats.h"
+#include "gpumem/tiers.h"
+#include "gpumem/torch.h"
+
+#endif

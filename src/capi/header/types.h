@@ -1,0 +1,31 @@
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+/* A cudaStream_t or CUstream: the same type, declared without CUDA's headers. */
+typedef struct CUstream_st *gpumem_stream;
+
+/* A handle to an arena: see arena.h. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_arena_st *gpumem_arena;
+
+/* A handle to a reservation: see tiers.h. Compare it with NULL and with others; do not look into it. */
+typedef struct gpumem_reservation_st *gpumem_reservation;
+
+/* The legacy default stream of the current device, CUDA's cudaStreamLegacy; NULL means the same. */
+#define GPUMEM_STREAM_LEGACY ((gpumem_stream)1)
+/* The default stream of the calling thread, CUDA's cudaStreamPerThread. */
+#define GPUMEM_STREAM_PER_THREAD ((gpumem_stream)2)
+/* What CUDA means by stream 0 in this file: the thread's own stream where it is compiled with
+ * CUDA_API_PER_THREAD_DEFAULT_STREAM (nvcc --default-stream per-thread), else the legacy one. The
+ * functions cannot know how their caller was compiled: NULL is the legacy stream to them, so pass this
+ * where you would pass 0 to CUDA. */
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#define GPUMEM_STREAM_DEFAULT GPUMEM_STREAM_PER_THREAD
+#else
+#define GPUMEM_STREAM_DEFAULT ((gpumem_stream)0)
+#endif
+
+/* Zeroes a structure of this header and sets its size: gpumem_stats stats; GPUMEM_INIT(&stats); */
+#define GPUMEM_INIT(structure) \
+    (memset((structure), 0, sizeof *(structure)), (void)((structure)->size = (uint32_t)sizeof *(structure)))

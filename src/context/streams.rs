@@ -1,0 +1,107 @@
+//! Which device a stream is of, and memory that is used on streams of another device.
+//!
+//! Default streams exist on every device, and one handle names them all. The rule: where a call names a device, the handle
+//! names that device's; everywhere else it names that of the calling thread's current device, whatever device the memory in the
+//! call is on. So a pointer alone decides nothing, and a stream named beside one need not be of its device.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::Context;
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::Driver;
+use crate::pool::Pool;
+
+impl Context {
+    /// The device that a stream is of which is named without one.
+    #[inline]
+    pub(super) fn home_of(&self, stream: StreamHandle) -> Result<DeviceId> {
+        match self.pools.len() {
+            1 => Ok(DeviceId(0)),
+            _ if stream.is_default() => self.driver.current_device(),
+            _ => self.driver.stream_device(stream),
+        }
+    }
+
+    /// A stream of the pool's device that comes after what has been submitted to `stream`, which may be one of another device.
+    #[inline]
+    pub(super) fn stream_after(&self, pool: &Pool, stream: StreamHandle) -> Result<StreamHandle> {
+        let stream = stream.canonical();
+        match self.home_of(stream)? {
+            dev if dev == pool.device() => Ok(stream),
+            dev => pool.after(dev, stream),
+        }
+    }
+
+    /// [`Self::free_hit`] where there are several devices. In a frame of its own, which one device's hits do not pay for.
+    #[inline(never)]
+    pub(super) fn free_hit_on_one_of(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        match stream {
+            None => self.pools().any(|p| p.free_hit(ptr, None)),
+            Some(s) if s.is_default() => {
+                let here = self.driver.current_device().ok().and_then(|dev| self.made_pool(dev));
+                here.is_some_and(|p| p.free_hit(ptr, Some(s)))
+            }
+            // A pool may remember the handle for a stream that is gone, and by now it may be one of another device.
+            Some(s) => self.pools().any(|p| p.knows(s) && p.free_hit(ptr, Some(s))),
+        }
+    }
+
+    /// [`Self::realloc`] in the order of a stream of another device: the memory stays on its own, and follows a stream of the
+    /// pool's there.
+    pub(super) fn realloc_afar(
+        &self,
+        pool: &Pool,
+        (ptr, size): (u64, u64),
+        (dev, stream): (DeviceId, StreamHandle),
+    ) -> Result<u64> {
+        let relay = pool.after(dev, stream)?;
+        let new = self.realloc_on(pool, ptr, size, relay)?;
+        // It is reallocated, and an error would say that it is not: so the host waits where the stream cannot.
+        match pool.before(dev, stream) {
+            Ok(()) => Ok(new),
+            Err(_) => self.driver.stream_sync(pool.device(), relay).map(|()| new),
+        }
+    }
+
+    /// Waits until a stream has done what has been submitted to it; what was freed in its order is everybody's then.
+    pub fn stream_sync(&self, stream: StreamHandle) -> Result<()> {
+        let stream = stream.canonical();
+        let dev = if stream.is_default() { self.home_of(stream)? } else { self.driver.stream_device(stream)? };
+        match self.made_pool(dev) {
+            Some(pool) => pool.sync_stream(stream),
+            None => self.driver.stream_sync(dev, stream),
+        }
+    }
+
+    /// As [`Self::stream_sync`], for all streams of the current device.
+    pub fn device_sync(&self) -> Result<()> {
+        let dev = self.driver.current_device()?;
+        match self.made_pool(dev) {
+            Some(pool) => pool.sync_device(),
+            None => self.driver.device_sync(dev),
+        }
+    }
+
+    /// The allocation is also used on `stream`, which stays alive until it is freed: reuse waits for that use too.
+    pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
+        let stream = stream.canonical();
+        let dev = self.home_of(stream)?;
+        self.record_stream_of(ptr, dev, stream)
+    }
+
+    /// As [`Self::record_stream`], for a stream of the device that the memory is on.
+    pub fn record_stream_at_home(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
+        let dev = self.info(ptr)?.device;
+        self.record_stream_of(ptr, dev, stream.canonical())
+    }
+
+    fn record_stream_of(&self, ptr: u64, dev: DeviceId, stream: StreamHandle) -> Result<()> {
+        if !self.config.pool {
+            return Err(Error::new(Status::Unsupported, "record_stream needs the pool; GPUMEM_POOL is off"));
+        }
+        match self.owner(ptr, "record_stream")? {
+            pool if pool.device() == dev => pool.record_stream(ptr, stream),
+            pool => pool.record_stream_afar(ptr, dev, stream),
+        }
+    }
+}

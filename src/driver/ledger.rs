@@ -1,0 +1,235 @@
+//! A driver that remembers which addresses are reserved, which memory there is and where it is mapped: for whoever has to
+//! export what lies under a range, to let another device in, or to undo everything at once.
+//!
+//! It also knows how many stream captures are open in the process, where somebody counts them ([`captures`]): then it
+//! refuses what would invalidate them.
+
+use super::wrap::{Change, Gate, Hook, Wrap};
+use super::{Call, Driver, PhysFlags, PhysHandle};
+use crate::base::{DeviceId, Error, Result, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// How many captures are open. Who begins one holds it for writing during the call.
+static CAPTURES: RwLock<u64> = RwLock::new(0);
+
+/// The number of captures that are open in this process; a writer counts those that it begins and ends.
+pub fn captures() -> &'static RwLock<u64> {
+    &CAPTURES
+}
+
+/// What a [`Ledger`] has written down.
+#[derive(Default)]
+struct Pages {
+    /// Reservations: address, bytes.
+    reserved: BTreeMap<u64, u64>,
+    handles: BTreeSet<PhysHandle>,
+    /// Mappings: address, bytes and handle.
+    mapped: BTreeMap<u64, (u64, PhysHandle)>,
+    /// Devices that have been let in.
+    guests: Vec<DeviceId>,
+}
+
+/// Writes down what a driver does.
+pub struct Book {
+    pages: Mutex<Pages>,
+    /// By device: whether memory is made exportable.
+    exportable: Vec<bool>,
+}
+
+/// A driver that writes down what it does. See the module's text.
+pub type Ledger = Wrap<Book>;
+
+/// A piece of physical memory under a range, exported.
+pub struct Piece {
+    /// Keeps the memory.
+    pub fd: OwnedFd,
+    /// All of it, bytes.
+    pub bytes: u64,
+}
+
+impl Book {
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hook for Book {
+    #[inline]
+    fn before(&self, call: Call) -> Result<()> {
+        match call {
+            Call::DeviceSync => captures().read().map_or(Ok(()), |open| refuse(*open)),
+            _ => Ok(()),
+        }
+    }
+
+    fn open_gate(&self) -> Result<Gate<'_>> {
+        let open = captures().read().unwrap_or_else(PoisonError::into_inner);
+        refuse(*open)?;
+        Ok(Some(open))
+    }
+
+    fn flags(&self, dev: DeviceId, flags: PhysFlags) -> PhysFlags {
+        let exportable = self.exportable.get(dev.0 as usize).is_some_and(|e| *e);
+        PhysFlags { posix_fd: flags.posix_fd || exportable, ..flags }
+    }
+
+    fn also(&self) -> Vec<DeviceId> {
+        self.pages().guests.clone()
+    }
+
+    fn changed(&self, change: Change) {
+        let pages = &mut *self.pages();
+        match change {
+            Change::Reserved(va, bytes) => drop(pages.reserved.insert(va, bytes)),
+            Change::Freed(va) => drop(pages.reserved.remove(&va)),
+            Change::Created(h) => drop(pages.handles.insert(h)),
+            Change::Released(h) => drop(pages.handles.remove(&h)),
+            Change::Mapped(va, bytes, h) => drop(pages.mapped.insert(va, (bytes, h))),
+            Change::Unmapped(va, bytes) => {
+                let under: Vec<u64> = pages.mapped.range(va..va.saturating_add(bytes)).map(|m| *m.0).collect();
+                for at in under {
+                    pages.mapped.remove(&at);
+                }
+            }
+        }
+    }
+}
+
+fn refuse(open: u64) -> Result<()> {
+    match open {
+        0 => Ok(()),
+        n => Err(Error::new(
+            Status::Capturing,
+            format!("{n} stream captures are open, which this call would invalidate"),
+        )),
+    }
+}
+
+impl Wrap<Book> {
+    /// Writes down what passes on to `inner`. Where the device can, all memory is made exportable.
+    pub fn new(inner: Arc<dyn Driver>) -> Ledger {
+        let can = |d| inner.device_props(DeviceId(d)).is_ok_and(|p| p.posix_fd);
+        let exportable = (0..inner.device_count()).map(can).collect();
+        Wrap::around(inner, Book { pages: Mutex::default(), exportable })
+    }
+
+    /// The memory under `[va, va + bytes)`, whole handles in the order of their addresses, and how far into the first the range
+    /// begins.
+    pub fn export(&self, va: u64, bytes: u64) -> Result<(Vec<Piece>, u64)> {
+        let end = va.saturating_add(bytes.max(1));
+        let under: Vec<(u64, u64, PhysHandle)> = {
+            let pages = self.hook.pages();
+            let first = pages.mapped.range(..=va).next_back().map_or(va, |(at, _)| *at);
+            pages.mapped.range(first..end).map(|(at, (bytes, h))| (*at, *bytes, *h)).collect()
+        };
+        let mut at = under.first().map_or(0, |(at, ..)| *at);
+        let offset = va.wrapping_sub(at);
+        let mut pieces = Vec::new();
+        for (start, bytes, handle) in under {
+            if start != at {
+                break;
+            }
+            pieces.push(Piece { fd: self.phys_export(handle)?, bytes });
+            at = start + bytes;
+        }
+        match !pieces.is_empty() && at >= end {
+            true => Ok((pieces, offset)),
+            false => Err(Error::invalid(format!("{bytes} bytes at {va:#x} are not mapped without gaps"))),
+        }
+    }
+
+    /// Lets `guest` access everything that is mapped now and later.
+    pub fn let_in(&self, guest: DeviceId) -> Result<()> {
+        let mapped: Vec<(u64, u64)> = {
+            let mut pages = self.hook.pages();
+            if !pages.guests.contains(&guest) {
+                pages.guests.push(guest);
+            }
+            pages.mapped.iter().map(|(at, (bytes, _))| (*at, *bytes)).collect()
+        };
+        mapped.into_iter().try_for_each(|(at, bytes)| self.inner().set_access(at, bytes, &[guest]))
+    }
+
+    /// Devices that have been let in.
+    pub fn guests(&self) -> Vec<DeviceId> {
+        self.hook.pages().guests.clone()
+    }
+
+    /// Unmaps everything, drops every handle and gives every address back. What the device still does there faults, and who
+    /// thinks it owns any of it is wrong from now on. A failure does not stop it; the first is returned.
+    pub fn tear_down(&self, dev: DeviceId) -> Result<()> {
+        let pages = std::mem::take(&mut *self.hook.pages());
+        let inner = self.inner();
+        let mapped = pages.mapped.iter().map(|(at, (bytes, _))| inner.unmap(*at, *bytes));
+        let handles = pages.handles.iter().map(|h| inner.phys_release(*h));
+        let reserved = pages.reserved.iter().map(|(at, bytes)| inner.va_free(dev, *at, *bytes));
+        let mut first = Ok(());
+        for result in mapped.chain(handles).chain(reserved) {
+            first = first.and(result);
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::base::size::MIB;
+    use crate::driver::host::{HostDriver, HostOptions};
+
+    const DEV: DeviceId = DeviceId(0);
+
+    fn ledger(devices: u32) -> Ledger {
+        Ledger::new(HostDriver::new(HostOptions { devices, ..HostOptions::default() }).unwrap())
+    }
+
+    /// Two handles of 2 and 4 MiB side by side.
+    fn two(l: &Ledger) -> (u64, [PhysHandle; 2]) {
+        let va = l.va_reserve(DEV, 16 * MIB, 2 * MIB).unwrap();
+        let a = l.phys_create(DEV, 2 * MIB, PhysFlags::default()).unwrap();
+        let b = l.phys_create(DEV, 4 * MIB, PhysFlags::default()).unwrap();
+        l.map(DEV, va, 2 * MIB, a).unwrap();
+        l.map(DEV, va + 2 * MIB, 4 * MIB, b).unwrap();
+        l.set_access(va, 6 * MIB, &[DEV]).unwrap();
+        (va, [a, b])
+    }
+
+    #[test]
+    fn a_range_over_two_handles_is_exported_as_both() {
+        let l = ledger(1);
+        let (va, _) = two(&l);
+        let (pieces, offset) = l.export(va + MIB, 2 * MIB).unwrap();
+        assert_eq!((pieces.iter().map(|p| p.bytes).collect::<Vec<_>>(), offset), (vec![2 * MIB, 4 * MIB], MIB));
+        assert!(l.export(va + 5 * MIB, 2 * MIB).is_err(), "it ends in a hole");
+        assert!(l.export(va + 8 * MIB, 1).is_err());
+    }
+
+    #[test]
+    fn nothing_is_left_after_a_tear_down() {
+        let l = ledger(1);
+        let free = l.mem_info(DEV).unwrap().free;
+        let (va, _) = two(&l);
+        assert_eq!(l.mem_info(DEV).unwrap().free, free - 6 * MIB);
+        l.tear_down(DEV).unwrap();
+        assert_eq!(l.mem_info(DEV).unwrap().free, free);
+        assert!(l.inner().va_free(DEV, va, 16 * MIB).is_err(), "the addresses are given back already");
+    }
+
+    #[test]
+    fn a_guest_sees_what_is_and_what_comes() {
+        let l = ledger(2);
+        let (va, [_, b]) = two(&l);
+        l.let_in(DeviceId(1)).unwrap();
+        assert_eq!(l.guests(), [DeviceId(1)]);
+        l.unmap(va + 2 * MIB, 4 * MIB).unwrap();
+        l.map(DEV, va + 2 * MIB, 4 * MIB, b).unwrap();
+        l.set_access(va + 2 * MIB, 4 * MIB, &[DEV]).unwrap();
+        // The host device refuses what a device may not access.
+        let s = l.stream_create(DeviceId(1)).unwrap();
+        l.set_async(DeviceId(1), va, 1, 6 * MIB, s).unwrap();
+        l.stream_sync(DeviceId(1), s).unwrap();
+    }
+}

@@ -1,0 +1,94 @@
+//! The largest items first, then all others in the holes.
+//!
+//! In most large problems a few items make the size and the others are small beside them. So the k largest are laid out
+//! alone, as low as they can be, and the others follow by first fit, the largest first: where they fit, a problem of tens
+//! of thousands of items has cost little more than one of k. Which k suffices is not known, nor whether more do better
+//! than fewer, so many are tried in turn, from few to many.
+
+use super::budget::Budget;
+use super::first_fit::{FirstFit, Fit, Shapes};
+use super::instance::{Instance, Item};
+use super::niche::Outcome;
+use super::order::{rank, By, Rule};
+use super::part::Best;
+use super::portfolio::Portfolio;
+use super::skyline::Skyline;
+
+/// The first k: one in so many items, and no fewer than this.
+const FIRST_SHARE: usize = 32;
+const FEWEST: usize = 256;
+/// Runs of the search over the largest.
+const RUNS: u64 = 12;
+/// Most items times sections that are searched: two bits of each search for each of them.
+const MOST_CELLS: usize = 1 << 26;
+
+/// How the largest are laid out.
+#[derive(Clone, Copy)]
+enum How {
+    /// By the exact search, as low as sums allow.
+    Search,
+    /// Greedily, within the goal.
+    Greedy,
+}
+
+/// Tries to bring `best` within `goal`, until all k have had their turn or the budget is spent.
+pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
+    // First fit knows no floors.
+    if instance.floors.iter().any(|&f| f > 0) {
+        return;
+    }
+    let items = &instance.items;
+    let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    let life = |i: u32| items[i as usize].to - items[i as usize].from;
+    order.sort_by_key(|&i| std::cmp::Reverse((items[i as usize].size, life(i))));
+    let mut shapes = Shapes::default();
+    for item in items {
+        shapes.push(item.size, item.align, std::iter::once((item.from, item.to)));
+    }
+    let mut fit = FirstFit::new(&shapes);
+    let mut offsets = vec![0; items.len()];
+    for how in [How::Search, How::Greedy] {
+        let mut k = (items.len() / FIRST_SHARE).max(FEWEST);
+        while k < items.len() && best.size > goal && !budget.spent() {
+            let (large, rest) = order.split_at(k);
+            if let Some(at) = lay_out(instance, large, goal, how, threads, budget) {
+                fit.restart(&[]);
+                for (&i, &at) in large.iter().zip(&at) {
+                    fit.put(i, at);
+                    offsets[i as usize] = at;
+                }
+                if fit.place(rest.iter().copied(), Fit::First, goal, &mut offsets, budget).is_some() {
+                    best.take(instance.top(&offsets), &mut offsets);
+                }
+            }
+            k += k / 4;
+        }
+    }
+}
+
+/// Lays `some` of the items out alone, if that is possible in the way asked for: their offsets.
+fn lay_out(
+    instance: &Instance,
+    some: &[u32],
+    goal: u64,
+    how: How,
+    threads: u32,
+    budget: &mut Budget<'_>,
+) -> Option<Vec<u64>> {
+    let items: Vec<Item> = some.iter().map(|&i| instance.items[i as usize]).collect();
+    let alone = Instance::from_ranges(items);
+    let mut offsets = vec![0; some.len()];
+    match how {
+        How::Search if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS => None,
+        How::Search => {
+            let portfolio = Portfolio::new(&alone, threads);
+            let outcome = portfolio.search(alone.bound(), RUNS, &mut offsets, budget);
+            (outcome == Outcome::Found).then_some(offsets)
+        }
+        How::Greedy => {
+            let mut ranks = Vec::new();
+            rank(&alone.items, &alone.pressure(), Rule::greedy(By::Pressure), &mut ranks);
+            Skyline::new(&alone).place(&ranks, goal, &mut offsets, budget).map(|_| offsets)
+        }
+    }
+}

@@ -122,12 +122,12 @@ fn workloads_are_made_smaller_for_a_small_device_and_that_is_said() {
 
 #[test]
 fn a_workload_that_fails_does_not_take_the_others_along() {
-    // Room for the threads' blocks of at least 256 bytes, and for nothing that needs two pages of its own.
-    let out = run(bench(&["--ops", "20", "checkerboard", "threads_one_stream"]).env("GPUMEM_LIMIT", "4M"));
+    // Two pages: room for what one thread has live, and for nothing that needs pages of its own.
+    let out = run(bench(&["--ops", "20", "checkerboard", "random"]).env("GPUMEM_LIMIT", "4M"));
     assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
     let r = json(&out);
     assert_eq!(r["failed"], serde_json::json!(["checkerboard"]));
-    assert_eq!(of(&r, "threads_one_stream").len(), 3);
+    assert_eq!(of(&r, "random").len(), 2);
     let said = stderr(&out);
     assert!(
         said.contains("GPUMEM_ERROR_OUT_OF_MEMORY") && said.contains("the workload checkerboard gave no"),

@@ -1,12 +1,13 @@
 // One allocator on the workloads of `gpumem bench`; prints a JSON line for every figure.
 //
-//   peers [--run N] [--ops N] [--limit SECONDS] [--passes N] ALLOCATOR WORKLOAD... [replay FILE...]
+//   peers [--run N] [--ops N] [--limit SECONDS] [--passes N] [--seed N] ALLOCATOR WORKLOAD... [replay FILE...]
 //   peers --list                      the allocators that this build has
 //
 // run.sh calls it with one group of workloads at a time, so that a group finds a process of its own.
 
 #include "allocators.hpp"
 #include "device.hpp"
+#include "fresh.hpp"
 #include "workloads.hpp"
 
 #include <cstdio>
@@ -24,6 +25,7 @@ namespace {
 struct Job {
     Options options;
     int run = 1;
+    uint64_t seed = 0;  // of work that never repeats; 0: another one each time
     std::string allocator;
     std::vector<std::string> workloads, files;
 };
@@ -36,6 +38,10 @@ bool run(const Job &job) {
     Stream a = device::new_stream(), b = device::new_stream();
     Printer out(job.allocator, job.run);
     Workloads<Allocator> w(job.options, out, a, b, device::used());
+    size_t free_bytes, total;
+    device::memory(&free_bytes, &total);
+    const uint64_t seed = job.seed != 0 ? job.seed : std::random_device{}();
+    Fresh<Allocator> fresh(job.options.ops_or(40000), job.options.limit_s, seed, out, a, total, device::used());
     bool well = true;
     auto attempt = [&](const std::string &workload, const std::string &c, const std::function<void()> &work) {
         try {
@@ -56,6 +62,17 @@ bool run(const Job &job) {
         {"cross_stream", [&] { w.cross_stream(); }},
         {"growing", [&] { w.growing(); }},
         {"checkerboard", [&] { w.checkerboard(); }},
+        {"serving", [&] { fresh.serving(); }},
+        {"log_uniform", [&] { fresh.log_uniform(); }},
+        {"held", [&] { fresh.held(); }},
+        {"uniform", [&] { fresh.uniform(); }},
+        {"nearly_full", [&] { fresh.nearly_full(); }},
+        {"lengths", [&] { fresh.lengths(); }},
+        {"pipeline", [&] { fresh.pipeline(); }},
+        {"fifo", [&] { fresh.fifo(); }},
+        {"turns", [&] { fresh.turns(); }},
+        {"growth", [&] { fresh.growth(); }},
+        {"many_streams", [&] { fresh.many_streams(); }},
     };
     for (const std::string &name : job.workloads) {
         auto found = by_name.find(name);
@@ -96,7 +113,7 @@ const std::map<std::string, bool (*)(const Job &)> &allocators() {
 }
 
 [[noreturn]] void usage() {
-    fprintf(stderr, "usage: peers [--run N] [--ops N] [--limit SECONDS] [--passes N] ALLOCATOR WORKLOAD... [replay FILE...]\n"
+    fprintf(stderr, "usage: peers [--run N] [--ops N] [--limit SECONDS] [--passes N] [--seed N] ALLOCATOR WORKLOAD... [replay FILE...]\n"
                     "allocators of this build:");
     for (const auto &[name, work] : allocators()) fprintf(stderr, " %s", name.c_str());
     fprintf(stderr, "\n");
@@ -114,6 +131,7 @@ Job parse(int argc, char **argv) {
         if (option == "--run") job.run = static_cast<int>(value);
         else if (option == "--ops") job.options.ops = static_cast<size_t>(value);
         else if (option == "--limit") job.options.limit_s = value;
+        else if (option == "--seed") job.seed = static_cast<uint64_t>(value);
         else if (option == "--passes") job.options.passes = static_cast<int>(value);
         else usage();
     }

@@ -71,7 +71,22 @@ public:
     void free_all(uint16_t stream) {
         while (live() > 0) free(live() - 1, stream);
     }
+    // Frees the live allocation that has been there longest, as long as nothing else was freed.
+    void free_in_order(uint16_t stream) {
+        auto [slot, bytes] = live_.front();
+        live_.erase(live_.begin());
+        live_bytes_ -= bytes;
+        free_slots_.push_back(slot);
+        script_.ops.push_back({bytes, slot, stream, false});
+    }
+    uint64_t bytes_of(size_t k) const { return live_[k].second; }
     Script finish() { return std::move(script_); }
+
+    // For work that goes on: the operations since they were last taken. What is live stays so.
+    size_t pending() const { return script_.ops.size(); }
+    size_t slots() const { return script_.slots; }
+    uint64_t take_peak() { return std::exchange(script_.peak_live, live_bytes_); }
+    std::vector<Op> take() { return std::exchange(script_.ops, {}); }
 
 protected:
     uint32_t take_slot() {

@@ -125,7 +125,7 @@ impl Pool {
             take_out_all(st, r, addr, end);
         }
         st.regions.start_over();
-        st.memo.restart(st.calls());
+        st.memo.restart();
         st.moves = 0;
         (st.peak_live, st.remapped) = (0, 0);
     }

@@ -11,7 +11,6 @@
 
 use super::bits::Bits;
 use super::extent::{Extent, Mapped};
-use super::fetch::fetch;
 use super::order::{Order, Tag};
 use super::parts::Part;
 use crate::driver::PhysHandle;
@@ -110,17 +109,9 @@ pub(super) struct Aliases {
     dormant: usize,
     dormant_bytes: u64,
     clock: u64,
-    /// How often runs were looked at, and their aliases claimed or lost.
-    changes: u64,
 }
 
 impl Aliases {
-    /// Grows whenever the parts of any run are asked for, and whenever an alias is claimed or goes: what was known about runs before may
-    /// not hold any more.
-    pub(super) fn changes(&self) -> u64 {
-        self.changes
-    }
-
     /// Takes a new handle in; it has no alias yet.
     pub(super) fn add_extent(&mut self, handle: PhysHandle, size: u64) -> Extent {
         let id = self.vacant_extents.pop().unwrap_or_else(|| {
@@ -227,30 +218,7 @@ impl Aliases {
 
     /// The parts that were kept for a run, which has none then.
     pub(super) fn kept(&mut self, run: RunId) -> Vec<Part> {
-        self.changes += 1;
         std::mem::take(&mut self.runs[run.number as usize].parts)
-    }
-
-    /// The parts that are kept for the run with this number, whichever that is now.
-    pub(super) fn kept_parts(&self, run: RunId) -> &[Part] {
-        self.runs.get(run.number as usize).map_or(&[], |r| &r.parts)
-    }
-
-    /// Fetches what is known about the run with this number, but for its lists.
-    pub(super) fn fetch_run(&self, run: RunId) {
-        if let Some((head, r)) = self.heads.get(run.number as usize).zip(self.runs.get(run.number as usize)) {
-            fetch(head);
-            fetch(r);
-            fetch(&r.tags);
-        }
-    }
-
-    /// Fetches the head of the run with this number.
-    #[inline]
-    pub(super) fn fetch_head(&self, number: u32) {
-        if let Some(head) = self.heads.get(number as usize) {
-            fetch(head);
-        }
     }
 
     /// Keeps the parts of a run that is not taken back.
@@ -351,7 +319,6 @@ impl Aliases {
     fn claim(&mut self, place: Place) -> Claim {
         let run = &mut self.runs[place.0 as usize];
         run.claimed.add(place.1 as usize, 1);
-        self.changes += 1;
         self.heads[place.0 as usize].dormant -= 1;
         let alias = run.aliases[place.1 as usize];
         Claim { place, addr: alias.addr, size: alias.extent.size }
@@ -419,7 +386,6 @@ impl Aliases {
         run.gone.add(i, 1);
         self.extents[run.aliases[i].extent.id as usize].retain(|&p| p != place);
         head.left -= 1;
-        self.changes += 1;
         if head.left == 0 {
             *head = Head::default();
             run.aliases.clear();

@@ -84,7 +84,9 @@ fn parts_are_found_from_high_to_low_addresses_and_kept() {
         aliases.take_back(*pair, parts, Tag::SETTLED);
     }
     valid(&aliases);
-    assert_eq!(there(aliases.kept_parts(run)), expected);
+    let kept = aliases.kept(run);
+    assert_eq!(there(&kept), expected);
+    aliases.keep(run, kept);
     let parts = aliases.parts(run).unwrap_or_default();
     assert!(aliases.hold(run, &parts, |_| false));
     aliases.keep(run, parts);

@@ -137,7 +137,7 @@ impl Pool {
         class: usize,
         req: &AllocRequest,
     ) -> Result<u64> {
-        st.tidy();
+        st.regions.tidy();
         self.settle(&mut st)?;
         if let Some(taken) = st.take_object(class, req.size) {
             self.finish_object(heap, &mut st, taken, req);

@@ -269,7 +269,7 @@ impl Pool {
         st.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
-        st.memo.note(want, run, st.calls());
+        st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         Ok(Outcome::Done(region))
     }
@@ -325,7 +325,6 @@ impl Pool {
         st.grain.ahead = true;
         match self.extend(heap, &mut st, want)? {
             Some(r) => {
-                st.part_with_all();
                 st.regions.make_ready(r, Tag::SETTLED);
                 heap.publish(&st);
                 Ok(())
@@ -428,13 +427,6 @@ fn commit(
         let (from, size) = st.place_in(region, w.size, w.align);
         st.regions.cut_apart(region, from, size)
     });
-    if let Some(cut) = cut.filter(|_| early) {
-        let (own, foreign): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(|p| p.heap == number);
-        take_pieces(st, others, &foreign);
-        st.leave(own.iter().map(|p| (p.region, p.addr, p.end)), cut);
-        st.note_taken();
-        return (id, Some(cut.block));
-    }
     if early {
         take_pieces(st, others, &pieces);
     }

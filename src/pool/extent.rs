@@ -69,12 +69,6 @@ impl Extents {
         done
     }
 
-    /// Fetches what it takes to put extents into `[addr, end)`.
-    #[inline]
-    pub(super) fn fetch(&self, addr: u64, end: u64) {
-        self.pages.fetch(addr, end);
-    }
-
     pub(super) fn remove(&mut self, addr: u64) -> Option<Mapped> {
         let found = self.pages.take(addr)?;
         self.bytes -= found.extent.size;

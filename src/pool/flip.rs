@@ -9,6 +9,7 @@
 
 use super::aliases::RunId;
 use super::alloc::Want;
+use super::extend::take_out_all;
 use super::heap::{Heap, HeapState};
 use super::order::Tag;
 use super::parts::Part;
@@ -38,7 +39,7 @@ impl Pool {
         let similar: Vec<RunId> = st.memo.similar(want).collect();
         for run in similar {
             if let Some(region) = self.take_run(&mut core, heap, st, run, want) {
-                st.memo.note(want, run, st.calls());
+                st.memo.note(want, run);
                 return Some(region);
             }
         }
@@ -50,7 +51,7 @@ impl Pool {
         let run = st.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let region = self.take_run(&mut core, heap, st, run, want)?;
-        Self::followed(&core, st);
+        st.memo.followed();
         Some(region)
     }
 
@@ -113,7 +114,12 @@ impl Pool {
         st.afresh.taken_back(len as u64);
         let (from, size) = st.place_in(region, want.size, want.align);
         let cut = st.regions.cut_apart(region, from, size);
-        st.leave(parts.iter().filter_map(|p| p.whereabouts().map(|(at, stop)| (p.region, at, stop))), cut);
+        for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
+            take_out_all(st, p.region, at, stop);
+        }
+        let order = st.regions.get(cut.block).order;
+        [cut.lead, cut.rest].into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
+        st.note_taken();
         core.aliases.take_back(run, parts, order);
         cut.block
     }

@@ -146,7 +146,7 @@ impl Pool {
                 }
                 if !users.is_empty() {
                     // It may have kept more than its size needs when it shrank: not for the next request of that size.
-                    st.tidy();
+                    st.regions.tidy();
                 }
                 GivenUp { size, own, lane: tag.lane(), users }
             }

@@ -13,11 +13,9 @@ use super::extent::Extents;
 use super::grain::Grain;
 use super::heap_lock::{Lock, Locked};
 use super::index::{Entry, Index, SLOT};
-use super::leaving::Leaving;
 use super::members::{Members, NO_MEMBER};
 use super::memo::Memo;
 use super::order::{Order, Tag};
-use super::prepare::Ready;
 use super::private::StreamPart;
 use super::receipts::Counter;
 use super::region::{Block, Region, Regions, State, GRANULE, MIN_SPLIT};
@@ -70,46 +68,26 @@ impl Heap {
     /// Takes the lock with every free region where searches find it.
     pub(super) fn lock(&self) -> Locked<'_, HeapState> {
         let mut st = self.state.lock();
-        st.tidy();
+        st.regions.tidy();
         st
     }
 
     /// As [`Self::lock`], if nobody has it.
     pub(super) fn try_lock(&self) -> Option<Locked<'_, HeapState>> {
         let mut st = self.state.try_lock()?;
-        st.tidy();
+        st.regions.tidy();
         Some(st)
     }
 
     /// Takes the lock to hand a block out or take one back: the quick list stays as it is.
     #[inline]
     pub(super) fn lock_quick(&self) -> Locked<'_, HeapState> {
-        let mut st = self.state.lock();
-        st.part_with_all();
-        st
+        self.state.lock()
     }
 
     /// As [`Self::lock_quick`], if nobody has it.
     #[inline]
     pub(super) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {
-        let mut st = self.state.try_lock()?;
-        st.part_with_all();
-        Some(st)
-    }
-
-    /// As [`Self::try_lock_quick`], for a hit: what is leaving may still be there.
-    #[inline]
-    pub(super) fn try_lock_hit(&self) -> Option<Locked<'_, HeapState>> {
-        let mut st = self.state.try_lock()?;
-        if !st.leaving.is_empty() {
-            st.part_with_some();
-        }
-        Some(st)
-    }
-
-    /// As [`Self::try_lock_hit`], with nothing done.
-    #[inline]
-    pub(super) fn try_lock_as_it_is(&self) -> Option<Locked<'_, HeapState>> {
         self.state.try_lock()
     }
 
@@ -117,7 +95,7 @@ impl Heap {
     #[inline]
     pub(super) fn publish(&self, st: &HeapState) {
         self.live.store(st.live_bytes, Relaxed);
-        self.free.store(st.leaving.settled(st.regions.ready_bytes()) + st.waiting_bytes, Relaxed);
+        self.free.store(st.regions.ready_bytes() + st.waiting_bytes, Relaxed);
     }
 }
 
@@ -134,7 +112,7 @@ fn more_ids() -> u64 {
 /// What a heap's lock guards.
 ///
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
-/// `waiting_bytes` is their sum; where nothing is `leaving`, the bytes of all regions equal `extents.bytes()`;
+/// `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
 /// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less; `moves_when_empty <= moves`.
 ///
 /// What every hit looks at comes first, in as few cache lines as it takes: they compete with all that a workload touches.
@@ -157,7 +135,6 @@ pub(super) struct HeapState {
     pub(super) waiting_bytes: u64,
     /// Who counts what is live: then nothing is handed out without a receipt.
     pub(super) counter: Option<Arc<dyn Counter>>,
-    pub(super) leaving: Leaving,
     pub(super) batch: Batch,
     /// Whose heap it is while a capture arena has it: see [`super::private`].
     pub(super) private: Option<Arc<StreamPart>>,
@@ -184,8 +161,6 @@ pub(super) struct HeapState {
     pub(super) peak_live: u64,
     /// Bytes mapped to other addresses for this heap since then, but for those that were taken back for nothing.
     pub(super) remapped: u64,
-    /// The flip that the next call is expected to want.
-    pub(super) ready: Option<Ready>,
     pub(super) grain: Grain,
     /// Whether the heap ran short of memory soon after the last time, and its `mallocs` then.
     short: bool,
@@ -211,7 +186,6 @@ impl HeapState {
             slabs: Slabs::new(),
             waiting: Waiting::default(),
             waiting_bytes: 0,
-            leaving: Leaving::default(),
             batch: Batch::default(),
             least_ready: 0,
             users: HashMap::new(),
@@ -232,7 +206,6 @@ impl HeapState {
             remapped: 0,
             memo: Memo::default(),
             afresh: Afresh::default(),
-            ready: None,
             grain: Grain::default(),
             short: false,
             short_at: 0,
@@ -243,12 +216,6 @@ impl HeapState {
             private: None,
             room: (0, 0),
         }
-    }
-
-    /// How many allocations and frees it has answered.
-    #[inline]
-    pub(super) fn calls(&self) -> u64 {
-        self.mallocs + self.frees
     }
 
     /// A number that no other allocation of the process has, larger than those before it in this heap. Heaps take them by
@@ -288,7 +255,7 @@ impl HeapState {
             self.note_taken();
             return Some(r);
         }
-        self.tidy();
+        self.regions.tidy();
         self.cut_for(size, align, |_| true)
     }
 
@@ -303,7 +270,7 @@ impl HeapState {
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked live.
     #[inline]
     pub(super) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
-        debug_assert!(self.regions.is_tidy() && self.leaving.is_empty());
+        debug_assert!(self.regions.is_tidy());
         let r = self.regions.find(size, align, accept)?;
         Some(self.cut_at(r, size, align))
     }
@@ -387,7 +354,7 @@ impl HeapState {
     /// Called after ready memory was taken.
     #[inline]
     pub(super) fn note_taken(&mut self) {
-        self.least_ready = self.least_ready.min(self.leaving.settled(self.regions.ready_bytes()));
+        self.least_ready = self.least_ready.min(self.regions.ready_bytes());
     }
 
     /// Makes a live region a block and gives it its place in the index.
@@ -423,7 +390,7 @@ impl HeapState {
     pub(super) fn take_back_own(&mut self, region: u32, tag: Tag, index: &Index) {
         let requested = self.block_leaves(region, index);
         if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
-            self.join_freed(old);
+            self.regions.join(old);
         }
     }
 

@@ -3,9 +3,9 @@
 //! A small block out of a slab that has room, or a large one of the size that was just freed; and the free of a block to the
 //! stream whose heap it is in. One uncontended lock, no driver call, no search, no host memory, nothing shared with other
 //! streams but what is only read. Nearly as short: a large block cut from what is ready, and the free of a block in the order
-//! of another stream than its heap's. And what a repeated workload needs often enough to be spared the general way: the run
-//! that is taken back for a large block, as it was the time before ([`super::flip`]); the hits in front of it and after it do a part each of
-//! what that takes ([`super::prepare`], [`super::leaving`]). Whatever is not so simple is left
+//! of another stream than its heap's. And what a repeated workload needs often
+//! enough to be spared the general way: the run that is taken back for a large block, as it was the time before
+//! ([`super::flip`]). Whatever is not so simple is left
 //! undone and for [`Pool::malloc_search`] and [`Pool::free_anyhow`], which define what both mean: these here are shorter
 //! ways to the same end.
 
@@ -41,7 +41,7 @@ impl Pool {
     #[inline(always)]
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
-        let mut st = if size <= SMALL_MAX { heap.try_lock_hit()? } else { heap.try_lock_as_it_is()? };
+        let mut st = heap.try_lock_quick()?;
         if st.counter.is_some() {
             // No hit is worth a receipt.
             return None;
@@ -57,7 +57,7 @@ impl Pool {
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
                 let r = match st.take_quick(rounded) {
                     Some(r) => r,
-                    None => match self.ready_or_cut(heap, &mut st, rounded, stream) {
+                    None => match cut_ready(&mut st, rounded) {
                         Some(r) => r,
                         None => self.follow(heap, &mut st, rounded, stream)?,
                     },
@@ -69,22 +69,8 @@ impl Pool {
                 addr
             }
         };
-        if st.calls() >= st.memo.soon {
-            self.approach(heap, &mut st);
-        }
         heap.publish(&st);
         NonZeroU64::new(addr)
-    }
-
-    /// The flip that is ready for this request, or the best ready region, cut to size.
-    #[inline(always)]
-    fn ready_or_cut(&self, heap: &Heap, st: &mut HeapState, size: u64, stream: StreamHandle) -> Option<u32> {
-        if st.ready.is_some() {
-            if let Some(r) = self.take_ready(heap, st, size, stream) {
-                return Some(r);
-            }
-        }
-        cut_ready(st, size)
     }
 
     /// What answered this request at this point the time before: the first step of the general way after the search, where
@@ -155,7 +141,7 @@ impl Pool {
     /// The heap's lock if it is free and nothing about the heap's live blocks is special.
     #[inline(always)]
     fn try_lock_plain<'a>(&self, heap: &'a Heap) -> Option<Locked<'a, HeapState>> {
-        let st = heap.try_lock_hit()?;
+        let st = heap.try_lock_quick()?;
         if st.users.is_empty() && st.tags.is_empty() && st.is_current(&self.order) && st.private.is_none() {
             return Some(st);
         }
@@ -213,9 +199,6 @@ impl Pool {
         if st.has_run_empty() {
             self.emptied(heap, &mut st);
         }
-        if st.calls() >= st.memo.soon {
-            self.approach(heap, &mut st);
-        }
         heap.publish(&st);
         // With one stream nobody ever waits; and a marker can be recorded only on a stream that the caller has named.
         let named = stream.is_some();
@@ -238,7 +221,7 @@ impl Pool {
     /// For a heap that [`HeapState::has_run_empty`].
     #[cold]
     pub(super) fn emptied(&self, heap: &Heap, st: &mut HeapState) {
-        st.tidy();
+        st.regions.tidy();
         self.maybe_start_afresh(heap, st);
         st.moves_when_empty = st.moves;
     }
@@ -251,12 +234,7 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
         // The rounding overflowed.
         return None;
     }
-    if !st.leaving.is_empty() {
-        if let Some(r) = st.find_beside_leaving(size) {
-            return Some(st.cut_at(r, size, GRANULE));
-        }
-    }
-    st.tidy();
+    st.regions.tidy();
     st.cut_for(size, GRANULE, |_| true)
 }
 

@@ -10,8 +10,7 @@
 //! - *stitch*: to map free extents at neighbouring addresses ([`stitch`] decides what, [`anchor`] where, [`extend`] does);
 //!   *grain*: how large new extents are ([`grain`]).
 //! - *alias*: an address at which an extent is mapped; *dormant*, or *zombie*: not where it is now ([`aliases`]).
-//! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]), for which the calls
-//!   in front of a flip ([`prepare`]) and those behind it ([`leaving`]) do a part each.
+//! - *flip*: to take dormant aliases back with no driver call ([`flip`]); *memo*: what to take back ([`memo`]).
 //! - *stock*: physical memory without an address ([`stock`]).
 //! - *scope*: allocations that go together ([`scope`]); *member*: one of a heap's that is in one ([`members`]).
 //! - *private heap*: memory of a capture arena, which no other heap takes from ([`private`], [`planned`]); *route*: which
@@ -55,7 +54,6 @@ mod edges;
 mod evictable;
 mod extend;
 mod extent;
-mod fetch;
 mod flip;
 mod free;
 mod grain;
@@ -64,7 +62,6 @@ mod heap_lock;
 mod heap_validate;
 mod hit;
 mod index;
-mod leaving;
 mod mapping;
 mod members;
 mod memo;
@@ -75,7 +72,6 @@ mod order;
 mod pages;
 mod parts;
 mod planned;
-mod prepare;
 mod private;
 mod quarantine;
 mod quick;

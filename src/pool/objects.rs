@@ -45,7 +45,6 @@ impl HeapState {
     /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that came after it when
     /// the context has passed that.
     pub(super) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
-        self.part_with_all();
         let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
         let region = self.slabs.remove(slab);
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);

@@ -209,11 +209,6 @@ impl Order {
         }
     }
 
-    /// The lane's latest barrier: what [`Self::own`] says of its tags changes with it.
-    pub(super) fn barrier(&self, lane: u32) -> u64 {
-        self.lane(lane).map_or(0, |l| l.barrier.load(Acquire))
-    }
-
     /// Whether memory with this tag may be used at once by the lane's present stream: it is later in its own order.
     pub(super) fn own(&self, tag: Tag, lane: u32) -> bool {
         tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))

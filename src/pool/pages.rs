@@ -5,7 +5,6 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::fetch::fetch;
 use super::spread::slot_of;
 use std::iter::repeat_with;
 
@@ -16,8 +15,6 @@ const MIN_SLOTS: usize = 8;
 /// Leaves from which on a table that is full loses the empty ones; up to there they stay, as spans come and go at the same
 /// addresses.
 const SPARE_LEAVES: usize = 4096;
-/// Leaves fetched ahead of their use: as many as most requests have.
-const FETCHED: usize = 4;
 /// The number of a slot with no leaf: beyond any address.
 const VACANT: u64 = u64::MAX;
 
@@ -98,16 +95,6 @@ impl<T: Copy> Pages<T> {
     #[inline]
     fn find_mut(&mut self, number: u64) -> Option<&mut Leaf<T>> {
         self.find_slot(number).map(|slot| &mut self.slots[slot])
-    }
-
-    /// Fetches the slots that the first leaves of `[addr, end)` should be in.
-    #[inline]
-    pub(super) fn fetch(&self, addr: u64, end: u64) {
-        for (number, _) in self.split(addr, end).take(FETCHED) {
-            if let Some(leaf) = self.slots.get(slot_of(number, self.shift)) {
-                fetch(leaf);
-            }
-        }
     }
 
     /// A leaf, made now if it is not there yet; `fill` is in what nobody looks at.

@@ -8,12 +8,8 @@
 use super::aliases::{Aliases, Place, RunId};
 use super::bins::NONE;
 use super::extent::Extent;
-use super::fetch::{fetch, fetch_all};
-use super::region::Regions;
 use std::cmp::Reverse;
 
-/// How many parts' sources are fetched ahead: as many as most runs have.
-const SOURCES: usize = 12;
 /// For [`Part::from`]: its extents are in no run at present, but in stock.
 const STOCK: u32 = u32::MAX;
 
@@ -75,21 +71,6 @@ impl Aliases {
         match !parts.is_empty() && parts.iter().all(|p| self.is_there(p)) {
             true => Some(parts),
             false => Some(self.look_up(run)),
-        }
-    }
-
-    /// Fetches the parts that are kept for the run with this number.
-    pub(super) fn fetch_parts(&self, run: RunId) {
-        fetch_all(self.kept_parts(run));
-    }
-
-    /// Fetches what has to be seen about the parts kept for the run with this number: the runs they are in, and the free regions.
-    pub(super) fn fetch_sources(&self, run: RunId, regions: &Regions) {
-        for p in self.kept_parts(run).iter().take(SOURCES).filter(|p| p.from != STOCK) {
-            self.fetch_head(p.from);
-            if let Some(region) = regions.try_get(p.region) {
-                fetch(region);
-            }
         }
     }
 

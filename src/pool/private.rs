@@ -256,7 +256,6 @@ impl Pool {
         match self.find_region(heap, heap.lock(), want, &req, None)? {
             Found::Here(mut st, r) => {
                 let addr = st.regions.get(r).addr;
-                st.part_with_all();
                 // All of it is settled: see `usable`.
                 st.regions.make_ready(r, Tag::SETTLED);
                 heap.publish(&st);

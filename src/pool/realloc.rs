@@ -137,7 +137,7 @@ impl Pool {
         stream: StreamHandle,
     ) -> Result<bool> {
         let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
-        st.tidy();
+        st.regions.tidy();
         let old = st.regions.get(region).size;
         let laid_out = st.is_laid_out();
         // What it happened to get more than it asked for differs between a recorded run and one that is laid out.

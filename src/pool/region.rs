@@ -268,21 +268,9 @@ impl Regions {
     /// Makes every quick region ready, joined with its neighbours.
     #[inline]
     pub(super) fn tidy(&mut self) {
-        while let Some(r) = self.pop_quick() {
+        while let Some(r) = self.quick.pop() {
             self.join(r);
         }
-    }
-
-    /// Takes any block out of the quick list, which is for [`Self::join`] then.
-    pub(super) fn pop_quick(&mut self) -> Option<u32> {
-        self.quick.pop()
-    }
-
-    /// How many bytes a region has together with its ready neighbours.
-    pub(super) fn joined_bytes(&self, r: u32) -> u64 {
-        let region = self.get(r);
-        let ready = |r: u32| Some(self.get(r)).filter(|g| g.state == State::Ready).map_or(0, |g| g.size);
-        region.size + ready(region.prev) + ready(region.next)
     }
 
     /// Makes a region that just left the quick list ready.

@@ -11,7 +11,7 @@ impl HeapState {
     /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still be using waits
     /// for the context from now on.
     pub(super) fn retire(&mut self, order: &Order, index: &Index) {
-        self.tidy();
+        self.regions.tidy();
         self.identity = order.identity(self.lane);
         let tag = order.tag(CONTEXT);
         let unsettled: Vec<u32> =
@@ -28,7 +28,7 @@ impl HeapState {
     /// The last graph that could use the heap's memory is gone, and until just now it could be launched on any stream:
     /// whatever is free, settled before or not, waits for all that has been submitted to the context so far.
     pub(super) fn retire_all(&mut self, order: &Order, index: &Index) {
-        self.tidy();
+        self.regions.tidy();
         self.identity = order.identity(self.lane);
         let tag = order.tag(CONTEXT);
         self.wait_anew(tag);

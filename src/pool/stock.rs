@@ -32,8 +32,6 @@ pub(super) struct Stock {
     stamp: u64,
     /// The least that `bytes` was since [`Self::take_unused`].
     least: u64,
-    /// How often extents have come or gone.
-    changes: u64,
     uses: Option<Uses>,
 }
 
@@ -83,11 +81,6 @@ impl Stock {
         self.len
     }
 
-    /// Grows whenever extents come or go.
-    pub(super) fn changes(&self) -> u64 {
-        self.changes
-    }
-
     pub(super) fn put(&mut self, extent: Extent, tag: Tag) {
         self.forget_gone();
         let i = extent.id as usize;
@@ -104,7 +97,6 @@ impl Stock {
         self.entries += 1;
         self.bytes += extent.size;
         self.len += 1;
-        self.changes += 1;
     }
 
     /// Whether all of `len` extents from this number on are here.
@@ -149,7 +141,6 @@ impl Stock {
         self.len -= len as usize;
         self.bytes -= bytes;
         self.least = self.least.min(self.bytes);
-        self.changes += 1;
     }
 
     /// What an entry stands for, if that is here still and has not come anew since.

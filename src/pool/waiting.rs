@@ -153,7 +153,6 @@ impl HeapState {
                     continue;
                 }
                 any = true;
-                self.part_with_all();
                 match wait.item {
                     Item::Region(r) => {
                         self.waiting_bytes -= self.regions.get(r).size;

@@ -1,0 +1,327 @@
+// Work that never repeats: sizes and lifetimes are drawn anew all the time, and each run has other numbers unless a seed
+// is given. `gpumem bench` does not have these. What is live goes on from pass to pass.
+#pragma once
+
+#include "measure.hpp"
+#include "script.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+// Operations as they are drawn, played a chunk at a time so that drawing is not timed.
+template <class Allocator>
+class Endless {
+public:
+    Endless(Allocator &allocator, std::vector<Stream> streams) : allocator_(allocator), streams_(std::move(streams)) {}
+    Endless(const Endless &) = delete;
+    Endless &operator=(const Endless &) = delete;
+    ~Endless() {
+        for (Live &l : live_) {
+            if (l.ptr == nullptr) continue;
+            try {
+                allocator_.free(l.ptr, l.bytes, streams_[0]);
+            } catch (const std::exception &e) {
+                fprintf(stderr, "peers: free: %s\n", e.what());
+            }
+        }
+    }
+
+    struct Pass {
+        Times each;
+        size_t failures = 0;
+        size_t peak_used = 0;        // most device memory in use at any look, bytes
+        uint64_t peak_live = 0;      // most live, bytes
+        bool cut = false;            // the deadline came first
+        std::string first_failure;
+    };
+
+    // `draw` adds operations to the builder; it is asked until there are `ops` of them, or `limit_s` seconds are over.
+    Pass play(Builder &b, const std::function<void()> &draw, size_t ops, double limit_s, size_t used_before) {
+        Pass pass{.each = Times(ops + 4096), .first_failure = ""};
+        const auto begun = Clock::now();
+        size_t done = 0;
+        while (done < ops) {
+            if (seconds(Clock::now() - begun) > limit_s) {
+                pass.cut = true;
+                break;
+            }
+            while (b.pending() < CHUNK) draw();
+            const std::vector<Op> chunk = b.take();
+            if (live_.size() < b.slots()) live_.resize(b.slots());
+            for (const Op &op : chunk) step(op, pass);
+            done += chunk.size();
+            const size_t used = device::used() - std::min(device::used(), used_before);
+            pass.peak_used = std::max(pass.peak_used, used);
+            pass.peak_live = std::max(pass.peak_live, b.take_peak());
+        }
+        return pass;
+    }
+
+private:
+    static constexpr size_t CHUNK = 500;
+    struct Live {
+        void *ptr = nullptr;
+        uint64_t bytes = 0;
+    };
+
+    void step(const Op &op, Pass &pass) {
+        Live &l = live_[op.slot];
+        const auto start = Clock::now();
+        try {
+            if (op.allocate) {
+                l.bytes = op.bytes;
+                l.ptr = allocator_.allocate(op.bytes, streams_[op.stream]);
+            } else if (l.ptr != nullptr) {
+                void *ptr = l.ptr;
+                l.ptr = nullptr;
+                allocator_.free(ptr, op.bytes, streams_[op.stream]);
+            }
+        } catch (const std::exception &e) {
+            if (pass.failures++ == 0) pass.first_failure = std::string(e.what()).substr(0, 200);
+        }
+        pass.each.add(Clock::now() - start);
+    }
+
+    Allocator &allocator_;
+    std::vector<Stream> streams_;
+    std::vector<Live> live_;
+};
+
+template <class Allocator>
+class Fresh {
+public:
+    static constexpr uint64_t K = 1024, M = 1024 * K, G = 1024 * M;
+
+    // `total`: the device's memory, bytes. `used_before`: what of it was in use when the process began.
+    Fresh(size_t ops, double limit_s, uint64_t seed, Printer &printer, Stream a, size_t total, size_t used_before)
+        : ops_(ops), limit_s_(limit_s), random_(seed), out_(printer), a_(a), total_(total), used_before_(used_before) {}
+
+    // Key-value caches of requests that grow by concatenation: each step allocates the longer one and frees the shorter.
+    void serving() {
+        const uint64_t cap = std::min<uint64_t>(24 * G, total_ / 3);
+        constexpr size_t requests = 2000;
+        constexpr uint64_t token = 16 * K;
+        Builder b;
+        auto prompt = [&] { return token * random_.bytes(6, 10.5); };
+        run("serving", b, {a_}, [&] {
+            if (b.live() < requests && b.live_bytes() < cap) return b.allocate(prompt(), 0);
+            const size_t k = random_.below(b.live());
+            if (b.live_bytes() > cap || random_.below(12) == 0) return b.free(k, 0);
+            b.allocate(b.bytes_of(k) + token * (16 + random_.below(97)), 0);
+            b.free(k, 0);
+        });
+    }
+
+    // Every power of two as likely as any other, from 256 bytes to 256 MiB; half of the time below the cap.
+    void log_uniform() { mixed("log_uniform", 8, 28, std::min<uint64_t>(16 * G, total_ / 4), false); }
+    // The same with what is live kept at the cap.
+    void held() { mixed("held", 8, 28, std::min<uint64_t>(16 * G, total_ / 4), true); }
+    // Nearly the whole device.
+    void nearly_full() { mixed("nearly_full", 11, 31, total_ / 100 * 72, true); }
+    void uniform() {
+        const uint64_t cap = std::min<uint64_t>(16 * G, total_ / 4);
+        Builder b;
+        run("uniform", b, {a_}, [&] {
+            const uint64_t bytes = M + random_.below(63 * M);
+            while (b.live_bytes() + bytes > cap) b.free(random_.below(b.live()), 0);
+            b.allocate(bytes, 0);
+        });
+    }
+
+    // Training steps, each of another sequence length: what the forward pass keeps is freed by the backward pass.
+    void lengths() {
+        Builder b;
+        for (int i = 0; i < 48; i++) b.allocate(64 * M, 0);
+        const size_t weights = b.live();
+        run("lengths", b, {a_}, [&] {
+            const uint64_t tokens = 512 + random_.below(7680), row = 4096 * 2;
+            for (int layer = 0; layer < 24; layer++) {
+                for (int kept : {1, 3, 1, 4}) b.allocate(tokens * row * static_cast<uint64_t>(kept) / 4, 0);
+                b.allocate(tokens * row * 2, 0);
+                b.free(b.live() - 1, 0);
+            }
+            while (b.live() > weights) {
+                b.allocate(tokens * row / 2, 0);
+                b.free(b.live() - 1, 0);
+                b.free(b.live() - 1, 0);
+            }
+        });
+    }
+
+    // Buffers made on one stream, used on the next and freed there, round three streams.
+    void pipeline() {
+        std::vector<Stream> streams = {a_, device::new_stream(), device::new_stream()};
+        Builder b;
+        uint16_t turn = 0;
+        run("pipeline", b, streams, [&] {
+            b.allocate(random_.bytes(16, 26), turn);
+            if (b.live() > 64) b.free(random_.below(16), static_cast<uint16_t>((turn + 1) % 3));
+            turn = static_cast<uint16_t>((turn + 1) % 3);
+        });
+        device::sync();
+        device::destroy_stream(streams[1]);
+        device::destroy_stream(streams[2]);
+    }
+
+    // Each block a page longer than the last, first in first out.
+    void fifo() {
+        Builder b;
+        uint64_t bytes = 2 * M;
+        run("fifo", b, {a_}, [&] {
+            bytes = bytes > 64 * M ? 2 * M : bytes + 4 * K;
+            b.allocate(bytes, 0);
+            if (b.live() > 128) b.free_in_order(0);
+        });
+    }
+
+    // Streams that take turns and rest afterwards, 100 MiB each: what is mapped at the end for how much.
+    void turns() {
+        Allocator allocator(0);
+        std::vector<Stream> streams;
+        Times each(4096);
+        for (int i = 0; i < 400; i++) {
+            streams.push_back(device::new_stream());
+            void *blocks[4];
+            for (void *&p : blocks) {
+                const auto start = Clock::now();
+                p = allocator.allocate(25 * M, streams.back());
+                each.add(Clock::now() - start);
+            }
+            for (void *p : blocks) allocator.free(p, 25 * M, streams.back());
+            device::sync();
+        }
+        out_.at("turns", "400 streams x 100 MiB");
+        out_.print("mean malloc", each.mean_us(), "us");
+        out_.print("device used", static_cast<double>(used()) / GIB, "GiB", Allocator::note);
+        for (Stream s : streams) device::destroy_stream(s);
+        // A stream that comes later to an idle device.
+        Stream first = device::new_stream(), second = device::new_stream();
+        const uint64_t bytes = std::min<uint64_t>(8 * G, total_ / 4);
+        for (Stream s : {first, second}) {
+            std::vector<void *> blocks;
+            for (uint64_t at = 0; at < bytes; at += 64 * M) blocks.push_back(allocator.allocate(64 * M, s));
+            for (void *p : blocks) allocator.free(p, 64 * M, s);
+            device::sync();
+        }
+        out_.at("turns", "second stream");
+        out_.print("device used", static_cast<double>(used()) / GIB, "GiB", Allocator::note);
+        out_.print("utilisation", static_cast<double>(bytes) / static_cast<double>(used()), "1", Allocator::note);
+        device::destroy_stream(first);
+        device::destroy_stream(second);
+    }
+
+    // Nothing is freed: what a malloc costs, and what host memory it takes.
+    void growth() {
+        for (auto [count, bytes] : {std::pair<size_t, uint64_t>{20000, 64 * K}, {8000, 2 * M}, {200000, 1000}}) {
+            Allocator allocator(0);
+            std::vector<void *> blocks;
+            blocks.reserve(count);
+            const double host = host_mib();
+            const auto start = Clock::now();
+            for (size_t i = 0; i < count; i++) blocks.push_back(allocator.allocate(bytes, a_));
+            const double time = us(Clock::now() - start);
+            out_.at("growth", std::to_string(count) + " x " + std::to_string(bytes / K) + " KiB");
+            out_.print("mean malloc", time / static_cast<double>(count), "us");
+            out_.print("host memory", host_mib() - host, "MiB");
+            for (void *p : blocks) allocator.free(p, bytes, a_);
+        }
+    }
+
+    // One stream among many that rest: a pair of malloc and free.
+    void many_streams() {
+        for (size_t others : {0, 100, 5000}) {
+            Allocator allocator(0);
+            std::vector<Stream> streams;
+            for (size_t i = 0; i < others; i++) {
+                streams.push_back(device::new_stream());
+                allocator.free(allocator.allocate(100 * K, streams.back()), 100 * K, streams.back());
+            }
+            device::sync();
+            Times hot(4000), small(4000);
+            for (int i = 0; i < 4000; i++) {
+                const uint64_t bytes = M + random_.below(15 * M);
+                const auto start = Clock::now();
+                void *p = allocator.allocate(bytes, a_);
+                allocator.free(p, bytes, a_);
+                hot.add(Clock::now() - start);
+            }
+            out_.at("many_streams", std::to_string(others) + " that rest");
+            hot.sort();
+            out_.print("pair mean", hot.mean_us(), "us");
+            out_.print("p99", hot.quantile_us(0.99), "us");
+            for (Stream s : streams) device::destroy_stream(s);
+        }
+    }
+
+private:
+    void mixed(const char *name, double low, double high, uint64_t cap, bool full) {
+        Builder b;
+        run(name, b, {a_}, [&] {
+            const uint64_t bytes = random_.bytes(low, high);
+            while (b.live() > 0 && (b.live_bytes() + bytes > cap || (!full && random_.number() % 2 == 0))) {
+                b.free(random_.below(b.live()), 0);
+                if (b.live_bytes() + bytes <= cap) break;
+            }
+            b.allocate(bytes, 0);
+        });
+    }
+
+    void run(const char *name, Builder &b, std::vector<Stream> streams, const std::function<void()> &draw) {
+        Allocator allocator(std::min<size_t>(total_ / 10 * 9, 32 * G));
+        Endless<Allocator> endless(allocator, std::move(streams));
+        // The first pass meets an empty device; the last one is what goes on for ever.
+        constexpr int passes = 6;
+        for (int pass = 1; pass <= passes; pass++) {
+            auto calls = driver_calls(allocator);
+            auto r = endless.play(b, draw, ops_, limit_s_ / passes, used_before_);
+            calls = driver_calls(allocator) - calls;
+            if (pass > 1 && pass < passes) continue;
+            r.each.sort();
+            out_.at(name, pass == 1 ? "first pass" : "sixth pass");
+            out_.print("mean", r.each.mean_us(), "us", r.cut ? "stopped after " + std::to_string(r.each.count()) : "");
+            for (auto [metric, share] : {std::pair{"p50", .5}, {"p99", .99}, {"p99.9", .999}, {"max", 1.}}) {
+                out_.print(metric, r.each.quantile_us(share), "us");
+            }
+            out_.print("peak live", static_cast<double>(r.peak_live) / GIB, "GiB", "of the workload");
+            out_.print("device used", static_cast<double>(r.peak_used) / GIB, "GiB", Allocator::note);
+            if (r.peak_used > 0) {
+                const double live = static_cast<double>(r.peak_live);
+                out_.print("utilisation", live / static_cast<double>(r.peak_used), "1", Allocator::note);
+            }
+            out_.print("failures", static_cast<double>(r.failures), "1", r.first_failure);
+            if constexpr (requires { allocator.driver_calls(); }) {
+                const double each = static_cast<double>(calls) / static_cast<double>(std::max<size_t>(r.each.count(), 1));
+                out_.print("driver calls an operation", each, "1");
+            }
+        }
+    }
+
+    size_t used() const { return device::used() - std::min(device::used(), used_before_); }
+    static uint64_t driver_calls(const Allocator &allocator) {
+        if constexpr (requires { allocator.driver_calls(); }) return allocator.driver_calls();
+        else return 0;
+    }
+    static double host_mib() {
+        long pages = 0, resident = 0;
+        if (FILE *f = fopen("/proc/self/statm", "r")) {
+            if (fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = 0;
+            fclose(f);
+        }
+        return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) / static_cast<double>(M);
+    }
+
+    size_t ops_;
+    double limit_s_;
+    Random random_;
+    Printer &out_;
+    Stream a_;
+    uint64_t total_;
+    size_t used_before_;
+};

@@ -4,7 +4,7 @@ import { human, moment, hex, ink, sharp, tip, OTHER } from "./format.js";
 
 /** Addresses further apart than this are another run. */
 const APART = 64 * 2 ** 20;
-const ROW = 13;
+const LINE = 13;
 
 export class AddressMap {
   constructor(canvas, view) {
@@ -50,8 +50,7 @@ export class AddressMap {
       }
     }
     for (const i of view.alive()) pieces.push(live(i));
-    // What lies under something comes before it.
-    return pieces.sort((a, b) => a.address - b.address || (a.under ? -1 : 1) - (b.under ? -1 : 1) || b.bytes - a.bytes);
+    return pieces.sort((a, b) => a.address - b.address || b.bytes - a.bytes);
   }
 
   draw() {
@@ -69,7 +68,7 @@ export class AddressMap {
     }
     const whole = runs.reduce((sum, r) => sum + (r.to - r.from), 0);
     // As few bytes to a pixel as the height allows, in powers of two.
-    const rows = Math.max(1, Math.floor((height - 4) / ROW) - runs.length);
+    const rows = Math.max(1, Math.floor((height - 4) / LINE) - runs.length);
     let scale = 2 ** Math.ceil(Math.log2(Math.max(1, whole / (rows * width))));
     while (runs.reduce((n, r) => n + Math.ceil((r.to - r.from) / (scale * width)), 0) > rows + runs.length && scale < 2 ** 50) scale *= 2;
     let y = 2;
@@ -79,17 +78,20 @@ export class AddressMap {
       for (let n = 0; n < lines; n++) {
         const from = run.from + n * scale * width;
         g.fillStyle = ink("hole");
-        g.fillRect(0, y + n * ROW, Math.min(width, (run.to - from) / scale), ROW - 3);
+        g.fillRect(0, y + n * LINE, Math.min(width, (run.to - from) / scale), LINE - 3);
       }
-      for (const p of run.pieces) this.paint(g, run, p, y, scale, width);
+      // What is mapped lies under what lives there, which may span several such pieces.
+      for (const under of [true, false]) {
+        for (const p of run.pieces) if (Boolean(p.under) === under) this.paint(g, run, p, y, scale, width);
+      }
       this.drawn.push({ run, y, lines, scale, width });
-      y += lines * ROW + 5;
+      y += lines * LINE + 5;
     }
     const alive = pieces.filter((p) => p.life !== undefined);
     const sum = alive.reduce((s, p) => s + p.bytes, 0);
     const at = this.view.meta.kind === "snapshot" ? "" : `at ${moment(this.view.cursor)}: `;
     document.getElementById("map-hint").textContent =
-      `${at}${human(sum)} in ${alive.length} allocations; ${runs.length} run${runs.length === 1 ? "" : "s"} of addresses, ${human(scale)} to a pixel, grey is free`;
+      `${at}${human(sum)} in ${alive.length} allocations; ${runs.length} run${runs.length === 1 ? "" : "s"} of addresses, ${human(scale)} to a pixel; grey is mapped and not live: free, or the old addresses of memory that has moved`;
   }
 
   paint(g, run, p, y, scale, width) {
@@ -99,11 +101,11 @@ export class AddressMap {
     while (from < to) {
       const line = Math.floor(from / width), x = from - line * width;
       const part = Math.min(to - from, width - x);
-      g.fillRect(x, y + line * ROW, small ? 1 : Math.max(0.6, part - (part > 3 ? 0.7 : 0)), ROW - 3);
+      g.fillRect(x, y + line * LINE, small ? 1 : Math.max(0.6, part - (part > 3 ? 0.7 : 0)), LINE - 3);
       if (p.address === this.chosen) {
         g.strokeStyle = ink("text");
         g.lineWidth = 2;
-        g.strokeRect(x + 1, y + line * ROW + 1, Math.max(2, part - 2), ROW - 5);
+        g.strokeRect(x + 1, y + line * LINE + 1, Math.max(2, part - 2), LINE - 5);
       }
       from += Math.max(part, 1e-9);
       if (small) break;
@@ -113,12 +115,13 @@ export class AddressMap {
   /** The uppermost piece at a place. */
   at(x, y) {
     for (const { run, y: top, lines, scale, width } of this.drawn || []) {
-      const line = Math.floor((y - top) / ROW);
+      const line = Math.floor((y - top) / LINE);
       if (line < 0 || line >= lines) continue;
       const address = run.from + (line * width + x) * scale;
       let found = null;
       for (const p of run.pieces) {
-        if (p.address <= address + scale && address < p.address + Math.max(p.bytes, scale)) found = p;
+        if (p.address > address + scale || address >= p.address + Math.max(p.bytes, scale)) continue;
+        if (!p.under || !found || found.under) found = p;
       }
       return found;
     }

@@ -1,7 +1,7 @@
 // What the slow path did and what it cost; of a snapshot, the last events.
 import { human, moment, count, escaped, hex } from "./format.js";
 
-const ROWS = 400;
+const LISTED = 400;
 
 export class Slow {
   constructor(box, view) {
@@ -28,7 +28,7 @@ export class Slow {
     const sums = [...kinds].sort((a, b) => b[1].ns - a[1].ns).map(([kind, k]) =>
       `<tr><td>${kind}</td><td class="n">${count(k.n)}</td><td class="n">${moment(k.ns)}</td><td class="n">${moment(k.most)}</td>` +
       `<td class="n">${human(k.bytes)}</td></tr>`).join("");
-    const longest = [...rows].sort((a, b) => (b[1] === "out of memory") - (a[1] === "out of memory") || b[2] - a[2]).slice(0, ROWS);
+    const longest = [...rows].sort((a, b) => (b[1] === "out of memory") - (a[1] === "out of memory") || b[2] - a[2]).slice(0, LISTED);
     const list = longest.map(([t, kind, ns, bytes, thread, address]) =>
       `<tr class="link" data-at="${t}"><td class="n">${moment(t)}</td><td>${kind}</td><td class="n">${moment(ns)}</td>` +
       `<td class="n">${human(bytes)}</td><td>${address}</td><td class="n">${thread}</td></tr>`).join("");
@@ -39,7 +39,7 @@ export class Slow {
   }
 
   events() {
-    const list = [...this.view.meta.events].reverse().slice(0, ROWS).map((e) =>
+    const list = [...this.view.meta.events].reverse().slice(0, LISTED).map((e) =>
       `<tr><td class="n">${moment(e.time_ns)}</td><td>${escaped(e.event)}</td><td class="n">${human(e.bytes)}</td>` +
       `<td>${hex(e.address)}</td><td class="n">${e.thread}</td><td class="n">${e.tag || ""}</td></tr>`).join("");
     const none = list ? "" : "<p>No events were kept; GPUMEM_SNAPSHOT_ON=oom keeps the last ones.</p>";

@@ -115,7 +115,10 @@ fn arenas_free_in_a_recording_what_they_free() {
         let step = cx.arena_enter("step").unwrap();
         let (up, out, gone) = (malloc(&cx, 222, 2), malloc(&cx, 333, 3), malloc(&cx, 444, 4));
         cx.arena_escape(out).unwrap();
-        cx.arena_exit(&step, &[up + 5]).unwrap();
+        // One that grows elsewhere stays in its arena; what is of another arena is not kept from there.
+        let grown = cx.realloc(malloc(&cx, 555, 5), 5 * M, StreamHandle::LEGACY).unwrap();
+        assert!(cx.arena_of(grown).unwrap().is_some());
+        cx.arena_exit(&step, &[up + 5, kept, 0]).unwrap();
         assert!(cx.info(gone).is_err());
         cx.arena_exit(&outer, &[kept]).unwrap();
     });

@@ -1,6 +1,6 @@
 // Who holds what is live at the moment shown: an icicle of call stacks, the outermost frame on top; without stacks, of device,
 // arena, tag and stream.
-import { human, moment, ink, sharp, tip, PALETTE } from "./format.js";
+import { human, moment, ink, onto, short, sharp, tip, PALETTE } from "./format.js";
 
 const ROW = 19;
 
@@ -74,18 +74,17 @@ export class Flame {
     this.drawn = [];
     const put = (node, x, w, depth) => {
       if (w < 0.7 || (depth + 1) * ROW > height) return;
-      g.fillStyle = depth === 0 ? ink("free") : PALETTE[hash(node.name) % PALETTE.length];
-      g.globalAlpha = depth === 0 ? 1 : 0.8;
+      const colour = PALETTE[hash(node.name) % PALETTE.length];
+      g.fillStyle = depth === 0 ? ink("free") : colour;
       g.fillRect(x, depth * ROW, Math.max(0.7, w - 0.7), ROW - 1);
-      g.globalAlpha = 1;
       if (w > 30) {
         g.save();
         g.beginPath();
         g.rect(x, depth * ROW, w - 4, ROW);
         g.clip();
-        g.fillStyle = depth === 0 ? ink("text") : "#ffffff";
+        g.fillStyle = depth === 0 ? ink("text") : onto(colour);
         g.textAlign = "left";
-        g.fillText(`${node.name}  ${human(node.bytes)}`, x + 5, depth * ROW + 13);
+        g.fillText(`${short(node.name)}  ${human(node.bytes)}`, x + 5, depth * ROW + 13);
         g.restore();
       }
       this.drawn.push({ node, x, w, y: depth * ROW });

@@ -34,9 +34,20 @@ export function escaped(text) {
   return String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 }
 
+/** A frame with the file's name only. */
+export function short(frame) {
+  return frame.replace(/\((?:[^()]*\/)?([^()/]+)\)$/, "($1)");
+}
+
 // Okabe and Ito's, which people of every colour vision tell apart; without their black and yellow, which one ground swallows each.
 export const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8b8000", "#7f5f9e"];
 export const OTHER = "#8a929c";
+
+/** Black or white, whichever is read better on a colour. */
+export function onto(colour) {
+  const part = (i) => parseInt(colour.slice(i, i + 2), 16);
+  return part(1) * 0.299 + part(3) * 0.587 + part(5) * 0.114 > 130 ? "#111111" : "#ffffff";
+}
 
 /** A colour of the style sheet. */
 export function ink(name) {

@@ -1,6 +1,6 @@
 // The page: reads the data, holds what is chosen, and has every pane draw it.
 import { inflate, Store } from "./decode.js";
-import { human, moment, count, hex, escaped, PALETTE, OTHER } from "./format.js";
+import { human, moment, count, hex, escaped, short, ink, PALETTE, OTHER } from "./format.js";
 import { Timeline } from "./timeline.js";
 import { AddressMap } from "./map.js";
 import { Flame } from "./flame.js";
@@ -49,7 +49,7 @@ class View {
       store.address[i] = address;
       store.bytes[i] = bytes;
       store.device[i] = device;
-      store.stream[i] = label("stream", stream, stream === 0 ? "legacy stream" : stream === 2 ? "per-thread stream" : `stream ${hex(stream)}`);
+      store.stream[i] = label("stream", stream, stream === "0x0" ? "legacy stream" : stream === "0x2" ? "per-thread stream" : `stream ${stream}`);
       store.tag[i] = label("tag", tag, tag === 0 ? "no tag" : `tag ${tag}`);
       store.arena[i] = label("arena", arena, arena === 0 ? "no arena" : `arena ${arena} ${this.meta.arenas[arena] || ""}`);
       store.stack[i] = label("stack", 0, "no stack");
@@ -71,7 +71,8 @@ class View {
     const order = [...sums.keys()].sort((a, b) => sums[b] - sums[a]);
     const number = new Array(Math.max(1, labels.length)).fill(PALETTE.length);
     order.slice(0, PALETTE.length).forEach((value, n) => (number[value] = n));
-    this.grouped = { by, lives: this.store.lives, groups: order.slice(0, PALETTE.length).map((v) => labels[v]), number };
+    const others = order.length > PALETTE.length;
+    this.grouped = { by, lives: this.store.lives, others, groups: order.slice(0, PALETTE.length).map((v) => labels[v]), number };
     return this.grouped;
   }
 
@@ -94,7 +95,7 @@ class View {
 
   where(life) {
     const frames = this.frames[this.store.stack[life]] || [];
-    return frames.slice(0, 3).join(" ← ");
+    return frames.slice(0, 4).map(short).join(" ← ");
   }
 
   describe(life) {
@@ -183,12 +184,32 @@ class View {
 
   draw() {
     if (this.timeline) this.timeline.draw();
+    else this.legend(null);
     // A pane below is dear with many allocations, so it is drawn when what it shows has changed.
     const key = [this.tab, this.cursor, this.by, this.store.lives, window.innerWidth, document.documentElement.dataset.theme].join(" ");
     if (key !== this.paneKey) {
       this.paneKey = key;
       this.panes[this.tab].draw();
     }
+  }
+
+  /** What the colours mean. */
+  legend(stacked) {
+    const parts = [];
+    const add = (colour, text, style = "") => {
+      const span = document.createElement("span"), i = document.createElement("i");
+      i.style.cssText = `background:${colour};${style}`;
+      span.append(i, text);
+      span.title = text;
+      parts.push(span);
+    };
+    if (this.by !== "none" && (stacked || !this.timeline)) {
+      const { groups, others } = this.groups();
+      groups.forEach((label, n) => add(PALETTE[n], label));
+      if (others) add(OTHER, "all others");
+    } else if (this.timeline) add(ink("accent"), "live bytes");
+    if ((this.meta.mapped || []).length > 0) add("transparent", "mapped", `border-top:2px dashed ${ink("text")};height:0;width:16px`);
+    $("legend").replaceChildren(...parts);
   }
 
   report() {

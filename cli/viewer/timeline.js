@@ -5,7 +5,8 @@ import { human, moment, ink, sharp, tip, PALETTE, OTHER } from "./format.js";
 const LEFT = 78, TOP = 16, BOTTOM = 22;
 /** More changes than this in the window are not walked through for the stacked picture; the one of the whole is shown. */
 const WALK = 600000;
-const COLUMNS = 900;
+/** Columns of the stacked picture of a part, and of the whole, which serves for large parts too. */
+const COLUMNS = 900, WHOLE = 6000;
 
 export class Timeline {
   constructor(canvas, view) {
@@ -109,8 +110,7 @@ export class Timeline {
     this.line(g, mapped, y);
     this.marks(g, height, y);
     g.restore();
-    g.fillStyle = ink("soft");
-    this.legend(stacked);
+    this.view.legend(stacked);
   }
 
   /** The least and the most live bytes of each pixel. */
@@ -235,61 +235,45 @@ export class Timeline {
     const key = `${by} ${part[0]} ${part[1]}`;
     if (!this.stacks.has(key)) {
       if (this.stacks.size > 8) this.stacks.clear();
-      this.stacks.set(key, stack(store, store[by], this.view.groups(), part[0], part[1]));
+      const columns = part[0] === 0 && part[1] === this.view.end ? WHOLE : COLUMNS;
+      this.stacks.set(key, stack(store, store[by], this.view.groups(), part[0], part[1], columns));
     }
     return { ...this.stacks.get(key), from: part[0], to: part[1] };
   }
 
   drawStacked(g, { columns, from, to }, y) {
-    const below = new Float64Array(COLUMNS);
-    columns.forEach((values, n) => {
-      g.fillStyle = n < PALETTE.length ? PALETTE[n] : OTHER;
+    const n = columns[0].length, below = new Float64Array(n), step = (to - from) / n;
+    const first = Math.max(0, Math.floor((this.from - from) / step)), last = Math.min(n, Math.ceil((this.to - from) / step));
+    columns.forEach((values, group) => {
+      g.fillStyle = group < PALETTE.length ? PALETTE[group] : OTHER;
       g.beginPath();
-      const xs = (i) => this.x(from + (i / COLUMNS) * (to - from));
-      for (let i = 0; i < COLUMNS; i++) {
-        g.lineTo(xs(i), y(below[i] + values[i]));
-        g.lineTo(xs(i + 1), y(below[i] + values[i]));
+      const x = (i) => this.x(from + i * step);
+      for (let i = first; i < last; i++) {
+        g.lineTo(x(i), y(below[i] + values[i]));
+        g.lineTo(x(i + 1), y(below[i] + values[i]));
       }
-      for (let i = COLUMNS - 1; i >= 0; i--) {
-        g.lineTo(xs(i + 1), y(below[i]));
-        g.lineTo(xs(i), y(below[i]));
+      for (let i = last - 1; i >= first; i--) {
+        g.lineTo(x(i + 1), y(below[i]));
+        g.lineTo(x(i), y(below[i]));
         below[i] += values[i];
       }
       g.fill();
     });
   }
-
-  legend(stacked) {
-    const box = document.getElementById("legend"), parts = [];
-    const add = (colour, text, style = "") => {
-      const span = document.createElement("span"), i = document.createElement("i");
-      i.style.cssText = `background:${colour};${style}`;
-      span.append(i, text);
-      span.title = text;
-      parts.push(span);
-    };
-    if (stacked) {
-      const { groups } = this.view.groups();
-      groups.forEach((label, n) => add(PALETTE[n], label));
-      if (stacked.columns.length > groups.length) add(OTHER, "all others");
-    } else add(ink("accent"), "live bytes");
-    if ((this.view.meta.mapped || []).length > 0) add("transparent", "mapped", `border-top:2px dashed ${ink("text")};height:0;width:16px`);
-    box.replaceChildren(...parts);
-  }
 }
 
-/** At the end of each of COLUMNS equal parts of the time, live bytes by group: the most of the part where one group has it. */
-export function stack(store, column, { number }, from, to) {
+/** For each of equal parts of the time, live bytes by group at the moment of the part at which most is live. */
+export function stack(store, column, { number }, from, to, parts) {
   const size = Math.max(...number) + 1;
-  const columns = Array.from({ length: size }, () => new Float64Array(COLUMNS));
+  const columns = Array.from({ length: size }, () => new Float64Array(parts));
   const live = new Float64Array(size);
   let i = store.upTo(from);
   for (let l = 0; l < store.lives && store.from[l] <= from; l++) {
     if (from < store.to[l]) live[number[column[l]]] += store.bytes[l];
   }
   const until = store.upTo(to);
-  for (let c = 0; c < COLUMNS; c++) {
-    const end = from + ((c + 1) / COLUMNS) * (to - from);
+  for (let c = 0; c < parts; c++) {
+    const end = from + ((c + 1) / parts) * (to - from);
     // The moment at which most was live stands for the part.
     let sum = 0, most = -1;
     for (let n = 0; n < size; n++) sum += live[n];

@@ -138,7 +138,7 @@ impl Context {
             json!({
                 "bytes": f.request.size,
                 "device": failed_on.map(|d| d.0),
-                "stream": f.request.stream.canonical().0,
+                "stream": handle(f.request.stream.canonical().0 as u64),
                 "tag": f.request.tag,
                 "error": f.error.message,
             })
@@ -166,7 +166,7 @@ impl Context {
             .map(|v| {
                 let pieces: Vec<Value> =
                     v.pieces.iter().map(|p| json!([p.address, p.bytes, name(p.is), note(p.is)])).collect();
-                json!({"heap": v.number, "stream": v.stream, "pieces": pieces, "extents": v.extents})
+                json!({"heap": v.number, "stream": handle(v.stream), "pieces": pieces, "extents": v.extents})
             })
             .collect();
         let rows = |v: &HeapView| v.alive.iter().map(|a| self.row(a, v.number)).collect::<Vec<_>>();
@@ -192,7 +192,7 @@ impl Context {
     fn row(&self, alive: &Alive, heap: Option<u32>) -> Value {
         let i = &alive.info;
         let arena = alive.scope.as_ref().and_then(|s| self.arenas.arena_of(s)).map_or(0, |a| a.id());
-        json!([i.base, i.requested, i.usable, i.id, i.stream.0, i.tag, arena, heap, i.flags.0])
+        json!([i.base, i.requested, i.usable, i.id, handle(i.stream.0 as u64), i.tag, arena, heap, i.flags.0])
     }
 
     /// What there is, and why something did not fit.
@@ -236,6 +236,16 @@ impl Context {
             "The largest free block is {}; {} would have fitted without new physical memory.",
             human(stats.largest_free),
             human(stats.largest_without_growth)
+        ));
+        let device_free = self.driver().mem_info(device).map_or(0, |m| m.free);
+        let headroom = match stats.limit {
+            0 => device_free,
+            limit => device_free.min(limit.saturating_sub(stats.mapped)),
+        };
+        say.push(format!(
+            "{} more may be mapped, so at most about {} would have fitted in one piece.",
+            human(headroom),
+            human(headroom + stats.largest_without_growth)
         ));
         if shortage.stranded > 0 {
             let alive: HashMap<u64, &Alive> = views.iter().flat_map(|v| &v.alive).map(|a| (a.info.base, a)).collect();
@@ -334,6 +344,11 @@ fn write(file: &Path, picture: &Value) -> Result<()> {
     std::fs::rename(&partial, file).map_err(failed)
 }
 
+/// A stream as text: handles may be larger than what JSON's readers keep of a number.
+fn handle(stream: u64) -> String {
+    format!("{stream:#x}")
+}
+
 /// A snapshot's word for a piece.
 fn name(is: Is) -> &'static str {
     match is {
@@ -361,7 +376,7 @@ fn note(is: Is) -> Value {
 fn event(e: &crate::observe::Event, thread: u32) -> Value {
     json!({
         "time_ns": e.time, "event": e.kind.name(), "thread": thread, "address": e.address, "bytes": e.bytes, "other": e.other,
-        "stream": e.stream, "tag": e.tag, "arena": e.arena, "device": e.device,
+        "stream": handle(e.stream), "tag": e.tag, "arena": e.arena, "device": e.device,
     })
 }
 

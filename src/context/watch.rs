@@ -266,11 +266,12 @@ impl Context {
         let stack = self.recorder.stack();
         let stream = stream.canonical().0 as u64;
         let tag = self.info(new).map_or(0, |i| i.tag);
+        let arena = self.arena_of(new).ok().flatten().map_or(0, |a| short(a.id()));
         let event = match new == ptr {
             true => Event { address: new, other: ptr, ..Event::new(Kind::Realloc, time) },
             false => Event { address: new, ..Event::new(Kind::Malloc, time) },
         };
-        self.recorder.push(Event { bytes: size, stream, stack, tag, ..event });
+        self.recorder.push(Event { bytes: size, stream, stack, tag, arena, ..event });
         Ok(new)
     }
 
@@ -295,8 +296,10 @@ impl Context {
         if !self.is_watched() {
             return exit();
         }
-        // Any address in an allocation names it; the event has its first.
-        let kept: Vec<u64> = keep.iter().filter_map(|&p| Some(self.info_containing(p).ok()?.base)).collect();
+        // Any address in an allocation names it; the event has its first. What is in another arena stays there.
+        let mine = |p: u64| self.arena_of(p).is_ok_and(|a| a.is_some_and(|a| Arc::ptr_eq(&a, arena)));
+        let of_arena = keep.iter().filter(|&&p| p != 0 && mine(p));
+        let kept: Vec<u64> = of_arena.filter_map(|&p| Some(self.info_containing(p).ok()?.base)).collect();
         let began = self.recorder.now();
         let done = exit()?;
         let to = arena.parent_id().map_or(0, short);

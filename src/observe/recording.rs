@@ -77,10 +77,32 @@ impl Recording {
         while !rest.is_empty() {
             rest = recording.block(rest);
         }
+        recording.join_stacks();
         // Stable, so of one thread and one moment what was written first stays first; frees come before what was handed out
         // at the same moment elsewhere, at the same addresses perhaps.
         recording.events.sort_by_key(|h| (h.event.time, h.event.kind.allocates()));
         Ok(recording)
+    }
+
+    /// Gives stacks that differ only inside of gpumem, which is left out of them, one number: the lowest.
+    fn join_stacks(&mut self) {
+        let mut numbers: Vec<u32> = self.stacks.keys().copied().collect();
+        numbers.sort_unstable();
+        let mut first: HashMap<&[u32], u32> = HashMap::new();
+        let mut same: HashMap<u32, u32> = HashMap::new();
+        for number in numbers {
+            let Some(frames) = self.stacks.get(&number) else { continue };
+            let one = *first.entry(frames.as_slice()).or_insert(number);
+            if one != number {
+                same.insert(number, one);
+            }
+        }
+        if same.is_empty() {
+            return;
+        }
+        for h in &mut self.events {
+            h.event.stack = same.get(&h.event.stack).copied().unwrap_or(h.event.stack);
+        }
     }
 
     /// Reads the block that `bytes` begin with; what follows it.
@@ -197,6 +219,15 @@ mod tests {
         );
         assert_eq!((r.string(4), r.lost, r.complete, r.damaged, r.cut_off), ("step", 3, true, 0, 0));
         assert!(r.faults().unwrap().contains("3 events were lost"));
+    }
+
+    #[test]
+    fn stacks_that_look_alike_are_one() {
+        use crate::observe::format::encode_stacks;
+        let stacks = block(Holds::Stacks, 0, 3, &encode_stacks([(1, &[7, 8][..]), (2, &[8]), (3, &[7, 8])]));
+        let all: Vec<_> = (0..4).map(|n| Event { stack: n, ..Event::new(Kind::Malloc, n.into()) }).collect();
+        let r = Recording::read(&file(&[stacks, block(Holds::Events, 1, 4, &encode(&all))])).unwrap();
+        assert_eq!(r.events.iter().map(|h| h.event.stack).collect::<Vec<_>>(), [0, 1, 2, 1]);
     }
 
     #[test]

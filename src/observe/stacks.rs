@@ -22,7 +22,8 @@ impl Raw {
     pub(super) fn here(depth: usize) -> Raw {
         let mut addresses = Vec::with_capacity(depth + OWN);
         backtrace::trace(|frame| {
-            addresses.push(frame.ip() as usize);
+            // Some unwinders end with a frame that is none.
+            addresses.extend(Some(frame.ip() as usize).filter(|ip| *ip != 0));
             addresses.len() < depth + OWN
         });
         Raw::Addresses(addresses)
@@ -92,6 +93,15 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
+    /// Reads what naming needs of this library, which takes long the first time: before events wait for it.
+    pub(super) fn warm_up(&mut self) {
+        if let Raw::Addresses(all) = Raw::here(1) {
+            all.iter().for_each(|a| {
+                self.at(*a);
+            });
+        }
+    }
+
     /// The frames of a stack, innermost first, gpumem's own left out, `depth` at most.
     pub(super) fn frames(&mut self, raw: &Raw, depth: usize) -> Vec<String> {
         let all: Vec<String> = match raw {

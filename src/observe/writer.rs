@@ -28,7 +28,11 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(session: std::sync::Arc<Session>, file: Option<BufWriter<File>>) -> Writer {
-        Writer { session, file, symbols: Symbols::default(), lost: 0 }
+        let mut symbols = Symbols::default();
+        if session.depth > 0 && file.is_some() {
+            symbols.warm_up();
+        }
+        Writer { session, file, symbols, lost: 0 }
     }
 
     /// Runs until the session ends.

@@ -167,9 +167,25 @@ impl<'a> Names<'a> {
                 None => format!("arena {a}"),
             },
             (By::Stack, 0) => "no stack".into(),
-            (By::Stack, s) => self.frames(s).first().map_or_else(|| format!("stack {s}"), |f| (*f).to_string()),
+            (By::Stack, s) => {
+                let frames: Vec<String> = self.frames(s).iter().take(4).map(|f| short(f)).collect();
+                if frames.is_empty() {
+                    format!("stack {s}")
+                } else {
+                    frames.join(" ← ")
+                }
+            }
             (By::Thread, t) => format!("thread {t}"),
         }
+    }
+}
+
+/// A frame with the file's name only.
+fn short(frame: &str) -> String {
+    let file = frame.strip_suffix(')').and_then(|f| f.rsplit_once(" ("));
+    match file.map(|(name, path)| (name, path.rsplit('/').next().unwrap_or(path))) {
+        Some((name, file)) => format!("{name} ({file})"),
+        None => frame.to_string(),
     }
 }
 
@@ -247,16 +263,18 @@ fn slow(recording: &Recording) -> Value {
     json!({"all": whole, "rows": all.iter().map(row).collect::<Vec<_>>()})
 }
 
-/// Who holds what at the end, and held at the quarters before: what grows leaks.
+/// Who holds what at the end, and held after each quarter of the allocations and frees: what grows leaks.
 fn leaks(history: &History, names: &Names<'_>, end: u64) -> Value {
     let mut out = serde_json::Map::new();
+    // Of the calls, not of the time: a program that waited has not leaked meanwhile.
+    let quarter = |n: usize| history.changes.get(history.changes.len() * n / 4).map_or(end, |c| c.time);
+    let looks = [quarter(1), quarter(2), quarter(3), end];
     for (by, word) in BY {
         // Bytes at 1/4, 2/4, 3/4 and the end; allocations at the end; when the oldest of them was made.
         let mut groups: HashMap<u64, ([u64; 4], u64, u64)> = HashMap::new();
         for l in &history.lives {
             let group = groups.entry(by.of(l)).or_insert(([0; 4], 0, NEVER));
-            for (i, sum) in group.0.iter_mut().enumerate() {
-                let t = if i == 3 { end } else { end / 4 * (i as u64 + 1) };
+            for (sum, &t) in group.0.iter_mut().zip(&looks) {
                 if l.from <= t && t < l.to {
                     *sum += l.bytes;
                 }

@@ -71,4 +71,19 @@ mod tests {
         }
         assert!(!bundle().contains("\nexport ") && !bundle().contains("\nimport "));
     }
+
+    /// Modules become one, so what stands at their top level has a name of its own.
+    #[test]
+    fn no_two_modules_have_a_name_in_common() {
+        let mut names = std::collections::BTreeSet::new();
+        for line in bundle().lines() {
+            let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').collect();
+            let name = match words.as_slice() {
+                ["const" | "let" | "class" | "function", name, ..] | ["async", "function", name, ..] => *name,
+                _ => continue,
+            };
+            assert!(names.insert(name.to_string()), "{name} is there twice");
+        }
+        assert!(names.contains("Timeline") && names.contains("inflate"), "{names:?}");
+    }
 }

@@ -193,9 +193,11 @@ impl Context {
                 Slack::Auto => PoolOptions::default().earned_permille,
                 Slack::Tight | Slack::Percent(_) => 0,
             },
+            fine_extent: match self.config.slack {
+                Slack::Tight => 0,
+                Slack::Auto | Slack::Percent(_) => PoolOptions::default().fine_extent,
+            },
             watch: self.config.stream_check == StreamCheck::Auto,
-            // The host device has nothing to set up.
-            rehearse: self.driver.backend() == "cuda",
             log_decisions: self.config.log >= 2,
             ..PoolOptions::default()
         };

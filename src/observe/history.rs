@@ -126,9 +126,8 @@ impl Follower {
                 );
             }
             Kind::Free => {
-                if !self.end(e.address, e.time, e.stream, thread) {
-                    self.history.unknown_frees += 1;
-                }
+                let known = self.end(e.address, e.time, e.stream, thread);
+                self.history.unknown_frees += u64::from(!known);
             }
             Kind::Realloc => {
                 let old = self.live.get(&e.other).and_then(|i| self.history.lives.get(*i as usize)).copied();
@@ -153,7 +152,7 @@ impl Follower {
                 self.end(e.address, e.time, e.stream, thread);
                 self.begin(new, thread);
             }
-            Kind::Move => self.to_arena(e.address, e.arena),
+            Kind::Move => self.enter_arena(e.address, e.arena),
             Kind::ArenaExit => {
                 for address in self.arenas.remove(&e.arena).unwrap_or_default() {
                     let stream = self.live.get(&address).and_then(|i| self.history.lives.get(*i as usize));
@@ -195,7 +194,7 @@ impl Follower {
         true
     }
 
-    fn to_arena(&mut self, address: u64, arena: u32) {
+    fn enter_arena(&mut self, address: u64, arena: u32) {
         let life = self.live.get(&address).and_then(|i| self.history.lives.get_mut(*i as usize));
         let Some(life) = life else { return };
         if let Some(all) = self.arenas.get_mut(&life.arena) {

@@ -9,8 +9,14 @@
 //! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
 //! ```
 //!
-//! is what the heap may map beyond its peak besides its slack. It is bought only while the device keeps a reserve for others,
-//! and it is free memory like any other: moved, trimmed, and given up before a request fails.
+//! is what the heap may map beyond its peak besides its slack. It buys no more than half of what nobody uses, where a reserve
+//! of the device counts as used: with *free* what the device, or the limit, has left, and *mapped* the heap's bytes,
+//!
+//! ```text
+//! bought = min(earned, (free + mapped - peak - reserve) / 2)
+//! ```
+//!
+//! It is free memory like any other: moved, trimmed, and given up before a request fails.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -41,16 +47,16 @@ impl Pool {
         self.entitled(st) > 0
     }
 
-    /// Bytes that a heap may map beyond its slack for a request of `size`: 0 where the device would have no reserve left.
+    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where the device would have no reserve left.
     pub(super) fn bought(&self, st: &HeapState, size: u64) -> u64 {
         let most = self.entitled(st);
         if most == 0 {
             return 0;
         }
-        match self.driver.mem_info(self.dev) {
-            Ok(m) if m.free.saturating_sub(size) >= m.total / RESERVE => most,
-            _ => 0,
-        }
+        let Ok(device) = self.driver.mem_info(self.dev) else { return 0 };
+        let free = device.free.min(self.headroom()).saturating_sub(size);
+        let beyond = st.extents.bytes().saturating_sub(st.peak_live);
+        most.min((free + beyond).saturating_sub(device.total / RESERVE) / 2)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Flipping back: extents that are free return to addresses where they are mapped still, with no driver call.
 //!
 //! A run of dormant aliases can be taken back when every one of its extents is wholly free in this heap, or in stock and
-//! of no other stream's unsettled order. Two places are looked at: what answered the same request at the same point
-//! before the heap last started afresh, so that a workload that repeats is answered alike each time; and the latest runs
-//! made for a request of this size.
+//! of no other stream's unsettled order. What is looked at is the run that answered the same request at the same point
+//! before the heap last started afresh, so that a workload that repeats is answered alike each time.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -27,27 +26,9 @@ pub(super) struct Free {
 }
 
 impl Pool {
-    /// Takes a run back that has room for the request, with what is free next to it. Returns the request's own region, live.
+    /// Takes the run back that answered this request at this point the time before, if that can be. Returns the request's own
+    /// region, live.
     pub(super) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
-        if let Some(region) = self.flip_again(heap, st, want) {
-            return Some(region);
-        }
-        let mut core = lock(&*self.core);
-        if core.aliases.dormant() == 0 || st.private.is_some() {
-            return None;
-        }
-        let similar: Vec<RunId> = st.memo.similar(want).collect();
-        for run in similar {
-            if let Some(region) = self.take_run(&mut core, heap, st, run, want) {
-                st.memo.note(want, run);
-                return Some(region);
-            }
-        }
-        None
-    }
-
-    /// The same with the run that answered this request at this point the time before, if that can be taken back.
-    pub(super) fn flip_again(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
         let run = st.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let region = self.take_run(&mut core, heap, st, run, want)?;

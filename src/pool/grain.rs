@@ -3,8 +3,9 @@
 //! The driver's prices are per extent, so the first answer is few and large ones. But an extent moves only when all of
 //! it is free, and what is free beside a live block in the same extent is *stranded*. When a heap has to grow although
 //! its free bytes would have sufficed, stranded memory is the reason, and if that has become a noticeable share of the
-//! heap the grain is halved: what is created from then on strands half as much. docs/adr/extent-sizes.md has the
-//! experiment.
+//! heap the grain is halved: what is created from then on strands half as much. Fine extents make every move dear, so it is
+//! halved below [`PoolOptions::fine_extent`](super::PoolOptions::fine_extent) only where memory is scarce.
+//! docs/adr/extent-sizes.md has the experiment.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -13,12 +14,16 @@ use super::heap::HeapState;
 use super::region::State;
 use super::{lock, Pool};
 use crate::base::size::human;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the most it has had live.
 const STRANDED_PERMILLE: u64 = 10;
 /// The grain becomes no finer than a live block's mean size divided by this: half an extent stranded at each end of
 /// one is a 48th then.
 const PIECES_OF_MEAN: u64 = 48;
+/// Memory is scarce where less than one part in so many of the device, or of the limit, is left.
+const SCARCE: u64 = 8;
+
 /// How large new extents are.
 #[derive(Default)]
 pub(super) struct Grain {
@@ -35,7 +40,7 @@ impl Pool {
 
     /// The largest extent to create for a request of `size` bytes: a power of two.
     pub(super) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
-        let mapped = self.counters.mapped.load(std::sync::atomic::Ordering::Relaxed);
+        let mapped = self.counters.mapped.load(Relaxed);
         // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
         let cap = match mapped == 0 && !st.grain.ahead {
             true => self.options.first_extent,
@@ -44,6 +49,13 @@ impl Pool {
         };
         let cap = cap.min(size).max(self.page);
         1 << (63 - cap.leading_zeros())
+    }
+
+    /// Whether little would be left for anybody once `growth` bytes more are mapped: then memory counts for more than moves.
+    fn is_scarce(&self, growth: u64) -> bool {
+        let Ok(device) = self.driver.mem_info(self.dev) else { return true };
+        let (left, all) = (device.free.min(self.headroom()), device.total.min(self.limit.load(Relaxed)));
+        left.saturating_sub(growth) < all / SCARCE
     }
 
     /// Makes the grain finer if there is reason to, before a heap grows by `growth` bytes for a request although so
@@ -56,6 +68,7 @@ impl Pool {
             || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
             || self.grain(st.grain.halved) == self.page
             || self.grain(st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
+            || (self.grain(st.grain.halved + 1) < self.options.fine_extent && !self.is_scarce(growth))
         {
             return;
         }

@@ -30,8 +30,6 @@ use std::sync::Arc;
 
 /// A heap with less than this is small, bytes.
 pub(super) const SMALL_HEAP: u64 = GIB;
-/// A block of at least so many pages is large: worth continuing where it was.
-const LARGE_PAGES: u64 = 32;
 /// Finding no room counts when it happens within so many allocations of the last time, or of the heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
 
@@ -276,9 +274,7 @@ impl HeapState {
     }
 
     /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them: from its start, or from its end where
-    /// that leaves more extents whole. Where it leaves as many and the span ends there, a large block that has more than it
-    /// leaves gets the end, in a heap that moves memory: there a stitch can continue it once it is free, whatever has become
-    /// of the rest.
+    /// that leaves more extents whole.
     pub(super) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
         self.regions.take_ready(r);
         let (from, size) = self.place_in(r, size, align);
@@ -300,8 +296,7 @@ impl HeapState {
             let last = self.regions.is_edge(region.next);
             let (in_front, behind) =
                 (self.extents.whole_bytes(start, back, false), self.extents.whole_bytes(start + size, end, last));
-            let continued = last && self.moves > 0 && size >= (LARGE_PAGES * page).max(room - size);
-            if in_front > behind || (in_front == behind && continued) {
+            if in_front > behind {
                 from = back;
             }
         }

@@ -3,15 +3,12 @@
 //! A small block out of a slab that has room, or a large one of the size that was just freed; and the free of a block to the
 //! stream whose heap it is in. One uncontended lock, no driver call, no search, no host memory, nothing shared with other
 //! streams but what is only read. Nearly as short: a large block cut from what is ready, and the free of a block in the order
-//! of another stream than its heap's. And what a repeated workload needs often
-//! enough to be spared the general way: the run that is taken back for a large block, as it was the time before
-//! ([`super::flip`]). Whatever is not so simple is left
+//! of another stream than its heap's. Whatever is not so simple is left
 //! undone and for [`Pool::malloc_search`] and [`Pool::free_anyhow`], which define what both mean: these here are shorter
 //! ways to the same end.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::alloc::Want;
 use super::heap::{Heap, HeapState};
 use super::heap_lock::Locked;
 use super::index::{Entry, SLOT};
@@ -57,10 +54,7 @@ impl Pool {
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
                 let r = match st.take_quick(rounded) {
                     Some(r) => r,
-                    None => match cut_ready(&mut st, rounded) {
-                        Some(r) => r,
-                        None => self.follow(heap, &mut st, rounded, stream)?,
-                    },
+                    None => cut_ready(&mut st, rounded)?,
                 };
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
                 let block = self.block(heap, &mut st, &req, GRANULE);
@@ -71,16 +65,6 @@ impl Pool {
         };
         heap.publish(&st);
         NonZeroU64::new(addr)
-    }
-
-    /// What answered this request at this point the time before: the first step of the general way after the search, where
-    /// nothing waits that could be settled before.
-    #[inline(never)]
-    fn follow(&self, heap: &Heap, st: &mut HeapState, size: u64, stream: StreamHandle) -> Option<u32> {
-        if st.waits_for().next().is_some() {
-            return None;
-        }
-        self.flip_again(heap, st, Want { size, align: GRANULE, stream })
     }
 
     /// Frees in the order of `stream`, or of the stream that the block was allocated on when that is `None`, if that is a

@@ -17,6 +17,15 @@ use std::sync::atomic::Ordering::Relaxed;
 const REAP_BATCH: usize = 256;
 
 impl Pool {
+    /// Gives the pool's addresses back, of which none is mapped: the end of it.
+    pub(super) fn give_up_addresses(&self) -> Result<()> {
+        let mut done = Ok(());
+        for (base, len) in lock(&*self.core).holes.roots() {
+            done = done.and(self.driver.va_free(self.dev, base, len));
+        }
+        done
+    }
+
     /// Takes addresses for a run: right at the first of `place` when that is given (`None` if there is no room), out of
     /// those kept up to the second if that is not 0; else wherever there is room.
     pub(super) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {

@@ -4,13 +4,9 @@
 
 use super::aliases::RunId;
 use super::alloc::Want;
-use std::collections::HashMap;
 
 /// Most steps kept.
 const MAX_STEPS: usize = 1 << 16;
-/// Most sizes that runs are kept by, and most runs of one size.
-const MAX_SIZES: usize = 1 << 12;
-const RUNS_PER_SIZE: usize = 4;
 
 /// A request and the run of aliases that was mapped, or taken back, for it.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +24,6 @@ struct Step {
 pub(super) struct Memo {
     steps: Vec<Step>,
     at: usize,
-    /// Runs by the size of the request they were made for, the latest last.
-    by_size: HashMap<u64, Vec<RunId>>,
 }
 
 impl Memo {
@@ -51,20 +45,6 @@ impl Memo {
             self.steps.push(Step { size: want.size, align: want.align, run });
             self.at += 1;
         }
-        if self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&want.size) {
-            self.by_size.clear();
-        }
-        let runs = self.by_size.entry(want.size).or_default();
-        runs.retain(|&r| r != run);
-        if runs.len() == RUNS_PER_SIZE {
-            runs.remove(0);
-        }
-        runs.push(run);
-    }
-
-    /// Runs that answered requests of this size before, the latest first.
-    pub(super) fn similar(&self, want: Want) -> impl Iterator<Item = RunId> + '_ {
-        self.by_size.get(&want.size).into_iter().flatten().rev().copied()
     }
 
     /// The heap starts afresh.

@@ -50,7 +50,6 @@ mod dedicated;
 mod due;
 mod dump;
 mod economy;
-mod edges;
 mod evictable;
 mod extend;
 mod extent;
@@ -78,7 +77,6 @@ mod quick;
 mod realloc;
 mod receipts;
 mod region;
-mod rehearse;
 mod reserve;
 mod retire;
 mod routes;
@@ -87,7 +85,6 @@ mod scope_walk;
 mod shells;
 mod slab;
 mod spans;
-mod spread;
 mod stats;
 mod still;
 mod stitch;
@@ -186,8 +183,10 @@ pub struct PoolOptions {
     pub earned_permille: u32,
     /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
     pub max_lanes: usize,
-    /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two.
+    /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two,
     pub max_extent: u64,
+    /// and how small it may become then while there is memory left, bytes: 0 is a page.
+    pub fine_extent: u64,
     /// Largest extent to create for a request that finds nothing mapped at all, bytes.
     pub first_extent: u64,
     /// A request is made of no more extents than about this many.
@@ -198,8 +197,6 @@ pub struct PoolOptions {
     pub patience: u32,
     /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
     pub watch: bool,
-    /// Whether to map pages and give them back before anything else, so that the first request finds nothing cold.
-    pub rehearse: bool,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
     pub log_decisions: bool,
 }
@@ -216,15 +213,15 @@ impl Default for PoolOptions {
             slack_permille: 12,
             slack_floor: 32 * size::MIB,
             bought_permille: 0,
-            earned_permille: 150,
+            earned_permille: 230,
             max_lanes: order::MAX_LANES,
             max_extent: 32 * size::MIB,
+            fine_extent: 16 * size::MIB,
             first_extent: size::GIB,
-            extents_per_request: 46,
+            extents_per_request: 16,
             max_aliases: 128 << 10,
             patience: 24,
             watch: true,
-            rehearse: false,
             log_decisions: false,
         }
     }
@@ -355,9 +352,6 @@ impl Pool {
                 access.push(peer);
             }
         }
-        if options.rehearse {
-            Self::rehearse_elsewhere(&driver, dev, &options);
-        }
         let pool = Pool {
             dev,
             number: NUMBER.fetch_add(1, Relaxed) % 255 + 1,
@@ -385,9 +379,6 @@ impl Pool {
             driver,
         };
         pool.reserve_root(&mut lock(&*pool.core), page)?;
-        if options.rehearse {
-            pool.rehearse_at_home();
-        }
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
                 // Nothing is mapped: the next try would reserve addresses again.

@@ -5,28 +5,21 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::spread::slot_of;
-use std::iter::repeat_with;
+use rustc_hash::FxHashMap;
 
 /// Pages per leaf: 128 MiB of addresses, for pages of 2 MiB.
 const LEAF_PAGES: u64 = 64;
-/// Slots of the smallest table.
-const MIN_SLOTS: usize = 8;
 /// Leaves from which on a table that is full loses the empty ones; up to there they stay, as spans come and go at the same
 /// addresses.
 const SPARE_LEAVES: usize = 4096;
-/// The number of a slot with no leaf: beyond any address.
-const VACANT: u64 = u64::MAX;
 
 /// The pages `first` to `last` of a leaf, as a mask.
 fn mask(first: u64, last: u64) -> u64 {
     (u64::MAX << first) & (u64::MAX >> (LEAF_PAGES - 1 - last))
 }
 
-/// In one cache line, with what it takes to find it: most questions are for its bits.
-#[repr(align(64))]
+/// What starts at the pages of a leaf.
 struct Leaf<T> {
-    number: u64,
     /// One bit per page: whether there is an entry,
     here: u64,
     /// and whether there was one last, which is still in `entries`.
@@ -35,10 +28,6 @@ struct Leaf<T> {
 }
 
 impl<T> Leaf<T> {
-    fn vacant() -> Leaf<T> {
-        Leaf { number: VACANT, here: 0, known: 0, entries: Box::default() }
-    }
-
     #[inline]
     fn put(&mut self, page: u64, entry: T) {
         self.here |= 1 << page;
@@ -49,90 +38,36 @@ impl<T> Leaf<T> {
 
 /// Entries of type `T` by the address they start at, at most one in a page.
 ///
-/// The leaves are in a table with open addressing, so that it takes a product and, mostly, one look in memory to find one. The slot
-/// that a leaf should be in, or is behind, is what [`slot_of`] gives.
-///
-/// Invariants: `here` of a leaf is part of `known`; the slots are a power of two, no more than half of them in use (`leaves`
-/// of them), with no vacant one between where a leaf should be and where it is; `shift` is 64 less their logarithm.
+/// Invariant: `here` of a leaf is part of `known`.
 pub(super) struct Pages<T> {
     /// log2 of the page.
     bits: u32,
-    slots: Vec<Leaf<T>>,
-    shift: u32,
-    leaves: usize,
+    leaves: FxHashMap<u64, Leaf<T>>,
 }
 
 impl<T: Copy> Pages<T> {
     /// An empty table for pages of this size (a power of two).
     pub(super) fn new(page: u64) -> Pages<T> {
-        let mut pages = Pages { bits: page.trailing_zeros(), slots: Vec::new(), shift: 0, leaves: 0 };
-        pages.make_room();
-        pages
-    }
-
-    /// The slot of a leaf, or the vacant one where it would go.
-    #[inline]
-    fn slot(&self, number: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut slot = slot_of(number, self.shift);
-        while self.slots[slot].number != number && self.slots[slot].number != VACANT {
-            slot = (slot + 1) & mask;
-        }
-        slot
-    }
-
-    /// The slot of a leaf that is there.
-    #[inline]
-    fn find_slot(&self, number: u64) -> Option<usize> {
-        Some(self.slot(number)).filter(|&slot| self.slots[slot].number == number)
+        Pages { bits: page.trailing_zeros(), leaves: FxHashMap::default() }
     }
 
     #[inline]
     fn find(&self, number: u64) -> Option<&Leaf<T>> {
-        self.find_slot(number).map(|slot| &self.slots[slot])
+        self.leaves.get(&number)
     }
 
     #[inline]
     fn find_mut(&mut self, number: u64) -> Option<&mut Leaf<T>> {
-        self.find_slot(number).map(|slot| &mut self.slots[slot])
+        self.leaves.get_mut(&number)
     }
 
     /// A leaf, made now if it is not there yet; `fill` is in what nobody looks at.
     fn leaf(&mut self, number: u64, fill: T) -> &mut Leaf<T> {
-        let slot = match self.find_slot(number) {
-            Some(slot) => slot,
-            None => self.add(number, fill),
-        };
-        &mut self.slots[slot]
-    }
-
-    /// Adds a leaf that is not there yet; returns its slot.
-    #[cold]
-    fn add(&mut self, number: u64, fill: T) -> usize {
-        if (self.leaves + 1) * 2 > self.slots.len() {
-            self.make_room();
+        if self.leaves.len() == self.leaves.capacity() && self.leaves.len() >= SPARE_LEAVES {
+            self.leaves.retain(|_, l| l.here != 0);
         }
-        self.leaves += 1;
-        let slot = self.slot(number);
-        let entries = vec![fill; LEAF_PAGES as usize].into_boxed_slice();
-        self.slots[slot] = Leaf { number, here: 0, known: 0, entries };
-        slot
-    }
-
-    /// A table with room for as many leaves again; without those that are empty, if there are many.
-    #[cold]
-    fn make_room(&mut self) {
-        let spare = self.leaves < SPARE_LEAVES;
-        let old = std::mem::take(&mut self.slots);
-        let kept: Vec<Leaf<T>> = old.into_iter().filter(|l| l.number != VACANT && (spare || l.here != 0)).collect();
-        self.leaves = kept.len();
-        let slots = (self.leaves * 4).next_power_of_two().max(MIN_SLOTS);
-        self.slots = repeat_with(Leaf::vacant).take(slots).collect();
-        self.shift = 64 - slots.trailing_zeros();
-        for leaf in kept {
-            let slot = self.slot(leaf.number);
-            self.slots[slot] = leaf;
-        }
+        let entries = || vec![fill; LEAF_PAGES as usize].into_boxed_slice();
+        self.leaves.entry(number).or_insert_with(|| Leaf { here: 0, known: 0, entries: entries() })
     }
 
     pub(super) fn page(&self) -> u64 {
@@ -247,7 +182,7 @@ impl<T: Copy> Pages<T> {
 
     /// All entries by address.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, T)> + '_ {
-        let mut numbers: Vec<u64> = self.slots.iter().map(|l| l.number).filter(|&n| n != VACANT).collect();
+        let mut numbers: Vec<u64> = self.leaves.keys().copied().collect();
         numbers.sort_unstable();
         self.of(numbers.into_iter().map(|n| (n, u64::MAX)))
     }
@@ -297,14 +232,9 @@ impl<T: Copy> Pages<T> {
 
     /// Checks the invariants written above.
     pub(super) fn validate(&self) -> Result<(), String> {
-        let leaves = || self.slots.iter().filter(|l| l.number != VACANT);
-        if let Some(l) = leaves().find(|l| l.here & !l.known != 0 || self.find(l.number).is_none()) {
-            return Err(format!("the leaf of pages from {:#x} on is not as it should be", self.addr(l.number, 0)));
-        }
-        let (used, slots) = (leaves().count(), self.slots.len());
-        match used == self.leaves && used * 2 <= slots && slots.is_power_of_two() {
-            true => Ok(()),
-            false => Err(format!("{used} leaves, {} counted, in {slots} slots", self.leaves)),
+        match self.leaves.iter().find(|(_, l)| l.here & !l.known != 0) {
+            None => Ok(()),
+            Some((&n, _)) => Err(format!("the leaf of pages from {:#x} on is not as it should be", self.addr(n, 0))),
         }
     }
 }
@@ -332,12 +262,13 @@ mod tests {
         let all = (0..3).map(|place| pages.take_all(place << 40, (place << 40) + 20_000 * 40 * P));
         assert_eq!(all.sum::<usize>(), 20_000);
         // Now most leaves are empty, and go when the table is full.
-        let before = pages.slots.len();
+        let before = pages.leaves.capacity();
         for i in 0..20_000 {
             pages.set((9 << 40) + at(i), i);
         }
         assert_eq!(pages.validate(), Ok(()));
-        assert_eq!((pages.iter().count(), pages.slots.len()), (20_000, before), "a table of the same size");
+        assert_eq!(pages.iter().count(), 20_000);
+        assert!(pages.leaves.capacity() <= 2 * before, "{} after {before}", pages.leaves.capacity());
     }
 
     proptest! {

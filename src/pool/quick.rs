@@ -9,7 +9,6 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bins::NONE;
-use super::spread::slot_of;
 
 /// Places in the list; each size has one.
 const PLACES: usize = 8;
@@ -38,8 +37,9 @@ pub(super) struct Quick {
 
 #[inline]
 fn place(size: u64) -> usize {
-    // Of the size in granules.
-    slot_of(size >> 9, 64 - PLACES.trailing_zeros())
+    // The upper bits of the product of the size in granules with 2^64 divided by the golden ratio, which spreads neighbours
+    // as evenly as can be (Knuth, The Art of Computer Programming 3, 6.4).
+    ((size >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize
 }
 
 impl Quick {

@@ -7,11 +7,11 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bins::{Bins, NONE};
-use super::edges::Edges;
 use super::order::Tag;
 use super::quick::Quick;
 use super::wide::Wide;
 use crate::base::StreamHandle;
+use rustc_hash::FxHashMap;
 
 /// Smallest unit of a large block and of every free region, bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -105,7 +105,7 @@ pub(super) struct Regions {
     bins: Bins,
     quick: Quick,
     /// By the address of a span's first byte, or after its last: spans do not touch.
-    pub(super) edges: Edges,
+    pub(super) edges: FxHashMap<u64, u32>,
     /// What a wide region has at least, bytes.
     page: u64,
     ready_bytes: u64,
@@ -121,7 +121,7 @@ impl Regions {
             vacant: Vec::new(),
             bins: Bins::new(),
             quick: Quick::new(),
-            edges: Edges::default(),
+            edges: FxHashMap::default(),
             page,
             ready_bytes: 0,
             wide: Wide::default(),

@@ -11,23 +11,26 @@ use super::region::{Regions, State};
 impl Regions {
     /// First regions of all spans, by address.
     pub(super) fn spans(&self) -> impl Iterator<Item = u32> + '_ {
-        self.edges.in_order().into_iter().map(|(_, edge)| self.get(edge).next).filter(|&r| r != NONE)
+        let firsts = self.edges.values().map(|&edge| self.get(edge).next).filter(|&r| r != NONE);
+        let mut firsts: Vec<u32> = firsts.collect();
+        firsts.sort_unstable_by_key(|&r| self.get(r).addr);
+        firsts.into_iter()
     }
 
     /// The last region of the span that ends at `end`.
     pub(super) fn tail_at(&self, end: u64) -> Option<u32> {
-        self.edges.get(end).map(|edge| self.get(edge).prev).filter(|&r| r != NONE)
+        self.edges.get(&end).map(|&edge| self.get(edge).prev).filter(|&r| r != NONE)
     }
 
     /// The first region of the span that starts at `start`.
     pub(super) fn head_at(&self, start: u64) -> Option<u32> {
-        self.edges.get(start).map(|edge| self.get(edge).next).filter(|&r| r != NONE)
+        self.edges.get(&start).map(|&edge| self.get(edge).next).filter(|&r| r != NONE)
     }
 
     fn edge(&mut self, addr: u64) -> u32 {
         let e = self.alloc(addr, 0);
         self.get_mut(e).state = State::Edge;
-        self.edges.add(addr, e);
+        self.edges.insert(addr, e);
         e
     }
 
@@ -41,7 +44,7 @@ impl Regions {
         let r = self.alloc(addr, size);
         let end = addr + size;
         // What has an edge at the start ends there, and the other way round: these addresses were in no span.
-        let before = match self.edges.take(addr) {
+        let before = match self.edges.remove(&addr) {
             Some(edge) => {
                 let last = self.get(edge).prev;
                 self.release(edge);
@@ -49,7 +52,7 @@ impl Regions {
             }
             None => self.edge(addr),
         };
-        let after = match self.edges.take(end) {
+        let after = match self.edges.remove(&end) {
             Some(edge) => {
                 let first = self.get(edge).next;
                 self.release(edge);
@@ -89,7 +92,7 @@ impl Regions {
     /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.
     fn end_span(&mut self, last: u32, addr: u64) {
         if self.is_edge(last) {
-            self.edges.take(addr);
+            self.edges.remove(&addr);
             self.release(last);
         } else {
             let edge = self.edge(addr);
@@ -100,7 +103,7 @@ impl Regions {
     /// What lies behind `addr` starts there: the region `first`, or nothing if that is the edge there.
     fn start_span(&mut self, first: u32, addr: u64) {
         if self.is_edge(first) {
-            self.edges.take(addr);
+            self.edges.remove(&addr);
             self.release(first);
         } else {
             let edge = self.edge(addr);
@@ -110,9 +113,8 @@ impl Regions {
 
     /// Checks that every span has two edges, where they should be; returns how many edges there are.
     pub(super) fn validate_spans(&self) -> Result<usize, String> {
-        self.edges.validate()?;
         let (mut starts, mut ends) = (0, 0);
-        for (addr, edge) in self.edges.in_order() {
+        for (&addr, &edge) in &self.edges {
             let e = self.get(edge);
             if e.state != State::Edge || e.addr != addr || e.size != 0 || (e.prev == NONE) == (e.next == NONE) {
                 return Err(format!("the edge at {addr:#x} is {:?} at {:#x}+{:#x}", e.state, e.addr, e.size));

@@ -57,7 +57,7 @@ fn calls(seeds: impl Fn(usize) -> u64, keeps: bool) -> (Vec<usize>, u64) {
 #[test]
 fn work_that_repeats_maps_nothing_again() {
     let (calls, _) = calls(|_| 7, false);
-    assert!(calls[0] > 100, "{calls:?}");
+    assert!(calls[0] > 50, "{calls:?}");
     assert!(calls[1..].iter().all(|&n| n == 0), "{calls:?}");
 }
 

@@ -108,32 +108,6 @@ fn a_run_goes_in_front_of_what_is_free_there() {
     rig.close();
 }
 
-/// A heap that moves memory cuts a large block so that it ends where its span does: there it can be continued.
-#[test]
-fn large_blocks_stay_at_the_end_of_their_span() {
-    let rig = Rig::new(checked(GIB), PoolOptions { slack_permille: 0, ..pages() });
-    let s = rig.stream();
-    // Something stays live, or the heap would start afresh.
-    let first = rig.malloc(PAGE, s);
-    for moved in [false, true] {
-        let span = rig.malloc(60 * PAGE, s);
-        rig.free(span, s);
-        let large = rig.malloc(40 * PAGE, s);
-        assert_eq!(large, span + if moved { 20 * PAGE } else { 0 }, "moved: {moved}");
-        rig.free(large, s);
-        if !moved {
-            // Two blocks with a live one between them become one of their size.
-            let [x, a, y] = [10, 1, 49].map(|n| rig.malloc(n * PAGE, s));
-            [x, y].into_iter().for_each(|p| rig.free(p, s));
-            let z = rig.malloc(59 * PAGE, s);
-            assert!(rig.pool.stats().moved > 0);
-            [a, z].into_iter().for_each(|p| rig.free(p, s));
-        }
-    }
-    rig.free(first, s);
-    rig.close();
-}
-
 #[test]
 fn contents_and_order_survive_flips_while_work_runs_late() {
     for seed in 1..6 {

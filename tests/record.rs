@@ -268,3 +268,27 @@ fn a_process_that_is_killed_leaves_a_readable_file() {
         assert!(l.to == NEVER || i % 1000 != 0);
     }
 }
+
+#[test]
+fn counters_are_published_until_the_end() {
+    use gpumem::observe::page;
+    let config = Config { stats_page: true, ..Config::default() };
+    let cx = Context::new(HostDriver::new(HostOptions::default()).unwrap(), config).unwrap();
+    let path = page::path(std::process::id());
+    malloc(&cx, 3 * M, 0);
+    // Until it has been written once more; the limit is for a page that never is.
+    let start = Instant::now();
+    let stats = loop {
+        let read: serde_json::Value = serde_json::from_str(&page::read(&path).unwrap()).unwrap();
+        assert_eq!(read["pid"], std::process::id());
+        let stats = read["devices"][0]["stats"].clone();
+        if stats["allocations"] == 1 {
+            break stats;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "the page stays as it was");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(stats["requested"], 3 * M);
+    drop(cx);
+    assert!(!path.exists());
+}

@@ -297,6 +297,40 @@ fn a_failure_leaves_a_snapshot_that_says_why() {
 }
 
 #[test]
+fn the_page_is_served_to_this_machine() {
+    use std::io::{BufRead, BufReader, Write};
+    let dir = tempdir().unwrap();
+    let (_, recording) = recorded(&dir, &file(&dir, "a.csv", log(30).as_bytes()), &[]);
+    let mut child = gpumem()
+        .arg("view")
+        .arg(&recording)
+        .args(["--port", "0"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.strip_prefix("http://").and_then(|l| l.split('/').next()).unwrap_or_else(|| panic!("{line:?}"));
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let (page, other) = (get("/"), get("/etc/passwd"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(
+        page.starts_with("HTTP/1.")
+            && page.contains(" 200 ")
+            && page.contains("id=\"meta\"")
+            && page.contains("</html>")
+    );
+    assert!(other.lines().next().unwrap().contains(" 404 "), "{other}");
+}
+
+#[test]
 fn other_files_are_refused_with_the_reason() {
     let dir = tempdir().unwrap();
     let csv = file(&dir, "a.csv", log(3).as_bytes());

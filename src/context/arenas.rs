@@ -117,10 +117,15 @@ impl Context {
     /// tiers are in use.
     #[inline(never)]
     pub(super) fn malloc_hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
-        let hit = self.hit_in_arena(size, stream)?;
-        if self.is_watched() {
-            self.saw_hit(hit.get(), size, stream);
+        if !self.is_watched() {
+            return self.hit_in_arena(size, stream);
         }
+        // Who only watches has no arena to be found.
+        let hit = match self.arenas.only_counted() {
+            true => self.malloc_hit_of(size, stream, None)?,
+            false => self.hit_in_arena(size, stream)?,
+        };
+        self.saw_hit(hit.get(), size, stream);
         Some(hit)
     }
 

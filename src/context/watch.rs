@@ -151,6 +151,8 @@ impl Context {
     fn arena_number(&self, req: &Request) -> u32 {
         match req.arena {
             Some(arena) => short(arena.id()),
+            // Nobody is attached to one.
+            None if self.arenas.only_counted() => 0,
             None => self.arenas.current().map_or(0, |a| short(a.id())),
         }
     }

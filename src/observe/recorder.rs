@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Builder;
 use std::time::Instant;
@@ -70,6 +70,10 @@ pub struct Recorder {
     callback: RwLock<Option<Callback>>,
     source: RwLock<Option<StackSource>>,
     failures: AtomicU64,
+    /// Frames of the session under way.
+    depth: AtomicU32,
+    /// A thread may be in somebody's function: there is, or was, one.
+    calls_out: AtomicBool,
     epoch: Instant,
 }
 
@@ -105,6 +109,8 @@ impl Default for Recorder {
             callback: RwLock::new(None),
             source: RwLock::new(None),
             failures: AtomicU64::new(0),
+            depth: AtomicU32::new(0),
+            calls_out: AtomicBool::new(false),
             epoch: Instant::now(),
         }
     }
@@ -171,6 +177,7 @@ impl Recorder {
         let number = session.number;
         *self.session.write().unwrap_or_else(PoisonError::into_inner) =
             Some(Running { session, file: path.clone(), began });
+        self.depth.store(u32::try_from(options.stack_depth).unwrap_or(u32::MAX), Relaxed);
         self.current.store(number, Release);
         self.wanted.fetch_or(RECORDS, Relaxed);
         Ok(path)
@@ -233,6 +240,7 @@ impl Recorder {
     /// returns.
     pub fn set_callback(&self, callback: Option<Callback>) {
         let some = callback.is_some();
+        self.calls_out.fetch_or(some, Relaxed);
         *self.callback.write().unwrap_or_else(PoisonError::into_inner) = callback;
         match some {
             true => self.wanted.fetch_or(CALLS, Relaxed),
@@ -242,6 +250,7 @@ impl Recorder {
 
     /// Asks somebody for stacks in place of the machine's own.
     pub fn set_stack_source(&self, source: Option<StackSource>) {
+        self.calls_out.fetch_or(source.is_some(), Relaxed);
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = source;
     }
 
@@ -253,7 +262,10 @@ impl Recorder {
     /// The number of the calling thread's stack; 0 where none is taken.
     #[inline]
     pub fn stack(&self) -> u32 {
-        LOCAL.try_with(|cell| self.stack_of(cell)).unwrap_or(0)
+        match self.depth.load(Relaxed) {
+            0 => 0,
+            _ => LOCAL.try_with(|cell| self.stack_of(cell)).unwrap_or(0),
+        }
     }
 
     fn stack_of(&self, cell: &RefCell<Option<Local>>) -> u32 {
@@ -342,7 +354,7 @@ impl Recorder {
     /// Whether the thread is in a callback, where nothing is recorded.
     #[inline]
     pub fn is_inside(&self) -> bool {
-        INSIDE.try_with(Cell::get).unwrap_or(false)
+        self.calls_out.load(Relaxed) && INSIDE.try_with(Cell::get).unwrap_or(false)
     }
 
     /// Counts what the driver does for the calling thread from now on.

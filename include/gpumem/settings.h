@@ -32,7 +32,7 @@ extern "C" {
 // A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 #define GPUMEM_BACKEND_HOST 3
 
-// What a workload earns by moving memory, up to 15 %: nothing where it repeats.
+// What a workload earns by moving memory, up to 23 %: nothing where it repeats.
 #define GPUMEM_SLACK_AUTO -1
 
 // Next to nothing: memory is moved rather than added.

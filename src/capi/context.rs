@@ -26,7 +26,7 @@ pub const GPUMEM_BACKEND_CUDA: i32 = 2;
 /// A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 pub const GPUMEM_BACKEND_HOST: i32 = 3;
 
-/// What a workload earns by moving memory, up to 15 %: nothing where it repeats.
+/// What a workload earns by moving memory, up to 23 %: nothing where it repeats.
 pub const GPUMEM_SLACK_AUTO: i32 = -1;
 /// Next to nothing: memory is moved rather than added.
 pub const GPUMEM_SLACK_TIGHT: i32 = -2;

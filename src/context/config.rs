@@ -79,7 +79,7 @@ pub struct Config {
 /// How much a pool may map beyond what was ever live in a heap, to move memory less often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
-    /// What a workload earns by moving memory, up to 15 %: nothing where it repeats.
+    /// What a workload earns by moving memory, up to 23 %: nothing where it repeats.
     Auto,
     /// Next to nothing.
     Tight,

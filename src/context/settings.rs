@@ -159,7 +159,7 @@ pub const SETTINGS: &[Setting] = &[
         &["slack"],
         ("`auto`, `tight`, `N%`", "auto, tight, or a share from 1% to 100%", ""),
         "how much more than was ever live may be mapped to move memory less often: with `auto` what a workload earns by moving it, up \
-         to 15%, which is nothing where it repeats; with `tight` next to nothing ([how](docs/adr/renting-or-buying.md))",
+         to 23%, which is nothing where it repeats; with `tight` next to nothing ([how](docs/adr/renting-or-buying.md))",
         by!(slack, values::slack, values::slack_text),
     ),
     setting(

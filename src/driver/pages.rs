@@ -42,7 +42,7 @@ fn advise(addr: u64, bytes: u64, advice: libc::c_int) {
 }
 
 /// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, none of it there yet, aligned as [`alignment`] says,
-/// in large pages where they are wanted and the system has them.
+/// in large pages where they are wanted and the system has them, else in small ones.
 pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
     let align = alignment(bytes);
     let Some(slack) = bytes.checked_add(align).and_then(|n| usize::try_from(n).ok()) else {
@@ -69,9 +69,8 @@ pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
         let _ = unmap(addr, bytes + tail);
         return Err(e);
     }
-    if large_pages {
-        advise(addr, bytes, libc::MADV_HUGEPAGE);
-    }
+    // Where the system gives large pages unasked, what is used here and there would take 2 MiB each time.
+    advise(addr, bytes, if large_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
     Ok(addr)
 }
 

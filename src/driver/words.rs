@@ -1,7 +1,4 @@
-//! Large tables of words, in the system's large pages where it has them.
-//!
-//! What is looked up by address is looked up all over its table. With pages of 4 KiB nearly every look costs a walk through the
-//! page tables besides, and in a virtual machine through those of its host, too.
+//! Large tables of words, of which only what is used takes memory: in small pages, as what is used may be far apart.
 
 use super::pages;
 use std::ops::Deref;
@@ -29,11 +26,10 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// So many words. Of a large table only what is used takes memory: 2 MiB at a time where the system has large pages and they are
-    /// wanted. To make one of those takes as long as hundreds of small ones, half a millisecond on some machines.
-    pub fn zeroed(len: usize, large_pages: bool) -> Words {
+    /// So many words, all zero.
+    pub fn zeroed(len: usize) -> Words {
         let bytes = len * size_of::<AtomicU64>();
-        let mapped = (bytes >= LARGE).then(|| pages::map_zeroed(bytes.next_multiple_of(PAGE) as u64, large_pages).ok());
+        let mapped = (bytes >= LARGE).then(|| pages::map_zeroed(bytes.next_multiple_of(PAGE) as u64, false).ok());
         if let Some(start) = mapped.flatten().and_then(|addr| NonNull::new(addr as *mut AtomicU64)) {
             return Words { start, len, mapped: true };
         }
@@ -74,7 +70,7 @@ mod tests {
     #[test]
     fn all_words_are_zero_and_keep_what_is_stored() {
         for len in [0, 1, 700, LARGE / 8 - 1, LARGE / 8, LARGE / 8 + 1, 1 << 18] {
-            let words = Words::zeroed(len, len % 2 == 0);
+            let words = Words::zeroed(len);
             assert_eq!((words.len(), words.mapped), (len, len >= LARGE / 8));
             assert!(words.iter().all(|w| w.load(Relaxed) == 0));
             words.iter().zip(1..).for_each(|(w, i)| w.store(i, Relaxed));
@@ -84,7 +80,7 @@ mod tests {
 
     #[test]
     fn dropping_it_gives_the_memory_back() {
-        let many: Vec<Words> = (0..64).map(|i| Words::zeroed(LARGE / 8, i % 2 == 0)).collect();
+        let many: Vec<Words> = (0..64).map(|_| Words::zeroed(LARGE / 8)).collect();
         let places: Vec<u64> = many.iter().map(|w| w.start.as_ptr() as u64).collect();
         assert!(places.iter().all(|&at| is_mapped(at)));
         drop(many);

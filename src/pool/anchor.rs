@@ -67,6 +67,14 @@ impl Pool {
         })
     }
 
+    /// Behind what was last mapped anew, if that is still the end of a span and addresses follow.
+    pub(super) fn growth_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
+        let at = st.grown_to;
+        let ends_there = st.private.is_none() && at.is_multiple_of(want.align) && st.regions.tail_at(at).is_some();
+        let fits = ends_there && lock(&*self.core).holes.after(at) >= want.size;
+        fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0 })
+    }
+
     /// Where a captured heap's span grows: at the start of the addresses kept for it, behind what is free there.
     fn room_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let at = st.room.0;

@@ -31,6 +31,11 @@ const AHEAD: u64 = 64 * MIB;
 const AHEAD_SHARE: u64 = 8;
 /// Its extents are then no larger than this, or what the request has: they strand less. docs/adr/extent-sizes.md
 const AHEAD_EXTENT: u64 = 16 * MIB;
+/// What is mapped for a request of no more than this goes behind what was mapped before it, bytes. Larger ones get spans of their
+/// own, at whose ends they can be continued.
+const SMALL_GROWTH: u64 = 2 * MIB;
+/// A heap that only grows maps one part in so many of what it has at a time, for small requests.
+const GROWTH_SHARE: u64 = 32;
 
 /// Heaps whose locks are held while their extents move.
 pub(super) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
@@ -79,14 +84,11 @@ impl Pool {
         if need > movable {
             self.refine(st, want, need - movable);
         }
-        // More than is needed, as long as there is plenty.
-        let mut ahead = AHEAD.next_multiple_of(self.page);
-        if !st.runs_short() || ahead > room.floor || ahead > room.hard / AHEAD_SHARE {
-            ahead = 0;
-            st.goes_without();
-        }
+        let only_grows = sources.is_empty() && st.private.is_none() && want.size <= SMALL_GROWTH;
+        let (mut ahead, extent) = self.ahead(st, only_grows, room);
+        let mut in_place = anchor.is_none() && only_grows;
         let cut = loop {
-            let largest = self.largest_extent(st, want.size.max(ahead.min(AHEAD_EXTENT)));
+            let largest = self.largest_extent(st, want.size.max(ahead.min(extent)));
             let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
                 // that is being captured cannot wait for anything outside its capture.
@@ -97,8 +99,11 @@ impl Pool {
                 (sources, others) = self.gather(heap, st, anchor, need, true)?;
                 continue;
             };
-            match self.carry_out(heap, st, &mut others, anchor, &sources, &plan, (want, true)) {
+            // What is all new goes behind what was new before, so that a heap that only grows is one span.
+            let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
+            match self.carry_out(heap, st, &mut others, behind, &sources, &plan, (want, true)) {
                 Ok(Outcome::Done(cut)) => break cut,
+                Ok(Outcome::NoRoom) if anchor.is_none() && in_place => in_place = false,
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
                 Err(e) if e.status == Status::OutOfMemory && ahead > 0 => {
                     ahead = 0;
@@ -120,6 +125,21 @@ impl Pool {
             other.publish(guard);
         }
         Ok(Outcome::Done(cut))
+    }
+
+    /// How much to map besides what is needed, bytes, as long as there is plenty: in a small heap that runs short, and in one
+    /// that has nothing to move for a small request. That grows by a share of what it has, so that what a growth costs is spread
+    /// over many requests.
+    /// And the largest extent for that, if it is larger than the request.
+    fn ahead(&self, st: &mut HeapState, only_grows: bool, room: Room) -> (u64, u64) {
+        let plenty = |ahead: u64| ahead <= room.floor && ahead <= room.hard / AHEAD_SHARE;
+        let short = AHEAD.next_multiple_of(self.page);
+        if st.runs_short() && plenty(short) {
+            return (short, AHEAD_EXTENT);
+        }
+        st.goes_without();
+        let grown = (st.extents.bytes() / GROWTH_SHARE).min(self.options.slack_floor) / self.page * self.page;
+        (if only_grows && plenty(grown) { grown } else { 0 }, grown)
     }
 
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
@@ -263,6 +283,7 @@ impl Pool {
                 human(want.size),
             )
         });
+        let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         st.count_moves(moves.len() as u64);
         st.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
@@ -271,6 +292,9 @@ impl Pool {
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
         st.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
+        if plan.moves.is_empty() {
+            st.grown_to = va + run_bytes;
+        }
         Ok(Outcome::Done(region))
     }
 

@@ -169,6 +169,8 @@ pub(super) struct HeapState {
     pub(super) borrowing: Trial,
     /// The same of a context marker about other heaps' memory.
     pub(super) asking: Trial,
+    /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of a span.
+    pub(super) grown_to: u64,
     /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without any.
     pub(super) room: (u64, u64),
 }
@@ -212,6 +214,7 @@ impl HeapState {
             borrowing: Trial::default(),
             asking: Trial::default(),
             private: None,
+            grown_to: 0,
             room: (0, 0),
         }
     }

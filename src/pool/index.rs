@@ -2,8 +2,7 @@
 //!
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are aligned to slots and
 //! own every slot they cover. The table has two levels: an 8 TiB reservation costs 24 KiB of host memory for the upper
-//! one, and for each 256 MiB of addresses that have been in use 32 KiB, or behind the first 16 GiB, where the system has large pages,
-//! 2 MiB for each 16 GiB.
+//! one, and for each 32 MiB of addresses that have been in use 4 KiB.
 //! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -77,9 +76,8 @@ struct Table {
 }
 
 impl Table {
-    /// The first of a reservation is in small pages: it is made with the pool, and most pools need no other.
-    fn new(slots: usize, first: bool) -> Table {
-        Table { words: Words::zeroed(slots, !first), used: AtomicU64::new(0) }
+    fn new(slots: usize) -> Table {
+        Table { words: Words::zeroed(slots), used: AtomicU64::new(0) }
     }
 
     #[inline(always)]
@@ -104,7 +102,7 @@ struct Words(Box<[AtomicU64]>);
 
 #[cfg(loom)]
 impl Words {
-    fn zeroed(len: usize, _: bool) -> Words {
+    fn zeroed(len: usize) -> Words {
         Words((0..len).map(|_| AtomicU64::new(0)).collect())
     }
 }
@@ -135,7 +133,7 @@ impl Root {
     fn new_table(&self, number: usize) -> &Table {
         // The last one may have fewer slots.
         let slots = (self.len.div_ceil(SLOT) as usize - number * TABLE_SLOTS).min(TABLE_SLOTS);
-        self.tables[number].get_or_init(|| Table::new(slots, number == 0))
+        self.tables[number].get_or_init(|| Table::new(slots))
     }
 }
 

@@ -331,7 +331,10 @@ impl Context {
     /// [`Self::free_async`] do it or say why not.
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
-        self.quick_free.load(Relaxed) && self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical))
+        match self.quick_free.load(Relaxed) {
+            true => self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical)),
+            false => self.free_hit_watched(ptr, stream),
+        }
     }
 
     /// As [`Self::free_hit`], whoever watches.

@@ -221,14 +221,25 @@ impl Context {
         done
     }
 
+    /// [`Context::free_hit`] where it is no plain hit: one for somebody who watches, or none.
+    #[inline(never)]
+    pub(super) fn free_hit_watched(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        if !self.config.pool || !self.is_watched() {
+            return false;
+        }
+        let began = self.recorder.now();
+        let hit = self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical));
+        if hit {
+            self.saw_free(ptr, stream, began);
+        }
+        hit
+    }
+
     /// [`Context::free_anyhow`] while somebody watches.
     pub(super) fn free_watched(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         // Before the free: its address may be somebody else's as soon as it is done.
         let began = self.recorder.now();
-        let hit = self.config.pool && self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical));
-        if !hit {
-            self.free_slowly(ptr, stream)?;
-        }
+        self.free_slowly(ptr, stream)?;
         self.saw_free(ptr, stream, began);
         Ok(())
     }

@@ -18,9 +18,9 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Events of a thread's ring.
-const RING: usize = 1 << 11;
+const RING: usize = 1 << 12;
 /// The writer is woken after so many events of a thread.
-const WAKE: u32 = RING as u32 / 4;
+const WAKE: u32 = RING as u32 / 2;
 /// How long a thread waits for room in its ring before an event counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it sleeps between looks.

@@ -8,7 +8,7 @@ use super::event::{Event, Kind};
 use super::format::{self, Holds};
 use super::recording::Happened;
 use super::session::{Local, Session};
-use super::stacks::Raw;
+use super::stacks::{Raw, Symbols};
 use super::writer::Writer;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
@@ -152,6 +152,10 @@ impl Recorder {
             let to = running.file.map_or("the last events only".into(), |f| f.display().to_string());
             return Err(Error::invalid(format!("a recording is under way already, to {to}; stop that first")));
         }
+        let mut symbols = Symbols::default();
+        if options.stack_depth > 0 && options.file.is_some() {
+            symbols.warm_up();
+        }
         let began = self.now();
         let mut file = None;
         let mut path = None;
@@ -167,7 +171,7 @@ impl Recorder {
             (file, path) = (Some(out), Some(name));
         }
         let session = Arc::new(Session::new(options.stack_depth, options.keep));
-        let writer = Writer::new(session.clone(), file);
+        let writer = Writer::new(session.clone(), file, symbols);
         // A forked child must know that it has no writer.
         process::watch_forks();
         let thread =

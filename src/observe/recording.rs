@@ -25,7 +25,7 @@ pub struct Happened {
 pub struct Recording {
     /// What was recorded: the process, its settings, the time of the begin.
     pub info: Value,
-    /// In the order of their times.
+    /// In the order of their times, which count from the begin.
     pub events: Vec<Happened>,
     /// By number.
     pub strings: HashMap<u32, String>,
@@ -78,6 +78,8 @@ impl Recording {
             rest = recording.block(rest);
         }
         recording.join_stacks();
+        let began = recording.info.get("clock_ns").and_then(Value::as_u64).unwrap_or(0);
+        recording.events.iter_mut().for_each(|h| h.event.time = h.event.time.saturating_sub(began));
         // Stable, so of one thread and one moment what was written first stays first; frees come before what was handed out
         // at the same moment elsewhere, at the same addresses perhaps.
         recording.events.sort_by_key(|h| (h.event.time, h.event.kind.allocates()));
@@ -218,6 +220,10 @@ mod tests {
             [(0..10).collect::<Vec<_>>(), (50..60).collect()].concat()
         );
         assert_eq!((r.string(4), r.lost, r.complete, r.damaged, r.cut_off), ("step", 3, true, 0, 0));
+        // Times count from the begin.
+        let info = block(Holds::Info, 0, 0, br#"{"clock_ns":40}"#);
+        let r = Recording::read(&file(&[info, events(50, 3), events(39, 2)])).unwrap();
+        assert_eq!(r.events.iter().map(|h| h.event.time).collect::<Vec<_>>(), [0, 0, 10, 11, 12]);
         assert!(r.faults().unwrap().contains("3 events were lost"));
     }
 

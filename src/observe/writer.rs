@@ -27,11 +27,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(session: std::sync::Arc<Session>, file: Option<BufWriter<File>>) -> Writer {
-        let mut symbols = Symbols::default();
-        if session.depth > 0 && file.is_some() {
-            symbols.warm_up();
-        }
+    pub(super) fn new(session: std::sync::Arc<Session>, file: Option<BufWriter<File>>, symbols: Symbols) -> Writer {
         Writer { session, file, symbols, lost: 0 }
     }
 

@@ -293,7 +293,7 @@ function asked(view) {
   if (BY.includes(wanted.get("by"))) view.choose(wanted.get("by"));
   if (wanted.has("from") && view.timeline) view.timeline.show(Number(wanted.get("from")), Number(wanted.get("to")));
   const t = wanted.get("t");
-  if (t) view.look(t === "peak" ? view.meta.totals.peak_at_ns : Number(t));
+  if (t) view.look(t === "peak" ? (view.meta.totals?.peak_at_ns ?? view.end) : Number(t));
   if (TABS.some(([id]) => id === wanted.get("tab"))) view.open(wanted.get("tab"));
 }
 
@@ -331,7 +331,8 @@ async function start() {
     if (i % 4 === 3) await new Promise((go) => setTimeout(go));
   }
   asked(view);
-  view.redraw();
+  // Whoever waits for the mark finds everything drawn.
+  view.draw();
   document.body.dataset.ready = "all";
   document.body.dataset.allMs = String(Math.round(performance.now()));
 }

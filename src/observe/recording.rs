@@ -220,11 +220,11 @@ mod tests {
             [(0..10).collect::<Vec<_>>(), (50..60).collect()].concat()
         );
         assert_eq!((r.string(4), r.lost, r.complete, r.damaged, r.cut_off), ("step", 3, true, 0, 0));
+        assert!(r.faults().unwrap().contains("3 events were lost"));
         // Times count from the begin.
         let info = block(Holds::Info, 0, 0, br#"{"clock_ns":40}"#);
         let r = Recording::read(&file(&[info, events(50, 3), events(39, 2)])).unwrap();
         assert_eq!(r.events.iter().map(|h| h.event.time).collect::<Vec<_>>(), [0, 0, 10, 11, 12]);
-        assert!(r.faults().unwrap().contains("3 events were lost"));
     }
 
     #[test]

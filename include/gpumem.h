@@ -20,6 +20,7 @@
  *     gpumem/settings.h  starting with settings of the program's own
  *     gpumem/device.h    devices, streams, copies: where there is no CUDA runtime to ask
  *     gpumem/stats.h     counters, dumps, checks
+ *     gpumem/record.h    recordings, snapshots, events
  *     gpumem/arena.h     allocations that end together, and the finder of late uses
  *     gpumem/capture.h   memory for CUDA graphs
  *     gpumem/tiers.h     spaces, reservations, moving memory out of the device and back
@@ -87,6 +88,8 @@
  * prepare               to do now what would be waited for later
  * sync, wait            the host waits for a device or stream; a stream waits for another
  * record                to announce that a stream uses memory
+ * start, stop           to write down what happens from now on, and to end that
+ * visit, snapshot       to be shown what is live; to write down all that there is
  * cancel                to end what is in progress on another thread
  * evict, restore        to move memory out of its device, and back
  * hold, unhold          to keep memory in its device, and to let it go
@@ -157,8 +160,10 @@
 #include "gpumem/capture.h"
 #include "gpumem/device.h"
 #include "gpumem/plan.h"
+#include "gpumem/record.h"
 #include "gpumem/settings.h"
 #include "gpumem/stats.h"
+#include "gpumem/record.h"
 #include "gpumem/tiers.h"
 #include "gpumem/torch.h"
 

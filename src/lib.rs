@@ -11,6 +11,7 @@
 //! | 1 | [`plan`] | the static planner: sizes and live ranges in, offsets out |
 //! | 2 | [`pool`] | one device's memory: regions, extents, stream order, stitching |
 //! | 3 | [`arena`] | scopes of allocations that end together; memory for CUDA graphs |
+//! | 3 | [`observe`] | events, recordings of them, and their readers |
 //! | 3 | [`tier`] | spaces of GPUs, host and disks, and promises of their bytes |
 //! | 4 | [`context`] | configuration, and one of everything per device |
 //! | 5 | [`capi`] | the C ABI: check, convert, one core call |
@@ -44,6 +45,7 @@ pub mod base;
 pub mod capi;
 pub mod context;
 pub mod driver;
+pub mod observe;
 pub mod plan;
 pub mod pool;
 pub mod tier;

@@ -16,6 +16,7 @@ use gpumem::capi::host::gpumem_host_stats;
 use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
 use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_stats};
 use gpumem::capi::policy::{gpumem_overdraw, gpumem_reserve_policy, gpumem_shortage};
+use gpumem::capi::record::{gpumem_allocation, gpumem_event, gpumem_visit_filter};
 use gpumem::capi::reserve::{gpumem_reservation_info, gpumem_reserve_options};
 use gpumem::capi::space::{gpumem_space, gpumem_space_stats};
 use gpumem::capi::stats::{gpumem_driver_call, gpumem_stats};
@@ -121,7 +122,7 @@ fn structures_have_their_golden_layout() {
             size backend reuse log pool prealloc_percent prealloc_bytes va_size page_size limit_bytes trim_threshold
             host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
             capture_detection tiers mover pinned_limit_percent pinned_limit_bytes pinned_block_bytes pinned_blocks pinned_chunks disk
-            downgrade_trigger downgrade_stop host_mode slack
+            downgrade_trigger downgrade_stop host_mode slack record snapshot record_stacks snapshot_on snapshot_events stats_page
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
         gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved reservation }
@@ -132,6 +133,9 @@ fn structures_have_their_golden_layout() {
             double_frees unknown_pointers late_frees out_of_memory limit
         }
         gpumem_driver_call { name calls }
+        gpumem_allocation { size device base requested usable stream id tag arena flags reserved }
+        gpumem_visit_filter { size on_device least_bytes tag arena device reserved }
+        gpumem_event { size kind time address bytes other stream tag arena device }
         gpumem_sim_graph_info { size reserved nodes memory_nodes }
         gpumem_arena_report {
             size depth freed freed_bytes kept kept_bytes unknown duplicate foreign nanoseconds

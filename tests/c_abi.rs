@@ -90,6 +90,7 @@ programs! {
     across: Cxx17;
     simulate: C99 Cxx17;
     settings: C99 Cxx17;
+    record: C99 Cxx17;
 }
 
 fn test(name: &str, language: Language) {

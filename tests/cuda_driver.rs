@@ -199,7 +199,7 @@ fn every_call_leaves_the_threads_context_and_capture_mode_as_they_were() {
                 }
                 assert_eq!(fake.current(), current);
                 assert_eq!(fake.int("fake_depth"), i64::from(current != 0));
-                assert_eq!(fake.int("fake_mode"), mode.into());
+                assert_eq!(fake.int("fake_mode"), i64::from(mode));
             }
         }
     }

@@ -174,7 +174,7 @@ fn tokens_come_back_with_the_last_copy_of_their_graph() {
     assert_eq!((fake.kept(), d.graphs_gone()), ((2, 2, 3), vec![]));
     d.graph_destroy(D0, h).unwrap();
     assert_eq!(d.graphs_gone(), [u64::MAX]);
-    assert_eq!(d.graphs_gone(), []);
+    assert_eq!(d.graphs_gone(), [0_u64; 0]);
     d.graph_destroy(D0, g).unwrap();
     let mut gone = d.graphs_gone();
     gone.sort_unstable();
@@ -183,7 +183,7 @@ fn tokens_come_back_with_the_last_copy_of_their_graph() {
     d.capture_begin(D0, s, CaptureMode::Relaxed).unwrap();
     tie(3);
     d.stream_sync(D0, s).unwrap_err();
-    assert_eq!(d.graphs_gone(), []);
+    assert_eq!(d.graphs_gone(), [0_u64; 0]);
     d.capture_end(D0, s).unwrap_err();
     assert_eq!(d.graphs_gone(), [3]);
     assert_eq!(d.graph_retain(D0, 0, 4).unwrap_err().status, Status::Invalid);
@@ -259,5 +259,5 @@ fn what_the_driver_lacks_is_unsupported() {
     let tie = || assert_eq!(fake.retain(s, 1).unwrap_err().status, Status::Unsupported);
     let g = fake.captured(s, CaptureMode::Global, tie).unwrap();
     fake.d.graph_destroy(D0, g).unwrap();
-    assert_eq!(fake.d.graphs_gone(), []);
+    assert_eq!(fake.d.graphs_gone(), [0_u64; 0]);
 }

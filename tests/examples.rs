@@ -9,11 +9,12 @@ use std::process::Command;
 use std::time::Duration;
 
 /// An example, and what it prints when all is well.
-const EXAMPLES: [(&str, &str); 8] = [
+const EXAMPLES: [(&str, &str); 9] = [
     ("c/quickstart.c", "20 allocations, 20 frees, 0 live"),
     ("c/export.c", "reads: written by process"),
     ("c/plan.c", "11 values in 9 slots: 2402816 bytes, 65536 saved, all as written"),
     ("c/training_loop.c", "learnt from 400 of 400 steps; 20401 finalizers ran, 20400 of them too late"),
+    ("c/leak.c", "200 steps, and 200 allocations are live still"),
     ("c/stream_order.c", "as it was first: mistakes were reported\nmended: 0 mistakes\n"),
     ("cpp/buffers.cpp", "round trip: the same"),
     ("cpp/oversubscribe.cpp", "200 steps, and every byte of three times the limit is right"),
@@ -33,6 +34,32 @@ fn every_example_runs() {
             }
         }
     }
+}
+
+/// The recording of the leaking example points to its line.
+#[test]
+fn the_leak_is_found() {
+    if run("c/leak.c").is_none() {
+        return;
+    }
+    let program = cc::scratch("examples").join("c-leak-c");
+    let file = cc::scratch("examples").join("leak.gmrec");
+    let _ = std::fs::remove_file(&file);
+    let mut command = Command::new(&program);
+    command.env("GPUMEM_BACKEND", "host").env("GPUMEM_RECORD", &file).env("GPUMEM_RECORD_STACKS", "16");
+    cc::must_succeed("c/leak.c", &cc::run(&mut command, Duration::from_secs(120)));
+    let recording = gpumem::observe::Recording::open(&file).unwrap();
+    assert_eq!(recording.faults(), None);
+    let history = gpumem::observe::History::of(&recording);
+    let left: Vec<_> = history.lives.iter().filter(|l| l.to == gpumem::observe::history::NEVER).collect();
+    assert_eq!((left.len(), history.live), (200, 200 * 300_000));
+    let source = std::fs::read_to_string(cc::root().join("examples/c/leak.c")).unwrap();
+    let line = source.lines().position(|l| l.contains("the leak */")).unwrap() + 1;
+    let frames = recording.frames(left[0].stack);
+    let named = |n: usize| frames.iter().position(|f| f.contains(&format!("leak.c:{n})")));
+    // Inlined or not, the line is among the innermost frames.
+    assert!(named(line).is_some_and(|at| at < 3), "line {line} is not in {frames:#?}");
+    assert!(left.iter().all(|l| l.stack == left[0].stack));
 }
 
 /// What an example prints, on the host device; `None` when there is no compiler for it.

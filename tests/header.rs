@@ -18,7 +18,7 @@ struct Part {
     sections: &'static [&'static str],
 }
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     Part { name: "core", about: "statuses, malloc and free", needs: &[], sections: &["error", "malloc", "version"] },
     Part {
         name: "alloc",
@@ -34,6 +34,7 @@ const PARTS: [Part; 11] = [
         sections: &["device", "stream", "streams", "memory"],
     },
     Part { name: "stats", about: "counters, dumps, checks", needs: &[], sections: &["stats"] },
+    Part { name: "record", about: "recordings, snapshots, events", needs: &[], sections: &["record"] },
     Part {
         name: "arena",
         about: "allocations that end together, and the finder of late uses",
@@ -175,7 +176,7 @@ fn the_page_names_every_part() {
 const VALUES: [&str; 6] = ["version", "version_string", "status_name", "last_status", "last_error", "backend_name"];
 
 /// What a name is about. A name without one is about memory.
-const NOUNS: [&str; 18] = [
+const NOUNS: [&str; 19] = [
     "sim_graph",
     "sim_capture",
     "space_stream_stats",
@@ -187,6 +188,7 @@ const NOUNS: [&str; 18] = [
     "device",
     "host",
     "plan",
+    "record",
     "reservation",
     "settings",
     "sim",
@@ -197,10 +199,12 @@ const NOUNS: [&str; 18] = [
 ];
 
 /// What may stand behind the verb: to what or how it is done.
-const QUALIFIERS: [&str; 15] = [
+const QUALIFIERS: [&str; 18] = [
+    "allocations",
     "ancestors",
     "async",
     "device",
+    "event_callback",
     "fd",
     "from",
     "id",
@@ -208,6 +212,7 @@ const QUALIFIERS: [&str; 15] = [
     "named",
     "or_grow",
     "peak",
+    "stack_callback",
     "stream",
     "tag",
     "thread",
@@ -234,8 +239,14 @@ fn follows_the_grammar(name: &str, verbs: &[String]) -> bool {
     if VALUES.contains(&rest) || rest.starts_with("torch_") {
         return true;
     }
-    let noun = NOUNS.iter().find(|n| rest.strip_prefix(**n).is_some_and(|r| r.starts_with('_')));
-    let words: Vec<&str> = noun.map_or(rest, |n| &rest[n.len() + 1..]).split('_').collect();
+    let noun = NOUNS.iter().find_map(|n| rest.strip_prefix(*n)?.strip_prefix('_'));
+    // A noun may be a verb too: record.
+    [noun, Some(rest)].into_iter().flatten().any(|rest| is_verb_with_its_own(rest, verbs))
+}
+
+/// `[<property>_]<verb>[_<qualifier>]`.
+fn is_verb_with_its_own(rest: &str, verbs: &[String]) -> bool {
+    let words: Vec<&str> = rest.split('_').collect();
     (0..words.len()).any(|from| {
         (from + 1..=words.len()).any(|to| {
             let (verb, qualifier) = (words[from..to].join("_"), words[to..].join("_"));

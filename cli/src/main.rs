@@ -1,5 +1,6 @@
 //! The `gpumem` command: looks at the machine (`doctor`), replays allocation logs (`replay`), measures
-//! (`bench`), lays buffers out (`plan`) and runs other programs on gpumem (`run`).
+//! (`bench`), lays buffers out (`plan`), runs other programs on gpumem (`run`), and shows what they did (`view`, `stats`, `record`,
+//! `top`).
 
 #![deny(unsafe_code)]
 
@@ -8,6 +9,7 @@ mod doctor;
 mod limits;
 mod man;
 mod plan;
+mod record;
 mod replay;
 mod report;
 mod run;
@@ -15,7 +17,10 @@ mod self_test;
 mod session;
 mod settings;
 mod source;
+mod stats;
+mod top;
 mod trace;
+mod view;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -38,7 +43,7 @@ enum Command {
     ///
     /// Exit code: 0 all is well; 1 something is wrong (the last lines say what).
     Doctor(doctor::Args),
-    /// Replays an allocation log in the format of RMM's logging adaptor and reports what it took.
+    /// Replays an allocation log of RMM's logging adaptor, or a recording, and reports what it took.
     ///
     /// The log is CSV with the header Thread,Time,Action,Pointer,Size,Stream, plain or gzip. It is read whole before
     /// the replay starts. Operations run on one thread in the order of the log, whatever its Thread column says; every
@@ -74,6 +79,27 @@ enum Command {
     ///
     /// Exit code: the program's; 2 when it cannot be run this way, and the line says why.
     Run(run::Args),
+    /// Turns recordings into what other tools read.
+    ///
+    /// GPUMEM_RECORD=FILE, gpumem run --record FILE and gpumem_record_start make recordings.
+    ///
+    /// Exit code: 0 it is written; 2 bad usage or input.
+    Record(record::Args),
+    /// Makes a page of a recording or a snapshot, for a browser.
+    ///
+    /// The page holds everything and needs no network: memory over time, the map of addresses, who holds what, what grew, the slow
+    /// path, and after a failure why it failed. docs/recording.md has its keys.
+    ///
+    /// Exit code: 0 it is written, or was served until Ctrl-C; 2 bad usage or input.
+    View(view::Args),
+    /// Sums a recording or a snapshot up.
+    ///
+    /// Exit code: 0 always but for bad usage or input, 2.
+    Stats(stats::Args),
+    /// Shows the counters of a running process that has GPUMEM_STATS_PAGE=on, until q is pressed.
+    ///
+    /// Exit code: 0; 2 when there is no such process or it publishes nothing.
+    Top(top::Args),
     /// Writes the manual pages of this command into a folder.
     #[command(hide = true)]
     Man(man::Args),
@@ -86,8 +112,16 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Record(args) => record::run(&args),
+        Command::View(args) => view::run(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Man(args) => man::run(&args),
     };
+    // Recordings of this process itself end here.
+    if let Some(context) = gpumem::context::Context::existing() {
+        context.leave_observers();
+    }
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(EXIT_UNWELL),

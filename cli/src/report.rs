@@ -27,7 +27,7 @@ impl Table {
     }
 
     /// A line of its own, after an empty one.
-    fn heading(&mut self, text: impl Into<String>) {
+    pub fn heading(&mut self, text: impl Into<String>) {
         self.row("", "");
         self.row(text, "");
     }

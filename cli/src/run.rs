@@ -25,7 +25,7 @@ pub struct Args {
     /// Prints one line for each process at its end: calls, peak memory, time.
     #[arg(long)]
     stats: bool,
-    /// Writes a log of allocations, which gpumem replay reads. Further processes write FILE.PID.
+    /// Records every allocation, for gpumem view, stats and replay. Further processes write FILE.PID.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Lets PyTorch take every tensor from CUDA, that is from gpumem, in place of its own cache (backend:cudaMallocAsync).

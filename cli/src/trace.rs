@@ -1,4 +1,4 @@
-//! Allocation logs in the format of RMM's logging adaptor: `Thread,Time,Action,Pointer,Size,Stream`.
+//! Allocation logs in the format of RMM's logging adaptor, `Thread,Time,Action,Pointer,Size,Stream`, and recordings of gpumem's.
 //!
 //! A log is read whole and turned into operations on dense slots, so that a replay does no parsing and no hashing.
 //! RMM writes no quotes, so one line is one record and every message can name its line; empty lines are ignored.
@@ -8,9 +8,13 @@
 //!   allocations that gave it, and frees of it, are counted and not replayed.
 //! - `Size` is decimal. The size of a free says nothing that the allocation did not say, and is only checked to be one.
 
+use crate::record;
 use crate::source::{self, decimal, explain, quote, OpenError};
+use gpumem::observe::format::MAGIC;
+use gpumem::observe::recording::is_recording;
+use gpumem::observe::History;
 use std::collections::{HashMap, HashSet};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
 /// The columns, in order.
@@ -88,19 +92,73 @@ pub enum TraceError {
     /// A column that cannot be.
     #[error("{file}:{line}: field {field}: found {found:?}, expected {expected}")]
     Field { file: String, line: u64, field: &'static str, found: String, expected: String },
+    /// A recording that cannot be read.
+    #[error("{what}")]
+    Recording { what: String },
     /// The bytes run out or do not decompress.
     #[error("{file}:{line}: cannot read further: {what}")]
     Read { file: String, line: u64, what: String },
 }
 
-/// Reads a log, plain or gzip (told apart by contents).
+/// Reads a log, plain or gzip, or a recording (told apart by contents).
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
     let file = path.display().to_string();
     match source::open(path) {
-        Ok(input) => parse(&file, input),
+        Ok(mut input) => {
+            let mut start = Vec::with_capacity(MAGIC.len());
+            // An error is met again by whoever reads on.
+            let _ = (&mut input).take(MAGIC.len() as u64).read_to_end(&mut start);
+            match is_recording(&start) {
+                true => of_recording(&file, path),
+                false => parse(&file, Cursor::new(start).chain(input)),
+            }
+        }
         Err(OpenError::Io(source)) => Err(TraceError::Open { file, source }),
         Err(OpenError::NotGzip) => Err(TraceError::NotGzip { file }),
     }
+}
+
+/// The allocations and frees of a recording.
+fn of_recording(file: &str, path: &Path) -> Result<Trace, TraceError> {
+    let recording = record::open(path).map_err(|e| TraceError::Recording { what: e.message })?;
+    let history = History::of(&recording);
+    let mut trace = Trace { failed_in_log: history.failures, peak_live_bytes: history.peak, ..Trace::default() };
+    let mut streams: HashMap<u64, u16> = HashMap::new();
+    let mut slots: HashMap<u32, u32> = HashMap::new();
+    let mut free_slots = Vec::new();
+    for c in &history.changes {
+        let Some(life) = history.lives.get(c.life as usize) else { continue };
+        let value = if c.begins { life.stream } else { life.freed_on };
+        let stream = match streams.get(&value) {
+            Some(index) => *index,
+            None => {
+                let many = || TraceError::Recording { what: format!("{file}: more than 65,536 different streams") };
+                let index = u16::try_from(trace.streams.len()).map_err(|_| many())?;
+                trace.streams.push(value);
+                streams.insert(value, index);
+                index
+            }
+        };
+        let op = if c.begins {
+            let slot = free_slots.pop().unwrap_or_else(|| {
+                trace.slots += 1;
+                // No more than there are allocations, which are numbered with 32 bits.
+                trace.slots as u32 - 1
+            });
+            slots.insert(c.life, slot);
+            Op { size: life.bytes, slot, stream, kind: Kind::Allocate }
+        } else {
+            let Some(slot) = slots.remove(&c.life) else { continue };
+            free_slots.push(slot);
+            Op { size: 0, slot, stream, kind: Kind::Free }
+        };
+        trace.ops.push(op);
+    }
+    if trace.ops.is_empty() {
+        return Err(TraceError::NoOps { file: file.to_string() });
+    }
+    trace.threads = history.changes.iter().map(|c| c.thread).collect::<HashSet<_>>().len();
+    Ok(trace)
 }
 
 /// Parses a log; `file` is its name in messages.

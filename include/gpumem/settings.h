@@ -16,6 +16,7 @@ extern "C" {
  * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE,
  * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
  * GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
+ * GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON, GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE,
  * GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
  * GPUMEM_HOST_SEED. Or with those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
@@ -96,6 +97,27 @@ extern "C" {
 
 // A thread moves out of spaces that are too full, once there is evictable memory: the default.
 #define GPUMEM_MOVER_ON 2
+
+// No snapshot is written by itself: the default.
+#define GPUMEM_SNAPSHOT_ON_NOTHING 1
+
+// One is when a request first fails for lack of memory.
+#define GPUMEM_SNAPSHOT_ON_OOM 2
+
+// One is at the process's end.
+#define GPUMEM_SNAPSHOT_ON_EXIT 4
+
+// For gpumem_context_options.record_stacks: no stack is recorded.
+#define GPUMEM_RECORD_STACKS_NONE UINT32_MAX
+
+// For gpumem_context_options.snapshot_events: none is in a snapshot.
+#define GPUMEM_SNAPSHOT_EVENTS_NONE UINT32_MAX
+
+// No counters are published: the default.
+#define GPUMEM_STATS_PAGE_OFF 1
+
+// A thread publishes them for gpumem top.
+#define GPUMEM_STATS_PAGE_ON 2
 
 // The host device does work when it is submitted: the default, unless there is a seed.
 #define GPUMEM_HOST_MODE_EAGER 1
@@ -183,6 +205,18 @@ typedef struct gpumem_context_options {
     // GPUMEM_SLACK_*, or percent from 1 to 100: how much more than was ever live in a stream's heap may stay mapped, so that memory
     // is moved less often.
     int32_t slack;
+    // The file in which every allocation is recorded; NULL: that of GPUMEM_RECORD, if there is one.
+    const char *record;
+    // Where a snapshot goes that is written by itself; NULL: where GPUMEM_SNAPSHOT says.
+    const char *snapshot;
+    // Frames of the stack that is recorded with each allocation, up to 256, or GPUMEM_RECORD_STACKS_NONE.
+    uint32_t record_stacks;
+    // GPUMEM_SNAPSHOT_ON_*, or-ed together: when a snapshot is written by itself.
+    uint32_t snapshot_on;
+    // How many of the last events are in a snapshot, up to 65536, or GPUMEM_SNAPSHOT_EVENTS_NONE.
+    uint32_t snapshot_events;
+    // GPUMEM_STATS_PAGE_*: whether counters are published for gpumem top.
+    int32_t stats_page;
 } gpumem_context_options;
 
 // Starts gpumem now, with explicit settings.
@@ -201,8 +235,8 @@ const char *gpumem_backend_name(void);
 // The settings in force: the environment's, with gpumem_init's in their place where there were some.
 //
 // out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is none, never, or all that the
-// device has; host_mode, arena_quarantine and everything else that has a default is what it stands for. disk is a static
-// string, or NULL when there are none. `gpumem doctor` shows the same, and where each comes from.
+// device has; host_mode, arena_quarantine and everything else that has a default is what it stands for. disk, record and
+// snapshot are static strings, or NULL when there are none. `gpumem doctor` shows the same, and where each comes from.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 gpumem_status gpumem_settings_get(struct gpumem_context_options *out);
 

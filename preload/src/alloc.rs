@@ -4,7 +4,7 @@
 use crate::real::{other, Code, Ctx, Ptr, Real, INVALID_VALUE, SUCCESS};
 use crate::served::{self, Served};
 use crate::settings::{self, Free};
-use crate::{captures, record, summary};
+use crate::{captures, summary};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocInfo;
 use std::ffi::c_uint;
@@ -29,7 +29,6 @@ fn serve(real: &Real, bytes: usize) -> Option<Result<Ptr, Code>> {
     match served.take(bytes as u64, tag) {
         Ok(ptr) => {
             summary::made(bytes as u64);
-            record::alloc(ptr, bytes as u64, 0);
             Some(Ok(ptr))
         }
         Err(e) => served::code(&e).map(Err),
@@ -89,10 +88,11 @@ pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
         Ok(info) if !served.quarantine.has(ptr) => info,
         _ => return INVALID_VALUE,
     };
+    // In a recording it is free from here on, whatever it waits for.
+    served.pool.note_free(ptr, None);
     match free_settled(real, served, &info) {
         true => {
             summary::freed(info.requested);
-            record::free(ptr, info.requested, 0);
             SUCCESS
         }
         // It was in the quarantine by the time that it was to be put there.

@@ -15,7 +15,7 @@
 //! | `ipc`, `porter` | memory handles for other processes, and who hands the memory over |
 //! | `contexts` | contexts that end, peers |
 //! | `pressure` | other calls that fail for lack of memory that gpumem could give back |
-//! | `settings`, `record`, `summary` | environment, log of allocations, what is said at the end |
+//! | `settings`, `summary` | environment, what is said at the end |
 //!
 //! `docs/spec/preload.md` says what is hooked and what it means. Rules:
 //! - The driver is asked first. A function is replaced only where the driver has answered with it.
@@ -39,7 +39,6 @@ mod porter;
 mod pressure;
 mod quarantine;
 mod real;
-mod record;
 mod resolve;
 mod served;
 mod settings;

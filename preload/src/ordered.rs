@@ -3,7 +3,7 @@
 use crate::captures::{any as any_capture, of_thread};
 use crate::real::{other, Code, MemPool, Ptr, Real, Stream, INVALID_VALUE, SUCCESS};
 use crate::served::{self, Served};
-use crate::{record, settings, summary};
+use crate::{settings, summary};
 use gpumem::base::StreamHandle;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,19 +18,13 @@ fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Op
         if let Some(served) = served::of_primary(real.current()) {
             if served.pool_is_current.load(Relaxed) {
                 if let Some(ptr) = served.pool.malloc_hit_on(served.dev, bytes as u64, StreamHandle(stream)) {
-                    made(ptr.get(), bytes, stream);
+                    summary::made(bytes as u64);
                     return Some(Ok(ptr.get()));
                 }
             }
         }
     }
     search(real, bytes, stream, pool)
-}
-
-#[inline]
-fn made(ptr: Ptr, bytes: usize, stream: Stream) {
-    summary::made(bytes as u64);
-    record::alloc(ptr, bytes as u64, stream);
 }
 
 #[inline(never)]
@@ -49,7 +43,7 @@ fn search(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> O
     }
     match served.take_ordered(bytes as u64, stream) {
         Ok(ptr) => {
-            made(ptr, bytes, stream);
+            summary::made(bytes as u64);
             Some(Ok(ptr))
         }
         Err(e) => served::code(&e).map(Err),
@@ -120,15 +114,13 @@ fn release(real: &Real, ptr: Ptr, stream: Stream) -> Option<Code> {
     if served.quarantine.has(ptr) {
         return Some(INVALID_VALUE);
     }
-    let counted = summary::is_on() || record::is_on();
-    let bytes = if counted { served.pool.info(ptr).map_or(0, |i| i.requested) } else { 0 };
+    let bytes = if summary::is_on() { served.pool.info(ptr).map_or(0, |i| i.requested) } else { 0 };
     if served.has_created() || !served.pool.free_hit(ptr, Some(StreamHandle(stream))) {
         if let Err(code) = release_slowly(real, served, ptr, stream) {
             return code;
         }
     }
     summary::freed(bytes);
-    record::free(ptr, bytes, stream);
     Some(SUCCESS)
 }
 

@@ -9,7 +9,7 @@
 
 use crate::quarantine::Quarantine;
 use crate::real::{other, Code, Ctx, Ptr, Real, Stream, SUCCESS};
-use crate::{mempool, real, record, settings, summary};
+use crate::{mempool, real, settings, summary};
 use gpumem::base::{DeviceId, Error, Status, StreamHandle};
 use gpumem::context::config::Backend;
 use gpumem::context::{Config, Context, Request};
@@ -294,7 +294,7 @@ impl Served {
         self.created_live.fetch_sub(all.len() as u64, Relaxed);
         for (ptr, id) in all {
             summary::freed(self.pool.info(ptr).map_or(0, |i| i.requested));
-            record::free(ptr, 0, 0);
+            self.pool.note_free(ptr, None);
             self.put(ptr, id);
         }
     }

@@ -20,7 +20,6 @@ pub struct Settings {
     pub native: u64,
     /// Whether a summary is printed at the end.
     pub stats: bool,
-    pub record: Option<OsString>,
     /// `GPUMEM_LOG`.
     pub log: u32,
     /// Why gpumem stays out of everything.
@@ -68,7 +67,7 @@ fn read(get: &dyn Fn(&str) -> Option<OsString>) -> Settings {
         }
     };
     let log = text("GPUMEM_LOG").and_then(|v| v.parse().ok()).unwrap_or(1);
-    Settings { free, native, stats, record: get("GPUMEM_RECORD"), log, wrong }
+    Settings { free, native, stats, log, wrong }
 }
 
 /// One line on stderr. No lock and no buffer, so that it serves at any time.

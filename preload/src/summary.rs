@@ -1,7 +1,7 @@
 //! What is said at the end of the process, with `GPUMEM_STATS`: calls, memory, time.
 
 use crate::served::{self, Served};
-use crate::{record, settings};
+use crate::settings;
 use gpumem::base::size::{human, MIB};
 use gpumem::driver::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -53,7 +53,6 @@ extern "C" fn exits() {
 pub fn watch_exit() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        record::start();
         ON.store(settings::get().stats, Relaxed);
         // SAFETY: a function of this library, which stays loaded, and does not unwind.
         unsafe { libc::atexit(exits) };
@@ -131,7 +130,7 @@ extern "C" fn end() {
         if process::forked() {
             return;
         }
-        record::finish();
+        served::all().for_each(|s| s.pool.leave_observers());
         if is_on() {
             settings::say(&text());
         } else if std::env::var("GPUMEM_RUN").is_ok_and(|pid| pid == std::process::id().to_string())

@@ -127,6 +127,11 @@ impl Arena {
         self.id
     }
 
+    /// The number of the arena around it.
+    pub fn parent_id(&self) -> Option<u64> {
+        self.parent.as_ref().map(|p| p.id)
+    }
+
     /// The name it was entered with; may be empty.
     pub fn name(&self) -> &str {
         &self.name
@@ -193,6 +198,22 @@ impl Registry {
     /// Every allocation is counted from now on, so each concerns somebody else.
     pub fn count_all(&self) {
         self.shared.attached.fetch_add(1, Relaxed);
+    }
+
+    /// One of those who count or watch allocations does so no more.
+    pub fn count_no_more(&self) {
+        self.shared.attached.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether nobody is attached to an arena and there is no detector: just one who counts or watches.
+    pub fn only_counted(&self) -> bool {
+        self.shared.attached.load(Relaxed) == 1
+    }
+
+    /// The numbers of an open arena and of those open inside it, innermost first.
+    pub fn inside(&self, arena: &Arena) -> Vec<u64> {
+        let open = lock(&self.shared.open);
+        open.range(arena.id..).rev().filter(|(_, l)| l.arena.is_in(arena)).map(|(id, _)| *id).collect()
     }
 
     /// Whether any thread is attached to an arena, there is a detector, or allocations are counted. If none of that, an
@@ -437,6 +458,11 @@ impl Registry {
         let open = lock(&self.shared.open);
         let found = open.values().find(|l| Arc::ptr_eq(&l.arena.scope, scope));
         found.map(|l| l.arena.clone())
+    }
+
+    /// The numbers and names of open arenas.
+    pub fn names(&self) -> Vec<(u64, String)> {
+        lock(&self.shared.open).iter().map(|(id, l)| (*id, l.arena.name.clone())).collect()
     }
 
     /// The scopes of open arenas.

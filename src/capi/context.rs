@@ -4,6 +4,7 @@
 //! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE,
 //! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
 //! GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
+//! GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON, GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE,
 //! GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
 //! GPUMEM_HOST_SEED. Or with those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
@@ -77,6 +78,23 @@ pub const GPUMEM_TIERS_ON: i32 = 2;
 pub const GPUMEM_MOVER_OFF: i32 = 1;
 /// A thread moves out of spaces that are too full, once there is evictable memory: the default.
 pub const GPUMEM_MOVER_ON: i32 = 2;
+
+/// No snapshot is written by itself: the default.
+pub const GPUMEM_SNAPSHOT_ON_NOTHING: u32 = 1;
+/// One is when a request first fails for lack of memory.
+pub const GPUMEM_SNAPSHOT_ON_OOM: u32 = 2;
+/// One is at the process's end.
+pub const GPUMEM_SNAPSHOT_ON_EXIT: u32 = 4;
+
+/// For gpumem_context_options.record_stacks: no stack is recorded.
+pub const GPUMEM_RECORD_STACKS_NONE: u32 = u32::MAX;
+/// For gpumem_context_options.snapshot_events: none is in a snapshot.
+pub const GPUMEM_SNAPSHOT_EVENTS_NONE: u32 = u32::MAX;
+
+/// No counters are published: the default.
+pub const GPUMEM_STATS_PAGE_OFF: i32 = 1;
+/// A thread publishes them for gpumem top.
+pub const GPUMEM_STATS_PAGE_ON: i32 = 2;
 
 /// The host device does work when it is submitted: the default, unless there is a seed.
 pub const GPUMEM_HOST_MODE_EAGER: i32 = 1;
@@ -165,6 +183,18 @@ pub struct gpumem_context_options {
     /// GPUMEM_SLACK_*, or percent from 1 to 100: how much more than was ever live in a stream's heap may stay mapped, so that memory
     /// is moved less often.
     pub slack: i32,
+    /// The file in which every allocation is recorded; NULL: that of GPUMEM_RECORD, if there is one.
+    pub record: *const c_char,
+    /// Where a snapshot goes that is written by itself; NULL: where GPUMEM_SNAPSHOT says.
+    pub snapshot: *const c_char,
+    /// Frames of the stack that is recorded with each allocation, up to 256, or GPUMEM_RECORD_STACKS_NONE.
+    pub record_stacks: u32,
+    /// GPUMEM_SNAPSHOT_ON_*, or-ed together: when a snapshot is written by itself.
+    pub snapshot_on: u32,
+    /// How many of the last events are in a snapshot, up to 65536, or GPUMEM_SNAPSHOT_EVENTS_NONE.
+    pub snapshot_events: u32,
+    /// GPUMEM_STATS_PAGE_*: whether counters are published for gpumem top.
+    pub stats_page: i32,
 }
 
 // SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: numbers, and a pointer
@@ -175,7 +205,7 @@ unsafe impl Extensible for gpumem_context_options {
 }
 const _: () = assert!(
     size_of::<gpumem_context_options>()
-        == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4
+        == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4 + 2 * 8 + 4 * 4
 );
 
 /// Starts gpumem now, with explicit settings.
@@ -214,8 +244,8 @@ pub extern "C" fn gpumem_backend_name() -> *const c_char {
 /// The settings in force: the environment's, with gpumem_init's in their place where there were some.
 ///
 /// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is none, never, or all that the
-/// device has; host_mode, arena_quarantine and everything else that has a default is what it stands for. disk is a static
-/// string, or NULL when there are none. `gpumem doctor` shows the same, and where each comes from.
+/// device has; host_mode, arena_quarantine and everything else that has a default is what it stands for. disk, record and
+/// snapshot are static strings, or NULL when there are none. `gpumem doctor` shows the same, and where each comes from.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_settings_get(out: *mut gpumem_context_options) -> gpumem_status {
@@ -223,16 +253,21 @@ pub unsafe extern "C" fn gpumem_settings_get(out: *mut gpumem_context_options) -
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         unsafe { options::check_output(out) }?;
         let config = Context::global()?.config();
-        let value = gpumem_context_options { disk: disk(config), ..fill(config) };
+        let value = gpumem_context_options {
+            disk: text(0, "GPUMEM_DISK", config),
+            record: text(1, "GPUMEM_RECORD", config),
+            snapshot: text(2, "GPUMEM_SNAPSHOT", config),
+            ..fill(config)
+        };
         // SAFETY: as above, and writable by the contract.
         unsafe { options::write(out, &value) }
     })
 }
 
-/// Where data may be moved to, as a string that stays: the settings in force do not change.
-fn disk(config: &Config) -> *const c_char {
-    static DISK: OnceLock<Option<CString>> = OnceLock::new();
-    let text = || settings::find("GPUMEM_DISK").map(|s| s.text(config)).filter(|text| !text.is_empty());
-    let disk = DISK.get_or_init(|| text().and_then(|text| CString::new(text).ok()));
-    disk.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
+/// What a setting is, as a string that stays: the settings in force do not change. `at` is the setting's own place.
+fn text(at: usize, variable: &str, config: &Config) -> *const c_char {
+    static TEXTS: [OnceLock<Option<CString>>; 3] = [const { OnceLock::new() }; 3];
+    let text = || settings::find(variable).map(|s| s.text(config)).filter(|text| !text.is_empty());
+    let kept = TEXTS.get(at).and_then(|cell| cell.get_or_init(|| text().and_then(|t| CString::new(t).ok())).as_ref());
+    kept.map_or(std::ptr::null(), |text| text.as_ptr())
 }

@@ -82,6 +82,12 @@ macro_rules! share {
     };
 }
 
+/// A field that is a string: it is the caller's, see [`apply`]; the text in force has to be kept somewhere, see
+/// `gpumem_settings_get`.
+const fn by_text(variable: &'static str) -> Fields {
+    Fields { variable, constants: "", said: |_, _| Ok(None), put: |_, _| {} }
+}
+
 const FIELDS: &[Fields] = &[
     word!("GPUMEM_BACKEND", backend, "GPUMEM_BACKEND_*", BACKENDS),
     word!("GPUMEM_POOL", pool, "GPUMEM_POOL_*", POOLS),
@@ -151,13 +157,7 @@ const FIELDS: &[Fields] = &[
         },
     },
     share!("GPUMEM_PINNED_LIMIT", pinned_limit_bytes, pinned_limit_percent, |c: &Config| of_limit(c.pinned_limit)),
-    Fields {
-        variable: "GPUMEM_DISK",
-        constants: "",
-        // Its text is the caller's, see `apply`; the text in force has to be kept somewhere, see `gpumem_settings_get`.
-        said: |_, _| Ok(None),
-        put: |_, _| {},
-    },
+    by_text("GPUMEM_DISK"),
     Fields {
         variable: "GPUMEM_DOWNGRADE",
         constants: "",
@@ -178,6 +178,41 @@ const FIELDS: &[Fields] = &[
         },
         put: |c, o| o.log = if c.log == 0 { GPUMEM_LOG_NOTHING } else { i32::try_from(c.log).unwrap_or(i32::MAX) },
     },
+    by_text("GPUMEM_RECORD"),
+    Fields {
+        variable: "GPUMEM_RECORD_STACKS",
+        constants: "",
+        said: |o, _| {
+            let text = |n| if n == GPUMEM_RECORD_STACKS_NONE { "0".into() } else { u32::to_string(&n) };
+            Ok((o.record_stacks != 0).then(|| ("record_stacks", text(o.record_stacks))))
+        },
+        put: |c, o| o.record_stacks = if c.record_stacks == 0 { GPUMEM_RECORD_STACKS_NONE } else { c.record_stacks },
+    },
+    Fields {
+        variable: "GPUMEM_SNAPSHOT_ON",
+        constants: "GPUMEM_SNAPSHOT_ON_*, or-ed together",
+        said: |o, _| Ok((o.snapshot_on != 0).then(|| ("snapshot_on", snapshot_on(o.snapshot_on)))),
+        put: |c, o| {
+            let flag = |on, flag| if on { flag } else { 0 };
+            let on = c.snapshot_on;
+            o.snapshot_on = flag(on.oom, GPUMEM_SNAPSHOT_ON_OOM)
+                | flag(on.exit, GPUMEM_SNAPSHOT_ON_EXIT)
+                | flag(!on.oom && !on.exit, GPUMEM_SNAPSHOT_ON_NOTHING);
+        },
+    },
+    by_text("GPUMEM_SNAPSHOT"),
+    Fields {
+        variable: "GPUMEM_SNAPSHOT_EVENTS",
+        constants: "",
+        said: |o, _| {
+            let text = |n| if n == GPUMEM_SNAPSHOT_EVENTS_NONE { "0".into() } else { u32::to_string(&n) };
+            Ok((o.snapshot_events != 0).then(|| ("snapshot_events", text(o.snapshot_events))))
+        },
+        put: |c, o| {
+            o.snapshot_events = if c.snapshot_events == 0 { GPUMEM_SNAPSHOT_EVENTS_NONE } else { c.snapshot_events };
+        },
+    },
+    word!("GPUMEM_STATS_PAGE", stats_page, "GPUMEM_STATS_PAGE_*", SWITCHES),
     number!("GPUMEM_HOST_DEVICES", host_devices, |c: &Config| c.host_devices),
     number!("GPUMEM_HOST_BYTES", host_bytes, |c: &Config| c.host_bytes),
     word!("GPUMEM_HOST_MODE", host_mode, "GPUMEM_HOST_MODE_*", HOST_MODES),
@@ -187,18 +222,27 @@ const FIELDS: &[Fields] = &[
 /// Puts what the options say in the place of what the settings say.
 ///
 /// # Safety
-/// `o.disk` is NULL or a string.
+/// `o.disk`, `o.record` and `o.snapshot` are NULL or strings.
 pub(super) unsafe fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
     for fields in FIELDS {
         let said = (fields.said)(o, config)?;
         set(fields, said, config)?;
     }
-    // SAFETY: NULL or a string by the caller's promise.
-    let disk = unsafe { name(o.disk, "gpumem_context_options.disk") }?;
-    match FIELDS.iter().find(|fields| fields.variable == "GPUMEM_DISK") {
-        Some(fields) => set(fields, disk.map(|text| ("disk", text.to_string())), config),
-        None => Err(Error::internal("disk is no setting")),
+    let texts = [
+        ("GPUMEM_DISK", o.disk, "gpumem_context_options.disk"),
+        ("GPUMEM_RECORD", o.record, "gpumem_context_options.record"),
+        ("GPUMEM_SNAPSHOT", o.snapshot, "gpumem_context_options.snapshot"),
+    ];
+    for (variable, text, parameter) in texts {
+        // SAFETY: NULL or a string by the caller's promise.
+        let text = unsafe { name(text, parameter) }?;
+        let field = parameter.rsplit('.').next().unwrap_or(parameter);
+        match FIELDS.iter().find(|fields| fields.variable == variable) {
+            Some(fields) => set(fields, text.map(|text| (field, text.to_string())), config)?,
+            None => return Err(Error::internal(format!("{field} is no setting"))),
+        }
     }
+    Ok(())
 }
 
 fn set(fields: &Fields, said: Said, config: &mut Config) -> Result<()> {
@@ -216,7 +260,7 @@ fn set(fields: &Fields, said: Said, config: &mut Config) -> Result<()> {
     })
 }
 
-/// The settings in force, but for `disk`.
+/// The settings in force, but for strings.
 pub(super) fn fill(config: &Config) -> gpumem_context_options {
     // SAFETY: numbers and a pointer; zero is a value of each.
     let mut o: gpumem_context_options = unsafe { std::mem::zeroed() };
@@ -269,6 +313,18 @@ fn arena_debug(flags: u32) -> String {
     said.join(",")
 }
 
+fn snapshot_on(flags: u32) -> String {
+    let words = [(GPUMEM_SNAPSHOT_ON_OOM, "oom"), (GPUMEM_SNAPSHOT_ON_EXIT, "exit")];
+    let mut said: Vec<String> = words.iter().filter(|w| flags & w.0 != 0).map(|w| w.1.to_string()).collect();
+    let unknown = words.iter().fold(flags, |rest, w| rest & !w.0);
+    match unknown {
+        GPUMEM_SNAPSHOT_ON_NOTHING if said.is_empty() => return "off".into(),
+        0 => {}
+        unknown => said.push(format!("{unknown:#x}")),
+    }
+    said.join(",")
+}
+
 /// Those of the three that are 0 stay as they are.
 fn pinned_blocks(o: &gpumem_context_options, config: &Config) -> Result<Said> {
     let or = |said, now| if said == 0 { now } else { said };
@@ -295,7 +351,7 @@ mod tests {
     use crate::arena::DebugMode;
     use crate::base::size::{GIB, MIB, TIB};
     use crate::base::Status;
-    use crate::context::config::{Backend, CaptureDetection, DiskMount, HostMode, Reuse, StreamCheck};
+    use crate::context::config::{Backend, CaptureDetection, DiskMount, HostMode, Reuse, SnapshotOn, StreamCheck};
     use crate::context::settings::SETTINGS;
     use crate::tier::Thresholds;
     use std::collections::BTreeSet;
@@ -319,7 +375,7 @@ mod tests {
         assert_eq!(config, start);
 
         let all = gpumem_context_options {
-            size: 184,
+            size: 216,
             backend: GPUMEM_BACKEND_HOST,
             reuse: GPUMEM_REUSE_SETTLED,
             log: GPUMEM_LOG_NOTHING,
@@ -351,6 +407,12 @@ mod tests {
             downgrade_stop: 0.25,
             host_mode: GPUMEM_HOST_MODE_ABORT,
             slack: 25,
+            record: c"/tmp/a.gmrec".as_ptr(),
+            snapshot: c"/tmp/s.json".as_ptr(),
+            record_stacks: 13,
+            snapshot_on: GPUMEM_SNAPSHOT_ON_OOM | GPUMEM_SNAPSHOT_ON_EXIT,
+            snapshot_events: 14,
+            stats_page: GPUMEM_STATS_PAGE_ON,
         };
         apply(&all, &mut config).unwrap();
         let want = Config {
@@ -382,6 +444,12 @@ mod tests {
                 DiskMount { path: "/b".into(), limit: None },
             ],
             thresholds: Thresholds::new(0.5, 0.25).unwrap(),
+            record: Some("/tmp/a.gmrec".into()),
+            snapshot: Some("/tmp/s.json".into()),
+            record_stacks: 13,
+            snapshot_on: SnapshotOn { oom: true, exit: true },
+            snapshot_events: 14,
+            stats_page: true,
         };
         assert_eq!(config, want);
         // Each by itself leaves the others as they are.
@@ -414,7 +482,12 @@ mod tests {
     #[test]
     fn values_out_of_range_name_their_field() {
         type Bad = (&'static str, fn(&mut gpumem_context_options));
-        let bad: [Bad; 43] = [
+        let bad: [Bad; 48] = [
+            ("record_stacks", |o| o.record_stacks = 257),
+            ("snapshot_on", |o| o.snapshot_on = 8),
+            ("snapshot_on", |o| o.snapshot_on = GPUMEM_SNAPSHOT_ON_NOTHING | GPUMEM_SNAPSHOT_ON_OOM),
+            ("snapshot_events", |o| o.snapshot_events = 65537),
+            ("stats_page", |o| o.stats_page = 3),
             ("backend", |o| o.backend = 4),
             ("reuse", |o| o.reuse = -1),
             ("log", |o| o.log = 9),
@@ -505,6 +578,9 @@ mod tests {
             trim_interval: Duration::from_millis(1500),
             host_mode: Some(HostMode::Simulate),
             host_seed: 3,
+            snapshot_on: SnapshotOn { oom: true, exit: false },
+            snapshot_events: 0,
+            record_stacks: 4,
             ..Config::default()
         };
         let mut again = Config::default();

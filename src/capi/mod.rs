@@ -32,6 +32,7 @@ pub mod plan_report;
 pub mod plan_solve;
 mod plan_state;
 pub mod policy;
+pub mod record;
 pub mod reserve;
 pub mod space;
 pub mod stats;

@@ -5,7 +5,7 @@
 use super::{Context, Request};
 use crate::arena::registry::Pools;
 use crate::arena::{Arena, ArenaStats, Detector, ExitReport};
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::{add_to, Kept, Pool, Still, Sums};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -22,17 +22,18 @@ impl Context {
         if !self.config.pool {
             return Err(Error::new(Status::Unsupported, "arenas need the pool; GPUMEM_POOL is off"));
         }
-        self.arenas.enter(name)
+        self.arenas.enter(name).inspect(|arena| self.saw_enter(arena))
     }
 
     /// Frees all that was allocated in an arena but what `keep` names; see [`crate::arena::Registry::exit`].
     pub fn arena_exit(&self, arena: &Arc<Arena>, keep: &[u64]) -> Result<ExitReport> {
-        self.arenas.exit(arena, keep, self)
+        self.exit_watched(arena, keep, || self.arenas.exit(arena, keep, self))
     }
 
     /// Frees all that was allocated in an arena and in those open inside it.
     pub fn arena_abort(&self, arena: &Arc<Arena>) -> Result<ExitReport> {
-        self.arenas.abort(arena, self)
+        // Those inside end first, each with an event of its own.
+        self.abort_watched(arena, || self.arenas.abort(arena, self))
     }
 
     /// Makes an open arena the calling thread's current one.
@@ -58,12 +59,12 @@ impl Context {
 
     /// Moves the allocation that contains `ptr` one arena further out.
     pub fn arena_promote(&self, ptr: u64) -> Result<()> {
-        self.arenas.promote(ptr, false, self.owner(ptr, "promote")?)
+        self.arenas.promote(ptr, false, self.owner(ptr, "promote")?).inspect(|()| self.saw_move(ptr))
     }
 
     /// Moves the allocation that contains `ptr` out of all arenas.
     pub fn arena_escape(&self, ptr: u64) -> Result<()> {
-        self.arenas.promote(ptr, true, self.owner(ptr, "escape")?)
+        self.arenas.promote(ptr, true, self.owner(ptr, "escape")?).inspect(|()| self.saw_move(ptr))
     }
 
     /// What has happened in an open arena so far.
@@ -98,19 +99,54 @@ impl Context {
                 _ => Ok(false),
             };
         }
+        let began = if self.is_watched() { self.recorder().now() } else { 0 };
         let pool = self.owner(ptr, "free_id")?;
-        let stream = stream.map(|s| self.stream_after(pool, s)).transpose()?;
-        match pool.free_id(ptr, id, stream) {
+        let after = stream.map(|s| self.stream_after(pool, s)).transpose()?;
+        let freed = match pool.free_id(ptr, id, after) {
             // The process is ending and the driver is gone; so is the memory.
             Err(e) if e.status == Status::ShuttingDown => Ok(true),
             other => other,
+        };
+        if self.is_watched() && matches!(freed, Ok(true)) {
+            self.saw_free(ptr, stream, began);
         }
+        freed
     }
 
     /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one, or there is a detector, or the
     /// tiers are in use.
     #[inline(never)]
     pub(super) fn malloc_hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        if !self.is_watched() {
+            return self.hit_in_arena(size, stream);
+        }
+        // Who only watches has no arena to be found.
+        let hit = match self.arenas.only_counted() {
+            true => self.malloc_hit_of(size, stream, None)?,
+            false => self.hit_in_arena(size, stream)?,
+        };
+        self.saw_hit(hit.get(), size, stream);
+        Some(hit)
+    }
+
+    /// [`Context::malloc_hit_on`] where it is no plain hit: one for somebody who watches, or none.
+    #[inline(never)]
+    pub(super) fn malloc_hit_on_watched(
+        &self,
+        device: DeviceId,
+        size: u64,
+        stream: StreamHandle,
+    ) -> Option<NonZeroU64> {
+        if !self.config.pool || !self.is_watched() || !self.arenas.only_counted() || self.tiers.get().is_some() {
+            return None;
+        }
+        let hit = self.made_pool(device)?.malloc_hit(size, stream.canonical())?;
+        self.saw_hit(hit.get(), size, stream);
+        Some(hit)
+    }
+
+    #[inline(always)]
+    fn hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         if self.tiers.get().is_some() {
             // It has to be counted.
             return None;

@@ -6,6 +6,7 @@ use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
 use crate::base::sync::{lock, AtomicU64, Mutex};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Counted, Driver};
+use crate::observe::{Event, Kind};
 use crate::pool::{Filter, Pool};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -78,7 +79,9 @@ impl Context {
     pub fn capture_begin(&self, stream: StreamHandle, options: CaptureOptions<'_>) -> Result<Capture> {
         let stream = stream.canonical();
         let dev = self.device_of(None, stream)?;
-        Capture::begin(self.pool_for_captures(dev)?, stream, options)
+        let event =
+            |_: &Capture| Event { stream: stream.0 as u64, device: dev.0 as u8, ..Event::new(Kind::CaptureBegin, 0) };
+        self.timed(event, || Capture::begin(self.pool_for_captures(dev)?, stream, options))
     }
 
     fn pool_for_captures(&self, dev: DeviceId) -> Result<&Pool> {
@@ -90,8 +93,13 @@ impl Context {
 
     /// The stream's allocations are ordinary again.
     pub fn capture_end(&self, c: &Capture) -> Result<()> {
-        c.end(self.pool(c.device())?);
-        Ok(())
+        self.timed(
+            |()| Event::new(Kind::CaptureEnd, 0),
+            || {
+                c.end(self.pool(c.device())?);
+                Ok(())
+            },
+        )
     }
 
     /// Ends the capture, frees all that it allocated and that is live, and gives every reference up.
@@ -102,7 +110,7 @@ impl Context {
 
     /// Gives one reference up; whether it was the last.
     pub fn capture_release(&self, c: &Capture) -> Result<bool> {
-        c.release(self.pool(c.device())?)
+        self.timed(|_| Event::new(Kind::CaptureRelease, 0), || c.release(self.pool(c.device())?))
     }
 
     /// Lays out what was recorded; the length of the layout, and the most that was live, bytes.

@@ -50,6 +50,18 @@ pub struct Config {
     pub thresholds: Thresholds,
     /// Whether a thread does that by itself.
     pub mover: bool,
+    /// Where every allocation is recorded; `None`: nowhere.
+    pub record: Option<PathBuf>,
+    /// The deepest stack that is recorded with an allocation, frames; 0: none is.
+    pub record_stacks: u32,
+    /// When a snapshot is written by itself.
+    pub snapshot_on: SnapshotOn,
+    /// Where; `None`: see [`Config::snapshot_file`].
+    pub snapshot: Option<PathBuf>,
+    /// How many of the last events are in it.
+    pub snapshot_events: u32,
+    /// Whether counters are published for `gpumem top`.
+    pub stats_page: bool,
     /// How much to say on stderr: 0 nothing, 1 warnings, 2 slow-path decisions.
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
@@ -97,6 +109,12 @@ impl Default for Config {
             disks: Vec::new(),
             thresholds: Thresholds::default(),
             mover: true,
+            record: None,
+            record_stacks: 0,
+            snapshot_on: SnapshotOn::default(),
+            snapshot: None,
+            snapshot_events: 256,
+            stats_page: false,
             log: 1,
             pool: true,
             host_devices: 1,
@@ -114,12 +132,26 @@ impl Config {
         self.arena_quarantine.unwrap_or(default)
     }
 
+    /// Where a snapshot goes: `gpumem.PID.json` in the working directory, if nothing else was said.
+    pub fn snapshot_file(&self) -> PathBuf {
+        self.snapshot.clone().unwrap_or_else(|| format!("gpumem.{}.json", std::process::id()).into())
+    }
+
     /// When the host device does what is submitted to it. A seed would change nothing where that is at once, so who gives one
     /// and says nothing else wants a simulation.
     pub fn host_mode(&self) -> HostMode {
         let default = if self.host_seed == 0 { HostMode::Eager } else { HostMode::Simulate };
         self.host_mode.unwrap_or(default)
     }
+}
+
+/// When a snapshot is written by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotOn {
+    /// When a request fails for lack of memory, the first time.
+    pub oom: bool,
+    /// At the process's end.
+    pub exit: bool,
 }
 
 /// Which driver to use.

@@ -26,7 +26,7 @@ const TEST_PREFIX: &str = "GPUMEM_TEST_";
 const OF_BINDINGS: &str = "GPUMEM_LIBRARY";
 
 /// Variables that `libgpumem_preload.so` reads; the last has the number of the process that `gpumem run` became.
-pub const PRELOAD: [&str; 5] = ["GPUMEM_FREE", "GPUMEM_NATIVE", "GPUMEM_STATS", "GPUMEM_RECORD", "GPUMEM_RUN"];
+pub const PRELOAD: [&str; 4] = ["GPUMEM_FREE", "GPUMEM_NATIVE", "GPUMEM_STATS", "GPUMEM_RUN"];
 
 impl Config {
     /// The settings of this process's environment. With a log level of 1 or more, names that begin with `GPUMEM_`

@@ -4,6 +4,7 @@
 
 use super::{Context, Request};
 use crate::base::{Error, Result, Status, StreamHandle};
+use crate::observe::{Event, Kind};
 use crate::pool::{AllocFlags, AllocRequest};
 use crate::tier::evict::{Goal, Location, Moved, Progress};
 use crate::tier::SpaceId;
@@ -66,10 +67,21 @@ impl Context {
     pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
         let evictor = self.tiers()?.evictor();
         let by = by.map(StreamHandle::canonical).map(|s| Ok((self.home_of(s)?, s))).transpose()?;
-        match what {
+        let kind = match goal {
+            Goal::Device | Goal::Nearer(_) => Kind::Restore,
+            Goal::Lower | Goal::Away(_) => Kind::Evict,
+        };
+        let event = |moved: &Moved| {
+            let (address, tag) = match what {
+                What::One(ptr) => (ptr, 0),
+                What::Tag(tag) => (0, tag),
+            };
+            Event { address, tag, bytes: moved.bytes, ..Event::new(kind, 0) }
+        };
+        self.timed(event, || match what {
             What::One(ptr) => evictor.shift(ptr, &goal, by, progress),
             What::Tag(tag) => evictor.shift_tag(tag, &goal, by, progress),
-        }
+        })
     }
 
     /// Where an evictable allocation is.

@@ -18,16 +18,20 @@ mod host;
 mod models;
 mod native;
 pub mod settings;
+mod snapshot;
 mod streams;
 pub mod tiers;
 mod trimmer;
 mod values;
+mod watch;
 
 use crate::arena::{Arena, Registry};
 use crate::base::sync::{lock, Mutex, OnceLock};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
+use crate::observe::page::Page;
+use crate::observe::{Event, Kind, Recorder};
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats, Scope};
 use crate::tier::Reservation;
 pub use capture::TorchPoolId;
@@ -37,6 +41,7 @@ pub use evict::What;
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use tiers::Tiers;
 use trimmer::Trimmer;
@@ -78,6 +83,15 @@ pub struct Context {
     tiers: OnceLock<Tiers>,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
+    recorder: Arc<Recorder>,
+    /// Whether somebody wants to know of every allocation.
+    watched: AtomicBool,
+    /// Whether a free may be a hit: there is a pool, and nobody watches.
+    quick_free: AtomicBool,
+    /// What is done once at the process's end is done.
+    left: AtomicBool,
+    /// Publishes counters, if that is wanted.
+    page: OnceLock<Page>,
 }
 
 /// By device.
@@ -90,9 +104,20 @@ impl Context {
         if devices == 0 {
             return Err(Error::new(Status::NoDevice, "the driver has no device"));
         }
-        Ok(Context {
-            driver: Arc::new(Counted::new(driver)),
+        let recorder = match config.record.is_some() {
+            true => Recorder::of_process().clone(),
+            false => Arc::default(),
+        };
+        let driver = Counted::new(driver);
+        driver.observe(recorder.clone());
+        let context = Context {
+            driver: Arc::new(driver),
             arenas: Registry::new(debug::detector(&config)),
+            recorder,
+            watched: AtomicBool::new(false),
+            quick_free: AtomicBool::new(config.pool),
+            page: OnceLock::new(),
+            left: AtomicBool::new(false),
             config,
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
@@ -100,7 +125,9 @@ impl Context {
             captures: capture::Shared::default(),
             tiers: OnceLock::new(),
             trimmer: OnceLock::new(),
-        })
+        };
+        context.start_observing();
+        Ok(context)
     }
 
     /// The configuration in force.
@@ -185,6 +212,7 @@ impl Context {
         }
         let pool = cell.get_or_init(|| pool);
         self.start_trimmer();
+        self.start_page();
         Ok(pool)
     }
 
@@ -271,7 +299,7 @@ impl Context {
     #[inline]
     pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         if !self.config.pool || self.arenas.in_use() {
-            return None;
+            return self.malloc_hit_on_watched(device, size, stream);
         }
         self.made_pool(device)?.malloc_hit(size, stream.canonical())
     }
@@ -303,12 +331,19 @@ impl Context {
     /// [`Self::free_async`] do it or say why not.
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
-        let stream = stream.map(StreamHandle::canonical);
-        self.config.pool
-            && match &*self.pools {
-                [only] => only.get().is_some_and(|p| p.free_hit(ptr, stream)),
-                _ => self.free_hit_on_one_of(ptr, stream),
-            }
+        match self.quick_free.load(Relaxed) {
+            true => self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical)),
+            false => self.free_hit_watched(ptr, stream),
+        }
+    }
+
+    /// As [`Self::free_hit`], whoever watches.
+    #[inline(always)]
+    fn free_hit_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        match &*self.pools {
+            [only] => only.get().is_some_and(|p| p.free_hit(ptr, stream)),
+            _ => self.free_hit_on_one_of(ptr, stream),
+        }
     }
 
     /// Allocates; the memory is usable by work submitted to the request's stream from now on.
@@ -328,6 +363,14 @@ impl Context {
 
     /// As [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &Request) -> Result<u64> {
+        let done = match self.is_watched() {
+            false => self.search(req),
+            true => self.search_watched(req),
+        };
+        done.inspect_err(|e| self.failed(req, e))
+    }
+
+    fn search(&self, req: &Request) -> Result<u64> {
         if Context::is_evictable(req) {
             return self.malloc_evictable(req);
         }
@@ -378,6 +421,13 @@ impl Context {
         if ptr == 0 {
             return Ok(());
         }
+        match self.is_watched() {
+            false => self.free_slowly(ptr, stream),
+            true => self.free_watched(ptr, stream),
+        }
+    }
+
+    fn free_slowly(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         let freed = if !self.config.pool {
             stream.map(|s| Ok((self.home_of(s)?, s))).transpose().and_then(|s| self.native.free(&*self.driver, ptr, s))
         } else {
@@ -395,6 +445,13 @@ impl Context {
 
     /// Changes an allocation's size, in place where it can, else by copying in stream order. Null allocates.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
+        match self.is_watched() {
+            false => self.resize(ptr, size, stream),
+            true => self.realloc_watched(ptr, size, stream),
+        }
+    }
+
+    fn resize(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         if ptr == 0 {
             return self.malloc(&Request { size, stream, ..Request::default() });
         }
@@ -444,16 +501,22 @@ impl Context {
     /// Gives free physical memory of every started pool back to the driver until no more than `keep` bytes stay
     /// mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
-        self.empty_quarantine();
-        self.collect_graphs();
-        self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
+        let event = |(): &()| Event { bytes: keep, ..Event::new(Kind::Trim, 0) };
+        self.timed(event, || {
+            self.empty_quarantine();
+            self.collect_graphs();
+            self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
+        })
     }
 
     /// As [`Self::trim`], for one device.
     pub fn trim_device(&self, dev: DeviceId, keep: u64) -> Result<()> {
-        self.empty_quarantine();
-        self.collect_graphs();
-        self.made_pool(dev).map_or(Ok(()), |p| p.trim(keep).map(|_| ()))
+        let event = |(): &()| Event { bytes: keep, device: dev.0 as u8, ..Event::new(Kind::Trim, 0) };
+        self.timed(event, || {
+            self.empty_quarantine();
+            self.collect_graphs();
+            self.made_pool(dev).map_or(Ok(()), |p| p.trim(keep).map(|_| ()))
+        })
     }
 
     /// Counters of one device's pool.
@@ -501,6 +564,9 @@ impl Context {
         let pool = self.pool(dev)?;
         let ptr = self.or_from_quarantine(|| pool.import_fd(fd, size, StreamHandle::LEGACY))?;
         self.handed_out(ptr);
+        if self.is_watched() {
+            self.saw_hit(ptr, size, StreamHandle::LEGACY);
+        }
         Ok(ptr)
     }
 }

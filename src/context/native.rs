@@ -49,6 +49,11 @@ impl Native {
         Ok(base)
     }
 
+    /// Everything that is live.
+    pub(super) fn all(&self) -> Vec<AllocInfo> {
+        self.lock().live.values().copied().collect()
+    }
+
     /// Changes a size by a copy in the order of a stream, which may be one of another device: then the host waits for the new
     /// memory.
     pub(super) fn realloc(

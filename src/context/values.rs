@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
-use super::config::{DiskMount, Limit, PinnedBlocks, Prealloc, Slack};
+use super::config::{DiskMount, Limit, PinnedBlocks, Prealloc, Slack, SnapshotOn};
 use crate::arena::DebugMode;
 use crate::base::size::{self, GIB, KIB, MIB, TIB};
 use crate::tier::Thresholds;
@@ -128,6 +128,41 @@ pub(super) fn prealloc_text(prealloc: Prealloc) -> String {
         Prealloc::Bytes(bytes) => exactly(bytes),
         Prealloc::Percent(percent) => format!("{percent}%"),
     }
+}
+
+/// A file's path.
+pub(super) fn file(text: &str) -> Option<Option<PathBuf>> {
+    (!text.is_empty()).then(|| Some(PathBuf::from(text)))
+}
+
+pub(super) fn file_text(file: Option<PathBuf>) -> String {
+    file.map_or_else(String::new, |f| f.to_string_lossy().into_owned())
+}
+
+pub(super) fn snapshot_on(text: &str) -> Option<SnapshotOn> {
+    let mut on = SnapshotOn::default();
+    let text = text.trim().to_ascii_lowercase();
+    if text == "off" {
+        return Some(on);
+    }
+    for word in text.split(',') {
+        match word.trim() {
+            "oom" => on.oom = true,
+            "exit" => on.exit = true,
+            _ => return None,
+        }
+    }
+    Some(on)
+}
+
+pub(super) fn snapshot_on_text(on: SnapshotOn) -> String {
+    match (on.oom, on.exit) {
+        (false, false) => "off",
+        (true, false) => "oom",
+        (false, true) => "exit",
+        (true, true) => "oom,exit",
+    }
+    .into()
 }
 
 pub(super) fn interval(text: &str) -> Option<Duration> {

@@ -1,12 +1,13 @@
 //! A driver that counts the calls made through it, and refuses those of gpumem's own threads at the process's end.
 
 use super::exit;
-use super::wrap::{Hook, Wrap};
+use super::wrap::{Hook, Observer, Step, Wrap};
 use super::{Call, Driver};
 use crate::base::Result;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// Threads are spread over this many stripes, so that up to as many count without sharing a cache line.
 const STRIPES: usize = 64;
@@ -19,6 +20,7 @@ struct Stripe([AtomicU64; Call::COUNT]);
 /// Counts calls, failed ones included, by kind.
 pub struct Counter {
     stripes: Box<[Stripe]>,
+    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 /// A driver that counts the calls made through it, failed ones included.
@@ -47,13 +49,29 @@ impl Hook for Counter {
         }
         Ok(())
     }
+
+    #[inline]
+    fn begins(&self) -> Option<Instant> {
+        self.observer.get().filter(|o| o.is_on()).map(|_| Instant::now())
+    }
+
+    fn stepped(&self, step: &Step) {
+        if let Some(observer) = self.observer.get() {
+            observer.step(step);
+        }
+    }
 }
 
 impl Wrap<Counter> {
     /// Counts what passes on to `inner`.
     pub fn new(inner: Arc<dyn Driver>) -> Counted {
         let stripes = (0..STRIPES).map(|_| Stripe([const { AtomicU64::new(0) }; Call::COUNT])).collect();
-        Wrap::around(inner, Counter { stripes })
+        Wrap::around(inner, Counter { stripes, observer: OnceLock::new() })
+    }
+
+    /// Tells `observer` of each call that changes addresses or memory; the first one that is given.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        let _ = self.hook.observer.set(observer);
     }
 
     /// Calls of one kind so far.

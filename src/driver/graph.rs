@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn every_token_is_taken_once() {
         let gone = Gone::default();
-        assert_eq!(gone.take(), []);
+        assert_eq!(gone.take(), [0_u64; 0]);
         std::thread::scope(|scope| {
             let gone = &gone;
             for t in 0..4 {
@@ -91,6 +91,6 @@ mod tests {
             all.sort_unstable();
             assert_eq!(all, (0..4000).collect::<Vec<_>>());
         });
-        assert_eq!(gone.take(), []);
+        assert_eq!(gone.take(), [0_u64; 0]);
     }
 }

@@ -38,6 +38,13 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
+/// The operating system's number of the calling thread.
+pub fn thread_number() -> u32 {
+    // SAFETY: no preconditions.
+    let number = unsafe { libc::gettid() };
+    number.unsigned_abs()
+}
+
 /// Whether this process was forked from one that watched.
 #[inline]
 pub fn forked() -> bool {

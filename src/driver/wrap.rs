@@ -7,6 +7,7 @@ use super::{
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What a [`Wrap`] does before each call.
 pub trait Hook: Send + Sync {
@@ -46,6 +47,41 @@ pub trait Hook: Send + Sync {
     /// Runs after a call that has changed which addresses and which memory there are.
     #[inline]
     fn changed(&self, _change: Change) {}
+
+    /// When a call that [`Step`] is about begins; `None`: nobody wants to know.
+    #[inline]
+    fn begins(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Runs after such a call that succeeded and whose begin was noted.
+    #[inline]
+    fn stepped(&self, _step: &Step) {}
+}
+
+/// A driver call that has changed which addresses and which memory there are, and what it cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Which call.
+    pub call: Call,
+    /// The device, where the call names one.
+    pub device: DeviceId,
+    /// The first address, if it is about addresses.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The physical memory, if it is about some; else 0.
+    pub handle: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Who wants to know of each [`Step`].
+pub trait Observer: Send + Sync {
+    /// Whether it does at present.
+    fn is_on(&self) -> bool;
+    /// A call has succeeded, on this thread.
+    fn step(&self, step: &Step);
 }
 
 /// Kept while a context marker is being recorded.
@@ -82,6 +118,23 @@ impl<H: Hook> Wrap<H> {
     /// The driver inside.
     pub fn inner(&self) -> &Arc<dyn Driver> {
         &self.inner
+    }
+}
+
+impl<H: Hook> Wrap<H> {
+    /// Makes a call whose cost may be of interest.
+    #[inline]
+    fn timed<T>(
+        &self,
+        (call, device): (Call, DeviceId),
+        run: impl FnOnce() -> Result<T>,
+        about: impl FnOnce(&T) -> (u64, u64, u64),
+    ) -> Result<T> {
+        let Some(begin) = self.hook.begins() else { return run() };
+        let done = run()?;
+        let (address, bytes, handle) = about(&done);
+        self.hook.stepped(&Step { call, device, address, bytes, handle, took: begin.elapsed() });
+        Ok(done)
     }
 }
 
@@ -154,22 +207,26 @@ impl<H: Hook> Driver for Wrap<H> {
 
     fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64> {
         self.hook.before(Call::VaReserve)?;
-        self.inner.va_reserve(dev, size, align).inspect(|&va| self.hook.changed(Change::Reserved(va, size)))
+        self.timed((Call::VaReserve, dev), || self.inner.va_reserve(dev, size, align), |&va| (va, size, 0))
+            .inspect(|&va| self.hook.changed(Change::Reserved(va, size)))
     }
     fn va_free(&self, dev: DeviceId, va: u64, size: u64) -> Result<()> {
         self.hook.before(Call::VaFree)?;
-        self.inner.va_free(dev, va, size).inspect(|()| self.hook.changed(Change::Freed(va)))
+        self.timed((Call::VaFree, dev), || self.inner.va_free(dev, va, size), |()| (va, size, 0))
+            .inspect(|()| self.hook.changed(Change::Freed(va)))
     }
     fn phys_create(&self, dev: DeviceId, size: u64, flags: PhysFlags) -> Result<PhysHandle> {
         self.hook.before(Call::PhysCreate)?;
-        let made = self.inner.phys_create(dev, size, self.hook.flags(dev, flags));
+        let flags = self.hook.flags(dev, flags);
+        let made = self.timed((Call::PhysCreate, dev), || self.inner.phys_create(dev, size, flags), |h| (0, size, h.0));
         made.inspect(|&h| self.hook.changed(Change::Created(h)))
     }
     fn phys_release(&self, h: PhysHandle) -> Result<()> {
         self.hook.before(Call::PhysRelease)?;
         // Before the call: the number may be given out again as soon as it is made.
         self.hook.changed(Change::Released(h));
-        self.inner.phys_release(h).inspect_err(|_| self.hook.changed(Change::Created(h)))
+        self.timed((Call::PhysRelease, DeviceId(0)), || self.inner.phys_release(h), |()| (0, 0, h.0))
+            .inspect_err(|_| self.hook.changed(Change::Created(h)))
     }
     fn phys_import(&self, dev: DeviceId, fd: &OwnedFd) -> Result<PhysHandle> {
         self.hook.before(Call::PhysImport)?;
@@ -177,22 +234,26 @@ impl<H: Hook> Driver for Wrap<H> {
     }
     fn map(&self, dev: DeviceId, va: u64, size: u64, h: PhysHandle) -> Result<()> {
         self.hook.before(Call::Map)?;
-        self.inner.map(dev, va, size, h).inspect(|()| self.hook.changed(Change::Mapped(va, size, h)))
+        self.timed((Call::Map, dev), || self.inner.map(dev, va, size, h), |()| (va, size, h.0))
+            .inspect(|()| self.hook.changed(Change::Mapped(va, size, h)))
     }
     fn set_access(&self, va: u64, size: u64, devs: &[DeviceId]) -> Result<()> {
         self.hook.before(Call::SetAccess)?;
         let mut all = self.hook.also();
+        let of = devs.first().copied().unwrap_or(DeviceId(0));
+        let about = |(): &()| (va, size, 0);
         if all.is_empty() {
-            return self.inner.set_access(va, size, devs);
+            return self.timed((Call::SetAccess, of), || self.inner.set_access(va, size, devs), about);
         }
         all.extend(devs);
         all.sort_unstable();
         all.dedup();
-        self.inner.set_access(va, size, &all)
+        self.timed((Call::SetAccess, of), || self.inner.set_access(va, size, &all), about)
     }
     fn unmap(&self, va: u64, size: u64) -> Result<()> {
         self.hook.before(Call::Unmap)?;
-        self.inner.unmap(va, size).inspect(|()| self.hook.changed(Change::Unmapped(va, size)))
+        self.timed((Call::Unmap, DeviceId(0)), || self.inner.unmap(va, size), |()| (va, size, 0))
+            .inspect(|()| self.hook.changed(Change::Unmapped(va, size)))
     }
 
     forward! {

@@ -95,6 +95,7 @@ mod tag;
 mod trial;
 mod trim;
 mod waiting;
+mod walk;
 mod wide;
 
 use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceBox, OnceLock};
@@ -115,6 +116,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::Arc;
 pub use still::{add_to, Still, Sums};
+pub use walk::{Alive, HeapView, Is, Piece};
 
 /// Special needs of one allocation, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -291,10 +291,10 @@ pub fn tokens_come_back_when_their_graph_is_gone(d: &Dut) {
     if let Err(e) = &supported {
         assert_eq!(e.status, Status::Unsupported, "{e}");
     } else {
-        assert_eq!(d.graphs_gone(), [], "the graph is there");
+        assert_eq!(d.graphs_gone(), [0_u64; 0], "the graph is there");
         d.graph_launch(D, g, s).unwrap();
         d.stream_sync(D, s).unwrap();
-        assert_eq!(d.graphs_gone(), [], "and can be launched again");
+        assert_eq!(d.graphs_gone(), [0_u64; 0], "and can be launched again");
     }
     d.graph_destroy(D, g).unwrap();
     if supported.is_ok() {

@@ -127,14 +127,14 @@ fn tokens_wait_for_the_launches() {
     launch(&d, g, s);
     launch(&d, g, t);
     d.graph_destroy(D, g).unwrap();
-    assert_eq!(d.graphs_gone(), []);
+    assert_eq!(d.graphs_gone(), [0_u64; 0]);
     d.release(D, s).unwrap();
     d.stream_sync(D, s).unwrap();
-    assert_eq!(d.graphs_gone(), [], "one launch is still to run");
+    assert_eq!(d.graphs_gone(), [0_u64; 0], "one launch is still to run");
     d.release(D, t).unwrap();
     d.stream_sync(D, t).unwrap();
     assert_eq!(d.graphs_gone(), [11, 12]);
-    assert_eq!(d.graphs_gone(), [], "each once");
+    assert_eq!(d.graphs_gone(), [0_u64; 0], "each once");
     assert_eq!(d.take_reports(), []);
 }
 

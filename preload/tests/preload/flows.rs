@@ -201,17 +201,17 @@ fn what_is_not_understood_leaves_the_program_alone_and_is_said() {
 }
 
 #[test]
-fn a_recorded_log_has_what_was_allocated() {
-    let log = support::scratch().join("log.csv");
-    let _ = std::fs::remove_file(&log);
-    let Some(with) = flow("proc", "basic", true, &[("GPUMEM_RECORD", log.to_str().unwrap())]) else { return };
+fn a_recording_has_what_was_allocated() {
+    let file = support::scratch().join("flow.gmrec");
+    let _ = std::fs::remove_file(&file);
+    let Some(with) = flow("proc", "basic", true, &[("GPUMEM_RECORD", file.to_str().unwrap())]) else { return };
     assert_eq!(with.code, Some(0));
-    let text = std::fs::read_to_string(log).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.first(), Some(&"Thread,Time,Action,Pointer,Size,Stream"));
-    let sizes: Vec<(&str, &str)> =
-        lines.iter().skip(1).map(|l| l.split(',').collect::<Vec<_>>()).map(|f| (f[2], f[4])).collect();
-    assert_eq!(sizes, [("allocate", "3145728"), ("allocate", "1000"), ("free", "3145728"), ("free", "1000")]);
+    let recording = gpumem::observe::Recording::open(&file).unwrap();
+    assert_eq!(recording.faults(), None);
+    let history = gpumem::observe::History::of(&recording);
+    assert_eq!(history.lives.iter().map(|l| l.bytes).collect::<Vec<_>>(), [3145728, 1000]);
+    // Both are free by the program's own frees, whatever the memory still waits for.
+    assert_eq!((history.live, history.changes.len()), (0, 4));
 }
 
 #[test]

@@ -1,0 +1,148 @@
+/* Recordings, snapshots, visits and event callbacks. */
+#include "harness.h"
+
+static char path[300];
+
+static const char *file(const char *name) {
+    const char *dir = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/gpumem-record-%ld-%s", dir != NULL ? dir : "/tmp", (long)getpid(), name);
+    return path;
+}
+
+static long length_of(const char *name) {
+    FILE *f = fopen(name, "rb");
+    long n;
+    if (f == NULL) return -1;
+    fseek(f, 0, SEEK_END);
+    n = ftell(f);
+    fclose(f);
+    return n;
+}
+
+static void a_recording_is_made_and_counted(void) {
+    uint64_t events = 0, lost = 7;
+    const char *name = file("a.gmrec");
+    void *p;
+    remove(name);
+    OK(gpumem_record_start(name, 0));
+    CHECK(gpumem_record_start(name, 0) == GPUMEM_ERROR_INVALID);
+    p = gpumem_malloc(1000);
+    gpumem_free(p);
+    OK(gpumem_record_stop(&events, &lost));
+    CHECK(events >= 2 && lost == 0);
+    CHECK(length_of(name) > 100);
+    CHECK(gpumem_record_stop(NULL, NULL) == GPUMEM_ERROR_INVALID);
+    remove(name);
+}
+
+static void bad_input_is_refused(void) {
+    CHECK(gpumem_record_start(NULL, 0) == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_record_start("", 0) == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_record_start("/no/such/place/a.gmrec", 0) == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_record_start("x", 257) == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_snapshot(NULL) == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_snapshot("/no/such/place/s.json") == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_visit_allocations(NULL, NULL, NULL) == GPUMEM_ERROR_INVALID);
+}
+
+static void a_snapshot_is_json(void) {
+    const char *name = file("s.json");
+    void *p = gpumem_malloc(3000);
+    char text[64] = {0};
+    FILE *f;
+    OK(gpumem_snapshot(name));
+    f = fopen(name, "rb");
+    CHECK(f != NULL);
+    CHECK(fread(text, 1, sizeof text - 1, f) > 10 && text[0] == '{');
+    fclose(f);
+    remove(name);
+    gpumem_free(p);
+}
+
+struct found {
+    int count;
+    size_t bytes;
+    uint64_t tags;
+    int stop_after;
+};
+
+static int visit(const gpumem_allocation *a, void *user) {
+    struct found *found = (struct found *)user;
+    CHECK(a->size == sizeof *a && a->base != NULL && a->usable >= a->requested && a->id != 0);
+    CHECK(gpumem_usable_size(a->base) == a->usable);
+    found->count++;
+    found->bytes += a->requested;
+    found->tags += a->tag;
+    return found->count == found->stop_after;
+}
+
+static void what_is_live_is_visited_and_filtered(void) {
+    gpumem_malloc_options o;
+    gpumem_visit_filter filter;
+    struct found found = {0, 0, 0, 0};
+    void *small, *large, *tagged;
+    small = gpumem_malloc(100);
+    large = gpumem_malloc(3000000);
+    GPUMEM_INIT(&o);
+    o.bytes = 200;
+    o.tag = 9;
+    OK(gpumem_malloc_with(&o, &tagged));
+    OK(gpumem_visit_allocations(NULL, visit, &found));
+    CHECK(found.count == 3 && found.bytes == 3000300 && found.tags == 9);
+    GPUMEM_INIT(&filter);
+    filter.tag = 9;
+    memset(&found, 0, sizeof found);
+    OK(gpumem_visit_allocations(&filter, visit, &found));
+    CHECK(found.count == 1 && found.bytes == 200);
+    GPUMEM_INIT(&filter);
+    filter.least_bytes = 1000;
+    memset(&found, 0, sizeof found);
+    OK(gpumem_visit_allocations(&filter, visit, &found));
+    CHECK(found.count == 1 && found.bytes == 3000000);
+    memset(&found, 0, sizeof found);
+    found.stop_after = 1;
+    OK(gpumem_visit_allocations(NULL, visit, &found));
+    CHECK(found.count == 1);
+    gpumem_free(small);
+    gpumem_free(large);
+    gpumem_free(tagged);
+}
+
+struct seen {
+    int mallocs, frees;
+    uint64_t bytes;
+};
+
+static void see(const gpumem_event *e, void *user) {
+    struct seen *seen = (struct seen *)user;
+    if (e->kind == GPUMEM_EVENT_MALLOC) {
+        void *inside = gpumem_malloc(10); /* makes no event */
+        seen->mallocs++;
+        seen->bytes += e->bytes;
+        gpumem_free(inside);
+    }
+    if (e->kind == GPUMEM_EVENT_FREE) seen->frees++;
+}
+
+static void events_come_to_a_callback(void) {
+    struct seen seen = {0, 0, 0};
+    void *p;
+    OK(gpumem_set_event_callback(see, &seen));
+    p = gpumem_malloc(500);
+    gpumem_free(p);
+    CHECK(seen.mallocs == 1 && seen.frees == 1 && seen.bytes == 500);
+    OK(gpumem_set_event_callback(NULL, NULL));
+    p = gpumem_malloc(500);
+    gpumem_free(p);
+    CHECK(seen.mallocs == 1 && seen.frees == 1);
+}
+
+int main(void) {
+    RUN(a_recording_is_made_and_counted);
+    RUN(bad_input_is_refused);
+    RUN(a_snapshot_is_json);
+    RUN(what_is_live_is_visited_and_filtered);
+    RUN(events_come_to_a_callback);
+    nothing_left();
+    return 0;
+}

@@ -1,0 +1,73 @@
+//! `gpumem record`: recordings turned into what other tools read.
+
+mod perfetto;
+mod rmm_csv;
+mod torch;
+
+pub use perfetto::mapped_points;
+
+use clap::{Subcommand, ValueEnum};
+use gpumem::observe::{History, Recording};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Command line of `record`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Writes a recording in another tool's format.
+    Convert {
+        /// The format.
+        #[arg(long, value_enum)]
+        to: Format,
+        /// Where to; left out: stdout.
+        #[arg(long, short, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// The recording.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// The log of RMM's logging_resource_adaptor.
+    RmmCsv,
+    /// Chrome's trace events, for ui.perfetto.dev.
+    Perfetto,
+    /// The pickle of torch.cuda.memory._snapshot, for pytorch.org/memory_viz.
+    TorchSnapshot,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
+    let Command::Convert { to, out, file } = &args.command;
+    let recording = open(file)?;
+    let history = History::of(&recording);
+    let mut sink: BufWriter<Box<dyn Write>> = BufWriter::new(match out {
+        Some(path) => Box::new(File::create(path).map_err(|e| format!("{}: {e}", path.display()))?),
+        None => Box::new(io::stdout().lock()),
+    });
+    match to {
+        Format::RmmCsv => rmm_csv::write(&history, &mut sink)?,
+        Format::Perfetto => perfetto::write(&recording, &history, &mut sink)?,
+        Format::TorchSnapshot => torch::write(&recording, &history, &mut sink)?,
+    }
+    sink.flush()?;
+    Ok(true)
+}
+
+/// Reads a recording, and says on stderr what is missing in it.
+pub fn open(file: &Path) -> gpumem::base::Result<Recording> {
+    let recording = Recording::open(file)?;
+    if let Some(faults) = recording.faults() {
+        eprintln!("gpumem: {}: {faults}", file.display());
+    }
+    Ok(recording)
+}

@@ -1,0 +1,81 @@
+//! `gpumem view`: one page that shows a recording or a snapshot, with no need of a network.
+
+mod data;
+mod page;
+mod serve;
+
+pub use data::totals;
+
+use crate::record;
+use gpumem::observe::recording::is_recording;
+use gpumem::observe::{History, Recording};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Command line of `view`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Serves the page on this port of this machine until Ctrl-C; 0 takes one that is free.
+    #[arg(long, value_name = "N", conflicts_with = "out")]
+    port: Option<u16>,
+    /// Writes the page to a file. Without this and --port: FILE.html, beside the file.
+    #[arg(long, short, value_name = "PAGE")]
+    out: Option<PathBuf>,
+    /// The recording or the snapshot.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// What a file turned out to be.
+pub enum Seen {
+    /// A recording, followed.
+    Recording(Box<Recording>, Box<History>),
+    /// A snapshot.
+    Snapshot(Value),
+}
+
+/// Reads a recording or a snapshot.
+pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
+    let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    if is_recording(&bytes) {
+        drop(bytes);
+        let recording = record::open(file)?;
+        let history = History::of(&recording);
+        return Ok(Seen::Recording(recording.into(), history.into()));
+    }
+    let wrong = |what: String| {
+        format!(
+            "{}: {what}; it is neither a recording (GPUMEM_RECORD) nor a snapshot (GPUMEM_SNAPSHOT_ON)",
+            file.display()
+        )
+    };
+    let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(e.to_string()))?;
+    match value.get("gpumem_snapshot").and_then(Value::as_u64) {
+        Some(1) => Ok(Seen::Snapshot(value)),
+        Some(n) => Err(format!("{}: a snapshot of version {n}; this gpumem reads version 1", file.display()).into()),
+        None => Err(wrong("JSON without gpumem_snapshot".into()).into()),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
+    let name = args.file.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let data = match read(&args.file)? {
+        Seen::Recording(recording, history) => data::of_recording(&name, &recording, &history),
+        Seen::Snapshot(snapshot) => data::of_snapshot(&name, &snapshot),
+    };
+    let html = page::html(&name, &data)?;
+    match args.port {
+        Some(port) => serve::run(port, html)?,
+        None => {
+            let out = args.out.clone().unwrap_or_else(|| {
+                let mut out = args.file.clone().into_os_string();
+                out.push(".html");
+                out.into()
+            });
+            std::fs::write(&out, html).map_err(|e| format!("{}: {e}", out.display()))?;
+            println!("{}", out.display());
+        }
+    }
+    Ok(true)
+}

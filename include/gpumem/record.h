@@ -1,0 +1,191 @@
+/* gpumem/record.h: recordings, snapshots, events.
+ * gpumem.h has the conventions that hold for every function here. */
+
+#ifndef GPUMEM_RECORD_H
+#define GPUMEM_RECORD_H
+
+#include "core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Recording, snapshots, events --------------------------------------------------------------
+ *
+ * A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and `gpumem record convert`;
+ * GPUMEM_RECORD=FILE makes one of the whole process. A snapshot has all memory at one moment, and why a request failed.
+ * docs/recording.md has both; docs/spec/recording.md has the file's format.
+ *
+ *   gpumem_record_start("steps.gmrec", 16);            (with 16 frames of each stack)
+ *   ...
+ *   gpumem_record_stop(NULL, NULL);
+ *
+ * then `gpumem view steps.gmrec --out steps.html`. What is recorded costs a few tens of nanoseconds an allocation and free, stacks
+ * some microseconds; what is not recorded costs nothing.
+ */
+
+// For gpumem_record_start: as many frames of each stack as GPUMEM_RECORD_STACKS says.
+#define GPUMEM_RECORD_STACKS_DEFAULT UINT32_MAX
+
+// Memory was handed out: address, bytes, stream, tag, arena.
+#define GPUMEM_EVENT_MALLOC 1
+
+// Memory was given back: address, stream.
+#define GPUMEM_EVENT_FREE 2
+
+// An allocation has another size in place: address, bytes.
+#define GPUMEM_EVENT_REALLOC 3
+
+// A request failed for lack of memory: bytes, stream, tag, arena.
+#define GPUMEM_EVENT_OUT_OF_MEMORY 4
+
+// An arena was opened: arena.
+#define GPUMEM_EVENT_ARENA_ENTER 6
+
+// An arena has ended, and what was in it is free: arena.
+#define GPUMEM_EVENT_ARENA_EXIT 7
+
+// An allocation went to another arena: address, arena.
+#define GPUMEM_EVENT_MOVE 8
+
+// Free memory was given back to the device: other is nanoseconds, here and below.
+#define GPUMEM_EVENT_TRIM 9
+
+// Evictable memory left the device: address or tag, bytes.
+#define GPUMEM_EVENT_EVICT 10
+
+// It came back.
+#define GPUMEM_EVENT_RESTORE 11
+
+// A request was met with new physical memory: address, bytes.
+#define GPUMEM_EVENT_GROWTH 15
+
+// A request was met by moving physical memory: address, bytes.
+#define GPUMEM_EVENT_STITCH 16
+
+// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT. Fields that are 0 let all pass.
+typedef struct gpumem_visit_filter {
+    // sizeof(gpumem_visit_filter).
+    uint32_t size;
+    // 1: only those of device; 0: of all.
+    uint32_t on_device;
+    // At least so many bytes were asked for.
+    uint64_t least_bytes;
+    // The caller's tag.
+    uint64_t tag;
+    // The number of the arena.
+    uint64_t arena;
+    // The device, with on_device.
+    int32_t device;
+    // Must be 0.
+    uint32_t reserved;
+} gpumem_visit_filter;
+
+// A live allocation, as gpumem_visit_allocations shows it.
+typedef struct gpumem_allocation {
+    // sizeof(gpumem_allocation) as the library has it; later versions may have more fields.
+    uint32_t size;
+    // The device it lives on.
+    int32_t device;
+    // Its first byte.
+    void *base;
+    // Bytes asked for.
+    size_t requested;
+    // Bytes usable from base.
+    size_t usable;
+    // The stream it was allocated on. A name only: the stream may be gone.
+    gpumem_stream stream;
+    // A number that no other allocation of this process has had or will have. Of two allocations of a stream the one with the
+    // larger number is the younger, while the stream has one heap.
+    uint64_t id;
+    // The caller's tag.
+    uint64_t tag;
+    // The number of the arena it is in, or 0. It is that of recordings and dumps, and no gpumem_arena.
+    uint64_t arena;
+    // GPUMEM_MALLOC_* it was made with.
+    uint32_t flags;
+    // 0.
+    uint32_t reserved;
+} gpumem_allocation;
+
+// Shows one allocation to a visitor; 0 goes on, anything else ends the visit.
+typedef int (*gpumem_visitor)(const struct gpumem_allocation *allocation, void *user);
+
+// What happened, for an event callback. Numbers of kinds and what the fields mean are in docs/spec/recording.md.
+typedef struct gpumem_event {
+    // sizeof(gpumem_event) as the library has it; later versions may have more fields.
+    uint32_t size;
+    // GPUMEM_EVENT_*.
+    int32_t kind;
+    // Nanoseconds of a clock of the library's own.
+    uint64_t time;
+    // An address, or a handle of physical memory.
+    uint64_t address;
+    // Bytes.
+    uint64_t bytes;
+    // As the kind says.
+    uint64_t other;
+    // A stream; 0 is the legacy default stream.
+    uint64_t stream;
+    // The caller's tag.
+    uint64_t tag;
+    // The arena's number, or 0.
+    uint32_t arena;
+    // The device's ordinal.
+    int32_t device;
+} gpumem_event;
+
+// Called with each event. It must not unwind; gpumem's calls in it make no events.
+typedef void (*gpumem_event_callback)(const struct gpumem_event *event, void *user);
+
+// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns its bytes; 0: the machine's own
+// stack is taken. For interpreters. More than cap bytes: what fits counts.
+typedef size_t (*gpumem_stack_callback)(char *buf, size_t cap, void *user);
+
+// Records every allocation to a file from now on, until gpumem_record_stop or the process's end.
+//
+// path is a file to make; where there is one already, "." and the process's number are added to the name. stack_frames is how deep
+// a stack is recorded with each allocation, 0 for none, up to 256, or GPUMEM_RECORD_STACKS_DEFAULT. What is live already comes
+// first in the file.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range, or a recording is under way.
+gpumem_status gpumem_record_start(const char *path,
+                                  uint32_t stack_frames);
+
+// Ends the recording, and waits until it is written.
+//
+// events and lost may be NULL; they receive how many events the file has, and how many happened that it has not.
+// Errors: GPUMEM_ERROR_INVALID when no recording is under way.
+gpumem_status gpumem_record_stop(uint64_t *events, uint64_t *lost);
+
+// Writes a snapshot: all memory at this moment, as JSON, for `gpumem view`.
+//
+// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at one moment.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
+gpumem_status gpumem_snapshot(const char *path);
+
+// Calls a function with every live allocation, small ones too.
+//
+// filter may be NULL: all. visitor is called on this thread; user is handed to it. A heap's allocations are of one moment; heaps
+// are looked at one after the other, and other threads wait only while one is copied. The visitor may call gpumem.
+// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible.
+gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter,
+                                       gpumem_visitor visitor,
+                                       void *user);
+
+// Calls a function with each event from now on, on the thread on which it happens; NULL: no more.
+//
+// user is handed to it. Driver calls of the slow path are events too. A call that is under way in another thread may end after this
+// returns.
+gpumem_status gpumem_set_event_callback(gpumem_event_callback callback,
+                                        void *user);
+
+// Asks a function for the stacks of recordings; NULL: the machine's own are taken.
+//
+// user is handed to it. It is called on the thread that allocates, and must not allocate from gpumem.
+gpumem_status gpumem_set_stack_callback(gpumem_stack_callback callback, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

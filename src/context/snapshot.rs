@@ -1,0 +1,477 @@
+//! All memory of a process at a moment, as JSON, and why a request failed, in sentences.
+
+#![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
+
+use super::{Context, Request};
+use crate::base::size::human;
+use crate::base::{Error, Result, Status};
+use crate::observe::page::{self, Page};
+use crate::pool::{Alive, AllocFlags, HeapView, Is, Pool, PoolStats};
+use serde_json::{json, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The version of the format.
+const VERSION: u32 = 1;
+/// How many of those that hold most a report names.
+const NAMED: usize = 5;
+
+/// A request that failed, and what it was told.
+pub(super) struct Failure<'a> {
+    request: &'a Request<'a>,
+    error: &'a Error,
+}
+
+/// What a device's memory looks like to a request that did not fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shortage {
+    /// Free bytes in physical pieces of which nothing is live: what a trim gives back, once the device is done with it.
+    pub whole: u64,
+    /// Free bytes in physical pieces that something live lies in: nothing else can have them.
+    pub stranded: u64,
+    /// Who holds those: address, and bytes that would come free with it, if everything else stayed. The largest first.
+    pub by: Vec<(u64, u64)>,
+    /// Bytes of evictable allocations that are in the device.
+    pub evictable: u64,
+}
+
+impl Shortage {
+    /// Looks at the heaps of a device.
+    pub fn of(views: &[HeapView]) -> Shortage {
+        let mut s = Shortage::default();
+        let mut by: HashMap<u64, u64> = HashMap::new();
+        for view in views {
+            if view.number.is_none() {
+                let there: HashMap<u64, u64> = view.extents.iter().copied().collect();
+                let evictable = view.alive.iter().filter(|a| a.info.flags.0 & AllocFlags::EVICTABLE.0 != 0);
+                s.evictable += evictable.filter_map(|a| there.get(&a.info.base)).sum::<u64>();
+                continue;
+            }
+            for &(address, bytes) in &view.extents {
+                let end = address + bytes;
+                let from = view.pieces.partition_point(|p| p.address + p.bytes <= address);
+                let inside = view.pieces.iter().skip(from).take_while(|p| p.address < end);
+                let within = |p: &crate::pool::Piece| (p.address + p.bytes).min(end) - p.address.max(address);
+                let (mut free, mut holders) = (0, Vec::new());
+                for p in inside {
+                    match p.is {
+                        Is::Free(_) | Is::Waiting => free += within(p),
+                        Is::Live | Is::Slab(..) => holders.push(p.address),
+                        _ => {}
+                    }
+                }
+                match holders.as_slice() {
+                    [] => s.whole += free,
+                    holders => {
+                        s.stranded += free;
+                        // Shared holders free nothing alone; the first of several stands for them.
+                        if let ([only], true) = (holders, free > 0) {
+                            *by.entry(*only).or_default() += free;
+                        }
+                    }
+                }
+            }
+        }
+        s.by = by.into_iter().collect();
+        s.by.sort_by_key(|&(address, bytes)| (std::cmp::Reverse(bytes), address));
+        s
+    }
+}
+
+impl Context {
+    /// A snapshot of everything, as JSON; `reason` is a word for why it was taken.
+    pub fn snapshot(&self, reason: &str) -> Value {
+        self.picture(reason, None)
+    }
+
+    /// Writes [`Self::snapshot`] to a file, whole or not at all.
+    pub fn snapshot_to(&self, file: &Path, reason: &str) -> Result<()> {
+        write(file, &self.snapshot(reason))
+    }
+
+    /// A request has failed.
+    #[cold]
+    pub(super) fn failed(&self, request: &Request, error: &Error) {
+        static WRITTEN: AtomicBool = AtomicBool::new(false);
+        if error.status == Status::OutOfMemory && self.config.snapshot_on.oom && !WRITTEN.swap(true, Relaxed) {
+            self.snapshot_by_itself("oom", Some(&Failure { request, error }));
+        }
+    }
+
+    /// Writes a snapshot that the settings ask for, and says where on stderr.
+    pub(super) fn snapshot_by_itself(&self, reason: &str, failure: Option<&Failure<'_>>) {
+        let file = self.config.snapshot_file();
+        let picture = self.picture(reason, failure);
+        let line = match write(&file, &picture) {
+            Ok(()) => format!("gpumem: a snapshot is in {0}; look at it with: gpumem view {0}\n", file.display()),
+            Err(e) => format!("gpumem: no snapshot: {e}\n"),
+        };
+        if self.config.log >= 1 {
+            // Not eprintln!, which panics when stderr is closed.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    fn picture(&self, reason: &str, failure: Option<&Failure<'_>>) -> Value {
+        let settings: serde_json::Map<String, Value> =
+            super::settings::SETTINGS.iter().map(|s| (s.variable.to_string(), s.text(&self.config).into())).collect();
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+        let failed_on = failure.and_then(|f| self.device_of(f.request.device, f.request.stream.canonical()).ok());
+        let mut devices = Vec::new();
+        let mut report = Vec::new();
+        for pool in self.pools() {
+            let mut views = Vec::new();
+            pool.walk(&mut |view| views.push(view));
+            let shortage = Shortage::of(&views);
+            let stats = pool.stats();
+            let failure = failure.filter(|_| failed_on == Some(pool.device()));
+            report.extend(self.sentences(pool, &stats, &views, &shortage, failure));
+            devices.push(self.device(pool, &stats, &views, &shortage));
+        }
+        let events: Vec<Value> = self.recorder().last_events().iter().map(|h| event(&h.event, h.thread)).collect();
+        let arenas: BTreeMap<String, Value> =
+            self.arenas.names().into_iter().map(|(id, name)| (id.to_string(), name.into())).collect();
+        let failure = failure.map(|f| {
+            json!({
+                "bytes": f.request.size,
+                "device": failed_on.map(|d| d.0),
+                "stream": handle(f.request.stream.canonical().0 as u64),
+                "tag": f.request.tag,
+                "error": f.error.message,
+            })
+        });
+        json!({
+            "gpumem_snapshot": VERSION,
+            "gpumem": env!("CARGO_PKG_VERSION"),
+            "reason": reason,
+            "pid": std::process::id(),
+            "unix_ms": u64::try_from(unix.as_millis()).unwrap_or(0),
+            "command": command,
+            "backend": self.driver().backend(),
+            "settings": settings,
+            "failure": failure,
+            "report": report,
+            "devices": devices,
+            "arenas": arenas,
+            "events": events,
+        })
+    }
+
+    fn device(&self, pool: &Pool, stats: &PoolStats, views: &[HeapView], shortage: &Shortage) -> Value {
+        let heaps: Vec<Value> = views
+            .iter()
+            .map(|v| {
+                let pieces: Vec<Value> =
+                    v.pieces.iter().map(|p| json!([p.address, p.bytes, name(p.is), note(p.is)])).collect();
+                json!({"heap": v.number, "stream": handle(v.stream), "pieces": pieces, "extents": v.extents})
+            })
+            .collect();
+        let rows = |v: &HeapView| v.alive.iter().map(|a| self.row(a, v.number)).collect::<Vec<_>>();
+        let alive: Vec<Value> = views.iter().flat_map(rows).collect();
+        let device = pool.device();
+        let props = self.driver().device_props(device).ok();
+        json!({
+            "device": device.0,
+            "name": props.as_ref().map(|p| p.name.clone()),
+            "total_bytes": props.map(|p| p.total_bytes),
+            "free_bytes": self.driver().mem_info(device).ok().map(|m| m.free),
+            "stats": counters(stats),
+            "whole_free_bytes": shortage.whole,
+            "stranded_bytes": shortage.stranded,
+            "stranded_by": shortage.by.iter().take(100).collect::<Vec<_>>(),
+            "evictable_bytes": shortage.evictable,
+            "heaps": heaps,
+            "columns": ["address", "bytes", "usable", "id", "stream", "tag", "arena", "heap", "flags"],
+            "allocations": alive,
+        })
+    }
+
+    fn row(&self, alive: &Alive, heap: Option<u32>) -> Value {
+        let i = &alive.info;
+        let arena = alive.scope.as_ref().and_then(|s| self.arenas.arena_of(s)).map_or(0, |a| a.id());
+        json!([i.base, i.requested, i.usable, i.id, handle(i.stream.0 as u64), i.tag, arena, heap, i.flags.0])
+    }
+
+    /// What there is, and why something did not fit.
+    fn sentences(
+        &self,
+        pool: &Pool,
+        stats: &PoolStats,
+        views: &[HeapView],
+        shortage: &Shortage,
+        failure: Option<&Failure<'_>>,
+    ) -> Vec<String> {
+        let mut say = Vec::new();
+        let device = pool.device();
+        if let Some(f) = failure {
+            let tag = if f.request.tag == 0 { String::new() } else { format!(" with tag {}", f.request.tag) };
+            say.push(format!(
+                "Device {device} could not give {} ({} bytes) on stream {}{tag}.",
+                human(f.request.size),
+                f.request.size,
+                f.request.stream.canonical()
+            ));
+        }
+        let limit = match stats.limit {
+            0 => self
+                .driver()
+                .device_props(device)
+                .map_or(String::new(), |p| format!(" of the device's {}", human(p.total_bytes))),
+            limit => format!(" of a limit of {}", human(limit)),
+        };
+        say.push(format!(
+            "The pool of device {device} has {} mapped{limit}: {} are live in {} allocations, {} are free, {} wait for a stream, \
+             {} are in stock.",
+            human(stats.mapped),
+            human(stats.live),
+            stats.allocations,
+            human(stats.free),
+            human(stats.waiting),
+            human(stats.stock)
+        ));
+        say.push(format!(
+            "The largest free block is {}; {} would have fitted without new physical memory.",
+            human(stats.largest_free),
+            human(stats.largest_without_growth)
+        ));
+        let device_free = self.driver().mem_info(device).map_or(0, |m| m.free);
+        let headroom = match stats.limit {
+            0 => device_free,
+            limit => device_free.min(limit.saturating_sub(stats.mapped)),
+        };
+        say.push(format!(
+            "{} more may be mapped, so at most about {} would have fitted in one piece.",
+            human(headroom),
+            human(headroom + stats.largest_without_growth)
+        ));
+        if shortage.stranded > 0 {
+            let alive: HashMap<u64, &Alive> = views.iter().flat_map(|v| &v.alive).map(|a| (a.info.base, a)).collect();
+            let holders: Vec<String> = shortage
+                .by
+                .iter()
+                .take(NAMED)
+                .map(|(address, bytes)| match alive.get(address) {
+                    Some(a) => format!(
+                        "{address:#x} (id {:#x}, {}) strands {}",
+                        a.info.id,
+                        human(a.info.requested),
+                        human(*bytes)
+                    ),
+                    None => format!("small objects at {address:#x} strand {}", human(*bytes)),
+                })
+                .collect();
+            let named = if holders.is_empty() { String::new() } else { format!(": {}", holders.join("; ")) };
+            say.push(format!(
+                "{} of the free bytes are stranded: they share physical pieces with live allocations{named}.",
+                human(shortage.stranded)
+            ));
+        }
+        say.push(format!(
+            "A trim would give {} back to the device, once it is done with them; moving evictable memory out would free up to {}.",
+            human(shortage.whole + stats.stock),
+            human(shortage.evictable)
+        ));
+        let mut tags: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for a in views.iter().flat_map(|v| &v.alive) {
+            let sum = tags.entry(a.info.tag).or_default();
+            *sum = (sum.0 + a.info.requested, sum.1 + 1);
+        }
+        let mut tags: Vec<_> = tags.into_iter().collect();
+        tags.sort_by_key(|&(tag, (bytes, _))| (std::cmp::Reverse(bytes), tag));
+        let text = |(tag, (bytes, n)): &(u64, (u64, u64))| {
+            let tag = if *tag == 0 { "no tag".to_string() } else { format!("tag {tag}") };
+            format!("{tag}: {} in {n} allocations", human(*bytes))
+        };
+        if !tags.is_empty() {
+            say.push(format!(
+                "What is live, by tag: {}.",
+                tags.iter().take(NAMED).map(text).collect::<Vec<_>>().join("; ")
+            ));
+        }
+        let mut largest: Vec<&Alive> = views.iter().flat_map(|v| &v.alive).collect();
+        largest.sort_by_key(|a| (std::cmp::Reverse(a.info.requested), a.info.id));
+        if !largest.is_empty() {
+            let text = |a: &&Alive| format!("{} at {:#x} (id {:#x})", human(a.info.requested), a.info.base, a.info.id);
+            let all: Vec<String> = largest.iter().take(NAMED).map(text).collect();
+            say.push(format!("The largest live allocations: {}.", all.join("; ")));
+        }
+        say
+    }
+
+    /// Publishes counters, if that is wanted and not done yet.
+    pub(super) fn start_page(&self) {
+        if !self.config.stats_page || self.page.get().is_some() {
+            return;
+        }
+        let (pools, driver) = (self.pools.clone(), self.driver.clone());
+        let backend = crate::driver::Driver::backend(&*driver);
+        let text = move || {
+            let made = pools.iter().filter_map(|cell| cell.get());
+            let device = |pool: &Pool| {
+                let heaps: Vec<Value> =
+                    pool.heap_sizes().iter().map(|(n, s, live, free)| json!([n, s, live, free])).collect();
+                json!({"device": pool.device().0, "stats": counters(&pool.stats()), "heaps": heaps})
+            };
+            let calls: BTreeMap<&str, u64> = driver.counts().into_iter().filter(|(_, n)| *n > 0).collect();
+            let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            json!({
+                "pid": std::process::id(),
+                "backend": backend,
+                "unix_ms": u64::try_from(unix.as_millis()).unwrap_or(0),
+                "devices": made.map(device).collect::<Vec<_>>(),
+                "driver_calls": calls,
+            })
+            .to_string()
+        };
+        match Page::publish(page::path(std::process::id()), text) {
+            Ok(page) => {
+                let _ = self.page.set(page);
+            }
+            Err(e) if self.config.log >= 1 => eprintln!("gpumem: no page of counters: {e}"),
+            Err(_) => {}
+        }
+    }
+}
+
+fn write(file: &Path, picture: &Value) -> Result<()> {
+    let failed = |e: std::io::Error| Error::invalid(format!("{} cannot be written: {e}", file.display()));
+    let mut partial = file.as_os_str().to_owned();
+    partial.push(".partial");
+    std::fs::write(&partial, picture.to_string()).map_err(failed)?;
+    std::fs::rename(&partial, file).map_err(failed)
+}
+
+/// A stream as text: handles may be larger than what JSON's readers keep of a number.
+fn handle(stream: u64) -> String {
+    format!("{stream:#x}")
+}
+
+/// A snapshot's word for a piece.
+fn name(is: Is) -> &'static str {
+    match is {
+        Is::Live => "live",
+        Is::Slab(..) => "slab",
+        Is::Free(true) => "free",
+        Is::Free(false) => "free after use",
+        Is::Waiting => "waiting",
+        Is::Hole => "hole",
+        Is::Old => "old addresses",
+        Is::Dedicated => "dedicated",
+        Is::Evicted => "evicted",
+        Is::Leaving => "leaving",
+    }
+}
+
+fn note(is: Is) -> Value {
+    match is {
+        Is::Slab(bytes, used, capacity) => json!([bytes, used, capacity]),
+        _ => Value::Null,
+    }
+}
+
+/// An event of a snapshot.
+fn event(e: &crate::observe::Event, thread: u32) -> Value {
+    json!({
+        "time_ns": e.time, "event": e.kind.name(), "thread": thread, "address": e.address, "bytes": e.bytes, "other": e.other,
+        "stream": handle(e.stream), "tag": e.tag, "arena": e.arena, "device": e.device,
+    })
+}
+
+/// Every counter by its name.
+pub fn counters(s: &PoolStats) -> Value {
+    let PoolStats {
+        reserved,
+        mapped,
+        peak_mapped,
+        requested,
+        live,
+        peak_live,
+        free,
+        waiting,
+        stock,
+        holes,
+        zombies,
+        largest_without_growth,
+        largest_free,
+        allocations,
+        mallocs,
+        frees,
+        extents,
+        moved,
+        stitches,
+        growths,
+        streams,
+        double_frees,
+        unknown_pointers,
+        late_frees,
+        out_of_memory,
+        limit,
+    } = *s;
+    json!({
+        "reserved": reserved, "mapped": mapped, "peak_mapped": peak_mapped, "requested": requested, "live": live,
+        "peak_live": peak_live, "free": free, "waiting": waiting, "stock": stock, "holes": holes, "zombies": zombies,
+        "largest_without_growth": largest_without_growth, "largest_free": largest_free, "allocations": allocations,
+        "mallocs": mallocs, "frees": frees, "extents": extents, "moved": moved, "stitches": stitches, "growths": growths,
+        "streams": streams, "double_frees": double_frees, "unknown_pointers": unknown_pointers, "late_frees": late_frees,
+        "out_of_memory": out_of_memory, "limit": limit,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use crate::context::Config;
+    use crate::driver::host::{HostDriver, HostOptions};
+
+    const M: u64 = 1 << 20;
+
+    #[test]
+    fn a_failure_says_what_was_there_and_what_is_stranded() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let context =
+            Context::new(host, Config { limit: super::super::config::Limit::Bytes(64 * M), ..Config::default() })
+                .unwrap();
+        let take = |size, tag| context.malloc(&Request { size, tag, ..Request::default() });
+        // One MiB of each physical piece of 2 MiB stays live.
+        let all: Vec<u64> = (0..60).map(|i| take(M, 40 + i % 2).unwrap()).collect();
+        all.iter().step_by(2).for_each(|&p| context.free(p).unwrap());
+        let request = Request { size: 48 * M, tag: 9, ..Request::default() };
+        let error = context.malloc(&request).unwrap_err();
+        let picture = context.picture("oom", Some(&Failure { request: &request, error: &error }));
+        let report = picture["report"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect::<Vec<_>>();
+        assert!(report[0].contains("could not give 48") && report[0].contains("tag 9"), "{report:#?}");
+        assert!(report[1].contains("30.00 MiB are live in 30 allocations"), "{report:#?}");
+        assert!(report.iter().any(|s| s.contains("stranded")), "{report:#?}");
+        assert!(report.iter().any(|s| s.contains("tag 41: 30")), "{report:#?}");
+        let device = &picture["devices"][0];
+        assert_eq!(device["allocations"].as_array().unwrap().len(), 30);
+        assert_eq!(device["stats"]["allocations"], 30);
+        assert_eq!(picture["failure"]["bytes"], 48 * M);
+        // Whatever is not live is free, whole or stranded.
+        let (whole, stranded) =
+            (device["whole_free_bytes"].as_u64().unwrap(), device["stranded_bytes"].as_u64().unwrap());
+        let stats = &device["stats"];
+        assert_eq!(whole + stranded, stats["free"].as_u64().unwrap() + stats["waiting"].as_u64().unwrap());
+    }
+
+    #[test]
+    fn a_snapshot_is_written_whole() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let context = Context::new(host, Config::default()).unwrap();
+        let arena = context.arena_enter("step").unwrap();
+        let p = context.malloc(&Request { size: 100, tag: 7, ..Request::default() }).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("s.json");
+        context.snapshot_to(&file, "call").unwrap();
+        let read: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let row = &read["devices"][0]["allocations"][0];
+        assert_eq!((row[0].as_u64(), row[1].as_u64(), row[5].as_u64()), (Some(p), Some(100), Some(7)));
+        assert_eq!(read["arenas"][row[6].to_string()], "step");
+        context.arena_exit(&arena, &[]).unwrap();
+        assert!(context.snapshot_to(Path::new("/no/such/place/s.json"), "call").is_err());
+    }
+}

@@ -1,0 +1,384 @@
+//! What the process's calls tell the recorder.
+//!
+//! Off, an allocation pays nothing: the flag that it looks at for arenas is the same one; a free looks at whether it may be a hit.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::{Context, Request};
+use crate::arena::Arena;
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::observe::{Callback, Event, Kind, Options, Recorder, StackSource, Summary};
+use crate::pool::Alive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+impl Context {
+    /// Whether somebody wants to know of every allocation.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Relaxed)
+    }
+
+    /// What takes events.
+    pub fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
+    }
+
+    /// Has the calls of this context make events, as long as somebody wants them.
+    fn watch(&self) {
+        if !self.watched.swap(true, Relaxed) {
+            self.arenas.count_all();
+            self.quick_free.store(false, Relaxed);
+        }
+    }
+
+    /// The hit path is as it was once nobody wants events.
+    fn unwatch(&self) {
+        if !self.recorder.is_on() && self.watched.swap(false, Relaxed) {
+            self.arenas.count_no_more();
+            self.quick_free.store(self.config.pool, Relaxed);
+        }
+    }
+
+    /// Starts what the configuration asks for; a file that cannot be written is said on stderr, and nothing else changes.
+    pub(super) fn start_observing(&self) {
+        let wants_last = self.config.snapshot_on.oom && self.config.snapshot_events > 0;
+        if self.config.record.is_none() && !wants_last {
+            return;
+        }
+        // Another context of the process may have begun it.
+        if !self.recorder.is_recording() {
+            if let Err(e) = self.recorder.start(&self.record_options(self.config.record.as_deref())) {
+                if self.config.log >= 1 {
+                    eprintln!("gpumem: {e}");
+                }
+                return;
+            }
+        }
+        self.watch();
+    }
+
+    fn record_options(&self, file: Option<&Path>) -> Options {
+        let settings: serde_json::Map<String, serde_json::Value> =
+            super::settings::SETTINGS.iter().map(|s| (s.variable.to_string(), s.text(&self.config).into())).collect();
+        Options {
+            file: file.map(Path::to_path_buf),
+            stack_depth: self.config.record_stacks as usize,
+            keep: self.config.snapshot_events as usize,
+            info: serde_json::json!({"backend": self.driver().backend(), "devices": self.pools.len(), "settings": settings}),
+        }
+    }
+
+    /// Records to a file from now on, stacks up to `depth` frames too; what is live already is in it first. The file: where there
+    /// is one of that name, `.` and the process's number are added.
+    pub fn record_start(&self, file: &Path, depth: Option<u32>) -> Result<PathBuf> {
+        let mut options = self.record_options(Some(file));
+        if let Some(depth) = depth {
+            options.stack_depth = depth as usize;
+        }
+        let file = self.recorder.start(&options)?;
+        self.watch();
+        self.tell_what_lives();
+        file.ok_or_else(|| Error::internal("a recording without its file"))
+    }
+
+    /// Ends the recording and waits until it is written. `Invalid` when none is under way.
+    pub fn record_stop(&self) -> Result<Summary> {
+        let summary = self.recorder.stop();
+        self.unwatch();
+        summary
+            .ok_or_else(|| Error::invalid("no recording is under way; gpumem_record_start or GPUMEM_RECORD begins one"))
+    }
+
+    /// Calls a function with each event; `None`: no more.
+    pub fn set_event_callback(&self, callback: Option<Callback>) {
+        let some = callback.is_some();
+        self.recorder.set_callback(callback);
+        match some {
+            true => self.watch(),
+            false => self.unwatch(),
+        }
+    }
+
+    /// Asks somebody for the stacks of recordings.
+    pub fn set_stack_source(&self, source: Option<StackSource>) {
+        self.recorder.set_stack_source(source);
+    }
+
+    /// Calls `f` with everything that is live, heap by heap: a heap's allocations are of one moment. Allocations and frees made
+    /// in `f` may or may not be seen. `f` says whether to go on.
+    pub fn visit(&self, f: &mut dyn FnMut(&Alive, Option<u64>) -> bool) {
+        let mut on = true;
+        if !self.config.pool {
+            for info in self.native.all() {
+                on = on && f(&Alive { info, scope: None }, None);
+            }
+            return;
+        }
+        for pool in self.pools() {
+            pool.walk(&mut |view| {
+                for alive in &view.alive {
+                    if !on {
+                        return;
+                    }
+                    let arena = alive.scope.as_ref().and_then(|s| self.arenas.arena_of(s)).map(|a| a.id());
+                    on = f(alive, arena);
+                }
+            });
+        }
+    }
+
+    /// Events for what was live before the recording.
+    fn tell_what_lives(&self) {
+        let Some(began) = self.recorder.began() else { return };
+        let recorder = self.recorder.clone();
+        self.visit(&mut |alive, arena| {
+            let i = &alive.info;
+            recorder.push(Event {
+                address: i.base,
+                bytes: i.requested,
+                stream: i.stream.0 as u64,
+                tag: i.tag,
+                arena: arena.map_or(0, short),
+                device: i.device.0 as u8,
+                ..Event::new(Kind::Existing, began)
+            });
+            true
+        });
+    }
+
+    fn arena_number(&self, req: &Request) -> u32 {
+        match req.arena {
+            Some(arena) => short(arena.id()),
+            // Nobody is attached to one.
+            None if self.arenas.only_counted() => 0,
+            None => self.arenas.current().map_or(0, |a| short(a.id())),
+        }
+    }
+
+    /// An allocation of the hit path.
+    pub(super) fn saw_hit(&self, ptr: u64, size: u64, stream: StreamHandle) {
+        if self.recorder.is_inside() {
+            return;
+        }
+        let arena = self.arena_number(&Request::default());
+        self.saw_malloc(ptr, &Request { size, stream, ..Request::default() }, arena);
+    }
+
+    fn saw_malloc(&self, address: u64, req: &Request, arena: u32) {
+        let stack = self.recorder.stack();
+        // After the allocation, so that the free of what was here before has an earlier time.
+        let time = self.recorder.now();
+        self.recorder.push(Event {
+            address,
+            bytes: req.size,
+            stream: req.stream.canonical().0 as u64,
+            tag: req.tag,
+            arena,
+            stack,
+            device: self.short_device(req),
+            ..Event::new(Kind::Malloc, time)
+        });
+    }
+
+    fn short_device(&self, req: &Request) -> u8 {
+        match self.pools.len() {
+            1 => 0,
+            _ => self.device_of(req.device, req.stream.canonical()).map_or(0, |d| d.0 as u8),
+        }
+    }
+
+    /// [`Context::malloc_search`] while somebody watches.
+    pub(super) fn search_watched(&self, req: &Request) -> Result<u64> {
+        if self.recorder.is_inside() {
+            return self.search(req);
+        }
+        let arena = self.arena_number(req);
+        let began = self.recorder.now();
+        self.recorder.begin_work();
+        let done = self.search(req);
+        match &done {
+            Ok(ptr) => {
+                self.recorder.end_work(*ptr, began, self.recorder.now() - began);
+                self.saw_malloc(*ptr, req, arena);
+            }
+            Err(e) if e.status == Status::OutOfMemory => {
+                let (stack, other) = (self.recorder.stack(), self.recorder.next_failure());
+                self.recorder.push(Event {
+                    bytes: req.size,
+                    stream: req.stream.canonical().0 as u64,
+                    tag: req.tag,
+                    arena,
+                    stack,
+                    other,
+                    device: self.short_device(req),
+                    ..Event::new(Kind::OutOfMemory, self.recorder.now())
+                });
+            }
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// [`Context::free_hit`] where it is no plain hit: one for somebody who watches, or none.
+    #[inline(never)]
+    pub(super) fn free_hit_watched(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        if !self.config.pool || !self.is_watched() {
+            return false;
+        }
+        let began = self.recorder.now();
+        let hit = self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical));
+        if hit {
+            self.saw_free(ptr, stream, began);
+        }
+        hit
+    }
+
+    /// [`Context::free_anyhow`] while somebody watches.
+    pub(super) fn free_watched(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+        // Before the free: its address may be somebody else's as soon as it is done.
+        let began = self.recorder.now();
+        self.free_slowly(ptr, stream)?;
+        self.saw_free(ptr, stream, began);
+        Ok(())
+    }
+
+    /// A free that took effect, or will, at a time of the recorder's clock.
+    pub(super) fn saw_free(&self, ptr: u64, stream: Option<StreamHandle>, began: u64) {
+        if ptr == 0 || self.recorder.is_inside() {
+            return;
+        }
+        let stream = stream.map_or(0, |s| s.canonical().0 as u64);
+        self.recorder.push(Event { address: ptr, stream, ..Event::new(Kind::Free, began) });
+    }
+
+    /// The program has freed what another part of it frees here later.
+    pub fn note_free(&self, ptr: u64, stream: Option<StreamHandle>) {
+        if self.is_watched() {
+            self.saw_free(ptr, stream, self.recorder.now());
+        }
+    }
+
+    /// [`Context::realloc`] while somebody watches.
+    pub(super) fn realloc_watched(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
+        let began = self.recorder.now();
+        self.recorder.begin_work();
+        let new = self.resize(ptr, size, stream)?;
+        if ptr == 0 || self.recorder.is_inside() {
+            return Ok(new);
+        }
+        let took = self.recorder.now() - began;
+        self.recorder.end_work(new, began, took);
+        // In place nobody else is concerned. Otherwise the old addresses are free from the begin on, and the new ones may
+        // have been somebody's until the end.
+        let time = if new == ptr { began } else { began + took };
+        if new != ptr {
+            self.saw_free(ptr, Some(stream), began);
+        }
+        let stack = self.recorder.stack();
+        let stream = stream.canonical().0 as u64;
+        let tag = self.info(new).map_or(0, |i| i.tag);
+        let arena = self.arena_of(new).ok().flatten().map_or(0, |a| short(a.id()));
+        let event = match new == ptr {
+            true => Event { address: new, other: ptr, ..Event::new(Kind::Realloc, time) },
+            false => Event { address: new, ..Event::new(Kind::Malloc, time) },
+        };
+        self.recorder.push(Event { bytes: size, stream, stack, tag, arena, ..event });
+        Ok(new)
+    }
+
+    /// An event of an arena, if somebody watches.
+    pub(super) fn saw_enter(&self, arena: &Arena) {
+        if !self.is_watched() {
+            return;
+        }
+        let name = if arena.name().is_empty() { 0 } else { self.recorder.string(arena.name()) };
+        let parent = arena.parent_id().map_or(0, short);
+        let event = Event::new(Kind::ArenaEnter, self.recorder.now());
+        self.recorder.push(Event { arena: short(arena.id()), bytes: name.into(), other: parent.into(), ..event });
+    }
+
+    /// An arena is about to free what is in it but for what is kept.
+    pub(super) fn exit_watched<T>(
+        &self,
+        arena: &Arc<Arena>,
+        keep: &[u64],
+        exit: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if !self.is_watched() {
+            return exit();
+        }
+        // Any address in an allocation names it; the event has its first. What is in another arena stays there.
+        let mine = |p: u64| self.arena_of(p).is_ok_and(|a| a.is_some_and(|a| Arc::ptr_eq(&a, arena)));
+        let of_arena = keep.iter().filter(|&&p| p != 0 && mine(p));
+        let kept: Vec<u64> = of_arena.filter_map(|&p| Some(self.info_containing(p).ok()?.base)).collect();
+        let began = self.recorder.now();
+        let done = exit()?;
+        let to = arena.parent_id().map_or(0, short);
+        for address in kept {
+            self.recorder.push(Event { address, arena: to, ..Event::new(Kind::Move, began) });
+        }
+        // As a free: what was in it may be somebody else's by now.
+        let other = self.recorder.now() - began;
+        self.recorder.push(Event { arena: short(arena.id()), other, ..Event::new(Kind::ArenaExit, began) });
+        Ok(done)
+    }
+
+    /// As [`Self::exit_watched`], for an arena and those open inside it.
+    pub(super) fn abort_watched<T>(&self, arena: &Arc<Arena>, abort: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.is_watched() {
+            return abort();
+        }
+        let inside = self.arenas.inside(arena);
+        let began = self.recorder.now();
+        let done = abort()?;
+        let other = self.recorder.now() - began;
+        for id in inside {
+            self.recorder.push(Event { arena: short(id), other, ..Event::new(Kind::ArenaExit, began) });
+        }
+        Ok(done)
+    }
+
+    /// An allocation has moved to another arena.
+    pub(super) fn saw_move(&self, ptr: u64) {
+        if !self.is_watched() {
+            return;
+        }
+        if let Ok(info) = self.info_containing(ptr) {
+            let arena = self.arena_of(ptr).ok().flatten().map_or(0, |a| short(a.id()));
+            self.recorder.push(Event { address: info.base, arena, ..Event::new(Kind::Move, self.recorder.now()) });
+        }
+    }
+
+    /// Runs something of the slow path, as an event with its time if somebody watches.
+    pub(super) fn timed<T>(&self, event: impl FnOnce(&T) -> Event, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.is_watched() {
+            return run();
+        }
+        let began = self.recorder.now();
+        let done = run()?;
+        let other = self.recorder.now() - began;
+        self.recorder.push(Event { time: began, other, ..event(&done) });
+        Ok(done)
+    }
+
+    /// Called once, as the process ends: what is recorded is written, and a snapshot if one is wanted.
+    pub fn leave_observers(&self) {
+        if self.left.swap(true, Relaxed) {
+            return;
+        }
+        if self.config.snapshot_on.exit {
+            self.snapshot_by_itself("exit", None);
+        }
+        self.recorder.stop();
+        if let Some(page) = self.page.get() {
+            page.withdraw();
+        }
+    }
+}
+
+/// An arena's number in an event. There are fewer than 2^32 in any recording that can be kept.
+fn short(arena: u64) -> u32 {
+    arena as u32
+}

@@ -1,0 +1,274 @@
+//! A recording followed from event to event: which allocations there were, from when to when.
+
+#![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
+
+use super::event::Kind;
+use super::recording::Recording;
+use std::collections::{BTreeSet, HashMap};
+
+/// The time of an end that did not come.
+pub const NEVER: u64 = u64::MAX;
+
+/// One allocation. A resized one ends, and another begins at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Its first byte.
+    pub address: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// When it was made, nanoseconds since the recording's begin.
+    pub from: u64,
+    /// When it was freed; [`NEVER`]: it was live at the recording's end.
+    pub to: u64,
+    /// The stream of the request.
+    pub stream: u64,
+    /// The stream in whose order it was freed.
+    pub freed_on: u64,
+    /// The caller's tag.
+    pub tag: u64,
+    /// The arena in which it was at the end.
+    pub arena: u32,
+    /// The stack of the request; 0: not known.
+    pub stack: u32,
+    /// The thread of the request.
+    pub thread: u32,
+    /// The device's ordinal.
+    pub device: u8,
+    /// It was there before the recording.
+    pub existed: bool,
+}
+
+/// What happened to an allocation, in the order of the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Nanoseconds since the recording's begin.
+    pub time: u64,
+    /// The index in [`History::lives`].
+    pub life: u32,
+    /// Whether it begins or ends.
+    pub begins: bool,
+    /// The thread on which.
+    pub thread: u32,
+}
+
+/// All allocations of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// By their begin.
+    pub lives: Vec<Life>,
+    /// Begins and ends, in order.
+    pub changes: Vec<Change>,
+    /// Bytes live at the recording's end.
+    pub live: u64,
+    /// The most bytes that were live at once,
+    pub peak: u64,
+    /// and when that was first.
+    pub peak_at: u64,
+    /// Frees of what the recording does not know: allocated before it, or lost.
+    pub unknown_frees: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// The last moment.
+    pub end: u64,
+}
+
+impl History {
+    /// Follows a recording.
+    pub fn of(recording: &Recording) -> History {
+        let mut h = Follower::default();
+        for happened in &recording.events {
+            h.follow(happened.event, happened.thread);
+        }
+        h.history
+    }
+
+    /// What was live at a moment: indices.
+    pub fn live_at(&self, time: u64) -> Vec<u32> {
+        let alive = |l: &Life| l.from <= time && time < l.to;
+        self.lives.iter().zip(0..).filter(|(l, _)| alive(l)).map(|(_, i)| i).collect()
+    }
+}
+
+#[derive(Default)]
+struct Follower {
+    history: History,
+    /// By address.
+    live: HashMap<u64, u32>,
+    /// Addresses of what is in each arena.
+    arenas: HashMap<u32, BTreeSet<u64>>,
+}
+
+impl Follower {
+    fn follow(&mut self, e: super::Event, thread: u32) {
+        self.history.end = self.history.end.max(e.time);
+        match e.kind {
+            // One that was seen twice as the recording began is there already.
+            Kind::Existing if self.live.contains_key(&e.address) => {}
+            Kind::Malloc | Kind::Existing => {
+                // The free of what was here before is lost.
+                self.end(e.address, e.time, e.stream, thread);
+                self.begin(
+                    Life {
+                        address: e.address,
+                        bytes: e.bytes,
+                        from: e.time,
+                        to: NEVER,
+                        stream: e.stream,
+                        freed_on: e.stream,
+                        tag: e.tag,
+                        arena: e.arena,
+                        stack: e.stack,
+                        thread,
+                        device: e.device,
+                        existed: e.kind == Kind::Existing,
+                    },
+                    thread,
+                );
+            }
+            Kind::Free => {
+                let known = self.end(e.address, e.time, e.stream, thread);
+                self.history.unknown_frees += u64::from(!known);
+            }
+            Kind::Realloc => {
+                let old = self.live.get(&e.other).and_then(|i| self.history.lives.get(*i as usize)).copied();
+                self.end(e.other, e.time, e.stream, thread);
+                let like = old.unwrap_or(Life {
+                    address: 0,
+                    bytes: 0,
+                    from: 0,
+                    to: NEVER,
+                    stream: e.stream,
+                    freed_on: e.stream,
+                    tag: e.tag,
+                    arena: 0,
+                    stack: 0,
+                    thread,
+                    device: e.device,
+                    existed: false,
+                });
+                let stack = if e.stack == 0 { like.stack } else { e.stack };
+                let new =
+                    Life { address: e.address, bytes: e.bytes, from: e.time, to: NEVER, stack, existed: false, ..like };
+                self.end(e.address, e.time, e.stream, thread);
+                self.begin(new, thread);
+            }
+            Kind::Move => self.enter_arena(e.address, e.arena),
+            Kind::ArenaExit => {
+                for address in self.arenas.remove(&e.arena).unwrap_or_default() {
+                    let stream = self.live.get(&address).and_then(|i| self.history.lives.get(*i as usize));
+                    let stream = stream.map_or(0, |l| l.stream);
+                    self.end(address, e.time, stream, thread);
+                }
+            }
+            Kind::OutOfMemory => self.history.failures += 1,
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, life: Life, thread: u32) {
+        // More than 2^32 allocations of one recording: the rest is not followed.
+        let Ok(index) = u32::try_from(self.history.lives.len()) else { return };
+        self.live.insert(life.address, index);
+        if life.arena != 0 {
+            self.arenas.entry(life.arena).or_default().insert(life.address);
+        }
+        self.history.lives.push(life);
+        self.history.changes.push(Change { time: life.from, life: index, begins: true, thread });
+        self.history.live += life.bytes;
+        if self.history.live > self.history.peak {
+            (self.history.peak, self.history.peak_at) = (self.history.live, life.from);
+        }
+    }
+
+    /// Ends what lives at an address; whether something did.
+    fn end(&mut self, address: u64, time: u64, stream: u64, thread: u32) -> bool {
+        let Some(index) = self.live.remove(&address) else { return false };
+        let Some(life) = self.history.lives.get_mut(index as usize) else { return false };
+        life.to = time;
+        life.freed_on = stream;
+        self.history.live = self.history.live.saturating_sub(life.bytes);
+        if let Some(all) = self.arenas.get_mut(&life.arena) {
+            all.remove(&address);
+        }
+        self.history.changes.push(Change { time, life: index, begins: false, thread });
+        true
+    }
+
+    fn enter_arena(&mut self, address: u64, arena: u32) {
+        let life = self.live.get(&address).and_then(|i| self.history.lives.get_mut(*i as usize));
+        let Some(life) = life else { return };
+        if let Some(all) = self.arenas.get_mut(&life.arena) {
+            all.remove(&address);
+        }
+        life.arena = arena;
+        if arena != 0 {
+            self.arenas.entry(arena).or_default().insert(address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use crate::observe::recording::Happened;
+    use crate::observe::Event;
+
+    fn history(events: &[Event]) -> History {
+        let events = events.iter().map(|&event| Happened { event, thread: 1 }).collect();
+        History::of(&Recording { events, ..Recording::default() })
+    }
+
+    fn malloc(time: u64, address: u64, bytes: u64) -> Event {
+        Event { address, bytes, ..Event::new(Kind::Malloc, time) }
+    }
+
+    fn free(time: u64, address: u64) -> Event {
+        Event { address, stream: 9, ..Event::new(Kind::Free, time) }
+    }
+
+    #[test]
+    fn lives_begin_end_and_peak() {
+        let h = history(&[malloc(1, 10, 100), malloc(2, 20, 50), free(3, 10), malloc(4, 10, 60), free(5, 99)]);
+        let lives: Vec<_> = h.lives.iter().map(|l| (l.address, l.bytes, l.from, l.to, l.freed_on)).collect();
+        assert_eq!(lives, [(10, 100, 1, 3, 9), (20, 50, 2, NEVER, 0), (10, 60, 4, NEVER, 0)]);
+        assert_eq!((h.live, h.peak, h.peak_at, h.unknown_frees, h.end), (110, 150, 2, 1, 5));
+        assert_eq!(h.live_at(3), [1]);
+        assert_eq!(h.changes.len(), 4);
+    }
+
+    #[test]
+    fn a_resize_ends_one_and_begins_another() {
+        let resized =
+            |time, from, to, bytes| Event { address: to, other: from, bytes, ..Event::new(Kind::Realloc, time) };
+        let first = Event { tag: 7, stack: 3, ..malloc(1, 10, 100) };
+        let h = history(&[first, resized(2, 10, 10, 300), resized(3, 10, 40, 10), free(4, 40)]);
+        let lives: Vec<_> = h.lives.iter().map(|l| (l.address, l.bytes, l.to, l.tag, l.stack)).collect();
+        assert_eq!(lives, [(10, 100, 2, 7, 3), (10, 300, 3, 7, 3), (40, 10, 4, 7, 3)]);
+        assert_eq!((h.live, h.peak), (0, 300));
+    }
+
+    #[test]
+    fn an_arena_takes_what_is_in_it_and_leaves_what_moved() {
+        let within = |e: Event, arena| Event { arena, ..e };
+        let h = history(&[
+            within(malloc(1, 10, 1), 5),
+            within(malloc(2, 20, 2), 5),
+            within(malloc(3, 30, 4), 6),
+            Event { address: 20, arena: 6, ..Event::new(Kind::Move, 4) },
+            within(Event::new(Kind::ArenaExit, 5), 5),
+            Event { address: 30, ..Event::new(Kind::Move, 6) },
+            within(Event::new(Kind::ArenaExit, 7), 6),
+        ]);
+        assert_eq!(h.lives.iter().map(|l| l.to).collect::<Vec<_>>(), [5, 7, NEVER]);
+        assert_eq!(h.live, 4);
+    }
+
+    #[test]
+    fn what_was_there_before_counts_once() {
+        let existing = |a| Event { address: a, bytes: 8, ..Event::new(Kind::Existing, 0) };
+        let h = history(&[existing(10), existing(20), existing(10), free(3, 10), malloc(4, 20, 9)]);
+        assert_eq!((h.lives.len(), h.live, h.peak), (3, 9, 16));
+        assert!(h.lives[0].existed && !h.lives[2].existed);
+    }
+}

@@ -1,0 +1,555 @@
+//! Where events are handed in.
+//!
+//! Off, it is one flag that the caller looks at. On, an event costs a look at the clock and a store into the thread's ring.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::event::{Event, Kind};
+use super::format::{self, Holds};
+use super::recording::Happened;
+use super::session::{Local, Session};
+use super::stacks::{Raw, Symbols};
+use super::writer::Writer;
+use crate::base::sync::lock;
+use crate::base::{Error, Result};
+use crate::driver::process;
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::thread::Builder;
+use std::time::Instant;
+
+/// Called with each event on the thread on which it happened. It must not panic, and gpumem's calls in it make no events.
+pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
+/// Says the calling thread's stack in its own words, one frame a line, the innermost first; for interpreters.
+pub type StackSource = Arc<dyn Fn(&mut String) + Send + Sync>;
+
+/// What to record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The file to write; where there is one already, `.` and the process's number are added. `None`: none, and only the last
+    /// events are kept.
+    pub file: Option<PathBuf>,
+    /// The deepest stack that is taken where memory is asked for, frames; 0: none is.
+    pub stack_depth: usize,
+    /// How many events are kept for [`Recorder::last_events`].
+    pub keep: usize,
+    /// Facts for the file's head; an object.
+    pub info: Value,
+}
+
+/// What a recording came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The file, if there is one.
+    pub file: Option<PathBuf>,
+    /// Events in it.
+    pub events: u64,
+    /// Events that happened and are not.
+    pub lost: u64,
+}
+
+/// Somebody records.
+const RECORDS: u32 = 1;
+/// Somebody is called.
+const CALLS: u32 = 2;
+
+/// Takes events.
+pub struct Recorder {
+    /// Who wants events: [`RECORDS`], [`CALLS`].
+    wanted: AtomicU32,
+    /// The number of the session under way; 0: none.
+    current: AtomicU64,
+    session: RwLock<Option<Running>>,
+    /// Held while a session starts or ends.
+    changing: Mutex<()>,
+    callback: RwLock<Option<Callback>>,
+    source: RwLock<Option<StackSource>>,
+    failures: AtomicU64,
+    /// Frames of the session under way.
+    depth: AtomicU32,
+    /// A thread may be in somebody's function: there is, or was, one.
+    calls_out: AtomicBool,
+    epoch: Instant,
+}
+
+#[derive(Clone)]
+struct Running {
+    session: Arc<Session>,
+    file: Option<PathBuf>,
+    began: u64,
+}
+
+thread_local! {
+    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+    /// The thread is in a callback.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// What the driver has done for the thread's request.
+    static WORK: Cell<Work> = const { Cell::new(Work { created: 0, mapped: 0 }) };
+}
+
+/// Bytes of physical memory that were made and mapped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    pub(super) created: u64,
+    pub(super) mapped: u64,
+}
+
+impl Default for Recorder {
+    fn default() -> Recorder {
+        Recorder {
+            wanted: AtomicU32::new(0),
+            current: AtomicU64::new(0),
+            session: RwLock::new(None),
+            changing: Mutex::new(()),
+            callback: RwLock::new(None),
+            source: RwLock::new(None),
+            failures: AtomicU64::new(0),
+            depth: AtomicU32::new(0),
+            calls_out: AtomicBool::new(false),
+            epoch: Instant::now(),
+        }
+    }
+}
+
+impl Recorder {
+    /// The one that contexts of a process share which record to the same file.
+    pub fn of_process() -> &'static Arc<Recorder> {
+        static SHARED: OnceLock<Arc<Recorder>> = OnceLock::new();
+        SHARED.get_or_init(Arc::default)
+    }
+
+    /// Whether anybody wants events.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.wanted.load(Relaxed) != 0
+    }
+
+    /// Whether a recording is under way, to a file or for the last events.
+    pub fn is_recording(&self) -> bool {
+        self.current.load(Relaxed) != 0
+    }
+
+    /// Nanoseconds of the clock of events.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        let t = self.epoch.elapsed();
+        t.as_secs() * 1_000_000_000 + u64::from(t.subsec_nanos())
+    }
+
+    fn running(&self) -> Option<Running> {
+        self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Begins a recording; the file that is written. `Invalid` while one is under way, or when the file cannot be made.
+    pub fn start(&self, options: &Options) -> Result<Option<PathBuf>> {
+        let _changing = lock(&self.changing);
+        if let Some(running) = self.running() {
+            let to = running.file.map_or("the last events only".into(), |f| f.display().to_string());
+            return Err(Error::invalid(format!("a recording is under way already, to {to}; stop that first")));
+        }
+        let mut symbols = Symbols::default();
+        if options.stack_depth > 0 && options.file.is_some() {
+            symbols.warm_up();
+        }
+        let began = self.now();
+        let mut file = None;
+        let mut path = None;
+        if let Some(wanted) = &options.file {
+            let (mut out, name) = create(wanted).map_err(|e| {
+                Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", wanted.display()))
+            })?;
+            let head =
+                [format::head(), format::block(Holds::Info, 0, 0, self.info(options, began).as_bytes())].concat();
+            out.write_all(&head).and_then(|()| out.flush()).map_err(|e| {
+                Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", name.display()))
+            })?;
+            (file, path) = (Some(out), Some(name));
+        }
+        let session = Arc::new(Session::new(options.stack_depth, options.keep));
+        let writer = Writer::new(session.clone(), file, symbols);
+        // A forked child must know that it has no writer.
+        process::watch_forks();
+        let thread =
+            process::without_signals(|| Builder::new().name("gpumem-record".into()).spawn(move || writer.run()));
+        let thread = thread.map_err(|e| Error::invalid(format!("no thread for the recording: {e}")))?;
+        let _ = session.writer.set(thread.thread().clone());
+        let number = session.number;
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) =
+            Some(Running { session, file: path.clone(), began });
+        self.depth.store(u32::try_from(options.stack_depth).unwrap_or(u32::MAX), Relaxed);
+        self.current.store(number, Release);
+        self.wanted.fetch_or(RECORDS, Relaxed);
+        Ok(path)
+    }
+
+    fn info(&self, options: &Options, began: u64) -> String {
+        let mut info = options.info.clone();
+        if !info.is_object() {
+            info = serde_json::json!({});
+        }
+        if let Some(o) = info.as_object_mut() {
+            o.insert("clock_ns".into(), began.into());
+            o.insert("pid".into(), std::process::id().into());
+            o.insert("gpumem".into(), env!("CARGO_PKG_VERSION").into());
+            let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            o.insert("unix_ms".into(), u64::try_from(unix.as_millis()).unwrap_or(0).into());
+            let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+            o.insert("command".into(), command.into());
+            o.insert("stack_depth".into(), options.stack_depth.into());
+        }
+        info.to_string()
+    }
+
+    /// Ends the recording and waits until it is written; `None` when none is under way, or in a forked child.
+    pub fn stop(&self) -> Option<Summary> {
+        let _changing = lock(&self.changing);
+        let running = self.session.write().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.wanted.fetch_and(!RECORDS, Relaxed);
+        self.current.store(0, Release);
+        running.session.end().then(|| {
+            let (events, lost) = (running.session.written.load(Relaxed), running.session.lost.load(Relaxed));
+            Summary { file: running.file, events, lost }
+        })
+    }
+
+    /// Waits until what has happened so far is in the file.
+    pub fn flush(&self) {
+        if let Some(running) = self.running() {
+            running.session.flush();
+        }
+    }
+
+    /// When the recording under way began, on the clock of events.
+    pub fn began(&self) -> Option<u64> {
+        self.running().map(|r| r.began)
+    }
+
+    /// The last events, oldest first: as many as are kept. Empty when nothing is recorded.
+    pub fn last_events(&self) -> Vec<Happened> {
+        let Some(running) = self.running() else { return Vec::new() };
+        running.session.flush();
+        let mut last: Vec<Happened> = lock(&running.session.last).iter().copied().collect();
+        last.sort_by_key(|h| (h.event.time, h.event.kind.allocates()));
+        last.drain(..last.len().saturating_sub(running.session.keep));
+        last.iter_mut().for_each(|h| h.event.time = h.event.time.saturating_sub(running.began));
+        last
+    }
+
+    /// Calls a function with each event from now on, or with `None` no more. A call that is under way may end after this
+    /// returns.
+    pub fn set_callback(&self, callback: Option<Callback>) {
+        let some = callback.is_some();
+        self.calls_out.fetch_or(some, Relaxed);
+        *self.callback.write().unwrap_or_else(PoisonError::into_inner) = callback;
+        match some {
+            true => self.wanted.fetch_or(CALLS, Relaxed),
+            false => self.wanted.fetch_and(!CALLS, Relaxed),
+        };
+    }
+
+    /// Asks somebody for stacks in place of the machine's own.
+    pub fn set_stack_source(&self, source: Option<StackSource>) {
+        self.calls_out.fetch_or(source.is_some(), Relaxed);
+        *self.source.write().unwrap_or_else(PoisonError::into_inner) = source;
+    }
+
+    /// The number of a string in the recording under way.
+    pub fn string(&self, text: &str) -> u32 {
+        self.running().map_or(0, |r| lock(&r.session.names).string(text))
+    }
+
+    /// The number of the calling thread's stack; 0 where none is taken.
+    #[inline]
+    pub fn stack(&self) -> u32 {
+        match self.depth.load(Relaxed) {
+            0 => 0,
+            _ => LOCAL.try_with(|cell| self.stack_of(cell)).unwrap_or(0),
+        }
+    }
+
+    fn stack_of(&self, cell: &RefCell<Option<Local>>) -> u32 {
+        let current = self.current.load(Relaxed);
+        let session = {
+            let Ok(mut local) = cell.try_borrow_mut() else { return 0 };
+            match self.local(&mut local, current) {
+                Some(local) if local.session.depth > 0 => local.session.clone(),
+                _ => return 0,
+            }
+        };
+        self.take_stack(&session)
+    }
+
+    #[cold]
+    fn take_stack(&self, session: &Session) -> u32 {
+        let source = self.source.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut text = String::new();
+        if let Some(source) = source {
+            let was = INSIDE.replace(true);
+            source(&mut text);
+            INSIDE.set(was);
+        }
+        let raw = match text.is_empty() {
+            true => Raw::here(session.depth),
+            false => Raw::Text(text),
+        };
+        lock(&session.names).stack(raw)
+    }
+
+    /// The number of a failure: 1 for the first of the process.
+    pub fn next_failure(&self) -> u64 {
+        self.failures.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Hands an event in.
+    #[inline]
+    pub fn push(&self, event: Event) {
+        let wanted = self.wanted.load(Relaxed);
+        if wanted & CALLS != 0 {
+            self.call(&event);
+        }
+        let current = self.current.load(Relaxed);
+        if current == 0 {
+            return;
+        }
+        let pushed = LOCAL.try_with(|cell| {
+            let mut local = cell.try_borrow_mut().ok()?;
+            self.local(&mut local, current)?.push(event);
+            Some(())
+        });
+        if !matches!(pushed, Ok(Some(()))) {
+            self.stray(event);
+        }
+    }
+
+    /// The thread's end of its ring in the session under way.
+    #[inline]
+    fn local<'a>(&self, local: &'a mut Option<Local>, current: u64) -> Option<&'a mut Local> {
+        if local.as_ref().is_none_or(|l| l.session.number != current) {
+            *local = Some(self.running()?.session.attach());
+        }
+        local.as_mut()
+    }
+
+    #[cold]
+    fn stray(&self, event: Event) {
+        if let Some(running) = self.running() {
+            running.session.stray(event);
+        }
+    }
+
+    #[cold]
+    fn call(&self, event: &Event) {
+        if INSIDE.try_with(Cell::get).unwrap_or(true) {
+            return;
+        }
+        let callback = self.callback.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(callback) = callback {
+            INSIDE.set(true);
+            callback(event);
+            INSIDE.set(false);
+        }
+    }
+
+    /// Whether the thread is in a callback, where nothing is recorded.
+    #[inline]
+    pub fn is_inside(&self) -> bool {
+        self.calls_out.load(Relaxed) && INSIDE.try_with(Cell::get).unwrap_or(false)
+    }
+
+    /// Counts what the driver does for the calling thread from now on.
+    pub fn begin_work(&self) {
+        WORK.set(Work::default());
+    }
+
+    /// An event for what the driver has done for a request since [`Self::begin_work`], at `time`, which took `ns`: a growth, a
+    /// stitch, or nothing.
+    pub fn end_work(&self, address: u64, time: u64, ns: u64) {
+        let work = WORK.replace(Work::default());
+        let (kind, bytes) = match (work.created, work.mapped) {
+            (0, 0) => return,
+            (0, mapped) => (Kind::Stitch, mapped),
+            (created, _) => (Kind::Growth, created),
+        };
+        self.push(Event { address, bytes, other: ns, ..Event::new(kind, time) });
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Makes a file, or one with the process's number where there is one already.
+fn create(path: &Path) -> io::Result<(BufWriter<File>, PathBuf)> {
+    let (file, name) = match File::create_new(path) {
+        Ok(file) => (file, path.to_path_buf()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!(".{}", std::process::id()));
+            let name = PathBuf::from(name);
+            (File::create(&name)?, name)
+        }
+        Err(e) => return Err(e),
+    };
+    Ok((BufWriter::with_capacity(1 << 16, file), name))
+}
+
+/// Driver calls that change addresses or memory, as events.
+impl crate::driver::wrap::Observer for Recorder {
+    fn is_on(&self) -> bool {
+        Recorder::is_on(self)
+    }
+
+    fn step(&self, step: &crate::driver::wrap::Step) {
+        use crate::driver::Call;
+        if self.is_inside() {
+            return;
+        }
+        let kind = match step.call {
+            Call::VaReserve => Kind::Reserve,
+            Call::VaFree => Kind::Unreserve,
+            Call::PhysCreate => Kind::Create,
+            Call::PhysRelease => Kind::Release,
+            Call::Map => Kind::Map,
+            Call::Unmap => Kind::Unmap,
+            Call::SetAccess => Kind::SetAccess,
+            _ => return,
+        };
+        let _ = WORK.try_with(|work| {
+            let mut w = work.get();
+            match kind {
+                Kind::Create => w.created += step.bytes,
+                Kind::Map => w.mapped += step.bytes,
+                _ => {}
+            }
+            work.set(w);
+        });
+        let took = u64::try_from(step.took.as_nanos()).unwrap_or(u64::MAX);
+        let time = self.now().saturating_sub(took);
+        let device = u8::try_from(step.device.0).unwrap_or(u8::MAX);
+        let (address, tag) = match kind {
+            Kind::Create | Kind::Release => (step.handle, 0),
+            _ => (step.address, step.handle),
+        };
+        self.push(Event { address, bytes: step.bytes, other: took, tag, device, ..Event::new(kind, time) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::observe::Recording;
+
+    fn options(file: &Path) -> Options {
+        Options { file: Some(file.to_path_buf()), keep: 16, ..Options::default() }
+    }
+
+    #[test]
+    fn every_event_of_every_thread_arrives_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.rec");
+        let recorder = Recorder::default();
+        recorder.start(&options(&file)).unwrap();
+        // More than the rings hold, from threads that end before the writer looks.
+        std::thread::scope(|s| {
+            for t in 0..4_u64 {
+                let recorder = &recorder;
+                s.spawn(move || {
+                    for i in 0..20_000 {
+                        recorder.push(Event { address: t, bytes: i, ..Event::new(Kind::Malloc, recorder.now()) });
+                    }
+                });
+            }
+        });
+        let summary = recorder.stop().unwrap();
+        assert_eq!((summary.events, summary.lost), (80_000, 0));
+        let read = Recording::open(&file).unwrap();
+        assert!(read.complete && read.faults().is_none());
+        for t in 0..4 {
+            let mine: Vec<u64> = read.events.iter().filter(|h| h.event.address == t).map(|h| h.event.bytes).collect();
+            assert_eq!(mine, (0..20_000).collect::<Vec<_>>());
+        }
+        assert!(read.events.is_sorted_by_key(|h| h.event.time));
+    }
+
+    #[test]
+    fn what_was_flushed_is_in_the_file_before_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.rec");
+        let recorder = Recorder::default();
+        recorder.start(&options(&file)).unwrap();
+        let name = recorder.string("step");
+        recorder.push(Event { bytes: name.into(), arena: 3, ..Event::new(Kind::ArenaEnter, recorder.now()) });
+        recorder.flush();
+        let read = Recording::open(&file).unwrap();
+        assert_eq!((read.events.len(), read.complete), (1, false));
+        assert_eq!(read.arena_names().get(&3), Some(&"step"));
+        assert!(read.faults().unwrap().contains("ended before"));
+        // A second one beside it does not take the file.
+        let other = Recorder::default();
+        let second = other.start(&options(&file)).unwrap().unwrap();
+        assert_ne!(second, file);
+        assert!(recorder.start(&options(&file)).unwrap_err().message.contains("under way already"));
+    }
+
+    #[test]
+    fn the_last_events_are_kept_without_a_file() {
+        let recorder = Recorder::default();
+        recorder.start(&Options { keep: 10, ..Options::default() }).unwrap();
+        (0..5000).for_each(|i| recorder.push(Event { bytes: i, ..Event::new(Kind::Malloc, recorder.now()) }));
+        let last: Vec<u64> = recorder.last_events().iter().map(|h| h.event.bytes).collect();
+        assert_eq!(last, (4990..5000).collect::<Vec<_>>());
+        recorder.stop();
+        assert!(!recorder.is_on() && recorder.last_events().is_empty());
+    }
+
+    #[test]
+    fn a_callback_gets_every_event_and_none_of_its_own() {
+        let recorder = Arc::new(Recorder::default());
+        let seen = Arc::new(AtomicU64::new(0));
+        let (inner, counted) = (Arc::downgrade(&recorder), seen.clone());
+        recorder.set_callback(Some(Arc::new(move |e: &Event| {
+            counted.fetch_add(e.bytes, Relaxed);
+            if let Some(r) = inner.upgrade() {
+                r.push(Event { bytes: 1000, ..*e });
+            }
+        })));
+        recorder.push(Event { bytes: 5, ..Event::new(Kind::Malloc, 0) });
+        assert_eq!(seen.load(Relaxed), 5);
+        recorder.set_callback(None);
+        assert!(!recorder.is_on());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_an_error_and_changes_nothing() {
+        let recorder = Recorder::default();
+        let e = recorder.start(&options(Path::new("/no/such/place/a.rec"))).unwrap_err();
+        assert!(e.message.contains("/no/such/place/a.rec cannot be written"), "{e}");
+        assert!(!recorder.is_on() && recorder.stop().is_none());
+    }
+
+    #[test]
+    fn stacks_are_taken_from_whoever_says_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.rec");
+        let recorder = Recorder::default();
+        recorder.start(&Options { stack_depth: 4, ..options(&file) }).unwrap();
+        recorder.set_stack_source(Some(Arc::new(|text: &mut String| text.push_str("inner (a.py:1)\nouter (b.py:2)"))));
+        let stack = recorder.stack();
+        recorder.push(Event { stack, ..Event::new(Kind::Malloc, recorder.now()) });
+        recorder.set_stack_source(None);
+        let machine = recorder.stack();
+        recorder.push(Event { stack: machine, ..Event::new(Kind::Malloc, recorder.now()) });
+        recorder.stop();
+        let read = Recording::open(&file).unwrap();
+        assert_eq!(read.frames(stack), ["inner (a.py:1)", "outer (b.py:2)"]);
+        assert!(machine != stack && !read.frames(machine).is_empty());
+    }
+}

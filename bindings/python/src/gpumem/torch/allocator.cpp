@@ -403,7 +403,7 @@ class Allocator final : public native::CUDAAllocator {
       if (traces) out.device_traces.back().assign(device->trace.begin(), device->trace.end());
     }
     for (auto& entries : out.device_traces) {
-      for (auto& e : entries) e.time_.t_ = clock_(e.time_.approx_t_);
+      for (auto& e : entries) e.time_.t_ = clock_(e.time_.approx_t_) / 1000;  // µs
     }
     out.config_metadata = native::AllocatorConfigInfo{};
     out.config_metadata.max_split_size = std::numeric_limits<size_t>::max();
@@ -871,12 +871,22 @@ class Allocator final : public native::CUDAAllocator {
     c10::cuda::CUDAGuard guard(heap.device);
     for (char* at : heap.waiting) {
       auto& chunk = heap.chunks.at(at);
-      for (cudaStream_t use : chunk.uses) (void)gpumem_stream_wait(chunk.stream, use);
+      for (cudaStream_t use : chunk.uses) {
+        // What a graph does with it is in order in the graph, and graphs that share a pool never run at the same time.
+        if (!captured(use) && !captured(chunk.stream)) (void)gpumem_stream_wait(chunk.stream, use);
+      }
       chunk.uses.clear();
       chunk.waiting = false;
       join(heap, at);
     }
     heap.waiting.clear();
+  }
+  static bool captured(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status != cudaStreamCaptureStatusNone;
+    // Asking about the default stream is an error while another is captured.
+    (void)cudaGetLastError();
+    return true;
   }
   // Makes [at, at + size) of a free chunk a chunk of its own that is in no list.
   void carve(Heap& heap, char* at, size_t size) {
@@ -1043,7 +1053,7 @@ class Allocator final : public native::CUDAAllocator {
     fill(info);
     out.push_back(std::move(info));
   }
-  // From the library's list of regions: lines of an address and a mark, '*' for what is not mapped and '~' for what is elsewhere.
+  // From the library's list of regions: lines of an address and a mark, '*' for a hole, '!' for old addresses of what has moved.
   static std::vector<std::pair<size_t, size_t>> mapped_runs(DeviceIndex device) {
     size_t needed = 0;
     std::string text;
@@ -1059,7 +1069,7 @@ class Allocator final : public native::CUDAAllocator {
       char mark = 0;
       if (std::sscanf(line.c_str(), " 0x%" SCNx64 " [%c", &at, &mark) != 2) continue;
       if (inside) runs.back().second = at;
-      const bool mapped = mark != '*' && mark != '~' && mark != '!';
+      const bool mapped = mark != '*' && mark != '!' && mark != '.' && line.find("evicted") == std::string::npos;
       if (mapped && !inside) runs.emplace_back(at, at);
       inside = mapped;
     }

@@ -14,5 +14,5 @@ wheel: build
 	GPUMEM_PREBUILT='$(abspath $(RELEASE))' $(PYTHON_DIR)/build/bin/pip wheel --quiet --no-deps --wheel-dir $(PYTHON_DIR) ./bindings/python
 	@ls -l $(PYTHON_DIR)/*.whl
 
-test-python:
+test-python: build
 	@PYTHON='$(PYTHON)' GPUMEM_PREBUILT='$(abspath $(RELEASE))' sh bindings/python/test.sh '$(PYTHON_DIR)'

@@ -18,9 +18,16 @@ def malloc(nbytes, stream=None):
 
     Aligned to 256 bytes, not cleared; 0 bytes give an address of their own. The caller frees it. Nobody waits.
     """
+    # Out of range, ctypes would cut it.
+    if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
+        nbytes = _values.size(nbytes)
+    if stream is None:
+        ptr = _malloc(nbytes)
+        if ptr is None:
+            raise error(C.gpumem_last_status())
+        return ptr
     out = _c_void_p()
-    status = _malloc_async(nbytes if nbytes.__class__ is int else _values.size(nbytes),
-                           stream if stream is None else _values.stream(stream), _byref(out))
+    status = _malloc_async(nbytes, stream if stream.__class__ is int else _values.stream(stream), _byref(out))
     if status:
         raise error(status)
     return out.value
@@ -82,11 +89,11 @@ def memset(dst, value, nbytes, stream=None):
 def _readable(data):
     """The address and bytes of host memory that is read, and what keeps it alive."""
     view = memoryview(data)
+    if view.nbytes == 0:
+        return None, 0, view
     if not view.c_contiguous:
         view = memoryview(view.tobytes())
     view = view.cast("B") if view.ndim != 1 or view.format != "B" else view
-    if view.nbytes == 0:
-        return None, 0, view
     if view.readonly:
         kept = view.obj if isinstance(view.obj, bytes) and len(view.obj) == view.nbytes else view.tobytes()
         return ctypes.cast(ctypes.c_char_p(kept), _c_void_p).value, view.nbytes, kept

@@ -5,6 +5,10 @@
 // shared with other processes are heaps of segments here, each segment one allocation of libgpumem's: PyTorch sets such pools back
 // to an earlier state, at the same addresses, and small tensors share segments, of which each is whole pages.
 
+#include "handles.hpp"
+#include "heap.hpp"
+#include "units.hpp"
+
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -16,22 +20,12 @@
 
 #include <gpumem.h>
 
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cinttypes>
-#include <cstdio>
-#include <cstring>
 #include <deque>
 #include <limits>
 #include <map>
 #include <mutex>
-#include <random>
 #include <set>
 #include <sstream>
-#include <thread>
 
 // Which of PyTorch's signatures to override; build.py tries others where the version does not tell.
 #ifndef GPUMEM_TORCH_API
@@ -44,117 +38,10 @@ namespace native = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 using native::BlockInfo;
-using native::DeviceStats;
 using native::SegmentInfo;
 using native::TraceEntry;
-using Context = std::shared_ptr<c10::GatheredContext>;
-using Stat = c10::CachingAllocator::Stat;
-using c10::CachingAllocator::StatArray;
-using c10::CachingAllocator::StatType;
 
-// PyTorch counts sizes in these units, and what is larger than kSmall in statistics of its own; so do we, to be comparable.
-constexpr size_t kUnit = 512;
-constexpr size_t kSmall = 1 << 20;
-constexpr size_t kPage = 2 << 20;
-constexpr size_t kMiddle = 10 << 20;
-constexpr size_t kMiddleSegment = 20 << 20;
 constexpr size_t kOneExa = 1ull << 60;
-
-size_t round_up(size_t n, size_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
-size_t counted(size_t n) {
-  return std::max(kUnit, round_up(n, kUnit));
-}
-
-std::string last_error() {
-  char text[1024];
-  gpumem_last_error(text, sizeof text);
-  return text;
-}
-
-std::string human(uint64_t bytes) {
-  std::ostringstream out;
-  out.precision(2);
-  out << std::fixed;
-  if (bytes >= 1ull << 30) {
-    out << bytes / double(1ull << 30) << " GiB";
-  } else if (bytes >= 1ull << 20) {
-    out << bytes / double(1ull << 20) << " MiB";
-  } else if (bytes >= 1024) {
-    out << bytes / 1024.0 << " KiB";
-  } else {
-    out << bytes << " bytes";
-  }
-  return out.str();
-}
-
-void ok(gpumem_status status, const char* what) {
-  TORCH_CHECK(status == GPUMEM_OK, what, ": ", gpumem_status_name(status), ": ", last_error());
-}
-
-void add(StatArray& stats, size_t bytes_of_block, size_t amount) {
-  stats[size_t(StatType::AGGREGATE)].increase(amount);
-  stats[size_t(bytes_of_block <= kSmall ? StatType::SMALL_POOL : StatType::LARGE_POOL)].increase(amount);
-}
-void subtract(StatArray& stats, size_t bytes_of_block, size_t amount) {
-  stats[size_t(StatType::AGGREGATE)].decrease(amount);
-  stats[size_t(bytes_of_block <= kSmall ? StatType::SMALL_POOL : StatType::LARGE_POOL)].decrease(amount);
-}
-// What libgpumem counts, at the moment of a question.
-void set(Stat& stat, uint64_t now, uint64_t peak) {
-  const auto was = stat.current;
-  if (int64_t(now) > was) {
-    stat.increase(now - was);
-  } else {
-    stat.decrease(was - now);
-  }
-  stat.peak = std::max<int64_t>(now, peak);
-}
-
-enum class Kind { pool, evictable, shared };
-
-// A part of a segment.
-struct Chunk {
-  size_t size = 0;
-  size_t requested = 0;
-  bool allocated = false;
-  // Freed, but used on other streams: not for anybody yet.
-  bool waiting = false;
-  cudaStream_t stream = nullptr;
-  std::vector<cudaStream_t> uses;
-  Context context;
-};
-
-struct Segment {
-  size_t size = 0;
-  cudaStream_t stream = nullptr;
-  bool small = false;
-  size_t allocated = 0;
-};
-
-// Memory of a private pool, of a tag, or for other processes.
-struct Heap {
-  DeviceIndex device = 0;
-  Kind kind = Kind::pool;
-  MempoolId_t id{0, 0};
-  uint64_t tag = 0;
-  int uses = 0;
-  bool asleep = false;
-  std::shared_ptr<native::CUDAAllocator> foreign;
-  std::map<char*, Segment> segments;
-  std::map<char*, Chunk> chunks;
-  // Free chunks by stream and class, then by size.
-  std::map<std::pair<cudaStream_t, bool>, std::set<std::pair<size_t, char*>>> free;
-  std::vector<char*> waiting;
-
-  std::map<char*, Segment>::iterator segment_of(char* at) {
-    return std::prev(segments.upper_bound(at));
-  }
-  std::set<std::pair<size_t, char*>>& free_like(const Segment& s) {
-    return free[{s.stream, s.small}];
-  }
-};
 
 // A tensor's memory.
 struct Block {
@@ -542,8 +429,7 @@ class Allocator final : public native::CUDAAllocator {
       delta.ptrs_freed.push_back(at);
     }
     for (const auto& one : wanted->live) {
-      carve(heap, one.at, one.size);
-      take_chunk(heap, one.at, one.requested);
+      heap.malloc_at(one.at, one.size, one.requested);
       note(one.at, Block{one.requested, heap.chunks.at(one.at).stream, device, &heap, nullptr});
       delta.dataptrs_allocd.emplace_back(one.at, one.at, &release, c10::Device(c10::DeviceType::CUDA, device));
     }
@@ -786,142 +672,32 @@ class Allocator final : public native::CUDAAllocator {
   }
 
   char* heap_malloc(Heap& heap, size_t requested, cudaStream_t stream) {
-    const size_t n = counted(requested);
-    const bool small = n <= kSmall;
-    auto& free = heap.free[{stream, small}];
-    auto best = free.lower_bound({n, nullptr});
-    char* at = nullptr;
-    if (best != free.end()) {
-      at = best->second;
-      free.erase(best);
-    } else {
-      const size_t size = small ? kPage : n < kMiddle ? kMiddleSegment : round_up(n, kPage);
-      at = new_segment(heap, size, stream);
-      if (at == nullptr) return nullptr;
-      heap.segments[at] = Segment{size, stream, small, 0};
-      Chunk chunk;
-      chunk.size = size;
-      chunk.stream = stream;
-      heap.chunks[at] = std::move(chunk);
-      told(TraceEntry::SEGMENT_ALLOC, heap.device, at, size, stream, heap.id);
-    }
-    auto& chunk = heap.chunks.at(at);
-    const size_t rest = chunk.size - n;
-    if (small ? rest >= kUnit : rest > kSmall) split(heap, at, n);
-    take_chunk(heap, at, requested);
-    return at;
-  }
-  // Cuts a free chunk, which is in no list; the rest of it goes to one.
-  void split(Heap& heap, char* at, size_t n) {
-    auto& chunk = heap.chunks.at(at);
-    Chunk rest;
-    rest.size = chunk.size - n;
-    rest.stream = chunk.stream;
-    chunk.size = n;
-    heap.free_like(heap.segment_of(at)->second).insert({rest.size, at + n});
-    heap.chunks[at + n] = std::move(rest);
-  }
-  void take_chunk(Heap& heap, char* at, size_t requested) {
-    auto& chunk = heap.chunks.at(at);
-    chunk.allocated = true;
-    chunk.requested = requested;
-    chunk.uses.clear();
-    heap.segment_of(at)->second.allocated++;
+    if (char* at = heap.malloc(requested, stream)) return at;
+    const size_t size = Heap::segment_for(requested);
+    char* at = new_segment(heap, size, stream);
+    if (at == nullptr) return nullptr;
+    heap.grow(at, size, requested, stream);
+    told(TraceEntry::SEGMENT_ALLOC, heap.device, at, size, stream, heap.id);
+    return heap.malloc(requested, stream);
   }
   void heap_free(Heap& heap, char* at) {
-    auto& chunk = heap.chunks.at(at);
-    chunk.allocated = false;
-    chunk.context.reset();
-    heap.segment_of(at)->second.allocated--;
-    if (!chunk.uses.empty()) {
-      chunk.waiting = true;
-      heap.waiting.push_back(at);
-      if (routes_.empty()) settle(heap);
-      return;
-    }
-    join(heap, at);
+    heap.free(at);
+    settle(heap);
   }
-  // Puts a chunk that is in no list into one, together with its free neighbours in the segment.
-  void join(Heap& heap, char* at) {
-    auto& segment = *heap.segment_of(at);
-    auto& free = heap.free_like(segment.second);
-    auto it = heap.chunks.find(at);
-    const auto idle = [](const Chunk& c) { return !c.allocated && !c.waiting; };
-    const auto next = std::next(it);
-    if (next != heap.chunks.end() && next->first < segment.first + segment.second.size && idle(next->second)) {
-      free.erase({next->second.size, next->first});
-      it->second.size += next->second.size;
-      heap.chunks.erase(next);
-    }
-    if (it->first != segment.first) {
-      const auto before = std::prev(it);
-      if (idle(before->second)) {
-        free.erase({before->second.size, before->first});
-        before->second.size += it->second.size;
-        heap.chunks.erase(it);
-        it = before;
-      }
-    }
-    free.insert({it->second.size, it->first});
-  }
-  // Makes the streams of chunks that others used wait for those, so that they can be had again. Not while a graph is captured: its
-  // stream must not wait for one that is not.
+  // Not while a graph is captured.
   void settle(Heap& heap) {
-    if (heap.waiting.empty() || !routes_.empty()) return;
-    c10::cuda::CUDAGuard guard(heap.device);
-    for (char* at : heap.waiting) {
-      auto& chunk = heap.chunks.at(at);
-      for (cudaStream_t use : chunk.uses) {
-        // What a graph does with it is in order in the graph, and graphs that share a pool never run at the same time.
-        if (!captured(use) && !captured(chunk.stream)) (void)gpumem_stream_wait(chunk.stream, use);
-      }
-      chunk.uses.clear();
-      chunk.waiting = false;
-      join(heap, at);
-    }
-    heap.waiting.clear();
-  }
-  static bool captured(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status != cudaStreamCaptureStatusNone;
-    // Asking about the default stream is an error while another is captured.
-    (void)cudaGetLastError();
-    return true;
-  }
-  // Makes [at, at + size) of a free chunk a chunk of its own that is in no list.
-  void carve(Heap& heap, char* at, size_t size) {
-    auto it = std::prev(heap.chunks.upper_bound(at));
-    TORCH_INTERNAL_ASSERT(!it->second.allocated && !it->second.waiting && at + size <= it->first + it->second.size,
-                          "a checkpoint's allocation is not free");
-    const auto segment = heap.segment_of(at)->second;
-    heap.free_like(segment).erase({it->second.size, it->first});
-    if (it->first < at) {
-      const size_t before = size_t(at - it->first);
-      Chunk rest;
-      rest.size = it->second.size - before;
-      rest.stream = it->second.stream;
-      it->second.size = before;
-      heap.free_like(segment).insert({before, it->first});
-      it = heap.chunks.emplace(at, std::move(rest)).first;
-    }
-    if (it->second.size > size) split(heap, at, size);
+    if (routes_.empty()) heap.settle();
   }
   // Gives back segments with nothing in them, where no graph can use them any more. Whether there were any.
   bool give_back(Heap& heap) {
     if (!routes_.empty() || (heap.kind == Kind::pool && heap.uses > 0)) return false;
     settle(heap);
-    std::vector<std::pair<char*, Segment>> empty;
-    for (const auto& one : heap.segments) {
-      if (one.second.allocated == 0 && heap.chunks.at(one.first).size == one.second.size) empty.push_back(one);
-    }
+    const auto empty = heap.take_empty();
     if (empty.empty()) return false;
     c10::cuda::CUDAGuard guard(heap.device);
     // Launches of graphs that used it may be in flight, on any stream.
     C10_CUDA_CHECK(cudaDeviceSynchronize());
     for (const auto& [at, segment] : empty) {
-      heap.free_like(segment).erase({segment.size, at});
-      heap.chunks.erase(at);
-      heap.segments.erase(at);
       exports_.erase(reinterpret_cast<uint64_t>(at));
       told(TraceEntry::SEGMENT_FREE, heap.device, at, segment.size, segment.stream, heap.id);
       if (heap.foreign) {
@@ -941,15 +717,6 @@ class Allocator final : public native::CUDAAllocator {
 
   // ---- looking
 
-  template <typename F>
-  static void each(DeviceStats& s, F f) {
-    for (auto* array : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes, &s.reserved_bytes, &s.active_bytes,
-                        &s.inactive_split_bytes, &s.requested_bytes}) {
-      for (auto& stat : *array) f(stat);
-    }
-    f(s.oversize_allocations);
-    f(s.oversize_segments);
-  }
   void refresh(DeviceStats& stats, const gpumem_stats& s) {
     const auto all = size_t(StatType::AGGREGATE), large = size_t(StatType::LARGE_POOL);
     const uint64_t held = s.mapped + s.stock, most = std::max(s.peak_mapped, held);
@@ -1168,105 +935,10 @@ void release_owned(void* owned) {
   allocator().put_owned(static_cast<Owned*>(owned));
 }
 
-// ---- handles for other processes ------------------------------------------------------------------------------------------------
-//
-// A handle names the process and the segment. Who opens it connects to that process, at an abstract Unix socket that a thread serves
-// since the first handle, and gets the segment's file descriptor, if it is of the same user.
-
-struct Handle {
-  char magic[8];
-  int32_t pid;
-  int32_t device;
-  uint64_t nonce;
-  uint64_t segment;
-  uint64_t bytes;
-  char rest[24];
-};
-static_assert(sizeof(Handle) == 64, "as large as the driver's");
-const char kMagic[8] = {'g', 'p', 'u', 'm', 'e', 'm', 't', '\x01'};
-
-socklen_t socket_name(sockaddr_un& to, int32_t pid, uint64_t nonce) {
-  std::memset(&to, 0, sizeof to);
-  to.sun_family = AF_UNIX;
-  const int n = std::snprintf(to.sun_path + 1, sizeof to.sun_path - 1, "gpumem-torch-%d-%016" PRIx64, pid, nonce);
-  return socklen_t(offsetof(sockaddr_un, sun_path) + 1 + n);
-}
-
-bool same_user(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
-}
-
-bool send_fd(int to, int fd) {
-  char byte = fd >= 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
-  return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
-}
-
-int receive_fd(int from) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = room;
-  message.msg_controllen = sizeof room;
-  if (recvmsg(from, &message, MSG_CMSG_CLOEXEC) != 1 || byte == 0) return -1;
-  const cmsghdr* c = CMSG_FIRSTHDR(&message);
-  if (c == nullptr || c->cmsg_type != SCM_RIGHTS) return -1;
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-  return fd;
-}
-
-struct Server {
-  uint64_t nonce = 0;
-  Server() {
-    std::random_device random;
-    nonce = uint64_t(random()) << 32 | random();
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_un name;
-    const socklen_t size = socket_name(name, getpid(), nonce);
-    TORCH_CHECK(fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&name), size) == 0 && listen(fd, 64) == 0,
-                "sharing CUDA memory: no Unix socket: ", std::strerror(errno));
-    std::thread([fd] {
-      for (;;) {
-        const int peer = accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
-        if (peer < 0) {
-          if (errno == EINTR || errno == ECONNABORTED) continue;
-          return;
-        }
-        timeval limit{5, 0};
-        setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        uint64_t segment = 0;
-        if (same_user(peer) && recv(peer, &segment, sizeof segment, MSG_WAITALL) == sizeof segment) {
-          const int out = allocator().export_segment(segment);
-          send_fd(peer, out);
-          if (out >= 0) close(out);
-        }
-        close(peer);
-      }
-    }).detach();
-  }
-};
+// ---- handles for other processes
 
 Server& server() {
-  static auto* const one = new Server();
+  static auto* const one = new Server([](uint64_t segment) { return allocator().export_segment(segment); });
   return *one;
 }
 
@@ -1289,7 +961,7 @@ native::ShareableHandle Allocator::shareIpcHandle(void* ptr) {
   h.nonce = nonce;
   h.segment = number;
   h.bytes = segment->second.size;
-  return {static_cast<char*>(ptr) - segment->first, std::string(reinterpret_cast<char*>(&h), sizeof h)};
+  return {static_cast<char*>(ptr) - segment->first, h.text()};
 }
 
 // The descriptor of a segment, for the thread that serves them; the caller closes it.
@@ -1313,17 +985,7 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string text) {
   }
   std::lock_guard<std::mutex> lock(opening);
   if (auto known = (*open)[text].lock()) return known;
-  const int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un name;
-  const socklen_t size = socket_name(name, h.pid, h.nonce);
-  int fd = -1;
-  if (peer >= 0 && connect(peer, reinterpret_cast<sockaddr*>(&name), size) == 0 && same_user(peer) &&
-      send(peer, &h.segment, sizeof h.segment, MSG_NOSIGNAL) == sizeof h.segment) {
-    fd = receive_fd(peer);
-  }
-  if (peer >= 0) close(peer);
-  TORCH_CHECK(fd >= 0, "the process ", h.pid, " does not give CUDA memory that it shared: it has ended, or freed the memory, or is another "
-              "user's");
+  const int fd = fetch(h);
   DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
   void* out = nullptr;
@@ -1337,7 +999,7 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string text) {
 
 }  // namespace gpumem_torch
 
-// ---- what Python calls --------------------------------------------------------------------------------------------------------------
+// ---- what Python calls
 
 namespace {
 std::string failure;

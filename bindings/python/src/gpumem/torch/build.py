@@ -1,4 +1,4 @@
-"""Builds allocator.cpp against the installed PyTorch, once per version of either, into the user's cache.
+"""Builds allocator.cpp and the headers beside it against the installed PyTorch, once per version of either, into the user's cache.
 
 Needs a C++17 compiler and CUDA's headers: of the toolkit (CUDA_HOME, or nvcc on the PATH), or of the packages that come with PyTorch,
 together with nvidia-cuda-crt. No device code, so no nvcc.
@@ -15,6 +15,7 @@ import tempfile
 from .. import _library
 
 SOURCE = pathlib.Path(__file__).with_name("allocator.cpp")
+SOURCES = [SOURCE, *sorted(SOURCE.parent.glob("*.hpp"))]
 LIMIT = 300
 
 
@@ -88,7 +89,7 @@ def _loaded(name):
 def built(torch):
     """The path of the built allocator, which is built where there is none."""
     what = hashlib.sha256()
-    for part in (SOURCE.read_bytes(), torch.__version__.encode(), str(torch.version.cuda).encode(),
+    for part in (*[s.read_bytes() for s in SOURCES], torch.__version__.encode(), str(torch.version.cuda).encode(),
                  str(torch.version.git_version).encode(), _library.C.gpumem_version_string()):
         what.update(part + b"\0")
     folder = cache()

@@ -1,0 +1,25 @@
+/* As much of the CUDA runtime, put in front of the real one, as PyTorch needs to allocate tensors without a GPU. Nothing runs. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static __thread int device;
+int cudaGetDevice(int *d) { *d = device; return 0; }
+int cudaSetDevice(int d) { device = d; return 0; }
+int cudaGetDeviceCount(int *d) { *d = 1; return 0; }
+int cudaDeviceSynchronize(void) { return 0; }
+int cudaMemGetInfo(size_t *f, size_t *t) { *f = (size_t)1 << 30; *t = (size_t)4 << 30; return 0; }
+int cudaStreamIsCapturing(void *s, int *status) { (void)s; *status = 0; return 0; }
+int cudaGetLastError(void) { return 0; }
+int cudaPeekAtLastError(void) { return 0; }
+int cudaDeviceGetStreamPriorityRange(int *a, int *b) { *a = 0; *b = -1; return 0; }
+int cudaDriverGetVersion(int *v) { *v = 13000; return 0; }
+int cudaRuntimeGetVersion(int *v) { *v = 13000; return 0; }
+int cudaGetDeviceProperties(void *p, int d) { (void)d; memset(p, 0, 700); strcpy(p, "stub"); return 0; }
+int cudaGetDeviceProperties_v2(void *p, int d) { return cudaGetDeviceProperties(p, d); }
+int cudaDeviceGetAttribute(int *v, int a, int d) { (void)a; (void)d; *v = 0; return 0; }
+int cudaStreamSynchronize(void *s) { (void)s; return 0; }
+int cudaStreamQuery(void *s) { (void)s; return 0; }
+int cudaDeviceCanAccessPeer(int *c, int a, int b) { (void)a; (void)b; *c = 0; return 0; }
+/* Of the driver. */
+int cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) { (void)d; *flags = 0; *active = 1; return 0; }

@@ -424,7 +424,7 @@ class Allocator final : public native::CUDAAllocator {
       if (chunk.allocated) live.push_back(at);
     }
     for (char* at : live) {
-      forget(at);
+      forget(blocks_.find(at));
       heap_free(heap, at);
       delta.ptrs_freed.push_back(at);
     }
@@ -570,7 +570,7 @@ class Allocator final : public native::CUDAAllocator {
         told(TraceEntry::FREE_REQUESTED, found->second.device, ptr, size, found->second.stream, id, native::RecordContext::ALL);
         told(TraceEntry::FREE_COMPLETED, found->second.device, ptr, size, found->second.stream, id, native::RecordContext::ALL);
       }
-      block = forget(ptr);
+      block = forget(found);
       if (block.heap != nullptr) heap_free(*block.heap, static_cast<char*>(ptr));
     }
     if (block.heap == nullptr) gpumem_torch_free(ptr, ssize_t(block.requested), block.device, block.stream);
@@ -588,8 +588,7 @@ class Allocator final : public native::CUDAAllocator {
     add(stats.requested_bytes, n, block.requested);
     blocks_[ptr] = std::move(block);
   }
-  Block forget(void* ptr) {
-    const auto found = blocks_.find(ptr);
+  Block forget(ska::flat_hash_map<void*, Block>::iterator found) {
     Block block = std::move(found->second);
     blocks_.erase(found);
     uncount(block);

@@ -98,7 +98,7 @@ def text(folder):
     texts = headers(folder)
     kinds = structures(texts)
     out = ['"""The C ABI of libgpumem as ctypes sees it. Written by declare.py from include/gpumem/*.h; do not edit."""', "",
-           "from ctypes import (Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ssize_t,",
+           "from ctypes import (Structure, c_char, c_char_p, c_double, c_int, c_int32, c_size_t, c_ssize_t,",
            "                    c_uint32, c_uint64, c_void_p)", ""]
     for name, value in sorted(constants(texts).items()):
         out.append(f"{name} = {value}")

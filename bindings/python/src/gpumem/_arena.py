@@ -1,13 +1,17 @@
 """Arenas: allocations that end together."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import dataclasses
+from typing import Iterator
 
 from . import _declarations as d
 from . import _values
 from ._errors import Invalid, ok
 from ._library import C, initialised
+from ._types import Address, Keep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +87,12 @@ class Arena:
 
     __slots__ = ("handle", "name", "keep", "report")
 
-    def __init__(self, name="", keep=None):
-        self.handle, self.name, self.keep, self.report = None, name, keep, None
+    def __init__(self, name: str = "", keep: Keep = None) -> None:
+        self.handle: int | None = None
+        self.name, self.keep = name, keep
+        self.report: ArenaReport | None = None
 
-    def enter(self):
+    def enter(self) -> Arena:
         """Opens it, inside of the thread's current one."""
         if self.handle is not None:
             raise Invalid(f"arena {self.name!r} is open already")
@@ -95,7 +101,7 @@ class Arena:
         self.handle = out.value
         return self
 
-    def exit(self, keep=None):
+    def exit(self, keep: Keep = None) -> ArenaReport:
         """Ends it, and returns an `ArenaReport`. Refused, and open as before, while an arena inside of it is open or another thread is
         attached."""
         entries = _addresses(keep)
@@ -104,7 +110,7 @@ class Arena:
         ok(C.gpumem_arena_exit(self.handle, array, len(entries), ctypes.byref(out)))
         return self._ended(out)
 
-    def abort(self):
+    def abort(self) -> ArenaReport:
         """Ends it and all arenas that are open inside of it, keeping nothing; the report is on all of them."""
         out = initialised(d.gpumem_arena_report)
         ok(C.gpumem_arena_abort(self.handle, ctypes.byref(out)))
@@ -116,12 +122,12 @@ class Arena:
         return self.report
 
     @property
-    def open(self):
+    def open(self) -> bool:
         """Whether it has been entered and has not ended."""
         return self.handle is not None and self.report is None
 
     @contextlib.contextmanager
-    def attached(self):
+    def attached(self) -> Iterator[Arena]:
         """What this thread allocates in the block is in the arena too. It cannot end meanwhile."""
         ok(C.gpumem_arena_attach(self.handle))
         try:
@@ -129,13 +135,13 @@ class Arena:
         finally:
             ok(C.gpumem_arena_detach(self.handle))
 
-    def stats(self):
+    def stats(self) -> ArenaStats:
         """What has happened in it so far."""
         out = initialised(d.gpumem_arena_stats)
         ok(C.gpumem_arena_stats_get(self.handle, ctypes.byref(out)))
         return as_dataclass(ArenaStats, out)
 
-    def __enter__(self):
+    def __enter__(self) -> Arena:
         return self.enter()
 
     def __exit__(self, kind, value, trace):
@@ -158,19 +164,19 @@ class Arena:
         return f"Arena({self.name!r}, {state})" if self.name else f"Arena({state})"
 
 
-def arena(name="", keep=None):
+def arena(name: str = "", keep: Keep = None) -> Arena:
     """An `Arena` for a `with` block: everything that is allocated in it is free afterwards, but for `keep`."""
     return Arena(name, keep)
 
 
-def current_arena():
+def current_arena() -> Arena | None:
     """The arena that the calling thread allocates in, or None."""
     out = ctypes.c_void_p()
     ok(C.gpumem_arena_current_get(ctypes.byref(out)))
     return _named(out.value)
 
 
-def find_arena(ptr):
+def find_arena(ptr: Address) -> Arena | None:
     """The arena that a live allocation is in, or None."""
     out = ctypes.c_void_p()
     ok(C.gpumem_arena_find(_values.address(ptr), ctypes.byref(out)))
@@ -186,16 +192,16 @@ def _named(handle):
     return found
 
 
-def escape(ptr):
+def escape(ptr: Address) -> None:
     """Takes a live allocation out of all arenas."""
     ok(C.gpumem_arena_escape(_values.address(ptr)))
 
 
-def promote(ptr):
+def promote(ptr: Address) -> None:
     """Moves a live allocation to the arena around its own, or out of all where there is none."""
     ok(C.gpumem_arena_promote(_values.address(ptr)))
 
 
-def check(ptr, operation="use", operand="pointer"):
+def check(ptr: Address, operation: str = "use", operand: str = "pointer") -> None:
     """Raises `UseAfterFree` where GPUMEM_ARENA_DEBUG=check finds that an arena has freed what was at an address."""
     ok(C.gpumem_check(_values.address(ptr), operation.encode(), operand.encode()))

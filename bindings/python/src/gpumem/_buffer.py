@@ -1,19 +1,27 @@
 """Allocating, and buffers."""
 
+from __future__ import annotations
+
 import ctypes
 import math
+from typing import TYPE_CHECKING, Any
 
 from . import _declarations as d
 from . import _dlpack, _values
 from ._errors import UseAfterFree, error, ok
 from ._library import C, initialised
+from ._types import Address, DType, Shape, Size, StreamLike, Tag
+
+if TYPE_CHECKING:
+    from ._arena import Arena
+    from ._reserve import Reservation
 
 _malloc, _malloc_async, _free_async, _free_id = C.gpumem_malloc, C.gpumem_malloc_async, C.gpumem_free_async, C.gpumem_free_id
 _id_get = C.gpumem_allocation_id_get
 _byref, _c_void_p, _c_uint64 = ctypes.byref, ctypes.c_void_p, ctypes.c_uint64
 
 
-def malloc(nbytes, stream=None):
+def malloc(nbytes: Size, stream: StreamLike = None) -> int:
     """Allocates in the order of a stream (None: the current device's legacy default stream) and returns the address, a number.
 
     Aligned to 256 bytes, not cleared; 0 bytes give an address of their own. The caller frees it. Nobody waits.
@@ -30,11 +38,12 @@ def malloc(nbytes, stream=None):
     status = _malloc_async(nbytes, stream if stream.__class__ is int else _values.stream(stream), _byref(out))
     if status:
         raise error(status)
-    return out.value
+    return out.value  # type: ignore[return-value]
 
 
-def malloc_with(nbytes, *, stream=None, alignment=0, tag=None, evictable=False, exportable=False, single_handle=False, guard=False,
-                device=None, arena=None, reservation=None):
+def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, tag: Tag | None = None, evictable: bool = False,
+                exportable: bool = False, single_handle: bool = False, guard: bool = False, device: int | None = None,
+                arena: Arena | int | None = None, reservation: Reservation | int | None = None) -> int:
     """As `malloc`, with every option that there is.
 
     `evictable` memory can be moved out of the device and back (`evict`, `sleep`); what is `exportable` can be shared with another
@@ -49,10 +58,10 @@ def malloc_with(nbytes, *, stream=None, alignment=0, tag=None, evictable=False, 
     o.device = device if device is not None else 0
     out = _c_void_p()
     ok(C.gpumem_malloc_with(_byref(o), _byref(out)))
-    return out.value
+    return out.value  # type: ignore[return-value]
 
 
-def free(ptr, stream=None):
+def free(ptr: Address, stream: StreamLike = None) -> None:
     """Frees what `malloc` gave, in the order of a stream: the memory is reused once the work submitted there before is done.
 
     None stands for the current device's legacy default stream. None of `ptr` does nothing. A free too many raises `DoubleFree` or
@@ -63,7 +72,7 @@ def free(ptr, stream=None):
         raise error(status)
 
 
-def usable_size(ptr):
+def usable_size(ptr: Address) -> int:
     """Bytes that can be used from the start of an allocation, at least those asked for."""
     got = C.gpumem_usable_size(_values.address(ptr))
     if got == 0 and C.gpumem_last_status() == d.ERROR_UNKNOWN_POINTER:
@@ -71,17 +80,17 @@ def usable_size(ptr):
     return got
 
 
-def record_stream(ptr, stream):
+def record_stream(ptr: Address, stream: StreamLike) -> None:
     """Announces that an allocation is used on `stream` too: after it is freed, reuse waits for the work submitted there."""
     ok(C.gpumem_record_stream(_values.address(ptr), _values.stream(stream)))
 
 
-def memcpy(dst, src, nbytes, stream=None):
+def memcpy(dst: Address, src: Address, nbytes: Size, stream: StreamLike = None) -> None:
     """Copies between device addresses, in the order of a stream; waits for nothing."""
     ok(C.gpumem_memcpy_async(_values.address(dst), _values.address(src), _values.size(nbytes), _values.stream(stream)))
 
 
-def memset(dst, value, nbytes, stream=None):
+def memset(dst: Address, value: int, nbytes: Size, stream: StreamLike = None) -> None:
     """Fills with a byte, in the order of a stream; waits for nothing."""
     ok(C.gpumem_memset_async(_values.address(dst), value, _values.size(nbytes), _values.stream(stream)))
 
@@ -111,6 +120,13 @@ def _writable(data):
     return ctypes.addressof(kept), view.nbytes, kept
 
 
+def _lengths(shape: Shape) -> tuple[int, ...]:
+    lengths = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    if any(n < 0 for n in lengths):
+        raise ValueError(f"shape {lengths} has a negative length")
+    return lengths
+
+
 class Buffer:
     """Device memory that is freed once: by `free()`, at the end of its `with` block or of its arena, or when it is dropped.
 
@@ -121,30 +137,34 @@ class Buffer:
     name, by `typestr` such as "<f4", or as an object of NumPy's. Options are those of `malloc_with`.
     """
 
-    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "owner", "_gone", "__weakref__")
+    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "__weakref__")
+    ptr: int
+    nbytes: int
+    id: int
+    stream: int | None
+    shape: tuple[int, ...]
+    typestr: str
 
-    def __init__(self, nbytes=None, *, stream=None, shape=None, dtype=None, **options):
+    def __init__(self, nbytes: Size | None = None, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None,
+                 **options: Any) -> None:
         self._gone = True
         typestr = _dlpack.typestr(dtype)
         item = _dlpack.item_bytes(typestr)
-        if shape is not None:
-            shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-            if any(n < 0 for n in shape):
-                raise ValueError(f"shape {shape} has a negative length")
-            wanted = math.prod(shape) * item
-            if nbytes is not None and _values.size(nbytes) != wanted:
-                raise ValueError(f"{nbytes} bytes asked for, but shape {shape} of {typestr} takes {wanted}")
-            nbytes = wanted
-        elif nbytes is None:
+        if shape is None and nbytes is None:
             raise TypeError("a Buffer needs nbytes or a shape")
-        nbytes = _values.size(nbytes)
+        given = None if nbytes is None else _values.size(nbytes)
         if shape is None:
-            if nbytes % item:
-                raise ValueError(f"{nbytes} bytes are no whole number of elements of {typestr}")
-            shape = (nbytes // item,)
-        self.nbytes, self.shape, self.typestr, self.owner = nbytes, shape, typestr, None
+            if given % item:
+                raise ValueError(f"{given} bytes are no whole number of elements of {typestr}")
+            lengths = (given // item,)
+        else:
+            lengths = _lengths(shape)
+        wanted = math.prod(lengths) * item
+        if given not in (None, wanted):
+            raise ValueError(f"{nbytes} bytes asked for, but shape {lengths} of {typestr} takes {wanted}")
+        self.nbytes, self.shape, self.typestr = wanted, lengths, typestr
         self.stream = _values.stream(stream)
-        ptr = malloc_with(nbytes, stream=self.stream, **options) if options else malloc(nbytes, self.stream)
+        ptr = malloc_with(wanted, stream=self.stream, **options) if options else malloc(wanted, self.stream)
         number = _c_uint64()
         status = _id_get(ptr, _byref(number))
         if status:
@@ -154,7 +174,7 @@ class Buffer:
         self.ptr, self.id, self._gone = ptr, number.value, False
 
     @classmethod
-    def of(cls, data, *, stream=None, **options):
+    def of(cls, data: Any, *, stream: StreamLike = None, **options: Any) -> Buffer:
         """A copy of host memory: bytes, an array of NumPy's, anything with the buffer protocol. Waits until it is made."""
         shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
         if shape is None or dtype is None:
@@ -165,15 +185,15 @@ class Buffer:
         return made
 
     @classmethod
-    def adopt(cls, ptr, *, stream=None, shape=None, dtype=None):
+    def adopt(cls, ptr: Address, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None) -> Buffer:
         """Takes over an allocation that was made by `malloc` or by other code with gpumem: from now on the buffer frees it."""
         info = pointer_info(ptr)
         self = cls.__new__(cls)
         self._gone = True
         self.typestr = _dlpack.typestr(dtype)
         item = _dlpack.item_bytes(self.typestr)
-        self.shape = (info.requested // item,) if shape is None else tuple(shape)
-        self.nbytes, self.owner, self.stream = math.prod(self.shape) * item, None, _values.stream(stream)
+        self.shape = (info.requested // item,) if shape is None else _lengths(shape)
+        self.nbytes, self.stream = math.prod(self.shape) * item, _values.stream(stream)
         if info.base != ptr or self.nbytes > info.requested:
             raise ValueError(f"{ptr:#x} is no allocation of {self.nbytes} bytes: it is in one of {info.requested} at {info.base:#x}")
         self.ptr, self.id, self._gone = ptr, info.id, False
@@ -182,14 +202,14 @@ class Buffer:
     # ---- its life
 
     @property
-    def live(self):
+    def live(self) -> bool:
         """Whether the memory is still its own: neither freed nor ended with an arena, even if the address lives again."""
         if self._gone:
             return False
         number = _c_uint64()
         return _id_get(self.ptr, _byref(number)) == 0 and number.value == self.id
 
-    def free(self, stream=None):
+    def free(self, stream: StreamLike = None) -> None:
         """Frees it, in the order of the stream that it was allocated on, or of `stream`. Nothing happens when it is gone already."""
         if self._gone:
             return
@@ -199,28 +219,28 @@ class Buffer:
             raise error(status)
         self._gone = True
 
-    def check(self, operation="use", operand="buffer"):
+    def check(self, operation: str = "use", operand: str = "buffer") -> None:
         """Raises `UseAfterFree` unless it may be used. With GPUMEM_ARENA_DEBUG=check the text names the arena that ended it."""
         ok(C.gpumem_check_id(self.ptr, self.id, operation.encode(), operand.encode()))
         if not self.live:
             raise UseAfterFree(f"{operation} {operand} is no longer allocated: it was freed, or the arena of its allocation has ended "
                                "without keeping it (GPUMEM_ARENA_DEBUG=check names the arena)")
 
-    def escape(self):
+    def escape(self) -> None:
         """Takes it out of all arenas: a constant that is made in a step and cached for those to come."""
         self.check("escape", "buffer")
         ok(C.gpumem_arena_escape(self.ptr))
 
-    def promote(self):
+    def promote(self) -> None:
         """Moves it to the arena around its own, or out of all where there is none: what an exit does to what it keeps, at once."""
         self.check("promote", "buffer")
         ok(C.gpumem_arena_promote(self.ptr))
 
-    def record_stream(self, stream):
+    def record_stream(self, stream: StreamLike) -> None:
         """Announces that it is used on `stream` too: after it is freed, reuse waits for the work submitted there."""
         record_stream(self.ptr, stream)
 
-    def __enter__(self):
+    def __enter__(self) -> Buffer:
         return self
 
     def __exit__(self, *_):
@@ -245,7 +265,7 @@ class Buffer:
         self.check(operation, operand)
         return offset, nbytes
 
-    def copy_from(self, data, *, offset=0, stream=None):
+    def copy_from(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Buffer:
         """Copies host memory, or all of another buffer, to here from `offset` on.
 
         From the host it waits until it is done; between buffers it is in the order of `stream` and waits for nothing.
@@ -264,7 +284,7 @@ class Buffer:
         del kept
         return self
 
-    def copy_to(self, data, *, offset=0, stream=None):
+    def copy_to(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Any:
         """Fills host memory from here, from `offset` on, and waits until it is done."""
         stream = self.stream if stream is None else _values.stream(stream)
         target, nbytes, kept = _writable(data)
@@ -275,17 +295,17 @@ class Buffer:
         del kept
         return data
 
-    def fill(self, byte, *, offset=0, nbytes=None, stream=None):
+    def fill(self, byte: int, *, offset: int = 0, nbytes: Size | None = None, stream: StreamLike = None) -> Buffer:
         """Fills with a byte, in the order of a stream; waits for nothing."""
         offset, nbytes = self._range(offset, nbytes, "fill", "buffer")
         ok(C.gpumem_memset_async(self.ptr + offset, byte, nbytes, self.stream if stream is None else _values.stream(stream)))
         return self
 
-    def tobytes(self):
+    def tobytes(self) -> bytes:
         """Its contents, as bytes."""
         return bytes(self.copy_to(bytearray(self.nbytes)))
 
-    def numpy(self):
+    def numpy(self) -> Any:
         """Its contents, as an array of NumPy's on the host: a copy."""
         import numpy
 
@@ -293,29 +313,30 @@ class Buffer:
         self.copy_to(out)
         return out
 
-    def view(self, shape, dtype=None, offset=0):
+    def view(self, shape: Shape, dtype: DType = None, offset: Size = 0) -> View:
         """Part of it, with a shape and a dtype of its own. It keeps the buffer alive, and frees nothing."""
         return View(self, shape, _dlpack.typestr(dtype) if dtype is not None else self.typestr, _values.size(offset))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.nbytes
 
     # ---- what other libraries ask
 
     @property
-    def device(self):
+    def device(self) -> int:
         """The number of its device."""
         return pointer_info(self.ptr).device
 
     @property
-    def __cuda_array_interface__(self):
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         self.check("__cuda_array_interface__", "buffer")
         return _dlpack.array_interface(self.ptr, self.shape, self.typestr, self.stream)
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> tuple[int, int]:
         return _dlpack.device(self.device)
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(self, *, stream: StreamLike = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         self.check("__dlpack__", "buffer")
         return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.stream, self.__dlpack_device__(), stream, max_version,
                                dl_device, copy)
@@ -332,8 +353,8 @@ class View:
 
     __slots__ = ("owner", "ptr", "shape", "typestr", "nbytes")
 
-    def __init__(self, owner, shape, typestr, offset):
-        self.shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    def __init__(self, owner, shape: Shape, typestr, offset: int) -> None:
+        self.shape = _lengths(shape)
         self.owner, self.typestr = owner, typestr
         self.nbytes = math.prod(self.shape) * _dlpack.item_bytes(typestr)
         if offset + self.nbytes > owner.nbytes:
@@ -342,14 +363,15 @@ class View:
         self.ptr = owner.ptr + offset
 
     @property
-    def __cuda_array_interface__(self):
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         self.owner.check("__cuda_array_interface__", "view")
         return _dlpack.array_interface(self.ptr, self.shape, self.typestr, self.owner.stream)
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> tuple[int, int]:
         return self.owner.__dlpack_device__()
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(self, *, stream: StreamLike = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         self.owner.check("__dlpack__", "view")
         return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.owner.stream, self.__dlpack_device__(), stream,
                                max_version, dl_device, copy)
@@ -358,21 +380,21 @@ class View:
         return f"View({self.typestr} {self.shape} of {self.owner!r})"
 
 
-def pointer_info(ptr):
+def pointer_info(ptr: Address) -> d.gpumem_pointer_info:
     """Facts about the live allocation that contains an address: base, requested, usable, stream, id, tag, device, flags."""
     out = initialised(d.gpumem_pointer_info)
     ok(C.gpumem_pointer_info_get(_values.address(ptr), _byref(out)))
     return out
 
 
-def export_fd(buffer):
+def export_fd(buffer: Address) -> int:
     """A file descriptor for memory that was allocated with `exportable=True`. The caller closes it; it keeps the memory alive."""
     out = ctypes.c_int()
     ok(C.gpumem_export_fd(_values.address(buffer), _byref(out)))
     return out.value
 
 
-def import_fd(fd, nbytes, device=0, *, shape=None, dtype=None):
+def import_fd(fd: int, nbytes: Size, device: int = 0, *, shape: Shape | None = None, dtype: DType = None) -> Buffer:
     """A buffer over memory that `export_fd` exported in this or another process. `nbytes` is what the exporter asked for."""
     out = _c_void_p()
     ok(C.gpumem_import_fd(fd, _values.size(nbytes), device, _byref(out)))

@@ -1,5 +1,7 @@
 """`__cuda_array_interface__` and DLPack capsules."""
 
+from __future__ import annotations
+
 import atexit
 import ctypes
 import math
@@ -79,7 +81,7 @@ _python.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
 
 # What was handed out and not given back: the address of the structure, its owner and its kind.
-_out = {}
+_out: dict[int, tuple[object, type]] = {}
 
 
 # Defaults, not globals: a capsule may be dropped when the interpreter has cleared this module.

@@ -1,5 +1,7 @@
 """What the library refuses, as exceptions: one class per status."""
 
+from __future__ import annotations
+
 import ctypes
 
 from . import _declarations as d
@@ -9,7 +11,7 @@ from ._library import C
 class Error(RuntimeError):
     """A refusal of libgpumem's. `status` is its number; the text says what was asked, what there was, and what to do next."""
 
-    status = None
+    status: int | None = None
 
     def __init__(self, text="", status=None):
         super().__init__(text)

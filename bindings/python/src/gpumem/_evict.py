@@ -1,8 +1,12 @@
 """Memory that leaves its device and comes back: evict and restore, hold and unhold, sleep and wake."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import dataclasses
+import os
+from typing import Any, Iterator
 
 from . import _declarations as d
 from . import _values
@@ -10,6 +14,7 @@ from ._errors import ok
 from ._library import C, initialised
 from ._reserve import TIER_NAMES, TIERS
 from ._reserve import space as as_space
+from ._types import Address, Progress, Size, StreamLike, Tag, Where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +30,7 @@ class MoveReport:
 class Location:
     """Where an evictable allocation is: `tier` is "gpu", "host" or "disk", or None while it is moved."""
 
-    tier: str
+    tier: str | None
     id: int
     holds: int
     nbytes: int
@@ -64,7 +69,7 @@ def _move(call, what, to, stream, progress):
     return MoveReport(out.moved, out.moved_bytes, out.already)
 
 
-def evict(buffer, to=None, *, stream=None, progress=None):
+def evict(buffer: Address, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves an evictable allocation out of its device, and returns when its device memory is free.
 
     `to` is a tier ("host", "disk") or a space (("disk", 1)); by default the nearest with room. What uses the memory is waited for on the
@@ -73,33 +78,33 @@ def evict(buffer, to=None, *, stream=None, progress=None):
     return _move(C.gpumem_evict, _values.address(buffer), to, stream, progress)
 
 
-def restore(buffer, to=None, *, stream=None, progress=None):
+def restore(buffer: Address, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there."""
     return _move(C.gpumem_restore, _values.address(buffer), to, stream, progress)
 
 
-def sleep(tag, to=None, *, stream=None, progress=None):
+def sleep(tag: Tag, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves all evictable allocations with a tag (a number or a text) out of their devices: as `evict` does each."""
     return _move(C.gpumem_evict_tag, _values.tag(tag), to, stream, progress)
 
 
-def wake(tag, *, stream=None, progress=None):
+def wake(tag: Tag, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves all evictable allocations with a tag back to where they were: as `restore` does each."""
     return _move(C.gpumem_restore_tag, _values.tag(tag), None, stream, progress)
 
 
-def hold(buffer):
+def hold(buffer: Address) -> None:
     """Keeps an evictable allocation in its device, brought back if need be, until `unhold` has been called as often."""
     ok(C.gpumem_hold(_values.address(buffer)))
 
 
-def unhold(buffer, stream=None):
+def unhold(buffer: Address, stream: StreamLike = None) -> None:
     """Ends one hold: it may leave when the stream has come this far; nobody waits."""
     ok(C.gpumem_unhold(_values.address(buffer), _values.stream(stream)))
 
 
 @contextlib.contextmanager
-def held(buffer, stream=None):
+def held(buffer: Address, stream: StreamLike = None) -> Iterator[Any]:
     """A block in which an evictable allocation is in its device, for work on `stream`."""
     hold(buffer)
     try:
@@ -108,15 +113,15 @@ def held(buffer, stream=None):
         unhold(buffer, stream)
 
 
-def location(buffer):
+def location(buffer: Address) -> Location:
     """Where an evictable allocation is."""
     out = initialised(d.gpumem_location)
     ok(C.gpumem_location_get(_values.address(buffer), ctypes.byref(out)))
     return Location(TIER_NAMES.get(out.space.tier), out.space.id, out.holds, out.bytes, out.device_bytes)
 
 
-def add_disk(path, limit=0):
+def add_disk(path: str | os.PathLike[str], limit: Size = 0) -> tuple[str, int]:
     """A directory that memory can be moved to. Returns its space, such as ("disk", 0)."""
     out = d.gpumem_space()
-    ok(C.gpumem_space_disk_add(str(path).encode(), _values.size(limit), ctypes.byref(out)))
+    ok(C.gpumem_space_disk_add(os.fsencode(path), _values.size(limit), ctypes.byref(out)))
     return TIER_NAMES[out.tier], out.id

@@ -1,8 +1,11 @@
 """Layouts computed ahead of a run."""
 
+from __future__ import annotations
+
 import ctypes
 import dataclasses
 import os
+from typing import Any, Sequence
 
 from . import _declarations as d
 from . import _values
@@ -10,6 +13,7 @@ from ._buffer import Buffer
 from ._errors import OutOfMemory, error, ok
 from ._library import C, initialised
 from ._stats import filled_text
+from ._types import Size, StreamLike
 
 KINDS = {"temporary": d.PLAN_TEMPORARY, "input": d.PLAN_INPUT, "output": d.PLAN_OUTPUT, "parameter": d.PLAN_PARAMETER,
          "constant": d.PLAN_CONSTANT}
@@ -48,7 +52,7 @@ class Plan:
     With values the steps follow from the operations that write and read them: `value`, `op`, `view`, `in_place`, `keep`.
     """
 
-    def __init__(self, *, capacity=0, unit=0, alignment=0, reuse=True):
+    def __init__(self, *, capacity: Size = 0, unit: int = 0, alignment: int = 0, reuse: bool = True) -> None:
         self.handle = None
         o = initialised(d.gpumem_plan_options)
         o.flags = 0 if reuse else d.PLAN_NO_REUSE
@@ -76,13 +80,14 @@ class Plan:
         ok(call(self.handle, ctypes.byref(o), ctypes.byref(out)))
         return out.value
 
-    def buffer(self, nbytes, lower, upper, *, name=None, alignment=0, guard=0, kind="temporary", offset=None, prefer=None, gaps=(),
-               arena=None):
+    def buffer(self, nbytes: Size, lower: int, upper: int, *, name: str | None = None, alignment: int = 0, guard: int = 0,
+               kind: str = "temporary", offset: int | None = None, prefer: int | None = None, gaps: Sequence[tuple[int, int]] = (),
+               arena: int | None = None) -> int:
         """Adds a buffer that is live at steps from `lower` to before `upper`, and returns its number. `offset` fixes its place, `prefer`
         suggests one; `gaps` are ranges of steps at which it holds nothing; `guard` bytes behind it stay unused."""
         return self._add(C.gpumem_plan_buffer_add, nbytes, lower, upper, name, alignment, guard, kind, offset, prefer, gaps, arena)
 
-    def buffers(self, nbytes, lowers, uppers):
+    def buffers(self, nbytes: Any, lowers: Any, uppers: Any) -> int:
         """Adds many temporaries at once from three sequences or arrays, and returns the number of the first."""
         columns = [_u64(column) for column in (nbytes, lowers, uppers)]
         count = len(columns[0][1])
@@ -92,11 +97,12 @@ class Plan:
         ok(C.gpumem_plan_buffers_add(self.handle, count, *[c[0] for c in columns], ctypes.byref(first)))
         return first.value
 
-    def value(self, nbytes, *, name=None, alignment=0, guard=0, kind="temporary", offset=None, prefer=None, arena=None):
+    def value(self, nbytes: Size, *, name: str | None = None, alignment: int = 0, guard: int = 0, kind: str = "temporary",
+              offset: int | None = None, prefer: int | None = None, arena: int | None = None) -> int:
         """Adds a value, whose live range follows from the operations that write and read it, and returns its number."""
         return self._add(C.gpumem_plan_value_add, nbytes, 0, 0, name, alignment, guard, kind, offset, prefer, (), arena)
 
-    def op(self, inputs, outputs, name=None):
+    def op(self, inputs: Sequence[int], outputs: Sequence[int], name: str | None = None) -> int:
         """Adds an operation that reads and writes values; it runs after those added before. Returns its number."""
         reads, writes = (ctypes.c_uint32 * len(inputs))(*inputs), (ctypes.c_uint32 * len(outputs))(*outputs)
         out = ctypes.c_uint32()
@@ -104,38 +110,38 @@ class Plan:
                                 ctypes.byref(out)))
         return out.value
 
-    def order(self, ops):
+    def order(self, ops: Sequence[int]) -> None:
         """Sets the order in which the operations run: each of them once."""
         ok(C.gpumem_plan_order_set(self.handle, (ctypes.c_uint32 * len(ops))(*ops), len(ops)))
 
-    def view(self, child, parent, offset=0):
+    def view(self, child: int, parent: int, offset: int = 0) -> None:
         """Makes a value a view: the bytes of its parent from `offset` on."""
         ok(C.gpumem_plan_view_set(self.handle, child, parent, offset))
 
-    def in_place(self, op, input, output):
+    def in_place(self, op: int, input: int, output: int) -> None:
         """Allows an operation to write an output over an input that dies there."""
         ok(C.gpumem_plan_in_place_add(self.handle, op, input, output))
 
-    def keep(self, value):
+    def keep(self, value: int) -> None:
         """Keeps a value live to the end."""
         ok(C.gpumem_plan_keep(self.handle, value))
 
-    def resize(self, number, nbytes):
+    def resize(self, number: int, nbytes: Size) -> None:
         """Changes how large a buffer or value is. Solve again afterwards."""
         ok(C.gpumem_plan_resize(self.handle, number, _values.size(nbytes)))
 
-    def obstacle(self, offset, nbytes, lower=0, upper=None, arena=0):
+    def obstacle(self, offset: int, nbytes: Size, lower: int = 0, upper: int | None = None, arena: int = 0) -> None:
         """Keeps bytes of an arena free of buffers during some steps."""
         ok(C.gpumem_plan_obstacle_add(self.handle, arena, offset, _values.size(nbytes), lower,
                                       d.PLAN_NO_OFFSET if upper is None else upper))
 
-    def arena(self, capacity=0, name=None):
+    def arena(self, capacity: Size = 0, name: str | None = None) -> int:
         """Adds an arena beside arena 0, and returns its number."""
         out = ctypes.c_uint32()
         ok(C.gpumem_plan_arena_add(self.handle, _values.size(capacity), None if name is None else name.encode(), ctypes.byref(out)))
         return out.value
 
-    def solve(self, *, effort="normal", time_limit=None, threads=0, from_last=False):
+    def solve(self, *, effort: str = "normal", time_limit: float | None = None, threads: int = 0, from_last: bool = False) -> Layout:
         """Lays it out and returns a `Layout`. `effort` is "normal" or "fast", `time_limit` seconds. Raises `OutOfMemory` where nothing
         within the capacities was found; the text has the capacity and the smallest size found."""
         efforts = {"normal": d.PLAN_EFFORT_NORMAL, "fast": d.PLAN_EFFORT_FAST}
@@ -149,7 +155,7 @@ class Plan:
             raise error(status)
         return Layout(self)
 
-    def verify(self, offsets, arenas=None):
+    def verify(self, offsets: Sequence[int | None], arenas: Sequence[int] | None = None) -> int:
         """Checks a layout of the caller's own, and returns the bytes that it needs. Raises `Invalid` for the first thing that is wrong."""
         address, array = _u64([d.PLAN_NO_OFFSET if at is None else at for at in offsets])
         numbers = None if arenas is None else (ctypes.c_uint32 * len(arenas))(*arenas)
@@ -157,7 +163,7 @@ class Plan:
         ok(C.gpumem_plan_verify(self.handle, numbers, address, len(array), ctypes.byref(out)))
         return out.value
 
-    def stats(self):
+    def stats(self) -> PlanStats:
         """What the last solve gave, also where it gave no layout."""
         out = initialised(d.gpumem_plan_stats)
         ok(C.gpumem_plan_stats_get(self.handle, ctypes.byref(out)))
@@ -179,41 +185,41 @@ class Layout:
     It is of the moment of the solve; the texts and `materialise` are of the plan's latest.
     """
 
-    def __init__(self, plan):
+    def __init__(self, plan: Plan) -> None:
         self.plan, self.stats = plan, plan.stats()
         count = self.stats.values
         self._offsets, self._arenas = (ctypes.c_uint64 * count)(), (ctypes.c_uint32 * count)()
         ok(C.gpumem_plan_offsets_get(plan.handle, 0, count, self._arenas, self._offsets, None))
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of all arenas together."""
         return self.stats.arena_bytes
 
     @property
-    def offsets(self):
+    def offsets(self) -> list[int | None]:
         """All offsets in the order of numbers; None for what has no slot."""
         return [None if at == d.PLAN_NO_OFFSET else at for at in self._offsets]
 
     @property
-    def arenas(self):
+    def arenas(self) -> list[int]:
         """The arena of each."""
         return list(self._arenas)
 
-    def numpy(self):
+    def numpy(self) -> Any:
         """All offsets as an array of NumPy's, of uint64; the largest number stands for what has no slot."""
         import numpy
 
         return numpy.array(self._offsets, dtype=numpy.uint64)
 
-    def __getitem__(self, number):
+    def __getitem__(self, number: int) -> int | None:
         at = self._offsets[number]
         return None if at == d.PLAN_NO_OFFSET else at
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._offsets)
 
-    def critical(self):
+    def critical(self) -> list[int]:
         """The numbers of what is live at the step at which most is."""
         count = ctypes.c_size_t()
         ok(C.gpumem_plan_critical_get(self.plan.handle, None, 0, ctypes.byref(count)))
@@ -221,22 +227,22 @@ class Layout:
         ok(C.gpumem_plan_critical_get(self.plan.handle, out, count.value, None))
         return list(out)
 
-    def report(self):
+    def report(self) -> str:
         """The layout as text for people."""
         return filled_text(lambda b, c, n: C.gpumem_plan_report_get(self.plan.handle, b, c, n))
 
-    def csv(self):
+    def csv(self) -> str:
         """The layout as CSV, which `gpumem plan` reads and writes."""
         return filled_text(lambda b, c, n: C.gpumem_plan_csv_get(self.plan.handle, b, c, n))
 
-    def svg(self):
+    def svg(self) -> str:
         """The layout as a picture: steps from left to right, offsets upwards."""
         return filled_text(lambda b, c, n: C.gpumem_plan_svg_get(self.plan.handle, b, c, n))
 
-    def _repr_svg_(self):
+    def _repr_svg_(self) -> str:
         return self.svg()
 
-    def materialise(self, arena=0, stream=None):
+    def materialise(self, arena: int = 0, stream: StreamLike = None) -> Buffer:
         """Allocates an arena; a `Buffer`. What is laid out is at `buffer.ptr + layout[number]`, or `buffer.view(shape, dtype, offset)`."""
         out = ctypes.c_void_p()
         ok(C.gpumem_plan_materialise(self.plan.handle, arena, _values.stream(stream), ctypes.byref(out)))
@@ -285,7 +291,8 @@ def _rows(buffers):
     return None
 
 
-def plan(buffers, *, capacity=0, alignment=0, unit=0, reuse=True, effort="normal", time_limit=None, threads=0):
+def plan(buffers: Any, *, capacity: Size = 0, alignment: int = 0, unit: int = 0, reuse: bool = True, effort: str = "normal",
+         time_limit: float | None = None, threads: int = 0) -> Layout:
     """Lays buffers with known live ranges out in one arena, and returns a `Layout`.
 
     `buffers` is a list of (bytes, lower, upper), or of dictionaries of `Plan.buffer`'s parameters; an array of NumPy's with three

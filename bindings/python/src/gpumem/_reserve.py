@@ -1,5 +1,7 @@
 """Capacity that is promised."""
 
+from __future__ import annotations
+
 import ctypes
 import dataclasses
 import math
@@ -8,6 +10,7 @@ from . import _declarations as d
 from . import _values
 from ._errors import ok
 from ._library import C, initialised
+from ._types import Size, StreamLike, Where
 
 TIERS = {"gpu": d.TIER_GPU, "host": d.TIER_HOST, "disk": d.TIER_DISK}
 TIER_NAMES = {number: name for name, number in TIERS.items()}
@@ -43,33 +46,33 @@ class Reservation:
 
     __slots__ = ("handle", "nbytes", "_attached")
 
-    def __init__(self, handle, nbytes):
+    def __init__(self, handle: int, nbytes: Size) -> None:
         self.handle, self.nbytes, self._attached = handle, nbytes, False
 
-    def attach_thread(self):
+    def attach_thread(self) -> Reservation:
         """What the calling thread allocates from now on draws from it, on streams without a reservation of their own."""
         ok(C.gpumem_reservation_attach_thread(self.handle))
         return self
 
-    def attach_stream(self, stream):
+    def attach_stream(self, stream: StreamLike) -> Reservation:
         """What is allocated on a stream from now on draws from it, on every thread."""
         ok(C.gpumem_reservation_attach_stream(self.handle, _values.stream(stream)))
         return self
 
-    def detach_thread(self):
+    def detach_thread(self) -> None:
         """Undoes `attach_thread()`."""
         where = self._structure().space
         ok(C.gpumem_space_detach_thread(where))
 
-    def grow(self, nbytes, timeout=0):
+    def grow(self, nbytes: Size, timeout: float = 0) -> None:
         """Makes it larger, or waits in turn until it can be."""
         ok(C.gpumem_reservation_grow(self.handle, _values.size(nbytes), milliseconds(timeout), None))
 
-    def shrink(self, nbytes):
+    def shrink(self, nbytes: Size) -> None:
         """Makes it smaller by what is not drawn of it."""
         ok(C.gpumem_reservation_shrink(self.handle, _values.size(nbytes)))
 
-    def release(self):
+    def release(self) -> int:
         """Ends it, and returns how many bytes are still drawn: they count as use outside of any reservation from now on."""
         drawn = ctypes.c_uint64()
         ok(C.gpumem_reservation_release(self.handle, ctypes.byref(drawn)))
@@ -81,13 +84,13 @@ class Reservation:
         ok(C.gpumem_reservation_info_get(self.handle, ctypes.byref(out)))
         return out
 
-    def info(self):
+    def info(self) -> ReservationInfo:
         """Size, use and number."""
         out = self._structure()
         return ReservationInfo(out.number, out.promised, out.drawn, out.used, out.peak,
                                (TIER_NAMES.get(out.space.tier, out.space.tier), out.space.id))
 
-    def __enter__(self):
+    def __enter__(self) -> Reservation:
         if self._structure().space.tier == d.TIER_GPU:
             self.attach_thread()
         return self
@@ -108,7 +111,7 @@ def milliseconds(timeout):
     return math.ceil(1000 * timeout)
 
 
-def reserve(nbytes, timeout=0, *, least=0, space=None, policy="fail"):
+def reserve(nbytes: Size, timeout: float = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:
     """Promises bytes of the current device, or of a space such as ("host", 0), or waits for them in turn.
 
         with gpumem.reserve("4GiB", timeout=10):
@@ -130,6 +133,6 @@ def reserve(nbytes, timeout=0, *, least=0, space=None, policy="fail"):
     o.policy = ctypes.addressof(p)
     out = ctypes.c_void_p()
     ok(C.gpumem_reserve(ctypes.byref(o), ctypes.byref(out)))
-    made = Reservation(out.value, 0)
+    made = Reservation(out.value or 0, 0)
     made.nbytes = made._structure().promised
     return made

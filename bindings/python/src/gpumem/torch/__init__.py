@@ -17,15 +17,19 @@ interface (`enable(native=False)`), which has no checkpoints (reduce-overhead), 
 tags; `pool()` works without `enable()`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import threading
 import warnings
+from typing import Any, Iterator
 
 import torch
 
 from .. import _arena, _evict, _library, _values
 from .build import BuildError
+from .._types import Keep, Progress, Tag, Where
 
 HOOKS = {"set_init_fn": "init", "set_reset_fn": "reset", "set_memory_fraction_fn": "memory_fraction", "set_base_alloc_fn": "base_alloc",
          "set_record_stream_fn": "record_stream", "set_begin_allocate_to_pool": "begin_allocate_to_pool",
@@ -37,12 +41,12 @@ _pluggable = None
 _mode = None
 
 
-def enabled():
+def enabled() -> str | None:
     """None, "native" (the allocator that is built) or "pluggable"."""
     return _mode
 
 
-def enable(*, native=None, ipc=False):
+def enable(*, native: bool | None = None, ipc: bool = False) -> str:
     """Makes gpumem PyTorch's allocator for CUDA, before the first tensor there; doing it again does nothing. Returns the mode.
 
     `native`: True insists on the built allocator and raises `BuildError` without a compiler; False takes the pluggable interface; None
@@ -83,7 +87,7 @@ def enable(*, native=None, ipc=False):
         return _mode
 
 
-def allocator():
+def allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
     """A `torch.cuda.memory.CUDAPluggableAllocator` with all hooks, for those who set things up themselves."""
     global _pluggable
     if _pluggable is None:
@@ -96,7 +100,7 @@ def allocator():
     return _pluggable
 
 
-def pool(**options):
+def pool(**options: Any) -> torch.cuda.MemPool:
     """A `torch.cuda.MemPool` whose segments come from gpumem, for `torch.cuda.use_mem_pool`; also without `enable()`, beside PyTorch's
     own allocator, which then keeps its statistics."""
     if _mode is not None:
@@ -122,7 +126,7 @@ def _routed(kind, tag):
         native.gpumem_torch_route(kind_before.value, tag_before.value, ctypes.byref(ctypes.c_int()), ctypes.byref(ctypes.c_uint64()))
 
 
-def tag(name):
+def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
     """A block in which the thread's tensors get memory that can leave the device under a tag, a text or a number (`sleep`, `wake`)."""
     number = _values.tag(name)
     if number == 0:
@@ -130,13 +134,13 @@ def tag(name):
     return _routed(1, number)
 
 
-def shared():
+def shared() -> contextlib.AbstractContextManager[None]:
     """A block in which the thread's tensors get memory that other processes can be given: through `torch.multiprocessing` queues, with
     gpumem enabled there too."""
     return _routed(2, 0)
 
 
-def sleep(name, to=None, *, progress=None):
+def sleep(name: Tag, to: Where | None = None, *, progress: Progress | None = None) -> _evict.MoveReport:
     """Moves all tensors of a tag out of the device, to pinned host memory or where `to` says ("host", "disk"), and returns a `MoveReport`.
 
     Their device memory is free for others. They keep their addresses; using them before `wake` faults. Waits for the device.
@@ -148,7 +152,7 @@ def sleep(name, to=None, *, progress=None):
     return _evict.sleep(number, to, progress=progress)
 
 
-def wake(name, *, progress=None):
+def wake(name: Tag, *, progress: Progress | None = None) -> _evict.MoveReport:
     """Brings all tensors of a tag back to their addresses, and returns a `MoveReport`. Captured graphs that use them go on."""
     native, number = _needs_native("gpumem.torch.wake()"), _values.tag(name)
     report = _evict.wake(number, progress=progress)
@@ -162,7 +166,7 @@ def _said(why):
 
 
 @contextlib.contextmanager
-def arena(name="", keep=None):
+def arena(name: str = "", keep: Keep = None) -> Iterator[_arena.Arena]:
     """An arena for a step: the tensors that the thread makes in the block are free after it, whoever still holds them, but for `keep` (a
     function that is called at the end, or what it would return: tensors, lists, tuples, dictionaries).
 

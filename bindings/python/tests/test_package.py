@@ -496,3 +496,14 @@ def test_the_keep_list_may_fail():
         with arena:
             b = gpumem.Buffer(100)
     assert not arena.open and not b.live and gpumem.current_arena() is None
+
+
+# ---- the page
+
+@pytest.mark.skipif(REPOSITORY is None, reason="not in the repository")
+def test_the_pages_first_program_runs():
+    pytest.importorskip("numpy")
+    page = (REPOSITORY / "docs/python.md").read_text()
+    program = page[page.index("## A first program"):].split("```python\n")[1].split("```")[0]
+    said = python(program, PYTHONPATH=os.pathsep.join(sys.path))
+    assert said.startswith("freed 1 of 4 KiB, kept 1 of 4 KiB\n1024.0\ndevice 0 (host)"), said

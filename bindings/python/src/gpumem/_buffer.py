@@ -156,7 +156,7 @@ class Buffer:
         if shape is None:
             if given % item:
                 raise ValueError(f"{given} bytes are no whole number of elements of {typestr}")
-            lengths = (given // item,)
+            lengths: tuple[int, ...] = (given // item,)
         else:
             lengths = _lengths(shape)
         wanted = math.prod(lengths) * item

@@ -131,6 +131,27 @@ def mempools():
     check("and gives its memory back", torch.cuda.memory_reserved() <= before - 40 * MIB)
 
 
+def other_streams():
+    pool, side = torch.cuda.MemPool(), torch.cuda.ExternalStream(stream.handle)
+    with torch.cuda.use_mem_pool(pool):
+        x = empty(40 * MIB)
+        at = x.data_ptr()
+        x.record_stream(side)
+        del x
+        y = empty(40 * MIB)
+        check("what another stream used is not had again in a capture", y.data_ptr() != at)
+        del y
+    calls = gpumem.driver_calls()["stream_wait"]
+    with torch.cuda.use_mem_pool(pool):
+        z = [empty(40 * MIB), empty(40 * MIB)]
+    check("but after it", at in [t.data_ptr() for t in z])
+    check("a stream waits for another", gpumem.driver_calls()["stream_wait"] >= calls > 0)
+    x = empty(40 * MIB)
+    x.record_stream(side)
+    del x, z, pool
+    torch.cuda.empty_cache()
+
+
 def tags():
     with gpumem.torch.tag("weights"):
         weights = [empty(n) for n in (3000, 40 * MIB, MIB, 5 * MIB)]
@@ -214,4 +235,4 @@ def sound():
 
 torch.cuda.is_available = lambda: True
 torch.cuda.synchronize = lambda *arguments: None
-run(statistics, snapshots, checkpoints, mempools, tags, arenas, out_of_memory, sharing, sound)
+run(statistics, snapshots, checkpoints, mempools, other_streams, tags, arenas, out_of_memory, sharing, sound)

@@ -9,7 +9,8 @@
 #   WORKLOAD_SCRIPT=FILE                 training workloads, called as `FILE WORKLOAD native`: prints JSON with driver_peak_gib, step_ms_median
 #   WORKLOADS="lora full unet eager"     WORKLOAD_STEPS=20
 #   SLEEP_GIB=32 SLEEP_CYCLES=6          FLAT_GIB=2 FLAT_CYCLES=100
-#   TORCH_TESTS=FOLDER                   test/ of PyTorch's repository at the installed version, for `suite`; TORCH_TEST_ARGS for unittest
+#   TORCH_TESTS=FOLDER                   test/ of PyTorch's repository at the installed version, for `suite`, where the machine has it
+#   TORCH_TEST_ARGS="-k memory ..."      which of test_cuda.py, as unittest takes them
 #   PYTHON=python3
 #
 # Lines begin with PASS, FAIL or skip; figures follow. Exits with 1 when something failed.
@@ -24,8 +25,16 @@ mkdir -p "$out"
 out="$(cd "$out" && pwd)"
 table="$out/table"
 : > "$table"
+rm -f "$out"/*.jsonl "$out"/*.log
+# What is large and of no use afterwards.
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
 for name in $(env | sed -n 's/^\(GPUMEM_[A-Z_]*\)=.*/\1/p'); do unset "$name"; done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF LD_PRELOAD PYTHONPATH
+: "${TORCH_TEST_ARGS:=-k memory -k graph -k oom -k out_of_memory -k stream -k pool -k snapshot -k caching -k alloc}"
+for folder in /opt/pytorch/pytorch/test /workspace/pytorch/test; do
+    if [ -z "${TORCH_TESTS:-}" ] && [ -r "$folder/test_cuda.py" ]; then TORCH_TESTS="$folder"; fi
+done
 if [ -z "${WORKLOAD_SCRIPT:-}" ] && [ -r shared/peers/torch_workloads.py ]; then WORKLOAD_SCRIPT=shared/peers/torch_workloads.py; fi
 
 wanted() { case " $STEPS " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
@@ -67,23 +76,22 @@ if [ -z "$WHEEL" ]; then
     fi
     WHEEL="$(ls "$out"/*.whl | tail -n 1)"
 fi
-rm -rf "$out/venv" "$out/site"
-if "$PYTHON" -m venv --system-site-packages "$out/venv" > "$out/install.log" 2>&1 &&
-    "$out/venv/bin/python" -m pip install --no-index --no-deps "$WHEEL" >> "$out/install.log" 2>&1; then
-    python="$out/venv/bin/python"
+if "$PYTHON" -m venv --system-site-packages "$work/venv" > "$out/install.log" 2>&1 &&
+    "$work/venv/bin/python" -m pip install --no-index --no-deps "$WHEEL" >> "$out/install.log" 2>&1; then
+    python="$work/venv/bin/python"
     row PASS install "a virtual environment, $(basename "$WHEEL")"
     # A virtual environment made from one sees the system's packages, not that one's.
     here="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
     "$python" -c 'import torch' > /dev/null 2>&1 || export PYTHONPATH="$here"
-elif "$PYTHON" -m pip install --no-index --no-deps --target "$out/site" "$WHEEL" >> "$out/install.log" 2>&1; then
+elif "$PYTHON" -m pip install --no-index --no-deps --target "$work/site" "$WHEEL" >> "$out/install.log" 2>&1; then
     python="$PYTHON"
-    export PYTHONPATH="$out/site"
+    export PYTHONPATH="$work/site"
     row PASS install "no virtual environment ($(head -c 80 "$out/install.log" | tr '\n' ' ')); a folder, $(basename "$WHEEL")"
 else
     row FAIL install "$(tail -n 2 "$out/install.log" | tr '\n' ' ')"
     exit 1
 fi
-export TORCH_EXTENSIONS_DIR="$out/extensions"
+export TORCH_EXTENSIONS_DIR="${TORCH_EXTENSIONS_DIR:-$work/extensions}"
 "$python" - << 'PYTHON' 2>&1 | tee -a "$table"
 import importlib, sys
 found = []
@@ -96,7 +104,7 @@ print(f"Python {sys.version.split()[0]}: " + ", ".join(found))
 PYTHON
 has() { "$python" -c "import $1" > /dev/null 2>&1; }
 programs="$root/bindings/python/tests/programs"
-cd "$out" || exit 1
+cd "$work" || exit 1
 
 if wanted doctor; then step 60 doctor "$python" -m gpumem doctor; fi
 if ! has torch; then row skip PyTorch "not installed for $python"; fi
@@ -207,9 +215,12 @@ if wanted suite && has torch; then
     if [ -z "${TORCH_TESTS:-}" ]; then row skip suite "no TORCH_TESTS"; else
         for mode in native gpumem; do
             # shellcheck disable=SC2086
-            bounded 280 "suite $mode" "$python" "$root/gpu/python/enabled.py" "$mode" "$TORCH_TESTS/test_cuda.py" -v ${TORCH_TEST_ARGS:-}
-            row done "suite $mode" "$(grep -h '^Ran \|^OK\|^FAILED' "$(file "suite $mode").log" | tr '\n' ' ')"
+            bounded 280 "suite $mode" "$python" "$root/gpu/python/enabled.py" "$mode" "$TORCH_TESTS/test_cuda.py" -v $TORCH_TEST_ARGS
+            row done "suite $mode" "status $?; $(grep -h '^Ran \|^OK\|^FAILED' "$(file "suite $mode").log" | tr '\n' ' ')"
+            grep -h ' \.\.\. ' "$(file "suite $mode").log" | sed 's/ (__main__[^)]*)//' | sort > "$out/suite.$mode"
         done
+        # What comes out otherwise than native.
+        diff "$out/suite.native" "$out/suite.gpumem" | grep '^[<>]' | cut -c1-160 | sed 's/^/       /' | tee -a "$table"
     fi
 fi
 

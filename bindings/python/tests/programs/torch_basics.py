@@ -208,6 +208,16 @@ def sleeping():
     torch.cuda.synchronize()
     check("a captured graph replays", torch.equal(y, first) and torch.allclose(y, wanted, atol=1e-4))
     del other
+    # A model that was made without a tag.
+    layer = torch.nn.Linear(1024, 1024).to(device)
+    tied = layer.weight.detach()[:10]
+    with torch.no_grad():
+        wanted = layer(x)
+        gpumem.torch.adopt([layer.weight, layer.bias, tied], "adopted")
+        check("adopted, it is the same", torch.equal(layer(x), wanted) and tied.data_ptr() == layer.weight.data_ptr())
+        check("and sleeps", gpumem.torch.sleep("adopted").moved_bytes >= 4 * MIB)
+        gpumem.torch.wake("adopted")
+        check("and wakes", torch.equal(layer(x), wanted))
 
 
 def arenas():

@@ -28,8 +28,8 @@ from typing import Any, Iterator
 import torch
 
 from .. import _arena, _evict, _library, _values
-from .build import BuildError
 from .._types import Keep, Progress, Tag, Where
+from .build import BuildError
 
 HOOKS = {"set_init_fn": "init", "set_reset_fn": "reset", "set_memory_fraction_fn": "memory_fraction", "set_base_alloc_fn": "base_alloc",
          "set_record_stream_fn": "record_stream", "set_begin_allocate_to_pool": "begin_allocate_to_pool",
@@ -134,6 +134,27 @@ def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
     return _routed(1, number)
 
 
+def adopt(tensors: Any, name: Tag) -> None:
+    """Moves what is on the GPU already into memory of a tag: the parameters and buffers of a module, or tensors in a list.
+
+    They stay the same tensors, at other addresses, so do it before graphs are captured. Takes as much memory again until
+    it is done. For models that others have loaded, perhaps by threads of their own, which a `tag` block does not see.
+    """
+    if isinstance(tensors, torch.nn.Module):
+        tensors = [*tensors.parameters(), *tensors.buffers()]
+    moved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+    with torch.no_grad(), tag(name):
+        for tensor in tensors:
+            if not tensor.is_cuda or tensor.numel() == 0:
+                continue
+            old = tensor.untyped_storage()
+            # Tensors that share a storage go on sharing one. The old ones live until all have moved, so that no address comes again.
+            if old.data_ptr() not in moved:
+                moved[old.data_ptr()] = old, old.clone()
+            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            tensor.data = view.set_(moved[old.data_ptr()][1], tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
 def shared() -> contextlib.AbstractContextManager[None]:
     """A block in which the thread's tensors get memory that other processes can be given: through `torch.multiprocessing` queues, with
     gpumem enabled there too."""
@@ -183,4 +204,4 @@ def arena(name: str = "", keep: Keep = None) -> Iterator[_arena.Arena]:
         native.gpumem_torch_arena(-1)
 
 
-__all__ = ["BuildError", "allocator", "arena", "enable", "enabled", "pool", "shared", "sleep", "tag", "wake"]
+__all__ = ["BuildError", "adopt", "allocator", "arena", "enable", "enabled", "pool", "shared", "sleep", "tag", "wake"]

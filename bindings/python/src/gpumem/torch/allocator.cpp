@@ -449,7 +449,9 @@ class Allocator final : public native::CUDAAllocator {
   }
   cudaError_t memcpyAsync(void* dst, int dst_device, const void* src, int src_device, size_t count, cudaStream_t stream,
                           bool p2p_enabled) override {
-    if (p2p_enabled || dst_device == src_device) return cudaMemcpyAsync(dst, src, count, cudaMemcpyDeviceToDevice, stream);
+    // The peers' form is right for mapped memory whether or not the devices reach each other.
+    (void)p2p_enabled;
+    if (dst_device == src_device) return cudaMemcpyAsync(dst, src, count, cudaMemcpyDeviceToDevice, stream);
     return cudaMemcpyPeerAsync(dst, dst_device, src, src_device, count, stream);
   }
   native::ShareableHandle shareIpcHandle(void* ptr) override;

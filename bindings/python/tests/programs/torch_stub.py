@@ -1,6 +1,7 @@
 """PyTorch's allocator of gpumem's over the host device, with a stub of CUDA's runtime: what it counts, pools and their checkpoints,
 tags, arenas, errors. No tensor has contents here. test_torch_allocator.py starts it."""
 
+import inspect
 import random
 import warnings
 
@@ -58,6 +59,12 @@ def snapshots():
     check("a tensor is in it", block["state"] == "active_allocated" and block["requested_size"] == 3 * MIB)
     check("with its stack", any("torch_stub" in f["filename"] for f in block["frames"]))
     check("the history", [e["action"] for e in s["device_traces"][0]] == ["alloc", "free_requested", "free_completed", "alloc"])
+    if "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
+        torch.cuda.memory._record_memory_history(skip_actions=["free_requested"])
+        del x
+        s = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+        check("actions can be left out", [e["action"] for e in s["device_traces"][0]] == ["free_completed"])
 
 
 def disjoint(pool, live):

@@ -304,7 +304,8 @@ class Allocator final : public native::CUDAAllocator {
                      const std::vector<std::string>& skip) override {
     set_history(enabled, recorder, entries, when, clear);
     std::lock_guard<std::mutex> lock(mutex_);
-    skip_ = skip;
+    skip_.clear();
+    for (const auto& action : skip) skip_.insert(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
   }
 #else
   native::SnapshotInfo snapshot(MempoolId_t id = {0, 0}) override {
@@ -871,7 +872,7 @@ class Allocator final : public native::CUDAAllocator {
     TraceEntry entry(action, device, reinterpret_cast<size_t>(ptr), size, stream, id, c10::getApproximateTime(), context,
                      compile_contexts.empty() ? "" : compile_contexts.back());
     for (const auto& tracker : trackers_) tracker(entry);
-    if (!recording_) return;
+    if (!recording_ || skip_.count(action) != 0) return;
     auto& trace = of(device).trace;
     trace.push_back(std::move(entry));
     while (trace.size() > entries_) trace.pop_front();
@@ -905,7 +906,8 @@ class Allocator final : public native::CUDAAllocator {
   std::atomic<native::RecordContext> when_{native::RecordContext::NEVER};
   size_t entries_ = 1;
   uint64_t device_alloc_base_ = 0;
-  std::vector<std::string> skip_;
+  // Actions that the history leaves out.
+  std::set<TraceEntry::Action> skip_;
   ska::flat_hash_map<void*, Block> blocks_;
   std::set<Owned*> owned_;
   std::map<Key, std::unique_ptr<Heap>> heaps_;

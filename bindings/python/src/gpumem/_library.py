@@ -4,7 +4,6 @@ import ctypes
 import os
 import pathlib
 
-from . import _declarations
 from ._declarations import FUNCTIONS, VERSION_MAJOR, VERSION_MINOR
 
 SONAME = "libgpumem.so.0"
@@ -45,24 +44,13 @@ def load():
 
 C = load()
 
-# What calls fill says in its first field how large it is.
 
-
-def initialised(kind, **fields):
-    """A structure of the library's with its size set, and fields."""
-    return kind(ctypes.sizeof(kind), **fields) if not fields else _with(kind, fields)
-
-
-def _with(kind, fields):
-    made = kind(ctypes.sizeof(kind))
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+def initialised(kind):
+    """A structure of the library's, all zero but for its first field, which says how large it is."""
+    return kind(ctypes.sizeof(kind))
 
 
 def address_of(function):
     """The address of a function of the library's, for those who take it as a number."""
     return ctypes.cast(getattr(C, function), ctypes.c_void_p).value
 
-
-__all__ = ["C", "SONAME", "FOLDER", "address_of", "initialised", "path", "_declarations"]

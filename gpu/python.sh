@@ -92,7 +92,7 @@ else
     exit 1
 fi
 export TORCH_EXTENSIONS_DIR="${TORCH_EXTENSIONS_DIR:-$work/extensions}"
-"$python" - << 'PYTHON' 2>&1 | tee -a "$table"
+timeout 150 "$python" - << 'PYTHON' 2>&1 | tee -a "$table"
 import importlib, sys
 found = []
 for name in ("torch", "cupy", "numba", "numba_cuda", "rmm", "warp", "jax", "numpy", "pytest"):
@@ -102,7 +102,7 @@ for name in ("torch", "cupy", "numba", "numba_cuda", "rmm", "warp", "jax", "nump
         found.append(f"no {name} ({type(why).__name__})")
 print(f"Python {sys.version.split()[0]}: " + ", ".join(found))
 PYTHON
-has() { "$python" -c "import $1" > /dev/null 2>&1; }
+has() { timeout 60 "$python" -c "import $1" > /dev/null 2>&1; }
 programs="$root/bindings/python/tests/programs"
 cd "$work" || exit 1
 

@@ -21,5 +21,16 @@ int cudaDeviceGetAttribute(int *v, int a, int d) { (void)a; (void)d; *v = 0; ret
 int cudaStreamSynchronize(void *s) { (void)s; return 0; }
 int cudaStreamQuery(void *s) { (void)s; return 0; }
 int cudaDeviceCanAccessPeer(int *c, int a, int b) { (void)a; (void)b; *c = 0; return 0; }
+int cudaEventCreateWithFlags(void **e, unsigned flags) { static uintptr_t next; (void)flags; *e = (void *)(next += 16); return 0; }
+int cudaEventCreate(void **e) { return cudaEventCreateWithFlags(e, 0); }
+int cudaEventDestroy(void *e) { (void)e; return 0; }
+int cudaEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
+int cudaEventRecordWithFlags(void *e, void *s, unsigned flags) { (void)e; (void)s; (void)flags; return 0; }
+int cudaEventQuery(void *e) { (void)e; return 0; }
+int cudaEventSynchronize(void *e) { (void)e; return 0; }
+int cudaStreamWaitEvent(void *s, void *e, unsigned flags) { (void)s; (void)e; (void)flags; return 0; }
+typedef struct { char bytes[64]; } ipc_handle;
+int cudaIpcGetEventHandle(ipc_handle *h, void *e) { (void)e; memset(h, 0, sizeof *h); return 0; }
+int cudaIpcOpenEventHandle(void **e, ipc_handle h) { (void)h; return cudaEventCreateWithFlags(e, 0); }
 /* Of the driver. */
 int cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) { (void)d; *flags = 0; *active = 1; return 0; }

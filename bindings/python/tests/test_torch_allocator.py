@@ -13,7 +13,7 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 
 
-@pytest.mark.parametrize("program, checks", [("torch_stub.py", 30), ("torch_stub_pluggable.py", 12)])
+@pytest.mark.parametrize("program, checks", [("torch_stub.py", 30), ("torch_stub_pluggable.py", 12), ("torch_stub_processes.py", 6)])
 def test_over_a_stub_of_cuda(tmp_path, program, checks):
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")

@@ -127,7 +127,7 @@ if wanted basics && has torch; then step 150 basics "$python" "$programs/torch_b
 if wanted compile && has torch; then step 200 compile "$python" "$programs/torch_compile.py"; fi
 if wanted processes && has torch; then step 150 processes "$python" "$programs/torch_processes.py"; fi
 if wanted pairs && has torch; then
-    for mode in native gpumem pluggable native; do
+    for mode in native gpumem pluggable gpumem native gpumem native; do
         if bounded 60 "pairs $mode" "$python" "$programs/torch_pairs.py" "$mode"; then grep '^{' "$(file "pairs $mode").log" >> "$out/pairs.jsonl"
         else row FAIL "pairs $mode" "$(why "pairs $mode")"; fi
     done
@@ -138,8 +138,8 @@ modes = {}
 for line in open(sys.argv[1]):
     r = json.loads(line)
     old = modes.setdefault(r["mode"], r["ns"])
-    # Of two runs of native the better one.
-    modes[r["mode"]] = {k: min(old[k], v) for k, v in r["ns"].items()}
+    # Of several runs the best: the machine's other work only ever adds.
+    modes[r["mode"]] = {k: [min(a, b) for a, b in zip(old[k], v)] for k, v in r["ns"].items()}
 worst = 0
 for key, (least, middle) in modes.get("native", {}).items():
     shown = f"native {least:.0f} ns"
@@ -177,12 +177,14 @@ if wanted workloads && has torch; then
     case "$script" in "" | /*) ;; *) script="$root/$script" ;; esac
     if [ -z "$script" ]; then row skip workloads "no WORKLOAD_SCRIPT"; else
         for workload in $WORKLOADS; do
-            for mode in native gpumem; do
-                if STEPS="$WORKLOAD_STEPS" bounded 100 "workload $workload $mode" "$python" "$root/gpu/python/enabled.py" "$mode" "$script" "$workload" native; then
-                    { printf '{"workload":"%s","mode":"%s","runs":[' "$workload" "$mode"; grep '^{' "$(file "workload $workload $mode").log" | tail -n 2 | paste -sd ,; echo ']}'; } | tr -d '\n' >> "$out/workloads.jsonl"
+            # In turn, so that what the machine does meanwhile falls on both.
+            for run in native.1 gpumem.1 gpumem.2 native.2; do
+                mode="${run%.*}"
+                if STEPS="$WORKLOAD_STEPS" bounded 100 "workload $workload $run" "$python" "$root/gpu/python/enabled.py" "$mode" "$script" "$workload" native; then
+                    { printf '{"workload":"%s","mode":"%s","runs":[' "$workload" "$mode"; grep '^{' "$(file "workload $workload $run").log" | tail -n 2 | paste -sd ,; echo ']}'; } | tr -d '\n' >> "$out/workloads.jsonl"
                     echo >> "$out/workloads.jsonl"
-                elif [ "$(left)" -le 3 ]; then row skip "workload $workload $mode" "no time left of $BUDGET s"
-                else row FAIL "workload $workload $mode" "$(why "workload $workload $mode")"; fi
+                elif [ "$(left)" -le 3 ]; then row skip "workload $workload $run" "no time left of $BUDGET s"
+                else row FAIL "workload $workload $run" "$(why "workload $workload $run")"; fi
             done
         done
         if [ -s "$out/workloads.jsonl" ]; then
@@ -194,17 +196,25 @@ for line in open(sys.argv[1]):
     merged = {}
     for part in r["runs"]:
         merged.update(part)
-    runs[r["workload"], r["mode"]] = merged
+    known = runs.setdefault((r["workload"], r["mode"]), merged)
+    # Of two runs the faster one and the larger one.
+    known["step_ms_median"] = min(known["step_ms_median"], merged["step_ms_median"])
+    if merged["driver"] > known["driver"]:
+        known.update({k: merged[k] for k in ("driver", "reserved", "max_allocated")})
+off = {key: (r["driver"] - r["reserved"]) / r["driver"] for key, r in runs.items()}
 for (workload, mode), r in runs.items():
     driver, reserved = r["driver"], r["reserved"]
-    off = abs(driver - reserved) / driver if driver else 1
-    native = runs.get((workload, "native"), {})
-    line = (f"driver {driver / 2**30:.3f} GiB, reserved {reserved / 2**30:.3f} GiB, off {off:.2%}; allocated at most "
-            f"{r['max_allocated'] / 2**30:.3f} GiB; step {r.get('step_ms_median')} ms")
-    if mode == "gpumem" and native.get("driver"):
+    line = (f"driver {driver / 2**30:.3f} GiB, reserved {reserved / 2**30:.3f} GiB, off {off[workload, mode]:.2%}; allocated at most "
+            f"{r['max_allocated'] / 2**30:.3f} GiB; step {r['step_ms_median']} ms")
+    native = runs.get((workload, "native"))
+    verdict = "    "
+    if mode == "gpumem":
+        # Kernels and libraries take memory of the driver's, too, which no allocator sees: what native is off by.
+        good = abs(off[workload, mode]) <= 0.02 or (native and abs(off[workload, mode] - off[workload, "native"]) <= 0.02)
+        verdict = "PASS" if good else "FAIL"
+    if mode == "gpumem" and native:
         line += (f"; memory {driver / native['driver']:.3f} of native, {driver / r['max_allocated']:.3f} of allocated, "
                  f"step {r['step_ms_median'] / native['step_ms_median']:.3f} of native")
-    verdict = "    " if mode == "native" else "PASS" if off <= 0.02 else "FAIL"
     print(f"{verdict} workload {workload:6} {mode:7} {line}")
 PYTHON
         fi

@@ -19,7 +19,7 @@ torch.zeros(1, device=device)
 
 def pair(size, count=20000):
     empty = torch.empty
-    for _ in range(2000):
+    for _ in range(500):
         empty(size, dtype=torch.uint8, device=device)
     start = time.perf_counter_ns()
     for _ in range(count):
@@ -32,6 +32,6 @@ for where in ("default", "other"):
     stream = torch.cuda.current_stream() if where == "default" else torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for size in (256, 4096, 1 << 20, 64 << 20):
-            rounds = [pair(size) for _ in range(9)]
+            rounds = [pair(size, 5000) for _ in range(40)]
             out[f"{where} {size}"] = [round(min(rounds), 1), round(statistics.median(rounds), 1)]
 print(json.dumps({"mode": mode, "ns": out}))

@@ -586,8 +586,6 @@ class Allocator final : public native::CUDAAllocator {
     const size_t n = counted(block.requested);
     add(stats.allocation, n, 1);
     add(stats.allocated_bytes, n, n);
-    add(stats.active, n, 1);
-    add(stats.active_bytes, n, n);
     add(stats.requested_bytes, n, block.requested);
     blocks_[ptr] = std::move(block);
   }
@@ -602,8 +600,6 @@ class Allocator final : public native::CUDAAllocator {
     const size_t n = counted(block.requested);
     subtract(stats.allocation, n, 1);
     subtract(stats.allocated_bytes, n, n);
-    subtract(stats.active, n, 1);
-    subtract(stats.active_bytes, n, n);
     subtract(stats.requested_bytes, n, block.requested);
   }
 
@@ -726,6 +722,9 @@ class Allocator final : public native::CUDAAllocator {
       set(stats.reserved_bytes[which], held, most);
       set(stats.segment[which], s.extents, std::max<uint64_t>(stats.segment[which].peak, s.extents));
     }
+    // Nothing waits for other streams here: libgpumem knows what does.
+    stats.active = stats.allocation;
+    stats.active_bytes = stats.allocated_bytes;
     stats.num_device_alloc = int64_t(s.growths - std::min(device_alloc_base_, s.growths));
     stats.max_split_size = -1;
   }

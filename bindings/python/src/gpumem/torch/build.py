@@ -64,32 +64,32 @@ def commands(torch, output):
                          "from PyPI")
     root = pathlib.Path(torch.__file__).parent
     library, _ = _library.path()
-    library = _loaded(library)
+    library = library if os.path.isabs(library) else _loaded(_library.SONAME)
     common = [compiler, "-O2", "-fPIC", "-shared", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
               f"-I{headers()}", "-isystem", str(root / "include"), "-isystem", str(root / "include/torch/csrc/api/include")]
     for folder in includes:
         common += ["-isystem", str(folder)]
-    link = [str(SOURCE), "-o", str(output), library, f"-L{root / 'lib'}", "-lc10", "-lc10_cuda", "-ltorch_cuda", "-lpthread"]
+    # The process's own C++ library, by name: some compilers have only a static one, and two in a process break locales and streams.
+    link = [str(SOURCE), "-o", str(output), library, f"-L{root / 'lib'}", "-lc10", "-lc10_cuda", "-ltorch_cuda", "-nodefaultlibs",
+            _loaded("libstdc++.so.6"), "-lm", "-lgcc_s", "-lgcc", "-lpthread", "-lc"]
     for standard in ("c++17", "c++20"):
         for api in ((), ("-DGPUMEM_TORCH_API=211",), ("-DGPUMEM_TORCH_API=210",), ("-DGPUMEM_TORCH_API=209",)):
             yield [*common, f"-std={standard}", *api, *link]
 
 
 def _loaded(name):
-    """The file that a library was loaded from."""
-    if os.path.isabs(name):
-        return name
+    """The file of a library that the process has loaded."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
-            if line.rstrip().endswith(f"/{_library.SONAME}"):
+            if line.rstrip().endswith(f"/{name}") or f"/{name}." in line:
                 return line[line.index("/"):].rstrip()
-    return name
+    raise BuildError(f"the process has no {name} loaded")
 
 
 def built(torch):
     """The path of the built allocator, which is built where there is none."""
     what = hashlib.sha256()
-    for part in (*[s.read_bytes() for s in SOURCES], torch.__version__.encode(), str(torch.version.cuda).encode(),
+    for part in (*[s.read_bytes() for s in SOURCES], pathlib.Path(__file__).read_bytes(), torch.__version__.encode(), str(torch.version.cuda).encode(),
                  str(torch.version.git_version).encode(), _library.C.gpumem_version_string()):
         what.update(part + b"\0")
     folder = cache()

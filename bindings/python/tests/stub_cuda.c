@@ -9,7 +9,10 @@ int cudaSetDevice(int d) { device = d; return 0; }
 int cudaGetDeviceCount(int *d) { *d = 1; return 0; }
 int cudaDeviceSynchronize(void) { return 0; }
 int cudaMemGetInfo(size_t *f, size_t *t) { *f = (size_t)1 << 30; *t = (size_t)4 << 30; return 0; }
-int cudaStreamIsCapturing(void *s, int *status) { (void)s; *status = 0; return 0; }
+/* What a test sets: whether every stream is being captured. */
+static int capturing;
+void stub_capturing(int yes) { capturing = yes; }
+int cudaStreamIsCapturing(void *s, int *status) { (void)s; *status = capturing; return 0; }
 int cudaGetLastError(void) { return 0; }
 int cudaPeekAtLastError(void) { return 0; }
 int cudaDeviceGetStreamPriorityRange(int *a, int *b) { *a = 0; *b = -1; return 0; }

@@ -1,6 +1,7 @@
 """PyTorch's allocator of gpumem's over the host device, with a stub of CUDA's runtime: what it counts, pools and their checkpoints,
 tags, arenas, errors. No tensor has contents here. test_torch_allocator.py starts it."""
 
+import ctypes
 import inspect
 import random
 import warnings
@@ -16,6 +17,7 @@ warnings.simplefilter("ignore")
 MIB = 1 << 20
 C = torch._C
 stream = gpumem.Stream()
+stub = ctypes.CDLL(None)
 
 
 def malloc(n):
@@ -144,9 +146,11 @@ def other_streams():
         x = empty(40 * MIB)
         at = x.data_ptr()
         x.record_stream(side)
+        stub.stub_capturing(1)
         del x
         y = empty(40 * MIB)
         check("what another stream used is not had again in a capture", y.data_ptr() != at)
+        stub.stub_capturing(0)
         del y
     calls = gpumem.driver_calls()["stream_wait"]
     with torch.cuda.use_mem_pool(pool):
@@ -157,6 +161,24 @@ def other_streams():
     x.record_stream(side)
     del x, z, pool
     torch.cuda.empty_cache()
+
+
+def captures_that_fail():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = empty(40 * MIB)
+    # PyTorch does not end what it began where the capture failed.
+    C._cuda_beginAllocateCurrentThreadToPool(0, (0, 99))
+    reserved = torch.cuda.memory_reserved()
+    stub.stub_capturing(1)
+    del x, pool
+    torch.cuda.empty_cache()
+    check("nothing of a heap is given back in a capture", torch.cuda.memory_reserved() > reserved - 40 * MIB)
+    stub.stub_capturing(0)
+    torch.cuda.empty_cache()
+    check("after one that failed it is", torch.cuda.memory_reserved() <= reserved - 40 * MIB)
+    C._cuda_endAllocateToPool(0, (0, 99))
+    C._cuda_releasePool(0, (0, 99))
 
 
 def tags():
@@ -242,4 +264,4 @@ def sound():
 
 torch.cuda.is_available = lambda: True
 torch.cuda.synchronize = lambda *arguments: None
-run(statistics, snapshots, checkpoints, mempools, other_streams, tags, arenas, out_of_memory, sharing, sound)
+run(statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, out_of_memory, sharing, sound)

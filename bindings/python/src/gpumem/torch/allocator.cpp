@@ -684,11 +684,23 @@ class Allocator final : public native::CUDAAllocator {
   }
   // Not while a graph is captured.
   void settle(Heap& heap) {
-    if (routes_.empty()) heap.settle();
+    if (heap.has_waiting() && !capturing()) heap.settle();
+  }
+  // Whether a graph that allocates here is being captured. That there is a route does not tell: a MemPool has one without a capture, and
+  // after a capture that failed PyTorch never ends its own.
+  bool capturing() {
+    if (routes_.empty()) return false;
+    if (captured(c10::cuda::getCurrentCUDAStream())) return true;
+    for (const auto& r : routes_) {
+      for (const auto& [base, segment] : pool(r.device, r.id).segments) {
+        if (captured(segment.stream)) return true;
+      }
+    }
+    return false;
   }
   // Gives back segments with nothing in them, where no graph can use them any more. Whether there were any.
   bool give_back(Heap& heap) {
-    if (!routes_.empty() || (heap.kind == Kind::pool && heap.uses > 0)) return false;
+    if ((heap.kind == Kind::pool && heap.uses > 0) || capturing()) return false;
     settle(heap);
     const auto empty = heap.take_empty();
     if (empty.empty()) return false;

@@ -46,6 +46,14 @@ struct Segment {
   size_t allocated = 0;
 };
 
+inline bool captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status != cudaStreamCaptureStatusNone;
+  // Asking about the default stream is an error while another is captured.
+  (void)cudaGetLastError();
+  return true;
+}
+
 class Heap {
  public:
   c10::DeviceIndex device = 0;
@@ -120,6 +128,9 @@ class Heap {
       chunk.waiting = true;
       waiting_.push_back(at);
     }
+  }
+  bool has_waiting() const {
+    return !waiting_.empty();
   }
   // Makes the streams of chunks that others used wait for those, on the device, so that they can be had again. Not while a graph is
   // captured: its stream must not wait for one that is not.
@@ -205,13 +216,6 @@ class Heap {
       it = before;
     }
     list(it->first);
-  }
-  static bool captured(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status != cudaStreamCaptureStatusNone;
-    // Asking about the default stream is an error while another is captured.
-    (void)cudaGetLastError();
-    return true;
   }
 };
 

@@ -41,6 +41,7 @@ fn every_behaviour_is_tested_in_every_language() {
     assert_eq!(names_in("conformance.c", "BEHAVIOUR(", ");"), listed, "C");
     assert_eq!(names_in("julia/Gpumem.jl/test/conformance.jl", "behaviour(\"", "\") do"), listed, "Julia");
     assert_eq!(names_in("lean/Test/Main.lean", "(\"", "\", "), listed, "Lean");
+    assert_eq!(names_in("python/tests/test_conformance.py", "def test_", "()"), listed, "Python");
 }
 
 /// A program passed, and said so of every behaviour.
@@ -161,4 +162,36 @@ fn lean_conforms() {
     let out = lake("trainingLoop");
     cc::must_succeed("TrainingLoop.lean", &out);
     loops_as_it_should("Lean", &String::from_utf8_lossy(&out.stdout));
+}
+
+/// The libraries and the command of this build in one folder, as a wheel is made of; none where some are not built.
+fn prebuilt() -> Option<PathBuf> {
+    let deps = cc::cdylib().parent()?.to_path_buf();
+    let profile = deps.parent()?;
+    let found = |name: &str| [deps.join(name), profile.join(name)].into_iter().find(|p| p.exists());
+    let dir = cc::scratch("python");
+    for name in ["libgpumem.so", "libgpumem_preload.so", "gpumem"] {
+        let to = dir.join(name);
+        let _ = std::fs::remove_file(&to);
+        std::os::unix::fs::symlink(found(name)?, to).unwrap();
+    }
+    Some(dir)
+}
+
+/// The wheel in a virtual environment, or the sources where only the library is built.
+#[test]
+fn python_conforms() {
+    let mut command = prepared("sh");
+    command.arg(bindings().join("python/test.sh")).arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python"));
+    match prebuilt() {
+        Some(dir) => command.env("GPUMEM_PREBUILT", dir),
+        None => command.env("GPUMEM_LIBRARY", cc::cdylib()),
+    };
+    let out = cc::run(&mut command, LIMIT);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    if out.status.success() && said.lines().count() == 1 && said.starts_with("skipped: ") {
+        return print!("{said}");
+    }
+    all_are_ok("Python", &out);
+    assert!(said.lines().any(|l| l.contains(" passed")), "{said}");
 }

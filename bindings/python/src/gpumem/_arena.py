@@ -1,0 +1,207 @@
+"""Arenas: allocations that end together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+from typing import Iterator
+
+from . import _declarations as d
+from . import _values
+from ._errors import Invalid, ok
+from ._library import C, initialised
+from ._types import Address, Keep
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaReport:
+    """What the end of an arena did: counts of allocations, bytes as asked for. `unknown`, `duplicate` and `foreign` count entries of
+    the keep list that changed nothing; `depth` is how many arenas were around it, `nanoseconds` how long it was open."""
+
+    depth: int
+    freed: int
+    freed_bytes: int
+    kept: int
+    kept_bytes: int
+    unknown: int
+    duplicate: int
+    foreign: int
+    nanoseconds: int
+
+    def __str__(self):
+        odd = "".join(f", {getattr(self, n)} {n}" for n in ("unknown", "duplicate", "foreign") if getattr(self, n))
+        return (f"freed {self.freed} of {_values.human(self.freed_bytes)}, kept {self.kept} of {_values.human(self.kept_bytes)}{odd}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaStats:
+    """A moment's picture of an open arena: counts of allocations, bytes as asked for."""
+
+    depth: int
+    live: int
+    live_bytes: int
+    peak_bytes: int
+    joined: int
+    left: int
+    promoted: int
+    freed_early: int
+    threads: int
+    nanoseconds: int
+    id: int
+    name: str
+
+
+def as_dataclass(kind, structure):
+    """A structure of the library's as a dataclass of the same fields."""
+    values = {f.name: getattr(structure, f.name) for f in dataclasses.fields(kind)}
+    return kind(**{n: v.decode(errors="replace") if isinstance(v, bytes) else v for n, v in values.items()})
+
+
+def _addresses(keep):
+    """The addresses in a keep list; buffers inside of lists, tuples and dictionaries count."""
+    if keep is None:
+        return []
+    if isinstance(keep, dict):
+        keep = keep.values()
+    elif not isinstance(keep, (list, tuple, set, frozenset)):
+        return [_values.address(keep)]
+    return [a for one in keep for a in (_addresses(one) if isinstance(one, (dict, list, tuple, set, frozenset)) else
+                                        [_values.address(one)])]
+
+
+class Arena:
+    """Frees what was allocated in it when it ends, whoever still holds it, but for what it is told to keep.
+
+        with gpumem.arena("step", keep=lambda: [loss]) as step:
+            ...
+
+    What the thread allocates in the block belongs to the arena, whichever library does it. What is kept moves to the arena around
+    it, or becomes ordinary where there is none. `keep` is a function that is called at the end, or what it would return: buffers,
+    tensors, arrays, addresses, or lists, tuples and dictionaries of them. After an exception nothing is kept, arenas inside are ended
+    too, and the exception goes on. `report` says afterwards what was done.
+
+    By hand: `enter()` and `exit(keep)` or `abort()`, on one thread. Other threads take part by `attached()`. Arenas follow
+    threads: what asynchronous tasks of one thread allocate while one of them is in an arena is in that.
+    """
+
+    __slots__ = ("handle", "name", "keep", "report")
+
+    def __init__(self, name: str = "", keep: Keep = None) -> None:
+        self.handle: int | None = None
+        self.name, self.keep = name, keep
+        self.report: ArenaReport | None = None
+
+    def enter(self) -> Arena:
+        """Opens it, inside of the thread's current one."""
+        if self.handle is not None:
+            raise Invalid(f"arena {self.name!r} is open already")
+        out = ctypes.c_void_p()
+        ok(C.gpumem_arena_enter_named(self.name.encode() or None, ctypes.byref(out)))
+        self.handle = out.value
+        return self
+
+    def exit(self, keep: Keep = None) -> ArenaReport:
+        """Ends it, and returns an `ArenaReport`. Refused, and open as before, while an arena inside of it is open or another thread is
+        attached."""
+        entries = _addresses(keep)
+        array = (ctypes.c_void_p * len(entries))(*entries) if entries else None
+        out = initialised(d.gpumem_arena_report)
+        ok(C.gpumem_arena_exit(self.handle, array, len(entries), ctypes.byref(out)))
+        return self._ended(out)
+
+    def abort(self) -> ArenaReport:
+        """Ends it and all arenas that are open inside of it, keeping nothing; the report is on all of them."""
+        out = initialised(d.gpumem_arena_report)
+        ok(C.gpumem_arena_abort(self.handle, ctypes.byref(out)))
+        return self._ended(out)
+
+    def _ended(self, report):
+        # The handle stays: what names a stale one is refused, with the reason.
+        self.report = as_dataclass(ArenaReport, report)
+        return self.report
+
+    @property
+    def open(self) -> bool:
+        """Whether it has been entered and has not ended."""
+        return self.handle is not None and self.report is None
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[Arena]:
+        """What this thread allocates in the block is in the arena too. It cannot end meanwhile."""
+        ok(C.gpumem_arena_attach(self.handle))
+        try:
+            yield self
+        finally:
+            ok(C.gpumem_arena_detach(self.handle))
+
+    def stats(self) -> ArenaStats:
+        """What has happened in it so far."""
+        out = initialised(d.gpumem_arena_stats)
+        ok(C.gpumem_arena_stats_get(self.handle, ctypes.byref(out)))
+        return as_dataclass(ArenaStats, out)
+
+    def __enter__(self) -> Arena:
+        return self.enter()
+
+    def __exit__(self, kind, value, trace):
+        if not self.open:
+            return
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.exit(self.keep() if callable(self.keep) else self.keep)
+        except BaseException:
+            # The block's arena ends with the block, in any case that allows it.
+            if self.open:
+                C.gpumem_arena_abort(self.handle, None)
+                self.report = self.report or ArenaReport(*[0] * len(dataclasses.fields(ArenaReport)))
+            raise
+
+    def __repr__(self):
+        state = "open" if self.open else "not entered" if self.handle is None else f"ended: {self.report}"
+        return f"Arena({self.name!r}, {state})" if self.name else f"Arena({state})"
+
+
+def arena(name: str = "", keep: Keep = None) -> Arena:
+    """An `Arena` for a `with` block: everything that is allocated in it is free afterwards, but for `keep`."""
+    return Arena(name, keep)
+
+
+def current_arena() -> Arena | None:
+    """The arena that the calling thread allocates in, or None."""
+    out = ctypes.c_void_p()
+    ok(C.gpumem_arena_current_get(ctypes.byref(out)))
+    return _named(out.value)
+
+
+def find_arena(ptr: Address) -> Arena | None:
+    """The arena that a live allocation is in, or None."""
+    out = ctypes.c_void_p()
+    ok(C.gpumem_arena_find(_values.address(ptr), ctypes.byref(out)))
+    return _named(out.value)
+
+
+def _named(handle):
+    if not handle:
+        return None
+    found = Arena()
+    found.handle = handle
+    found.name = found.stats().name
+    return found
+
+
+def escape(ptr: Address) -> None:
+    """Takes a live allocation out of all arenas."""
+    ok(C.gpumem_arena_escape(_values.address(ptr)))
+
+
+def promote(ptr: Address) -> None:
+    """Moves a live allocation to the arena around its own, or out of all where there is none."""
+    ok(C.gpumem_arena_promote(_values.address(ptr)))
+
+
+def check(ptr: Address, operation: str = "use", operand: str = "pointer") -> None:
+    """Raises `UseAfterFree` where GPUMEM_ARENA_DEBUG=check finds that an arena has freed what was at an address."""
+    ok(C.gpumem_check(_values.address(ptr), operation.encode(), operand.encode()))

@@ -1,0 +1,401 @@
+"""Allocating, and buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, Any
+
+from . import _declarations as d
+from . import _dlpack, _values
+from ._errors import UseAfterFree, error, ok
+from ._library import C, initialised
+from ._types import Address, DType, Shape, Size, StreamLike, Tag
+
+if TYPE_CHECKING:
+    from ._arena import Arena
+    from ._reserve import Reservation
+
+_malloc, _malloc_async, _free_async, _free_id = C.gpumem_malloc, C.gpumem_malloc_async, C.gpumem_free_async, C.gpumem_free_id
+_id_get = C.gpumem_allocation_id_get
+_byref, _c_void_p, _c_uint64 = ctypes.byref, ctypes.c_void_p, ctypes.c_uint64
+
+
+def malloc(nbytes: Size, stream: StreamLike = None) -> int:
+    """Allocates in the order of a stream (None: the current device's legacy default stream) and returns the address, a number.
+
+    Aligned to 256 bytes, not cleared; 0 bytes give an address of their own. The caller frees it. Nobody waits.
+    """
+    # Out of range, ctypes would cut it.
+    if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
+        nbytes = _values.size(nbytes)
+    if stream is None:
+        ptr = _malloc(nbytes)
+        if ptr is None:
+            raise error(C.gpumem_last_status())
+        return ptr
+    out = _c_void_p()
+    status = _malloc_async(nbytes, stream if stream.__class__ is int else _values.stream(stream), _byref(out))
+    if status:
+        raise error(status)
+    return out.value  # type: ignore[return-value]
+
+
+def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, tag: Tag | None = None, evictable: bool = False,
+                exportable: bool = False, single_handle: bool = False, guard: bool = False, device: int | None = None,
+                arena: Arena | int | None = None, reservation: Reservation | int | None = None) -> int:
+    """As `malloc`, with every option that there is.
+
+    `evictable` memory can be moved out of the device and back (`evict`, `sleep`); what is `exportable` can be shared with another
+    process; `single_handle` is one physical allocation, for NCCL and RDMA; behind what has a `guard` nothing is mapped. `tag` is a
+    number or a text.
+    """
+    o = initialised(d.gpumem_malloc_options)
+    o.flags = (evictable and d.MALLOC_EVICTABLE) | (exportable and d.MALLOC_EXPORTABLE) | (
+        single_handle and d.MALLOC_SINGLE_HANDLE) | (guard and d.MALLOC_GUARD) | (device is not None and d.MALLOC_ON_DEVICE)
+    o.bytes, o.alignment, o.stream, o.tag = _values.size(nbytes), alignment, _values.stream(stream), _values.tag(tag)
+    o.arena, o.reservation = getattr(arena, "handle", arena), getattr(reservation, "handle", reservation)
+    o.device = device if device is not None else 0
+    out = _c_void_p()
+    ok(C.gpumem_malloc_with(_byref(o), _byref(out)))
+    return out.value  # type: ignore[return-value]
+
+
+def free(ptr: Address, stream: StreamLike = None) -> None:
+    """Frees what `malloc` gave, in the order of a stream: the memory is reused once the work submitted there before is done.
+
+    None stands for the current device's legacy default stream. None of `ptr` does nothing. A free too many raises `DoubleFree` or
+    `UnknownPointer`, and harms nothing.
+    """
+    status = _free_async(ptr, stream if stream is None else _values.stream(stream))
+    if status:
+        raise error(status)
+
+
+def usable_size(ptr: Address) -> int:
+    """Bytes that can be used from the start of an allocation, at least those asked for."""
+    got = C.gpumem_usable_size(_values.address(ptr))
+    if got == 0 and C.gpumem_last_status() == d.ERROR_UNKNOWN_POINTER:
+        raise error(d.ERROR_UNKNOWN_POINTER)
+    return got
+
+
+def record_stream(ptr: Address, stream: StreamLike) -> None:
+    """Announces that an allocation is used on `stream` too: after it is freed, reuse waits for the work submitted there."""
+    ok(C.gpumem_record_stream(_values.address(ptr), _values.stream(stream)))
+
+
+def memcpy(dst: Address, src: Address, nbytes: Size, stream: StreamLike = None) -> None:
+    """Copies between device addresses, in the order of a stream; waits for nothing."""
+    ok(C.gpumem_memcpy_async(_values.address(dst), _values.address(src), _values.size(nbytes), _values.stream(stream)))
+
+
+def memset(dst: Address, value: int, nbytes: Size, stream: StreamLike = None) -> None:
+    """Fills with a byte, in the order of a stream; waits for nothing."""
+    ok(C.gpumem_memset_async(_values.address(dst), value, _values.size(nbytes), _values.stream(stream)))
+
+
+def _readable(data):
+    """The address and bytes of host memory that is read, and what keeps it alive."""
+    view = memoryview(data)
+    if view.nbytes == 0:
+        return None, 0, view
+    if not view.c_contiguous:
+        view = memoryview(view.tobytes())
+    view = view.cast("B") if view.ndim != 1 or view.format != "B" else view
+    if view.readonly:
+        kept = view.obj if isinstance(view.obj, bytes) and len(view.obj) == view.nbytes else view.tobytes()
+        return ctypes.cast(ctypes.c_char_p(kept), _c_void_p).value, view.nbytes, kept
+    kept = (ctypes.c_char * view.nbytes).from_buffer(view)
+    return ctypes.addressof(kept), view.nbytes, kept
+
+
+def _writable(data):
+    view = memoryview(data)
+    if view.readonly or not view.c_contiguous:
+        raise ValueError("the host memory to copy to is read-only or not contiguous")
+    if view.nbytes == 0:
+        return None, 0, view
+    kept = (ctypes.c_char * view.nbytes).from_buffer(view.cast("B") if view.format != "B" or view.ndim != 1 else view)
+    return ctypes.addressof(kept), view.nbytes, kept
+
+
+def _lengths(shape: Shape) -> tuple[int, ...]:
+    lengths = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    if any(n < 0 for n in lengths):
+        raise ValueError(f"shape {lengths} has a negative length")
+    return lengths
+
+
+class Buffer:
+    """Device memory that is freed once: by `free()`, at the end of its `with` block or of its arena, or when it is dropped.
+
+    Whoever comes first, frees; all do it by the allocation's number, so nobody ever frees what lives at the address by then. A use
+    after that raises `UseAfterFree`. Other libraries take it by `__cuda_array_interface__` and DLPack, and keep it alive.
+
+    `shape` and `dtype` are what they see; without a shape it is `nbytes` bytes, with one `nbytes` follows from it. `dtype` is NumPy's, by
+    name, by `typestr` such as "<f4", or as an object of NumPy's. Options are those of `malloc_with`.
+    """
+
+    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "__weakref__")
+    ptr: int
+    nbytes: int
+    id: int
+    stream: int | None
+    shape: tuple[int, ...]
+    typestr: str
+
+    def __init__(self, nbytes: Size | None = None, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None,
+                 **options: Any) -> None:
+        self._gone = True
+        typestr = _dlpack.typestr(dtype)
+        item = _dlpack.item_bytes(typestr)
+        if shape is None and nbytes is None:
+            raise TypeError("a Buffer needs nbytes or a shape")
+        given = None if nbytes is None else _values.size(nbytes)
+        if shape is None:
+            if given % item:
+                raise ValueError(f"{given} bytes are no whole number of elements of {typestr}")
+            lengths: tuple[int, ...] = (given // item,)
+        else:
+            lengths = _lengths(shape)
+        wanted = math.prod(lengths) * item
+        if given not in (None, wanted):
+            raise ValueError(f"{nbytes} bytes asked for, but shape {lengths} of {typestr} takes {wanted}")
+        self.nbytes, self.shape, self.typestr = wanted, lengths, typestr
+        self.stream = _values.stream(stream)
+        ptr = malloc_with(wanted, stream=self.stream, **options) if options else malloc(wanted, self.stream)
+        number = _c_uint64()
+        status = _id_get(ptr, _byref(number))
+        if status:
+            why = error(status)
+            _free_async(ptr, self.stream)
+            raise why
+        self.ptr, self.id, self._gone = ptr, number.value, False
+
+    @classmethod
+    def of(cls, data: Any, *, stream: StreamLike = None, **options: Any) -> Buffer:
+        """A copy of host memory: bytes, an array of NumPy's, anything with the buffer protocol. Waits until it is made."""
+        shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
+        if shape is None or dtype is None:
+            view = memoryview(data)
+            shape, dtype = (view.nbytes,), None
+        made = cls(shape=shape, dtype=dtype, stream=stream, **options)
+        made.copy_from(data)
+        return made
+
+    @classmethod
+    def adopt(cls, ptr: Address, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None) -> Buffer:
+        """Takes over an allocation that was made by `malloc` or by other code with gpumem: from now on the buffer frees it."""
+        info = pointer_info(ptr)
+        self = cls.__new__(cls)
+        self._gone = True
+        self.typestr = _dlpack.typestr(dtype)
+        item = _dlpack.item_bytes(self.typestr)
+        self.shape = (info.requested // item,) if shape is None else _lengths(shape)
+        self.nbytes, self.stream = math.prod(self.shape) * item, _values.stream(stream)
+        if info.base != ptr or self.nbytes > info.requested:
+            raise ValueError(f"{ptr:#x} is no allocation of {self.nbytes} bytes: it is in one of {info.requested} at {info.base:#x}")
+        self.ptr, self.id, self._gone = ptr, info.id, False
+        return self
+
+    # ---- its life
+
+    @property
+    def live(self) -> bool:
+        """Whether the memory is still its own: neither freed nor ended with an arena, even if the address lives again."""
+        if self._gone:
+            return False
+        number = _c_uint64()
+        return _id_get(self.ptr, _byref(number)) == 0 and number.value == self.id
+
+    def free(self, stream: StreamLike = None) -> None:
+        """Frees it, in the order of the stream that it was allocated on, or of `stream`. Nothing happens when it is gone already."""
+        if self._gone:
+            return
+        status = (_free_id(self.ptr, self.id) if stream is None
+                  else C.gpumem_free_id_async(self.ptr, self.id, _values.stream(stream)))
+        if status:
+            raise error(status)
+        self._gone = True
+
+    def check(self, operation: str = "use", operand: str = "buffer") -> None:
+        """Raises `UseAfterFree` unless it may be used. With GPUMEM_ARENA_DEBUG=check the text names the arena that ended it."""
+        ok(C.gpumem_check_id(self.ptr, self.id, operation.encode(), operand.encode()))
+        if not self.live:
+            raise UseAfterFree(f"{operation} {operand} is no longer allocated: it was freed, or the arena of its allocation has ended "
+                               "without keeping it (GPUMEM_ARENA_DEBUG=check names the arena)")
+
+    def escape(self) -> None:
+        """Takes it out of all arenas: a constant that is made in a step and cached for those to come."""
+        self.check("escape", "buffer")
+        ok(C.gpumem_arena_escape(self.ptr))
+
+    def promote(self) -> None:
+        """Moves it to the arena around its own, or out of all where there is none: what an exit does to what it keeps, at once."""
+        self.check("promote", "buffer")
+        ok(C.gpumem_arena_promote(self.ptr))
+
+    def record_stream(self, stream: StreamLike) -> None:
+        """Announces that it is used on `stream` too: after it is freed, reuse waits for the work submitted there."""
+        record_stream(self.ptr, stream)
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *_):
+        self.free()
+
+    # Runs on any thread, at the end of the interpreter too, when modules are gone: what it needs are its defaults.
+    def __del__(self, _free=_free_id):
+        try:
+            if not self._gone:
+                self._gone = True
+                _free(self.ptr, self.id)
+        except Exception:  # Nobody could take it.
+            pass
+
+    # ---- its contents
+
+    def _range(self, offset, nbytes, operation, operand):
+        offset = _values.size(offset, "offset")
+        nbytes = self.nbytes - offset if nbytes is None else _values.size(nbytes)
+        if offset > self.nbytes or nbytes > self.nbytes - offset:
+            raise ValueError(f"{operation}: {nbytes} bytes from offset {offset} of {operand}, which has {self.nbytes}")
+        self.check(operation, operand)
+        return offset, nbytes
+
+    def copy_from(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Buffer:
+        """Copies host memory, or all of another buffer, to here from `offset` on.
+
+        From the host it waits until it is done; between buffers it is in the order of `stream` and waits for nothing.
+        """
+        stream = self.stream if stream is None else _values.stream(stream)
+        if isinstance(data, Buffer):
+            data.check("copy", "source")
+            offset, nbytes = self._range(offset, data.nbytes, "copy", "destination")
+            ok(C.gpumem_memcpy_async(self.ptr + offset, data.ptr, nbytes, stream))
+            return self
+        source, nbytes, kept = _readable(data)
+        offset, nbytes = self._range(offset, nbytes, "copy", "destination")
+        if nbytes:
+            ok(C.gpumem_memcpy_async(self.ptr + offset, source, nbytes, stream))
+            ok(C.gpumem_stream_sync(stream))
+        del kept
+        return self
+
+    def copy_to(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Any:
+        """Fills host memory from here, from `offset` on, and waits until it is done."""
+        stream = self.stream if stream is None else _values.stream(stream)
+        target, nbytes, kept = _writable(data)
+        offset, nbytes = self._range(offset, nbytes, "copy", "source")
+        if nbytes:
+            ok(C.gpumem_memcpy_async(target, self.ptr + offset, nbytes, stream))
+            ok(C.gpumem_stream_sync(stream))
+        del kept
+        return data
+
+    def fill(self, byte: int, *, offset: int = 0, nbytes: Size | None = None, stream: StreamLike = None) -> Buffer:
+        """Fills with a byte, in the order of a stream; waits for nothing."""
+        offset, nbytes = self._range(offset, nbytes, "fill", "buffer")
+        ok(C.gpumem_memset_async(self.ptr + offset, byte, nbytes, self.stream if stream is None else _values.stream(stream)))
+        return self
+
+    def tobytes(self) -> bytes:
+        """Its contents, as bytes."""
+        return bytes(self.copy_to(bytearray(self.nbytes)))
+
+    def numpy(self) -> Any:
+        """Its contents, as an array of NumPy's on the host: a copy."""
+        import numpy
+
+        out = numpy.empty(self.shape, dtype=self.typestr)
+        self.copy_to(out)
+        return out
+
+    def view(self, shape: Shape, dtype: DType = None, offset: Size = 0) -> View:
+        """Part of it, with a shape and a dtype of its own. It keeps the buffer alive, and frees nothing."""
+        return View(self, shape, _dlpack.typestr(dtype) if dtype is not None else self.typestr, _values.size(offset))
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    # ---- what other libraries ask
+
+    @property
+    def device(self) -> int:
+        """The number of its device."""
+        return pointer_info(self.ptr).device
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        self.check("__cuda_array_interface__", "buffer")
+        return _dlpack.array_interface(self.ptr, self.shape, self.typestr, self.stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _dlpack.device(self.device)
+
+    def __dlpack__(self, *, stream: StreamLike = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        self.check("__dlpack__", "buffer")
+        return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.stream, self.__dlpack_device__(), stream, max_version,
+                               dl_device, copy)
+
+    def __repr__(self):
+        if self._gone and not hasattr(self, "ptr"):
+            return "Buffer()"
+        shape = "" if self.typestr == "|u1" else f", {self.typestr} {self.shape}"
+        return f"Buffer({_values.human(self.nbytes)} at {self.ptr:#x}{shape}{'' if self.live else ', gone'})"
+
+
+class View:
+    """Part of a buffer, which it keeps alive: see `Buffer.view`."""
+
+    __slots__ = ("owner", "ptr", "shape", "typestr", "nbytes")
+
+    def __init__(self, owner, shape: Shape, typestr, offset: int) -> None:
+        self.shape = _lengths(shape)
+        self.owner, self.typestr = owner, typestr
+        self.nbytes = math.prod(self.shape) * _dlpack.item_bytes(typestr)
+        if offset + self.nbytes > owner.nbytes:
+            raise ValueError(f"shape {self.shape} of {typestr} from offset {offset} takes {offset + self.nbytes} bytes of a buffer of "
+                             f"{owner.nbytes}")
+        self.ptr = owner.ptr + offset
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        self.owner.check("__cuda_array_interface__", "view")
+        return _dlpack.array_interface(self.ptr, self.shape, self.typestr, self.owner.stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.owner.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: StreamLike = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        self.owner.check("__dlpack__", "view")
+        return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.owner.stream, self.__dlpack_device__(), stream,
+                               max_version, dl_device, copy)
+
+    def __repr__(self):
+        return f"View({self.typestr} {self.shape} of {self.owner!r})"
+
+
+def pointer_info(ptr: Address) -> d.gpumem_pointer_info:
+    """Facts about the live allocation that contains an address: base, requested, usable, stream, id, tag, device, flags."""
+    out = initialised(d.gpumem_pointer_info)
+    ok(C.gpumem_pointer_info_get(_values.address(ptr), _byref(out)))
+    return out
+
+
+def export_fd(buffer: Address) -> int:
+    """A file descriptor for memory that was allocated with `exportable=True`. The caller closes it; it keeps the memory alive."""
+    out = ctypes.c_int()
+    ok(C.gpumem_export_fd(_values.address(buffer), _byref(out)))
+    return out.value
+
+
+def import_fd(fd: int, nbytes: Size, device: int = 0, *, shape: Shape | None = None, dtype: DType = None) -> Buffer:
+    """A buffer over memory that `export_fd` exported in this or another process. `nbytes` is what the exporter asked for."""
+    out = _c_void_p()
+    ok(C.gpumem_import_fd(fd, _values.size(nbytes), device, _byref(out)))
+    return Buffer.adopt(out.value, shape=shape, dtype=dtype)

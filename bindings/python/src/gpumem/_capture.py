@@ -1,0 +1,113 @@
+"""Memory for CUDA graphs."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Any
+
+from . import _declarations as d
+from . import _values
+from ._arena import as_dataclass
+from ._errors import ok
+from ._library import C, initialised
+from ._types import Size, StreamLike
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptureStats:
+    """The counters of a capture's memory: bytes, but `allocations`, `references`, `deviations` and `streams` are counts."""
+
+    device: int
+    reserved: int
+    mapped: int
+    live: int
+    peak_live: int
+    total: int
+    allocations: int
+    references: int
+    planned: int
+    deviations: int
+    streams: int
+
+
+class Capture:
+    """The memory of one or more CUDA graphs: nobody else gets an address of it until the last `release()`.
+
+        with gpumem.capture(stream) as memory:
+            ...                              # begin the stream's capture, allocate, launch, end it
+        ...                                  # launch the graph, any number of times
+        memory.release()
+
+    After an exception what was allocated in the block is freed and the exception goes on. Never released by itself: Python cannot see
+    the graphs that use it. `monotone` hands nothing out twice; `record` notes how long allocations live, for `solve()`, and `layout`
+    is a capture that was solved; `share` uses another one's memory, for graphs that never run at the same time.
+    """
+
+    __slots__ = ("handle", "stream", "references", "_options")
+
+    def __init__(self, stream: StreamLike = None, *, monotone: bool = False, record: bool = False, nbytes: Size = 0, reserve: Size = 0,
+                 share: Capture | None = None, layout: Capture | None = None) -> None:
+        self.handle: int | None = None
+        self.stream, self.references = stream, 0
+        o = initialised(d.gpumem_capture_options)
+        o.flags = (monotone and d.CAPTURE_MONOTONE) | (record and d.CAPTURE_RECORD)
+        o.bytes, o.reserve = _values.size(nbytes), _values.size(reserve)
+        o.share, o.layout = getattr(share, "handle", share), getattr(layout, "handle", layout)
+        self._options = o
+
+    def begin(self) -> Capture:
+        """From now on the stream allocates from the capture's memory, on every thread."""
+        out = ctypes.c_void_p()
+        ok(C.gpumem_capture_begin(_values.stream(self.stream), ctypes.byref(self._options), ctypes.byref(out)))
+        self.handle, self.references = out.value, 1
+        return self
+
+    def end(self) -> None:
+        """Allocations on the stream are ordinary again."""
+        ok(C.gpumem_capture_end(self.handle))
+
+    def abort(self) -> None:
+        """Frees all that was allocated in it and drops all references."""
+        ok(C.gpumem_capture_abort(self.handle))
+        self.references = 0
+
+    def retain(self) -> Capture:
+        """One more reference, for one more graph: each needs a `release()`."""
+        ok(C.gpumem_capture_retain(self.handle))
+        self.references += 1
+        return self
+
+    def release(self) -> None:
+        """Gives a reference up; with the last one it is ordinary memory. No launch of the graph must follow."""
+        ok(C.gpumem_capture_release(self.handle))
+        self.references -= 1
+
+    def solve(self) -> tuple[int, int]:
+        """Lays out what was recorded. Returns its bytes, and the most that was live at a time."""
+        length, peak = ctypes.c_uint64(), ctypes.c_uint64()
+        ok(C.gpumem_capture_solve(self.handle, ctypes.byref(length), ctypes.byref(peak)))
+        return length.value, peak.value
+
+    def stats(self) -> CaptureStats:
+        """The counters of its memory."""
+        out = initialised(d.gpumem_capture_stats)
+        ok(C.gpumem_capture_stats_get(self.handle, ctypes.byref(out)))
+        return as_dataclass(CaptureStats, out)
+
+    def __enter__(self) -> Capture:
+        return self.begin()
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            self.end()
+        else:
+            self.abort()
+
+    def __repr__(self):
+        return f"Capture({self.references} reference{'' if self.references == 1 else 's'})"
+
+
+def capture(stream: StreamLike = None, **options: Any) -> Capture:
+    """A `Capture` for a `with` block."""
+    return Capture(stream, **options)

@@ -1,0 +1,165 @@
+"""`__cuda_array_interface__` and DLPack capsules."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import math
+import re
+
+from ._library import C
+
+KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+CUDA, EXTENSION = 2, 12
+NAMES = {"bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2", "int32": "<i4", "uint32": "<u4",
+         "int64": "<i8", "uint64": "<u8", "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8",
+         "complex128": "<c16"}
+
+
+def typestr(dtype):
+    """A dtype as the array interface writes it; None is bytes."""
+    if dtype is None:
+        return "|u1"
+    text = getattr(dtype, "str", None) or (dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None))
+    text = NAMES.get(text, text)
+    if text in ("float", "int"):
+        text = "<f8" if text == "float" else "<i8"
+    if not text or not re.fullmatch(r"[<|=]?[iufcb]\d+", text):
+        raise TypeError(f"dtype {dtype!r} is none of those that have plain elements of the host's byte order; "
+                        f"they are {', '.join(NAMES)}")
+    return "<" + text[1:] if text[0] == "=" else text if text[0] in "<|" else ("|" if text[1:] == "1" else "<") + text
+
+
+def item_bytes(text):
+    return int(text[2:])
+
+
+def array_interface(ptr, shape, text, stream):
+    """What `__cuda_array_interface__` is, version 3. The consumer's work comes after the stream's."""
+    return {"shape": shape, "typestr": text, "data": (ptr if math.prod(shape) else 0, False), "strides": None, "version": 3,
+            "stream": stream or 1}
+
+
+def device(number):
+    """DLPack's device: CUDA's, or an extension where the host device stands in, whose memory is not for the host to read."""
+    return (CUDA if C.gpumem_backend_name() == b"cuda" else EXTENSION), number
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32), ("dtype", DataType),
+                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+
+
+class Managed(ctypes.Structure):
+    _fields_ = [("dl_tensor", Tensor), ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager_ctx", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("dl_tensor", Tensor)]
+
+
+# The system's malloc: a consumer may hold a tensor beyond the end of the interpreter.
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+_libc.free.restype, _libc.free.argtypes = None, [ctypes.c_void_p]
+_python = ctypes.pythonapi
+_python.PyCapsule_New.restype = ctypes.py_object
+_python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_python.PyCapsule_IsValid.restype, _python.PyCapsule_IsValid.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]
+_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_python.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+
+PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
+
+# What was handed out and not given back: the address of the structure, its owner and its kind.
+_out: dict[int, tuple[object, type]] = {}
+
+
+# Defaults, not globals: a capsule may be dropped when the interpreter has cleared this module.
+def _give_back(at, _out=_out, _free=_libc.free):
+    if _out.pop(at, None) is not None:
+        _free(at)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _deleter(at, _give_back=_give_back):
+    """Called by the consumer, on any thread."""
+    _give_back(at)
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _destructor(capsule, _give_back=_give_back, _valid=_python.PyCapsule_IsValid, _pointer=_python.PyCapsule_GetPointer,
+                _names=(PLAIN, VERSIONED)):
+    """Called when a capsule is dropped; one that was consumed has another name by then."""
+    for name in _names:
+        if _valid(capsule, name):
+            _give_back(_pointer(capsule, name))
+
+
+_deleter_at = ctypes.cast(_deleter, ctypes.c_void_p).value
+_destructor_at = ctypes.cast(_destructor, ctypes.c_void_p).value
+# Capsules may be dropped after this module: the code behind these addresses stays.
+for _kept in (_deleter, _destructor, _give_back, _out):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
+
+# A function that may be called with anything and does nothing.
+_nothing_at = ctypes.cast(C.gpumem_version, ctypes.c_void_p).value
+
+
+@atexit.register
+def _let_go():
+    """Whoever still holds a tensor deletes it when there is no interpreter any more: then that must do nothing."""
+    for at, (_, kind) in list(_out.items()):
+        kind.from_address(at).deleter = _nothing_at
+
+
+def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version, dl_device, copy):
+    """A capsule with a tensor over memory of `owner`, which it keeps alive until its consumer deletes it."""
+    if copy:
+        raise BufferError("a copy was asked for; gpumem exports views only")
+    if dl_device is not None and tuple(dl_device) != tuple(own_device):
+        raise BufferError(f"the memory is on device {tuple(own_device)}, not on {tuple(dl_device)}")
+    if stream is not None and stream != -1:
+        # The consumer's stream, by DLPack's numbers: its work comes after what was submitted here.
+        consumer, own = {0: 1}.get(stream, stream), own_stream or 1
+        if consumer != own:
+            status = C.gpumem_stream_wait(consumer, own)
+            if status:
+                from ._errors import error
+                raise error(status)
+    versioned = max_version is not None and tuple(max_version)[0] >= 1
+    kind, name = (Versioned, VERSIONED) if versioned else (Managed, PLAIN)
+    at = _libc.malloc(ctypes.sizeof(kind) + 16 * max(1, len(shape)))
+    if not at:
+        raise MemoryError("no host memory for a DLPack tensor")
+    ctypes.memset(at, 0, ctypes.sizeof(kind))
+    made = kind.from_address(at)
+    lengths = (ctypes.c_int64 * len(shape)).from_address(at + ctypes.sizeof(kind))
+    strides = (ctypes.c_int64 * len(shape)).from_address(at + ctypes.sizeof(kind) + 8 * len(shape))
+    step = 1
+    for i in reversed(range(len(shape))):
+        lengths[i], strides[i] = shape[i], step
+        step *= shape[i]
+    made.dl_tensor.data = ptr
+    made.dl_tensor.device = Device(*own_device)
+    made.dl_tensor.ndim = len(shape)
+    made.dl_tensor.dtype = DataType(KINDS[text[1]], 8 * item_bytes(text), 1)
+    made.dl_tensor.shape, made.dl_tensor.strides = ctypes.addressof(lengths), ctypes.addressof(strides)
+    made.deleter = _deleter_at
+    if versioned:
+        made.major, made.minor = 1, 0
+    _out[at] = owner, kind
+    try:
+        return _python.PyCapsule_New(at, name, _destructor_at)
+    except BaseException:
+        _give_back(at)
+        raise

@@ -1,0 +1,138 @@
+"""Capacity that is promised."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import math
+
+from . import _declarations as d
+from . import _values
+from ._errors import ok
+from ._library import C, initialised
+from ._types import Size, StreamLike, Where
+
+TIERS = {"gpu": d.TIER_GPU, "host": d.TIER_HOST, "disk": d.TIER_DISK}
+TIER_NAMES = {number: name for name, number in TIERS.items()}
+
+
+def space(value):
+    """A space: ("gpu", 0), ("host", 0), ("disk", 0), or a tier's name for its first."""
+    tier, number = (value, 0) if isinstance(value, str) else value
+    if tier not in TIERS:
+        raise ValueError(f"{tier!r} is no tier; they are {', '.join(TIERS)}")
+    return d.gpumem_space(TIERS[tier], number)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReservationInfo:
+    """Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use of it, `used` also what a policy took
+    from outside, `peak` the most of that. `number` is one that no other reservation has had."""
+
+    number: int
+    promised: int
+    drawn: int
+    used: int
+    peak: int
+    space: tuple
+
+
+class Reservation:
+    """A promise of bytes, from `reserve`.
+
+    In a `with` block what the thread allocates draws from it; it ends with the block, after an exception too, and what is live by then
+    stays. Other threads take part with `attach_thread()`, or a stream with `attach_stream()`.
+    """
+
+    __slots__ = ("handle", "nbytes", "_attached")
+
+    def __init__(self, handle: int, nbytes: Size) -> None:
+        self.handle, self.nbytes, self._attached = handle, nbytes, False
+
+    def attach_thread(self) -> Reservation:
+        """What the calling thread allocates from now on draws from it, on streams without a reservation of their own."""
+        ok(C.gpumem_reservation_attach_thread(self.handle))
+        return self
+
+    def attach_stream(self, stream: StreamLike) -> Reservation:
+        """What is allocated on a stream from now on draws from it, on every thread."""
+        ok(C.gpumem_reservation_attach_stream(self.handle, _values.stream(stream)))
+        return self
+
+    def detach_thread(self) -> None:
+        """Undoes `attach_thread()`."""
+        where = self._structure().space
+        ok(C.gpumem_space_detach_thread(where))
+
+    def grow(self, nbytes: Size, timeout: float = 0) -> None:
+        """Makes it larger, or waits in turn until it can be."""
+        ok(C.gpumem_reservation_grow(self.handle, _values.size(nbytes), milliseconds(timeout), None))
+
+    def shrink(self, nbytes: Size) -> None:
+        """Makes it smaller by what is not drawn of it."""
+        ok(C.gpumem_reservation_shrink(self.handle, _values.size(nbytes)))
+
+    def release(self) -> int:
+        """Ends it, and returns how many bytes are still drawn: they count as use outside of any reservation from now on."""
+        drawn = ctypes.c_uint64()
+        ok(C.gpumem_reservation_release(self.handle, ctypes.byref(drawn)))
+        self._attached = False
+        return drawn.value
+
+    def _structure(self):
+        out = initialised(d.gpumem_reservation_info)
+        ok(C.gpumem_reservation_info_get(self.handle, ctypes.byref(out)))
+        return out
+
+    def info(self) -> ReservationInfo:
+        """Size, use and number."""
+        out = self._structure()
+        return ReservationInfo(out.number, out.promised, out.drawn, out.used, out.peak,
+                               (TIER_NAMES.get(out.space.tier, out.space.tier), out.space.id))
+
+    def __enter__(self) -> Reservation:
+        if self._structure().space.tier == d.TIER_GPU:
+            self.attach_thread()
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+
+    def __repr__(self):
+        return f"Reservation({_values.human(self.nbytes)})"
+
+
+def milliseconds(timeout):
+    """A timeout in seconds, None or infinity for none, as the library takes it."""
+    if timeout is None or timeout == math.inf:
+        return d.WAIT_FOREVER
+    if timeout < 0:
+        raise ValueError(f"a timeout of {timeout} seconds")
+    return math.ceil(1000 * timeout)
+
+
+def reserve(nbytes: Size, timeout: float = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:
+    """Promises bytes of the current device, or of a space such as ("host", 0), or waits for them in turn.
+
+        with gpumem.reserve("4GiB", timeout=10):
+            ...
+
+    `timeout` is in seconds; 0 does not wait, None waits without an end. Raises `TimedOut`, or `OutOfMemory` where there can never be as
+    much or `timeout` is 0. With `least` less will do, but not less than that. `policy` says what an allocation does that does not
+    fit: "fail", "ignore" (it takes what is missing from outside), or "increase" (the reservation grows).
+    """
+    o = initialised(d.gpumem_reserve_options)
+    o.bytes, o.least_bytes, o.timeout_ms = _values.size(nbytes), _values.size(least), milliseconds(timeout)
+    if space is not None:
+        o.space = globals()["space"](space)
+    kinds = {"fail": d.POLICY_FAIL, "ignore": d.POLICY_IGNORE, "increase": d.POLICY_INCREASE}
+    if policy not in kinds:
+        raise ValueError(f"{policy!r} is no policy; they are {', '.join(kinds)}")
+    p = initialised(d.gpumem_reserve_policy)
+    p.kind = kinds[policy]
+    o.policy = ctypes.addressof(p)
+    out = ctypes.c_void_p()
+    ok(C.gpumem_reserve(ctypes.byref(o), ctypes.byref(out)))
+    made = Reservation(out.value or 0, 0)
+    made.nbytes = made._structure().promised
+    return made

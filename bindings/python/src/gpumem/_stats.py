@@ -1,0 +1,154 @@
+"""Counters, limits, devices."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Any
+
+from . import _declarations as d
+from . import _values
+from ._arena import as_dataclass
+from ._errors import ok
+from ._library import C, initialised
+from ._types import Size
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """One device's counters, from `stats()`. Bytes, but from `allocations` on counts, and `limit` is bytes again.
+
+    `mapped` is the physical memory that gpumem holds at addresses, `requested` what callers asked for and have not freed, `live` what
+    was handed out for it. `print` shows the rest of it for people.
+    """
+
+    device: int
+    reserved: int
+    mapped: int
+    peak_mapped: int
+    requested: int
+    live: int
+    peak_live: int
+    free: int
+    waiting: int
+    stock: int
+    holes: int
+    zombies: int
+    largest_without_growth: int
+    largest_free: int
+    allocations: int
+    mallocs: int
+    frees: int
+    extents: int
+    moved: int
+    stitches: int
+    growths: int
+    streams: int
+    double_frees: int
+    unknown_pointers: int
+    late_frees: int
+    out_of_memory: int
+    limit: int
+
+    def __str__(self):
+        h = _values.human
+        return "\n".join([
+            f"device {self.device} ({backend()})",
+            f"  live      {self.allocations} allocations, {h(self.requested)} asked for, {h(self.live)} handed out",
+            f"  mapped    {h(self.mapped)}, {h(self.peak_mapped)} at most" + (f", limit {h(self.limit)}" if self.limit else ""),
+            f"  free      {h(self.free)} at once, {h(self.waiting)} when streams are done",
+            f"  so far    {self.mallocs} allocations, {self.frees} frees, {self.stitches} requests met by remapping, "
+            f"{self.growths} by new memory",
+            f"  refused   {self.out_of_memory} for lack of memory, {self.double_frees + self.unknown_pointers} wrong frees, "
+            f"{self.late_frees} late ones",
+        ])
+
+
+def current_device() -> int:
+    """The calling thread's current device."""
+    out = ctypes.c_int()
+    ok(C.gpumem_device_get(ctypes.byref(out)))
+    return out.value
+
+
+def set_device(device: int) -> None:
+    """Makes a device the calling thread's current one."""
+    ok(C.gpumem_device_set(device))
+
+
+def device_count() -> int:
+    """How many devices there are, at least 1."""
+    out = ctypes.c_int()
+    ok(C.gpumem_device_count_get(ctypes.byref(out)))
+    return out.value
+
+
+def device_memory(device: int | None = None) -> tuple[int, int]:
+    """Bytes free and in all, as the driver sees them, all processes together."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    ok(C.gpumem_device_memory_get(current_device() if device is None else device, ctypes.byref(free), ctypes.byref(total)))
+    return free.value, total.value
+
+
+def stats(device: int | None = None) -> Stats:
+    """A moment's picture of a device's memory, by default the current one's; other threads go on while it is taken."""
+    out = initialised(d.gpumem_stats)
+    ok(C.gpumem_stats_get(current_device() if device is None else device, ctypes.byref(out)))
+    return as_dataclass(Stats, out)
+
+
+def reset_peak(device: int | None = None) -> None:
+    """Sets the peaks of a device back to the present values."""
+    ok(C.gpumem_stats_reset_peak(current_device() if device is None else device))
+
+
+def trim(keep: Size = 0, device: int | None = None) -> None:
+    """Gives free physical memory back, until no more than `keep` bytes stay mapped on each device, or on the one that is named. Live
+    memory stays."""
+    ok(C.gpumem_trim(_values.size(keep)) if device is None else C.gpumem_device_trim(device, _values.size(keep)))
+
+
+def set_limit(nbytes: Size, device: int | None = None) -> None:
+    """Sets the most bytes that gpumem may map on a device; 0 means what the device has."""
+    ok(C.gpumem_device_limit_set(current_device() if device is None else device, _values.size(nbytes)))
+
+
+def validate() -> None:
+    """Checks every invariant of the library's own state. Slow; for tests."""
+    ok(C.gpumem_validate())
+
+
+def filled_text(call: Any) -> str:
+    """A text of unknown length, from a call that takes a buffer, its size, and where to say how much it needs."""
+    needed = ctypes.c_size_t(4096)
+    while True:
+        room = needed.value
+        text = ctypes.create_string_buffer(room)
+        ok(call(text, room, ctypes.byref(needed)))
+        if needed.value <= room:
+            return text.value.decode(errors="replace")
+
+
+def dump(device: int | None = None) -> str:
+    """Every region of a device's memory in address order, as text for people."""
+    device = current_device() if device is None else device
+    return filled_text(lambda buf, cap, needed: C.gpumem_dump(device, buf, cap, needed))
+
+
+def driver_calls() -> dict[str, int]:
+    """How often each driver call was made since gpumem started."""
+    count = ctypes.c_size_t()
+    ok(C.gpumem_driver_calls_get(None, 0, ctypes.byref(count)))
+    out = (d.gpumem_driver_call * count.value)()
+    ok(C.gpumem_driver_calls_get(out, count.value, None))
+    return {c.name.decode(): c.calls for c in out}
+
+
+def backend() -> str:
+    """The kind of device in use, "cuda" or "host"; "none" when the library cannot start."""
+    return C.gpumem_backend_name().decode()
+
+
+def version() -> str:
+    """The library's version, such as "0.1.0"."""
+    return C.gpumem_version_string().decode()

@@ -1,0 +1,61 @@
+"""Streams, for programs without another CUDA library."""
+
+from __future__ import annotations
+
+import ctypes
+
+from . import _values
+from ._errors import ok
+from ._library import C
+from ._types import StreamLike
+
+
+class Stream:
+    """A new stream of the current device, which does not synchronise with the legacy default stream. Destroyed by `destroy()`, at
+    the end of its `with` block, or when it is dropped. Work submitted to it still runs."""
+
+    __slots__ = ("handle", "__weakref__")
+
+    def __init__(self) -> None:
+        self.handle = None
+        out = ctypes.c_void_p()
+        ok(C.gpumem_stream_create(ctypes.byref(out)))
+        self.handle = out.value
+
+    def synchronize(self) -> None:
+        """Waits until everything submitted to it is done."""
+        ok(C.gpumem_stream_sync(self.handle))
+
+    def wait(self, other: StreamLike) -> None:
+        """Later work here waits, on the device, for everything submitted so far to `other`."""
+        ok(C.gpumem_stream_wait(self.handle, _values.stream(other)))
+
+    def destroy(self) -> None:
+        """Destroys it; once is enough."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            ok(C.gpumem_stream_destroy(handle))
+
+    def __cuda_stream__(self) -> tuple[int, int | None]:
+        return 0, self.handle
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_):
+        self.destroy()
+
+    def __del__(self, _destroy=C.gpumem_stream_destroy):
+        try:
+            if self.handle is not None:
+                _destroy(self.handle)
+        except Exception:  # Nobody could take it.
+            pass
+
+    def __repr__(self):
+        return f"Stream({self.handle:#x})" if self.handle is not None else "Stream(destroyed)"
+
+
+def synchronize(stream: StreamLike = None, *, device: int = False) -> None:
+    """Waits until everything submitted to a stream is done, or with `device=True` to the whole current device."""
+    ok(C.gpumem_device_sync() if device else C.gpumem_stream_sync(_values.stream(stream)))

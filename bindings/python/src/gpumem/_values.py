@@ -1,0 +1,80 @@
+"""What arguments may look like: sizes, streams, tags, addresses."""
+
+import hashlib
+import operator
+import re
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def size(value, what="size"):
+    """Bytes, from a number or a text such as "4GiB" or "512M" (powers of 1024)."""
+    if isinstance(value, str):
+        m = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", value)
+        if not m:
+            raise ValueError(f"{what} {value!r} is no size; write bytes, or a number with K, M, G, T or KiB, MiB, GiB, TiB "
+                             "(powers of 1024)")
+        bytes_ = float(m[1]) * UNITS[m[2] or ""]
+        if bytes_ != int(bytes_):
+            raise ValueError(f"{what} {value!r} is no whole number of bytes")
+        return int(bytes_) if "." in m[1] else int(m[1]) * UNITS[m[2] or ""]
+    number = operator.index(value)
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{what} {number} is out of range")
+    return number
+
+
+def human(bytes_):
+    """4096 as "4 KiB", 1000 as "1000 B"."""
+    value, unit = float(bytes_), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if value == int(value) else f"{value:.1f} {unit}"
+
+
+def stream(value):
+    """The address of a stream: None (the default stream), a number, gpumem's, PyTorch's, CuPy's, Numba's or Warp's object, or
+    whatever has `__cuda_stream__`."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return value
+    protocol = getattr(value, "__cuda_stream__", None)
+    if protocol is not None:
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for name in ("handle", "cuda_stream", "ptr"):
+        handle = getattr(value, name, None)
+        if handle is not None:
+            handle = getattr(handle, "value", handle)
+            return int(handle or 0)
+    raise TypeError(f"{value!r} is no stream; pass a stream of gpumem, PyTorch, CuPy, Numba or Warp, or its handle as a number")
+
+
+def tag(value):
+    """The number of a tag; of a text, one that follows from it."""
+    if value is None:
+        return 0
+    if isinstance(value, str):
+        number = int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")
+        return number or 1
+    return size(value, "tag")
+
+
+def address(value):
+    """The device address of a buffer, a tensor, an array, or a number."""
+    if isinstance(value, int):
+        return value
+    if value is None:
+        return 0
+    pointer = getattr(value, "ptr", None)
+    if isinstance(pointer, int):
+        return pointer
+    data_ptr = getattr(value, "data_ptr", None)
+    if data_ptr is not None:
+        return data_ptr()
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        return interface["data"][0] or 0
+    raise TypeError(f"{value!r} has no device address; pass a Buffer, a tensor, an array on the device, or an address")

@@ -1,0 +1,33 @@
+"""RMM on gpumem, and what uses RMM's current resource (cuDF, cuML, cuGraph):
+
+    rmm.mr.set_current_device_resource(gpumem.rmm.resource())
+
+Each allocation passes through Python; C++ programs use `gpumem::memory_resource` of gpumem/rmm.hpp instead. Together with PyTorch and
+CuPy it is one pool.
+"""
+
+import rmm
+
+from . import _values
+from ._buffer import free, malloc
+
+
+def resource():
+    """A resource of RMM's that allocates from gpumem, on the current device, in the order of the stream that RMM names."""
+    return rmm.mr.CallbackMemoryResource(_allocate, _deallocate)
+
+
+# RMM turns a MemoryError into std::bad_alloc, and that into a MemoryError where Python asked.
+def _allocate(nbytes, stream):
+    return malloc(nbytes, _values.stream(stream))
+
+
+def _deallocate(ptr, nbytes, stream):
+    free(ptr, _values.stream(stream))
+
+
+def enable():
+    """Makes it the current device's resource, and returns it."""
+    made = resource()
+    rmm.mr.set_current_device_resource(made)
+    return made

@@ -1,0 +1,44 @@
+"""Warp on gpumem:
+
+    wp.set_cuda_allocator(gpumem.warp.Allocator())
+
+or `gpumem.warp.enable()`. Arrays are allocated and freed in the order of the current stream of Warp's device.
+"""
+
+import warp
+
+from ._buffer import malloc
+from ._library import C
+
+
+class Allocator:
+    """What `warp.set_cuda_allocator` takes."""
+
+    def allocate(self, size_in_bytes):
+        """An address, in the order of the current stream of the device whose context is current. 0 bytes are 0."""
+        return malloc(size_in_bytes, _current_stream()) if size_in_bytes else 0
+
+    def deallocate(self, ptr, size_in_bytes):
+        """Frees in the order of the stream that it was allocated on."""
+        if ptr:
+            C.gpumem_free(ptr)
+
+
+def _current_stream():
+    device = warp.get_cuda_device() if hasattr(warp, "get_cuda_device") else warp.get_device()
+    try:
+        # Warp makes the context of an array's device current before it calls; this is that device.
+        from warp._src.context import runtime
+
+        device = runtime.get_current_cuda_device()
+    except (ImportError, AttributeError):
+        pass
+    return device.stream.cuda_stream
+
+
+def enable():
+    """Makes it the allocator of all of Warp's CUDA devices."""
+    warp.set_cuda_allocator(Allocator())
+
+
+__all__ = ["Allocator", "enable"]

@@ -1,0 +1,77 @@
+"""The memory manager for Numba against Numba's own classes; memory is the host device's where there is no GPU."""
+
+import inspect
+import multiprocessing
+
+import gpumem
+import pytest
+
+pytest.importorskip("numba")
+import gpumem.numba  # noqa: E402
+from numba.cuda import BaseCUDAMemoryManager, HostOnlyCUDAMemoryManager  # noqa: E402
+
+
+def manager():
+    return gpumem.numba._numba_memory_manager(context=None)
+
+
+def test_it_is_what_numba_asks_for():
+    assert issubclass(gpumem.numba._numba_memory_manager, HostOnlyCUDAMemoryManager)
+    assert manager().interface_version == 1
+    # Everything abstract is there, with Numba's parameters.
+    for name in BaseCUDAMemoryManager.__abstractmethods__:
+        ours, theirs = (getattr(c, name) for c in (gpumem.numba.GpumemManager, BaseCUDAMemoryManager))
+        if inspect.isfunction(theirs):
+            assert list(inspect.signature(ours).parameters)[:1] == ["self"], name
+    from numba import cuda
+
+    cuda.set_memory_manager(gpumem.numba.GpumemManager)
+
+
+def test_memory():
+    m, before = manager(), gpumem.stats().allocations
+    p = m.memalloc(1000)
+    assert gpumem.pointer_info(gpumem.numba._address(p)).requested == 1000
+    info = m.get_memory_info()
+    assert 0 < info.free <= info.total
+    p.free()
+    assert gpumem.stats().allocations == before
+    p = m.memalloc(1000)
+    del p
+    assert gpumem.stats().allocations == before
+    with pytest.raises(MemoryError):
+        m.memalloc(1 << 50)
+    with pytest.raises(RuntimeError, match="exportable"):
+        m.get_ipc_handle(m.memalloc(10))
+
+
+def child(pipe):
+    handle = pipe.recv()
+    handle.open(None)
+    with pytest.raises(ValueError):
+        handle.open(None)
+    pipe.send(handle._buffer.tobytes()[:3])
+    handle._buffer.fill(9)
+    gpumem.synchronize()
+    handle.close()
+    pipe.send("done")
+
+
+def test_other_processes():
+    with gpumem.numba.exportable():
+        memory = manager().memalloc(5000)
+    at = gpumem.numba._address(memory)
+    gpumem.memset(at, 7, 5000)
+    gpumem.synchronize()
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=child, args=(there,))
+    process.start()
+    here.send(manager().get_ipc_handle(memory))
+    assert here.poll(60) and here.recv() == b"\7\7\7"
+    assert here.poll(60) and here.recv() == "done"
+    process.join(60)
+    assert process.exitcode == 0
+    copy = gpumem.Buffer(3)
+    gpumem.memcpy(copy, at, 3)
+    assert copy.tobytes() == b"\t\t\t"

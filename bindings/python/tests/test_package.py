@@ -1,0 +1,509 @@
+"""What is Python's own: arguments, exceptions, the array protocols, the planner's inputs, the end of the interpreter."""
+
+import ctypes
+import importlib.resources
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import gpumem
+import pytest
+from gpumem import _declarations, _dlpack, _values
+from gpumem._library import C
+
+REPOSITORY = next((p for p in pathlib.Path(__file__).resolve().parents if (p / "include/gpumem.h").is_file()), None)
+MIB = 1 << 20
+
+
+def python(source, **environment):
+    """Runs a program, which must end well and say nothing on stderr; what it printed."""
+    done = subprocess.run([sys.executable, "-c", source], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", done.stderr
+    return done.stdout
+
+
+# ---- the C ABI
+
+@pytest.mark.skipif(REPOSITORY is None, reason="not in the repository")
+def test_declarations_are_the_headers():
+    sys.path.insert(0, str(REPOSITORY / "bindings/python"))
+    import declare
+
+    assert declare.text(REPOSITORY / "include/gpumem") == pathlib.Path(_declarations.__file__).read_text(), "run python declare.py"
+    listed = set((REPOSITORY / "abi/symbols.txt").read_text().split())
+    assert set(_declarations.FUNCTIONS) == listed
+    assert len(listed) > 100
+
+
+@pytest.mark.skipif(REPOSITORY is None, reason="not in the repository")
+def test_structures_have_the_headers_layout():
+    wanted, checked = None, 0
+    for line in (REPOSITORY / "abi/structs.txt").read_text().splitlines():
+        if m := re.fullmatch(r"(\w+) size (\d+) align (\d+)", line):
+            wanted = getattr(_declarations, m[1])
+            assert (ctypes.sizeof(wanted), ctypes.alignment(wanted)) == (int(m[2]), int(m[3])), m[1]
+        elif m := re.fullmatch(r"\s+(\w+) at (\d+)", line):
+            assert getattr(wanted, m[1]).offset == int(m[2]), f"{wanted.__name__}.{m[1]}"
+            checked += 1
+    assert checked > 100
+
+
+def test_an_exception_for_every_status():
+    statuses = {v for n, v in vars(_declarations).items() if n.startswith("ERROR_")}
+    kinds = gpumem._errors.BY_STATUS
+    assert set(kinds) == statuses and len(statuses) == 18
+    for status, kind in kinds.items():
+        assert getattr(gpumem, kind.__name__) is kind and issubclass(kind, gpumem.Error)
+        raised = kind("text", status)
+        assert str(raised) == "text" and raised.status == status and raised.name.startswith("GPUMEM_ERROR_")
+    assert issubclass(gpumem.OutOfMemory, MemoryError) and issubclass(gpumem.TimedOut, TimeoutError)
+
+
+# ---- finding the library
+
+def test_what_is_missing_is_said():
+    program = "import sys\ntry:\n import gpumem\nexcept ImportError as e: print(e)\n"
+    said = python(program, GPUMEM_LIBRARY="/nowhere/libgpumem.so", PYTHONPATH=os.pathsep.join(sys.path))
+    assert "/nowhere/libgpumem.so" in said and "GPUMEM_LIBRARY" in said
+    other = next(line.split()[-1] for line in open("/proc/self/maps") if "libc.so.6" in line)
+    said = python(program, GPUMEM_LIBRARY=other, PYTHONPATH=os.pathsep.join(sys.path))
+    assert other in said and "has no gpumem_" in said
+
+
+def test_the_command():
+    found = subprocess.run([sys.executable, "-m", "gpumem", "--version"], capture_output=True, text=True, timeout=60)
+    if found.returncode and "no gpumem command" in found.stderr:
+        pytest.skip("no gpumem command beside this library")
+    assert found.returncode == 0 and gpumem.version() in found.stdout
+    ran = subprocess.run([sys.executable, "-m", "gpumem", "doctor"], capture_output=True, text=True, timeout=60)
+    assert "backend" in ran.stdout, ran.stderr
+
+
+def test_types_are_marked():
+    assert (importlib.resources.files("gpumem") / "py.typed").is_file()
+
+
+def test_every_public_name_has_a_docstring():
+    for name in gpumem.__all__:
+        thing = getattr(gpumem, name)
+        assert thing.__doc__ and not (isinstance(thing, type) and thing.__doc__.startswith(name + "(")), name
+
+
+# ---- arguments
+
+@pytest.mark.parametrize("text, bytes_", [("4GiB", 4 << 30), ("512M", 512 << 20), ("1.5 KiB", 1536), ("17", 17), ("17B", 17), ("0", 0),
+                                          (8 * 2**40, 8 << 40), ("2T", 2 << 40)])
+def test_sizes(text, bytes_):
+    assert _values.size(text) == bytes_
+
+
+@pytest.mark.parametrize("text", ["4GB", "x", "", "-1", "1.0001", "1e9", "4 Gi"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ValueError, match="size"):
+        _values.size(text)
+
+
+def test_sizes_out_of_range():
+    for value in (-1, 1 << 64):
+        with pytest.raises(ValueError):
+            gpumem.malloc(value)
+    with pytest.raises(TypeError):
+        gpumem.malloc(1.5)
+
+
+def test_streams_of_others():
+    class Torch:
+        cuda_stream = 16
+
+    class Cupy:
+        ptr = 17
+
+    class Numba:
+        handle = ctypes.c_void_p(18)
+
+    class Protocol:
+        def __cuda_stream__(self):
+            return 0, 19
+
+    assert [_values.stream(s) for s in (None, 5, Torch(), Cupy(), Numba(), Protocol())] == [None, 5, 16, 17, 18, 19]
+    with pytest.raises(TypeError, match="is no stream"):
+        _values.stream("0")
+
+
+def test_tags():
+    assert _values.tag("weights") == _values.tag("weights") != _values.tag("other") and _values.tag(7) == 7 and _values.tag(None) == 0
+    b = gpumem.Buffer(100, tag="weights")
+    assert gpumem.pointer_info(b.ptr + 50).tag == _values.tag("weights")
+
+
+def test_malloc_and_free_by_address():
+    with gpumem.Stream() as s:
+        p = gpumem.malloc("1KiB", s)
+        info = gpumem.pointer_info(p)
+        assert (info.base, info.requested, info.stream) == (p, 1024, s.handle) and gpumem.usable_size(p) >= 1024
+        gpumem.memset(p, 5, 1024, s)
+        gpumem.record_stream(p, None)
+        gpumem.free(p, s)
+        gpumem.free(None)
+    q = gpumem.malloc_with(1000, alignment=1 << 16, device=0, single_handle=True)
+    assert q % (1 << 16) == 0
+    gpumem.free(q)
+    with pytest.raises(gpumem.Invalid):
+        gpumem.malloc_with(1000, alignment=3)
+
+
+def test_wrong_ranges():
+    b = gpumem.Buffer(100)
+    for wrong in (lambda: b.fill(0, offset=50, nbytes=51), lambda: b.copy_from(bytes(101)), lambda: b.copy_to(bytearray(101)),
+                  lambda: b.view(26, "int32"), lambda: b.view(1, "int32", offset=97), lambda: gpumem.Buffer(7, dtype="float32"),
+                  lambda: gpumem.Buffer(8, shape=3, dtype="float32"), lambda: gpumem.Buffer(shape=(-1,))):
+        with pytest.raises(ValueError):
+            wrong()
+    with pytest.raises(TypeError):
+        gpumem.Buffer()
+    with pytest.raises(TypeError):
+        gpumem.Buffer(8, dtype=">f4")
+    with pytest.raises(ValueError):
+        b.copy_to(bytes(10))
+
+
+def test_buffers_of_arrays():
+    numpy = pytest.importorskip("numpy")
+    x = numpy.arange(60, dtype="float32").reshape(3, 4, 5)
+    b = gpumem.Buffer.of(x)
+    assert b.shape == (3, 4, 5) and b.typestr == "<f4" and (b.numpy() == x).all()
+    # What is not contiguous is copied; what is read-only too.
+    c = gpumem.Buffer(240).copy_from(x.transpose(2, 1, 0))
+    assert c.tobytes() == x.transpose(2, 1, 0).tobytes()
+    x.flags.writeable = False
+    assert (gpumem.Buffer.of(x[1]).numpy() == x[1]).all()
+    assert (gpumem.Buffer.of(numpy.zeros((0, 3)))).shape == (0, 3)
+    out = numpy.empty((3, 4, 5), dtype="float32")
+    assert (b.copy_to(out) == x).all()
+    v = b.view((4, 5), offset=80)
+    assert v.__cuda_array_interface__["data"][0] == b.ptr + 80 and "(4, 5)" in repr(v)
+
+
+def test_adopting():
+    p = gpumem.malloc(1000)
+    b = gpumem.Buffer.adopt(p, shape=(250,), dtype="int32")
+    assert b.ptr == p and b.nbytes == 1000 and b.live
+    with pytest.raises(ValueError):
+        gpumem.Buffer.adopt(p, shape=(251,), dtype="int32")
+    with pytest.raises(ValueError):
+        gpumem.Buffer.adopt(p + 256)
+    del b
+    with pytest.raises(gpumem.UnknownPointer):
+        gpumem.pointer_info(p)
+
+
+def test_sharing_by_descriptor():
+    b = gpumem.Buffer(5000, exportable=True).fill(7)
+    gpumem.synchronize()
+    fd = gpumem.export_fd(b)
+    try:
+        c = gpumem.import_fd(fd, 5000)
+    finally:
+        os.close(fd)
+    c.fill(9, nbytes=10)
+    gpumem.synchronize()
+    assert b.tobytes() == b"\t" * 10 + b"\7" * 4990 and c.ptr != b.ptr
+
+
+# ---- what other libraries take
+
+def test_cuda_array_interface():
+    b = gpumem.Buffer(shape=(2, 3), dtype="int16")
+    i = b.__cuda_array_interface__
+    assert i == {"shape": (2, 3), "typestr": "<i2", "data": (b.ptr, False), "strides": None, "version": 3, "stream": 1}
+    with gpumem.Stream() as s:
+        assert gpumem.Buffer(8, stream=s).__cuda_array_interface__["stream"] == s.handle
+    assert gpumem.Buffer(0).__cuda_array_interface__["data"] == (0, False)
+
+
+def consume(capsule, versioned):
+    """What a consumer of a DLPack capsule does: takes the structure, renames the capsule, and returns how to delete it."""
+    kind, name = (_dlpack.Versioned, _dlpack.VERSIONED) if versioned else (_dlpack.Managed, _dlpack.PLAIN)
+    at = ctypes.pythonapi.PyCapsule_GetPointer(id(capsule), name)
+    used = ctypes.c_char_p(b"used_" + name)
+    ctypes.pythonapi.PyCapsule_SetName.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    assert ctypes.pythonapi.PyCapsule_SetName(id(capsule), used) == 0
+    made = kind.from_address(at)
+    delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(made.deleter)
+    return made, lambda: delete(at), used
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_dlpack(versioned):
+    b = gpumem.Buffer(shape=(2, 3), dtype="float32")
+    ptr, before = b.ptr, gpumem.stats().allocations
+    capsule = b.__dlpack__(max_version=(1, 0) if versioned else None)
+    made, delete, _kept = consume(capsule, versioned)
+    t = made.dl_tensor
+    assert t.data == ptr and t.ndim == 2 and t.byte_offset == 0
+    assert (t.dtype.code, t.dtype.bits, t.dtype.lanes) == (2, 32, 1)
+    assert list((ctypes.c_int64 * 2).from_address(t.shape)) == [2, 3] and list((ctypes.c_int64 * 2).from_address(t.strides)) == [3, 1]
+    assert (t.device.device_type, t.device.device_id) == b.__dlpack_device__()
+    if versioned:
+        assert (made.major, made.flags) == (1, 0)
+    # The consumer keeps the memory alive until it deletes the tensor, whatever becomes of buffer and capsule.
+    del b, capsule
+    assert gpumem.stats().allocations == before and len(_dlpack._out) == 1
+    delete()
+    assert gpumem.stats().allocations == before - 1 and not _dlpack._out
+
+
+def test_dlpack_unused():
+    before = gpumem.stats().allocations
+    b = gpumem.Buffer(100)
+    capsule = b.__dlpack__()
+    del b
+    del capsule
+    assert gpumem.stats().allocations == before and not _dlpack._out
+    with pytest.raises(BufferError):
+        gpumem.Buffer(1).__dlpack__(copy=True)
+    with pytest.raises(BufferError):
+        gpumem.Buffer(1).__dlpack__(dl_device=(1, 0))
+
+
+def test_dlpack_waits_for_the_consumers_stream():
+    with gpumem.Stream() as s:
+        b = gpumem.Buffer(100, stream=s)
+        calls = gpumem.driver_calls()
+        b.__dlpack__(stream=1)
+        after = gpumem.driver_calls()
+        assert after["stream_wait"] == calls["stream_wait"] + 1
+        b.__dlpack__(stream=-1)
+        b.free()
+
+
+# ---- the end of the interpreter
+
+def test_nothing_is_said_at_exit():
+    python("""
+import atexit, gpumem, sys, threading
+b = gpumem.Buffer(100)
+class Holder: pass
+h = Holder(); h.self = h; h.b = gpumem.Buffer(100)
+sys.modules["kept"] = gpumem.Buffer(10)
+atexit.register(lambda b: b.free(), gpumem.Buffer(5))
+c = b.__dlpack__(); d = b.__dlpack__(max_version=(1, 1))
+s = gpumem.Stream(); p = gpumem.Plan(); a = gpumem.Arena().enter(); e = gpumem.Buffer(4)
+l = gpumem.plan([(1, 0, 1)])
+""", PYTHONPATH=os.pathsep.join(sys.path))
+
+
+def test_a_consumer_that_outlives_the_interpreter():
+    # Its deleter is called by a destructor of the C library's, when there is no Python any more.
+    source = """
+import ctypes, gpumem, sys
+sys.path.insert(0, TESTS)
+import test_package
+b = gpumem.Buffer(100)
+made, delete, used = test_package.consume(b.__dlpack__(), False)
+import atexit
+# Registered first of all, this runs last, after gpumem's own.
+class Late:
+    def __del__(self, made=made, address=ctypes.addressof(made), kind=ctypes.CFUNCTYPE(None, ctypes.c_void_p)):
+        kind(made.deleter)(address)
+sys.modules["late"] = Late()
+""".replace("TESTS", repr(str(pathlib.Path(__file__).parent)))
+    python(source, PYTHONPATH=os.pathsep.join(sys.path))
+
+
+def test_fork():
+    python("""
+import gpumem, os, sys
+b = gpumem.Buffer(100)
+p = gpumem.Plan()
+pid = os.fork()
+if pid == 0:
+    try: gpumem.Buffer(100)
+    except gpumem.Forked: pass
+    else: os._exit(1)
+    del b, p
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+assert b.live
+""", PYTHONPATH=os.pathsep.join(sys.path))
+
+
+# ---- the planner
+
+ROWS = [(100, 0, 2), (200, 1, 3), (100, 2, 4), (50, 0, 4)]
+
+
+def no_two_overlap(rows, layout):
+    for i, (bytes_i, lower_i, upper_i) in enumerate(rows):
+        assert layout[i] + bytes_i <= layout.nbytes
+        for j, (bytes_j, lower_j, upper_j) in enumerate(rows[:i]):
+            if lower_i < upper_j and lower_j < upper_i:
+                assert layout[i] + bytes_i <= layout[j] or layout[j] + bytes_j <= layout[i]
+
+
+def test_plans_of_lists():
+    for rows in (ROWS, [list(r) for r in ROWS], [dict(zip(("size", "lower", "upper"), r)) for r in ROWS],
+                 [dict(zip(("bytes", "lower", "upper"), r), name=f"b{i}", alignment=64) for i, r in enumerate(ROWS)],
+                 {"bytes": [r[0] for r in ROWS], "lower": [r[1] for r in ROWS], "upper": [r[2] for r in ROWS]}):
+        layout = gpumem.plan(rows)
+        no_two_overlap(ROWS, layout)
+        assert len(layout) == 4 and layout.stats.status == "optimal" and layout.stats.total_unshared >= 450
+    assert gpumem.plan(ROWS).nbytes == 350 == gpumem.plan(ROWS).stats.lower_bound
+    assert gpumem.plan(ROWS, reuse=False).nbytes == 450
+    assert gpumem.plan([]).nbytes == 0
+
+
+def test_plans_of_arrays():
+    numpy = pytest.importorskip("numpy")
+    named = numpy.array(ROWS, dtype=[("size", "u4"), ("lower", "i8"), ("upper", "i4")])
+    for table in (numpy.array(ROWS), numpy.array(ROWS, dtype="uint32"), named):
+        layout = gpumem.plan(table)
+        no_two_overlap(ROWS, layout)
+        assert layout.numpy().tolist() == layout.offsets
+    with pytest.raises(TypeError, match="float64"):
+        gpumem.plan(numpy.array(ROWS, dtype=float))
+    with pytest.raises(ValueError, match="negative"):
+        gpumem.plan(numpy.array([(-1, 0, 1)]))
+    with pytest.raises(ValueError, match="three columns"):
+        gpumem.plan(numpy.zeros((3, 4), dtype=int))
+
+
+def test_plans_of_tables():
+    pandas = pytest.importorskip("pandas")
+    no_two_overlap(ROWS, gpumem.plan(pandas.DataFrame(ROWS, columns=["bytes", "lower", "upper"])))
+    with pytest.raises(ValueError, match="columns"):
+        gpumem.plan(pandas.DataFrame(ROWS, columns=["a", "lower", "upper"]))
+
+
+def test_what_a_layout_shows():
+    layout = gpumem.plan([dict(nbytes=n, lower=a, upper=b, name=f"buffer{n}") for n, a, b in ROWS], alignment=16)
+    assert layout._repr_svg_().startswith("<svg") and layout.svg().rstrip().endswith("</svg>")
+    assert layout.csv().splitlines()[0].startswith("id,lower,upper,size") and len(layout.csv().splitlines()) == 5
+    assert "buffer200" in layout.report() and "4 buffers" in repr(layout)
+    assert set(layout.critical()) <= {0, 1, 2, 3} and layout.plan.verify(layout.offsets) == layout.nbytes
+    with pytest.raises(gpumem.Invalid):
+        layout.plan.verify([0, 0, 0, 0])
+    whole = layout.materialise()
+    assert whole.nbytes == layout.nbytes and whole.view(25, "int32", layout[0]).ptr == whole.ptr + layout[0]
+    with pytest.raises(gpumem.OutOfMemory):
+        gpumem.plan(ROWS, capacity=300)
+
+
+def test_plans_of_graphs():
+    p = gpumem.Plan(alignment=1)
+    x, y, z, v = p.value(100, kind="input"), p.value(100), p.value(100, kind="output"), p.value(50)
+    first = p.op([x], [y], "relu")
+    p.view(v, y, 10)
+    p.op([v], [z], "sum")
+    p.in_place(first, x, y)
+    layout = p.solve(effort="fast")
+    assert layout[v] == layout[y] + 10 and layout[z] is not None
+    p.keep(y)
+    p.resize(z, 300)
+    assert p.solve(from_last=True).nbytes >= layout.nbytes
+    with pytest.raises(ValueError, match="no kind"):
+        p.value(1, kind="weight")
+    with pytest.raises(ValueError, match="no effort"):
+        p.solve(effort="all")
+
+
+# ---- reservations, moves
+
+def test_waits_end():
+    gpumem.set_limit(0)
+    with gpumem.reserve("32GiB"):
+        with pytest.raises(gpumem.TimedOut):
+            gpumem.reserve("48GiB", timeout=0.05)
+        with pytest.raises(gpumem.OutOfMemory):
+            gpumem.reserve("48GiB")
+        assert gpumem.reserve("48GiB", least="1GiB").nbytes >= 1 << 30
+    with pytest.raises(ValueError):
+        gpumem.reserve(1, timeout=-1)
+    with pytest.raises(ValueError, match="no policy"):
+        gpumem.reserve(1, policy="hope")
+    with gpumem.reserve(MIB, policy="increase") as r:
+        b = gpumem.Buffer(3 * MIB)
+        assert r.info().promised >= 3 * MIB and r.info().space == ("gpu", 0)
+        b.free()
+
+
+def test_sleep_and_wake(tmp_path):
+    weights = [gpumem.Buffer(3 * MIB, evictable=True, tag="weights").fill(i) for i in range(3)]
+    pointers = [w.ptr for w in weights]
+    seen = []
+    report = gpumem.sleep("weights", progress=lambda done, total: seen.append((done, total)))
+    assert (report.moved, report.moved_bytes) == (3, 9 * MIB) and seen[-1] == (seen[-1][1], seen[-1][1])
+    assert gpumem.location(weights[0]).tier == "host" and gpumem.stats().mapped < 9 * MIB
+    report = gpumem.wake("weights")
+    assert report.moved == 3 and pointers == [w.ptr for w in weights]
+    assert [w.tobytes() == bytes([i]) * 3 * MIB for i, w in enumerate(weights)] == [True] * 3
+    space = gpumem.add_disk(tmp_path)
+    gpumem.evict(weights[1], space)
+    assert gpumem.location(weights[1]).tier == "disk"
+    with gpumem.held(weights[1]):
+        assert gpumem.location(weights[1]).tier == "gpu" and gpumem.location(weights[1]).holds == 1
+        with pytest.raises(gpumem.Invalid):
+            gpumem.evict(weights[1])
+    assert weights[1].tobytes() == b"\1" * 3 * MIB
+    # Cancelled, and an exception of the callback's own: the memory is where it was.
+    with pytest.raises(gpumem.Cancelled):
+        gpumem.evict(weights[0], progress=lambda done, total: False)
+    with pytest.raises(ZeroDivisionError):
+        gpumem.evict(weights[0], progress=lambda done, total: 1 // 0)
+    assert gpumem.location(weights[0]).tier == "gpu"
+    with pytest.raises(ValueError, match="no tier"):
+        gpumem.evict(weights[0], "tape")
+    with pytest.raises(gpumem.Invalid):
+        gpumem.sleep("nobody")
+
+
+def test_captures_solve():
+    with gpumem.Stream() as s:
+        with gpumem.capture(s, record=True) as first:
+            a = gpumem.Buffer(MIB, stream=s)
+            b = gpumem.Buffer(2 * MIB, stream=s)
+            a.free()
+            c = gpumem.Buffer(MIB, stream=s)
+        length, peak = first.solve()
+        assert length >= peak >= 3 * MIB
+        with gpumem.capture(s, layout=first) as second:
+            d = gpumem.Buffer(MIB, stream=s)
+        assert second.stats().planned == length and second.stats().references == 1
+        for one in (b, c, d):
+            one.free()
+        second.release()
+        first.release()
+
+
+def test_stats_print_well():
+    b, before = gpumem.Buffer(1000), gpumem.stats()
+    text = str(before)
+    assert f"{before.allocations} allocations, " in text and " asked for" in text and "mapped" in text
+    assert "0x" in gpumem.dump() and sum(gpumem.driver_calls().values()) > 0
+    free, total = gpumem.device_memory()
+    assert 0 < free <= total and gpumem.device_count() >= 1
+    gpumem.reset_peak()
+    assert C.gpumem_version() > 0
+    del b
+
+
+def test_the_keep_list_may_fail():
+    arena = gpumem.arena("step", keep=lambda: [object()])
+    with pytest.raises(TypeError, match="no device address"):
+        with arena:
+            b = gpumem.Buffer(100)
+    assert not arena.open and not b.live and gpumem.current_arena() is None
+
+
+# ---- the page
+
+@pytest.mark.skipif(REPOSITORY is None, reason="not in the repository")
+def test_the_pages_first_program_runs():
+    pytest.importorskip("numpy")
+    page = (REPOSITORY / "docs/python.md").read_text()
+    program = page[page.index("## A first program"):].split("```python\n")[1].split("```")[0]
+    said = python(program, PYTHONPATH=os.pathsep.join(sys.path))
+    assert said.startswith("freed 1 of 4 KiB, kept 1 of 4 KiB\n1024.0\ndevice 0 (host)"), said

@@ -219,6 +219,11 @@ if wanted cuda_python; then
         if grep -q passed "$(file "cuda-python gpumem").out" && [ "$(failures "cuda-python native")" = "$(failures "cuda-python gpumem")" ]; then row pass cuda-python "$seen"; else row FAIL cuda-python "$seen"; fi
     fi
 fi
+# Kernels are chosen by how memory is aligned, too, so sums are rounded in other orders.
+same_losses() {
+    "$PYTHON" -c 'import json, sys; a, b = map(json.loads, sys.argv[1:]); sys.exit(not (a and len(a) == len(b) and all(abs(x - y) <= 2e-3 * abs(x) for x, y in zip(a, b))))' "${1:-[]}" "${2:-[]}"
+}
+
 if wanted torch; then
     if ! python_has torch; then row skip torch "no PyTorch; set PYTHON"; else
         bounded 70 "train native" "$PYTHON" gpu/preload/torch_train.py
@@ -227,7 +232,7 @@ if wanted torch; then
         for mode in torch caching; do
             a="$(file "train native").out"; b="$(file "train $mode").out"
             seen="step $(field "$b" step_ms) ms (native $(field "$a" step_ms)), reserved $(field "$b" reserved_peak_mib) MiB of $(field "$b" allocated_peak_mib) allocated (native $(field "$a" reserved_peak_mib)), $(served "train $mode") served, $(sed -n 's/.*\(peak mapped [^;]*\);.*/\1/p' "$(file "train $mode").err" | tail -n 1)"
-            if [ -n "$(field "$b" losses)" ] && [ "$(field "$a" losses)" = "$(field "$b" losses)" ] && [ "$(served "train $mode")" -gt 0 ]; then row pass "PyTorch training, $mode" "$seen"; else row FAIL "PyTorch training, $mode" "$seen $(why "train $mode")"; fi
+            if same_losses "$(field "$a" losses)" "$(field "$b" losses)" && [ "$(served "train $mode")" -gt 0 ]; then row pass "PyTorch training, $mode" "$seen"; else row FAIL "PyTorch training, $mode" "$seen $(why "train $mode")"; fi
         done
         for what in graph loader ipc compile; do
             # PyTorch's backend:cudaMallocAsync itself refuses to share memory with other processes.
@@ -236,11 +241,13 @@ if wanted torch; then
         done
         if [ -n "${WORKLOAD_SCRIPT:-}" ]; then
             for workload in $WORKLOADS; do
-                bounded 90 "$workload native" "$PYTHON" "$WORKLOAD_SCRIPT" "$workload" native
-                bounded 90 "$workload torch" "$gpumem" run --stats -- "$PYTHON" "$WORKLOAD_SCRIPT" "$workload" async
+                # The program has settings of its own of this name.
+                bounded 90 "$workload native" env -u STEPS "$PYTHON" "$WORKLOAD_SCRIPT" "$workload" native
+                bounded 90 "$workload torch" env -u STEPS "$gpumem" run --stats -- "$PYTHON" "$WORKLOAD_SCRIPT" "$workload" async
                 a="$(file "$workload native").out"; b="$(file "$workload torch").out"
-                peak="$(field "$b" driver_peak_gib)"
-                seen="driver peak ${peak:-?} GiB of $(field "$a" torch_peak_allocated_gib) allocated (native $(field "$a" driver_peak_gib)), step $(field "$b" step_ms_median) ms (native $(field "$a" step_ms_median))"
+                # The driver's free bytes have in them what gpumem would give back, so what was mapped is asked of gpumem.
+                peak="$(sed -n 's/.*peak mapped \([0-9.]* [GM]iB\).*/\1/p' "$(file "$workload torch").err" | tail -n 1)"
+                seen="peak mapped ${peak:-?} of $(field "$b" torch_peak_allocated_gib) GiB allocated (native $(field "$a" driver_peak_gib)), step $(field "$b" step_ms_median) ms (native $(field "$a" step_ms_median))"
                 if [ -n "$peak" ] && [ "$(served "$workload torch")" -gt 0 ]; then row pass "workload $workload" "$seen"; else row FAIL "workload $workload" "$seen $(why "$workload torch")"; fi
             done
         fi

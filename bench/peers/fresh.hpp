@@ -186,7 +186,7 @@ public:
         Allocator allocator(0);
         std::vector<Stream> streams;
         Times each(4096);
-        for (int i = 0; i < 400; i++) {
+        for (size_t i = 0; i < std::max<size_t>(ops_ / 100, 2); i++) {
             streams.push_back(device::new_stream());
             void *blocks[4];
             for (void *&p : blocks) {
@@ -197,7 +197,7 @@ public:
             for (void *p : blocks) allocator.free(p, 25 * M, streams.back());
             device::sync();
         }
-        out_.at("turns", "400 streams x 100 MiB");
+        out_.at("turns", std::to_string(streams.size()) + " streams x 100 MiB");
         out_.print("mean malloc", each.mean_us(), "us");
         out_.print("device used", static_cast<double>(used()) / GIB, "GiB", Allocator::note);
         for (Stream s : streams) device::destroy_stream(s);
@@ -219,7 +219,8 @@ public:
 
     // Nothing is freed: what a malloc costs, and what host memory it takes.
     void growth() {
-        for (auto [count, bytes] : {std::pair<size_t, uint64_t>{20000, 64 * K}, {8000, 2 * M}, {200000, 1000}}) {
+        for (auto [most, bytes] : {std::pair<size_t, uint64_t>{20000, 64 * K}, {8000, 2 * M}, {200000, 1000}}) {
+            const size_t count = std::min(most, 5 * ops_);
             Allocator allocator(0);
             std::vector<void *> blocks;
             blocks.reserve(count);
@@ -236,7 +237,7 @@ public:
 
     // One stream among many that rest: a pair of malloc and free.
     void many_streams() {
-        for (size_t others : {0, 100, 5000}) {
+        for (size_t others : {size_t(0), ops_ / 400, ops_ / 8}) {
             Allocator allocator(0);
             std::vector<Stream> streams;
             for (size_t i = 0; i < others; i++) {
@@ -244,7 +245,7 @@ public:
                 allocator.free(allocator.allocate(100 * K, streams.back()), 100 * K, streams.back());
             }
             device::sync();
-            Times hot(4000), small(4000);
+            Times hot(4000);
             for (int i = 0; i < 4000; i++) {
                 const uint64_t bytes = M + random_.below(15 * M);
                 const auto start = Clock::now();

@@ -12,11 +12,12 @@
 #   COLD=5          processes of each allocator for cold, which has one first allocation each; the table has the medians
 #   SCALING=5       rounds of scaling.py
 #   OPS=N           allocations per case, for a quick look
+#   SEED=N          of work that never repeats; another one in each run by default
 #   BACKEND=host    gpumem alone, on the host device, without CUDA
 #
 # Exits with 1 when something failed. A peer that cannot do a workload is a cell of the table, not a failure.
 set -uo pipefail
-if [ $# -lt 1 ]; then sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 1 ]; then sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 # Before the change of folder: relative names are the caller's.
 mkdir -p "$1" || exit 2
 out="$(cd "$1" && pwd)"; shift
@@ -26,7 +27,7 @@ for trace in "$@"; do
     traces+=("$(cd "$(dirname "$trace")" && pwd)/$(basename "$trace")")
 done
 cd "$(dirname "$0")/../.." || exit 2
-: "${BUILT:=.gpu/peers}" "${TIME:=180}" "${LIMIT:=20}" "${COLD:=5}" "${SCALING:=5}" "${BACKEND:=cuda}" "${PYTHON:=python3}"
+: "${BUILT:=.gpu/peers}" "${SEED:=$((RANDOM + 1))}" "${TIME:=180}" "${LIMIT:=20}" "${COLD:=5}" "${SCALING:=5}" "${BACKEND:=cuda}" "${PYTHON:=python3}"
 export GPUMEM_BACKEND="$BACKEND" BACKEND PYTHON
 unset GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC GPUMEM_TRIM_THRESHOLD VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 lines="$out/peers.jsonl"; log="$out/peers.log"
@@ -65,7 +66,9 @@ has_gpumem() { case " $ALLOCATORS " in *" gpumem "*) ;; *) return 1 ;; esac; }
 
 # Workloads that leave no memory behind for others to stumble over share a process.
 groups=("hot live threads threads_one_stream cross_stream" "random" "growing" "checkerboard")
-options=(--limit "$LIMIT")
+# Work that never repeats, the same numbers for every allocator.
+groups+=(serving log_uniform held uniform nearly_full lengths pipeline fifo turns growth many_streams)
+options=(--limit "$LIMIT" --seed "$SEED")
 if [ -n "${OPS:-}" ]; then options+=(--ops "$OPS"); fi
 failed=0
 

@@ -27,6 +27,13 @@ MAIN = {
     "cross_stream": [("warm", "pair mean")],
     "growing": [(None, "mean"), (None, "device used")],
     "checkerboard": [(None, "malloc"), (None, "device used after")],
+    **dict.fromkeys(
+        ["serving", "log_uniform", "held", "uniform", "nearly_full", "lengths", "pipeline", "fifo"],
+        [("sixth pass", "mean"), ("sixth pass", "p99"), ("sixth pass", "p99.9"), ("sixth pass", "utilisation")],
+    ),
+    "turns": [(None, "mean malloc"), (None, "device used")],
+    "growth": [(None, "mean malloc"), (None, "host memory")],
+    "many_streams": [(None, "pair mean")],
     "replay": [(None, "mean"), (None, "utilisation")],
 }
 ORDER = list(MAIN)

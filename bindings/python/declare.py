@@ -21,7 +21,8 @@ SCALARS = {
 # Callbacks are passed as addresses; the modules that have some say their types.
 HANDLES = {"gpumem_stream", "gpumem_arena", "gpumem_reservation", "gpumem_capture", "gpumem_plan", "gpumem_token",
            "gpumem_host_blocks", "gpumem_stream_pool", "gpumem_sim_graph", "gpumem_overdraw_callback", "gpumem_free_user",
-           "gpumem_out_of_memory_callback", "gpumem_progress"}
+           "gpumem_out_of_memory_callback", "gpumem_progress", "gpumem_visitor", "gpumem_event_callback",
+           "gpumem_stack_callback"}
 
 
 def ctype(text, structures, returned=False):

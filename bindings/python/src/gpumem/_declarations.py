@@ -33,6 +33,18 @@ ERROR_TIMED_OUT = 15
 ERROR_UNKNOWN_POINTER = 3
 ERROR_UNSUPPORTED = 7
 ERROR_USE_AFTER_FREE = 14
+EVENT_ARENA_ENTER = 6
+EVENT_ARENA_EXIT = 7
+EVENT_EVICT = 10
+EVENT_FREE = 2
+EVENT_GROWTH = 15
+EVENT_MALLOC = 1
+EVENT_MOVE = 8
+EVENT_OUT_OF_MEMORY = 4
+EVENT_REALLOC = 3
+EVENT_RESTORE = 11
+EVENT_STITCH = 16
+EVENT_TRIM = 9
 HOST_MODE_ABORT = 3
 HOST_MODE_EAGER = 1
 HOST_MODE_SIMULATE = 2
@@ -97,6 +109,11 @@ SIM_CAPTURE_RELAXED = 2
 SIM_CAPTURE_THREAD_LOCAL = 1
 SLACK_AUTO = -1
 SLACK_TIGHT = -2
+SNAPSHOT_ON_EXIT = 4
+SNAPSHOT_ON_NOTHING = 1
+SNAPSHOT_ON_OOM = 2
+STATS_PAGE_OFF = 1
+STATS_PAGE_ON = 2
 STREAM_CHECK_AUTO = 1
 STREAM_CHECK_DRIVER = 2
 STREAM_LEGACY = 1
@@ -308,6 +325,49 @@ class gpumem_plan_stats(Structure):
     ]
 
 
+class gpumem_visit_filter(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("on_device", c_uint32),
+        ("least_bytes", c_uint64),
+        ("tag", c_uint64),
+        ("arena", c_uint64),
+        ("device", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+
+class gpumem_allocation(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("device", c_int32),
+        ("base", c_void_p),
+        ("requested", c_size_t),
+        ("usable", c_size_t),
+        ("stream", c_void_p),
+        ("id", c_uint64),
+        ("tag", c_uint64),
+        ("arena", c_uint64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class gpumem_event(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("kind", c_int32),
+        ("time", c_uint64),
+        ("address", c_uint64),
+        ("bytes", c_uint64),
+        ("other", c_uint64),
+        ("stream", c_uint64),
+        ("tag", c_uint64),
+        ("arena", c_uint32),
+        ("device", c_int32),
+    ]
+
+
 class gpumem_context_options(Structure):
     _fields_ = [
         ("size", c_uint32),
@@ -342,6 +402,12 @@ class gpumem_context_options(Structure):
         ("downgrade_stop", c_double),
         ("host_mode", c_int32),
         ("slack", c_int32),
+        ("record", c_char_p),
+        ("snapshot", c_char_p),
+        ("record_stacks", c_uint32),
+        ("snapshot_on", c_uint32),
+        ("snapshot_events", c_uint32),
+        ("stats_page", c_int32),
     ]
 
 
@@ -656,6 +722,8 @@ FUNCTIONS = {
     "gpumem_plan_view_set": (c_int32, [c_void_p, c_uint32, c_uint32, c_uint64]),
     "gpumem_pointer_info_get": (c_int32, [c_void_p, c_void_p]),
     "gpumem_realloc_async": (c_int32, [c_void_p, c_size_t, c_void_p, c_void_p]),
+    "gpumem_record_start": (c_int32, [c_char_p, c_uint32]),
+    "gpumem_record_stop": (c_int32, [c_void_p, c_void_p]),
     "gpumem_record_stream": (c_int32, [c_void_p, c_void_p]),
     "gpumem_reservation_attach_stream": (c_int32, [c_void_p, c_void_p]),
     "gpumem_reservation_attach_thread": (c_int32, [c_void_p]),
@@ -670,6 +738,8 @@ FUNCTIONS = {
     "gpumem_reserve": (c_int32, [c_void_p, c_void_p]),
     "gpumem_restore": (c_int32, [c_void_p, c_void_p, c_void_p]),
     "gpumem_restore_tag": (c_int32, [c_uint64, c_void_p, c_void_p]),
+    "gpumem_set_event_callback": (c_int32, [c_void_p, c_void_p]),
+    "gpumem_set_stack_callback": (c_int32, [c_void_p, c_void_p]),
     "gpumem_settings_get": (c_int32, [c_void_p]),
     "gpumem_sim_capture_begin": (c_int32, [c_void_p, c_int32]),
     "gpumem_sim_capture_end": (c_int32, [c_void_p, c_void_p]),
@@ -677,6 +747,7 @@ FUNCTIONS = {
     "gpumem_sim_graph_info_get": (c_int32, [c_void_p, c_void_p]),
     "gpumem_sim_graph_launch": (c_int32, [c_void_p, c_void_p]),
     "gpumem_sim_reports_get": (c_int32, [c_void_p]),
+    "gpumem_snapshot": (c_int32, [c_char_p]),
     "gpumem_space_current_get": (c_int32, [gpumem_space, c_void_p, c_void_p]),
     "gpumem_space_detach_stream": (c_int32, [gpumem_space, c_void_p]),
     "gpumem_space_detach_thread": (c_int32, [gpumem_space]),
@@ -721,4 +792,5 @@ FUNCTIONS = {
     "gpumem_validate": (c_int32, []),
     "gpumem_version": (c_uint32, []),
     "gpumem_version_string": (c_char_p, []),
+    "gpumem_visit_allocations": (c_int32, [c_void_p, c_void_p, c_void_p]),
 }

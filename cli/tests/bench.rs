@@ -77,7 +77,9 @@ fn what_is_live_is_backed_by_device_memory() {
     for m in of(&r, "random").into_iter().chain(of(&r, "growing")) {
         let (live, used) = (figure(m, "peak live"), figure(m, "device used"));
         assert!(live > 1.0 && live <= used, "{live} GiB live in {used}");
-        assert!(m["driver_calls"].get("mem_info").is_none(), "the measurement's own calls are counted: {m}");
+        // The pool asks what the device has left when it maps, and not otherwise.
+        let calls = |name: &str| m["driver_calls"].get(name).and_then(Value::as_u64).unwrap_or(0);
+        assert!(calls("mem_info") <= 2 * calls("set_access"), "the measurement's own calls are counted: {m}");
     }
     let m = of(&r, "growing")[0];
     let utilisation = figure(m, "peak live") / figure(m, "device used");

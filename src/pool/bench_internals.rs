@@ -2,13 +2,14 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::extent::Extent;
-use super::index::{Entry, Index, SLOT};
-use super::order::{Order, Tag};
-use super::region::Regions;
-use super::reserve::Holes;
-use super::slab::{class_of, slab_size, Slabs};
-use super::stitch::{plan, Room, Source};
+use super::heap::region::Regions;
+use super::heap::slab::{class_of, slab_size, Slabs};
+use super::memory::extent::Extent;
+use super::memory::holes::Holes;
+use super::memory::index::{Entry, Index, SLOT};
+use super::order::{lanes::Order, tag::Tag};
+use super::remap::sources::Source;
+use super::remap::stitch::{plan, Room};
 use crate::base::size::{GIB, MIB, TIB};
 use crate::base::{DeviceId, StreamHandle};
 use crate::driver::PhysHandle;

@@ -1,8 +1,8 @@
-//! The claims of `pool/index.rs`: whoever finds an entry finds all that was written before it, and no entry is lost.
+//! The claims of `memory/index.rs`: whoever finds an entry finds all that was written before it, and no entry is lost.
 
 use super::explore;
 use crate::base::sync::AtomicU64;
-use crate::pool::index::{Entry, Index, SLOT};
+use crate::pool::memory::index::{Entry, Index, SLOT};
 use loom::thread;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! The claim of `pool/order.rs`: nothing counts as settled before the device has done what was submitted before the
+//! The claim of `order/lanes.rs`: nothing counts as settled before the device has done what was submitted before the
 //! free. A free happens under its heap's lock, which is all that orders it against a marker of another thread.
 
 use super::device::Device;
 use super::explore;
 use crate::base::sync::{lock, Mutex};
 use crate::base::{DeviceId, StreamHandle};
-use crate::pool::order::{Order, Tag};
+use crate::pool::order::{lanes::Order, tag::Tag};
 use loom::thread;
 use std::sync::Arc;
 

@@ -1,0 +1,81 @@
+//! To which scope one allocation belongs, and moving it to another.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status};
+use crate::pool::calls::find::Found;
+use crate::pool::state::pool::Pool;
+use crate::pool::types::scope::Scope;
+use std::sync::Arc;
+
+/// What became of a pointer that was to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It was in the scope and is now in the other: id and bytes asked for.
+    Moved(u64, u64),
+    /// It is live and not in the scope: its id.
+    Foreign(u64),
+    /// It is in no live allocation of this pool.
+    Unknown,
+}
+
+impl Pool {
+    /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when that is `None`. With
+    /// `from`, only if it is in that one.
+    pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
+        // What contains the pointer may be freed and the address handed out anew until the lock is held.
+        for _ in 0..64 {
+            let Ok(info) = self.info_containing(ptr) else { return Kept::Unknown };
+            let id = info.id;
+            match self.look(info.base) {
+                Ok(Found::Pooled { heap, mut st, place }) if st.id_at(place) == id => {
+                    let now = st.scope_at(place);
+                    if now.as_ref().is_some_and(|s| s.is_of_reclaimed()) {
+                        return Kept::Unknown;
+                    }
+                    if from.is_some_and(|from| !now.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
+                        return Kept::Foreign(id);
+                    }
+                    let bytes = st.requested_at(place);
+                    st.move_to(to, place, self.number);
+                    heap.publish(&st);
+                    return Kept::Moved(id, bytes);
+                }
+                Ok(Found::Dedicated) => {
+                    let mut core = lock(&*self.core);
+                    let Some(d) = core.dedicated.get_mut(&info.base).filter(|d| d.info.id == id) else { continue };
+                    if from.is_some_and(|from| !d.scope.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
+                        return Kept::Foreign(id);
+                    }
+                    if let Some(old) = d.scope.take() {
+                        old.remove_dedicated(self.number, info.base, id, info.requested);
+                    }
+                    d.scope = self.join_dedicated(to, info.base, id, info.requested);
+                    return Kept::Moved(id, info.requested);
+                }
+                _ => {}
+            }
+        }
+        Kept::Unknown
+    }
+
+    /// The scope of the live allocation that contains `ptr`.
+    pub fn scope_containing(&self, ptr: u64) -> Result<Option<Arc<Scope>>> {
+        // Until it is looked at it may be freed, which is not the same as being in no scope.
+        for _ in 0..64 {
+            let info = self.info_containing(ptr)?;
+            match self.look(info.base) {
+                Ok(Found::Pooled { st, place, .. }) if st.id_at(place) == info.id => return Ok(st.scope_at(place)),
+                Ok(Found::Dedicated) => {
+                    let core = lock(&*self.core);
+                    if let Some(d) = core.dedicated.get(&info.base).filter(|d| d.info.id == info.id) {
+                        return Ok(d.scope.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is being freed or resized")))
+    }
+}

@@ -1,0 +1,289 @@
+//! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded memory; and those whose
+//! memory may go and come back (`evictable.rs`).
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::{human, round_up};
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::driver::{PhysFlags, PhysHandle};
+use crate::pool::memory::dedicated::{Dedicated, Grave, Guest};
+use crate::pool::memory::index::{Entry, SLOT};
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{too_large, AllocFlags, AllocInfo, AllocRequest};
+use crate::pool::types::receipts::{Receipt, Slip};
+use crate::pool::types::scope::Scope;
+use crate::pool::types::units::SMALL_MIN;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+impl Pool {
+    pub(crate) fn malloc_dedicated(
+        &self,
+        req: &AllocRequest,
+        align: u64,
+        guest: Option<Arc<dyn Guest>>,
+    ) -> Result<u64> {
+        let unknown = req.flags.0 & !(AllocFlags::ALL.0 | AllocFlags::SEPARATE.0);
+        if unknown != 0 {
+            return Err(Error::invalid(format!("allocation flags {unknown:#x} are not known to this version")));
+        }
+        let has = |f: AllocFlags| req.flags.0 & f.0 != 0;
+        if has(AllocFlags::EVICTABLE) != guest.is_some() {
+            return Err(Error::invalid("evictable memory needs somebody who moves it; allocate it where that is"));
+        }
+        if has(AllocFlags::EXPORTABLE) && !self.props.posix_fd {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!("device {} cannot export memory as a file descriptor", self.dev),
+            ));
+        }
+        let flags = PhysFlags {
+            posix_fd: has(AllocFlags::EXPORTABLE),
+            rdma: has(AllocFlags::SINGLE_HANDLE) && self.props.rdma,
+        };
+        let mapped = round_up(req.size.max(1), self.page).ok_or_else(|| too_large(req.size))?;
+        let guard = if has(AllocFlags::GUARD) { self.page } else { 0 };
+        // A guarded block ends where its mapping ends, as nearly as the promised alignment allows.
+        let aligned = align.max(SMALL_MIN);
+        let lead = match guard {
+            _ if guard == 0 || aligned > self.page => 0,
+            _ => mapped - round_up(req.size.max(1), aligned).ok_or_else(|| too_large(req.size))?.min(mapped),
+        };
+        let _changing = self.change();
+        let handle = self.create(mapped, flags, req)?;
+        // Who moves it counts it.
+        let counts = guest.is_none();
+        self.place(req, (handle, counts), (mapped, guard, lead), align, guest).inspect_err(|_| {
+            // Failing to drop it as well would change nothing for the caller.
+            let _ = self.drop_handle(handle);
+            self.sub_mapped(mapped);
+        })
+    }
+
+    /// Creates physical memory within the limit, giving free memory back where that is needed.
+    pub(crate) fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
+        for attempt in 0..3 {
+            if self.claim(bytes).is_ok() {
+                match self.driver.phys_create(self.dev, bytes, flags) {
+                    Ok(h) => {
+                        self.note_peak();
+                        return Ok(h);
+                    }
+                    Err(e) => {
+                        self.sub_mapped(bytes);
+                        if e.status != Status::OutOfMemory {
+                            return Err(e);
+                        }
+                    }
+                }
+            }
+            if attempt == 1 {
+                self.order.drain(&*self.driver, Some(req.stream))?;
+            }
+            self.make_room(bytes)?;
+        }
+        self.counters.out_of_memory.fetch_add(1, Relaxed);
+        Err(self.out_of_memory(req.size))
+    }
+
+    /// Maps it at addresses of its own: so many bytes, so many of a guard behind, the first handed out so far in.
+    fn place(
+        &self,
+        req: &AllocRequest,
+        (handle, owns): (PhysHandle, bool),
+        (mapped, guard, lead): (u64, u64, u64),
+        align: u64,
+        guest: Option<Arc<dyn Guest>>,
+    ) -> Result<u64> {
+        let heap = self.heap_for(req.stream)?;
+        let reserved = mapped + guard;
+        let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
+        if let Err(e) = self.map_handle(va, mapped, handle) {
+            if guard > 0 {
+                lock(&*self.core).holes.give(va + mapped, guard);
+            }
+            return Err(e);
+        }
+        let base = va + lead;
+        let id = heap.lock_quick().new_id();
+        let info = AllocInfo {
+            base,
+            requested: req.size,
+            // What is moved is what was asked for.
+            usable: if guest.is_some() { req.size.max(1) } else { mapped - lead },
+            device: self.dev,
+            stream: req.stream,
+            id,
+            tag: req.tag,
+            flags: AllocFlags(req.flags.0 & AllocFlags::ALL.0),
+        };
+        let dedicated = Dedicated {
+            va,
+            mapped,
+            reserved,
+            handle: Some(handle),
+            guest,
+            moving: false,
+            uses: Vec::new(),
+            info,
+            lane: heap.lane,
+            stream_id: self.order.identity(heap.lane),
+            users: Vec::new(),
+            exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
+            separate: req.flags.0 & AllocFlags::SEPARATE.0 != 0,
+            align,
+            scope: None,
+            counts: owns,
+            receipt: None,
+        };
+        {
+            // Under the lock: whoever finds it by its scope finds it here.
+            let mut core = lock(&*self.core);
+            let scope = self.join_dedicated(req.scope, base, id, req.size);
+            self.index.set(base, Entry::Dedicated);
+            let receipt = if owns { self.receipt_for(req, mapped) } else { None };
+            core.dedicated.insert(base, Dedicated { scope, receipt, ..dedicated });
+        }
+        self.add_dedicated_live(mapped, req.size);
+        self.counters.dedicated_mallocs.fetch_add(1, Relaxed);
+        Ok(base)
+    }
+
+    /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that one.
+    pub(crate) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
+        let by = stream.map(|s| self.heap_for(s)).transpose()?;
+        let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, None) else {
+            return match id {
+                Some(_) => Ok(false),
+                None => Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already"))),
+            };
+        };
+        // It is freed. Markers and burials that fail now are made up for later.
+        let _ = match stream {
+            Some(s) => self.mark_stream(s),
+            None if d.info.stream == StreamHandle::LEGACY => self.mark_stream(StreamHandle::LEGACY),
+            None => self.order.mark_context(&*self.driver, None).map(|_| ()),
+        };
+        for &user in &d.users {
+            let _ = self.mark_user(user);
+        }
+        let _ = self.bury();
+        if let Some(guest) = &d.guest {
+            guest.gone();
+        }
+        Ok(true)
+    }
+
+    /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it was allocated on; with an
+    /// `id` only of the one that has it. With a scope only of one that is still in it, and the addresses are held.
+    pub(crate) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
+        let held = of.is_some();
+        let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
+        let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
+        // All of it under one hold of the lock: who is moving it finds it alive or in its grave.
+        let mut core = lock(&*self.core);
+        let mut d = core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?;
+        self.bring_near(ptr, &mut d.users);
+        if let Some(scope) = &d.scope {
+            scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
+        }
+        let tag = match lane {
+            Some(lane) => self.order.tag(lane),
+            None => self.tag_of(d.lane, d.stream_id),
+        };
+        let tags = d.users.iter().map(|&l| self.order.tag(l)).chain(d.uses.iter().copied()).chain([tag]).collect();
+        self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
+        if d.handle.is_some() {
+            self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
+            self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+        }
+        self.counters.dedicated_frees.fetch_add(1, Relaxed);
+        let Dedicated { va, reserved, handle, .. } = d;
+        let mapped = if handle.is_some() { d.mapped } else { 0 };
+        if mapped > 0 || held || d.moving {
+            core.graves.insert(va, Grave { va, mapped, reserved, handle, tags, held, busy: d.moving });
+        } else {
+            core.holes.give(va, reserved);
+        }
+        drop(core);
+        Some(d)
+    }
+
+    /// Enters a dedicated allocation into a scope, or into the next one around it that is open.
+    pub(crate) fn join_dedicated(
+        &self,
+        scope: Option<&Arc<Scope>>,
+        ptr: u64,
+        id: u64,
+        bytes: u64,
+    ) -> Option<Arc<Scope>> {
+        let mut around = std::iter::successors(scope, |s| s.parent());
+        around.find(|s| s.add_dedicated(self.number, ptr, id, bytes)).cloned()
+    }
+
+    /// The scope that a dedicated allocation is in.
+    pub(crate) fn dedicated_scope(&self, ptr: u64) -> Option<Arc<Scope>> {
+        lock(&*self.core).dedicated.get(&ptr).and_then(|d| d.scope.clone())
+    }
+
+    /// The alignment a dedicated allocation was asked for.
+    pub(crate) fn dedicated_align(&self, ptr: u64) -> u64 {
+        lock(&*self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
+    }
+
+    /// The flags a dedicated allocation was asked for, the pool's own included.
+    pub(crate) fn dedicated_flags(&self, ptr: u64) -> AllocFlags {
+        let flags = |d: &Dedicated| AllocFlags(d.info.flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
+        lock(&*self.core).dedicated.get(&ptr).map_or(AllocFlags::default(), flags)
+    }
+
+    /// A file descriptor for an exportable allocation.
+    pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
+        // In a statement of its own: `info` takes the core's lock too.
+        let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
+        let handle = match found {
+            Some((true, Some(handle))) => handle,
+            Some(_) => {
+                return Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag")));
+            }
+            None => {
+                let info = self.info(ptr)?;
+                return Err(Error::invalid(format!(
+                    "{:#x} ({}) is pooled memory; allocate it with the EXPORTABLE flag",
+                    info.base,
+                    human(info.requested)
+                )));
+            }
+        };
+        self.driver.phys_export(handle)
+    }
+
+    /// Maps memory exported by another process (or this one): `size` is what was asked for there.
+    pub fn import_fd(&self, fd: &OwnedFd, size: u64, stream: StreamHandle) -> Result<u64> {
+        if size == 0 || size > self.props.total_bytes {
+            return Err(Error::invalid(format!("cannot import {size} bytes; pass the size that was allocated")));
+        }
+        let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
+        let _changing = self.change();
+        // The memory is another allocation's and counts against its owner's limit, but it is mapped here too.
+        let handle = self.driver.phys_import(self.dev, fd)?;
+        self.counters.mapped.fetch_add(mapped, Relaxed);
+        self.note_peak();
+        let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
+        self.place(&req, (handle, false), (mapped, 0, 0), self.page, None).map_err(|e| {
+            let _ = self.drop_handle(handle);
+            self.sub_mapped(mapped);
+            e.context(format!("importing {}", human(size)))
+        })
+    }
+}
+
+impl Pool {
+    /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the core's lock.
+    pub(crate) fn receipt_for(&self, req: &AllocRequest, mapped: u64) -> Option<Box<dyn Receipt>> {
+        let brought = req.slip.and_then(Slip::take);
+        brought.or_else(|| self.counter.get().map(|c| c.count(mapped, req.stream)))
+    }
+}

@@ -1,0 +1,329 @@
+//! Allocations whose physical memory may be given up and come back, at the same addresses.
+//!
+//! An evictable allocation is a dedicated one with a *guest*: whoever moves its bytes ([`crate::tier`]) and knows where they
+//! are while it has no memory. A move is begun, waits for the device's uses, and then either *vacates* the addresses, when the
+//! bytes have been copied elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts nobody
+//! else maps or unmaps there: what is freed meanwhile is buried when the move ends.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::{PhysFlags, PhysHandle};
+use crate::pool::memory::dedicated::{Dedicated, Guest};
+use crate::pool::order::tag::{Tag, CONTEXT};
+use crate::pool::state::pool::{Core, Pool};
+use crate::pool::types::allocation::{AllocFlags, AllocInfo, AllocRequest};
+use std::fmt::Debug;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// A move that has begun. It must be ended, with [`Pool::vacate`], [`Pool::end_move`] or after a [`Pool::populate`] that
+/// returned `false`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Moving {
+    /// The allocation.
+    pub base: u64,
+    id: u64,
+    va: u64,
+    /// Bytes mapped there, or to be mapped.
+    pub mapped: u64,
+}
+
+/// What else uses an allocation that is to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// All work submitted so far to this stream of this device.
+    Stream(DeviceId, StreamHandle),
+    /// All work submitted so far to the stream it was allocated on, if it was never unpinned.
+    Allocation,
+    /// Nothing but what is noted.
+    Noted,
+}
+
+/// What a stream waits for already, when one request moves several allocations: uses that are known by their stream alone
+/// were all submitted before the request, so one wait covers them.
+#[derive(Debug, Default)]
+pub struct Waited {
+    /// The stream that [`By::Stream`] names.
+    named: bool,
+    /// Lanes and identities of the streams of [`By::Allocation`].
+    own: Vec<(u32, u64)>,
+}
+
+fn capturing() -> Error {
+    Error::new(
+        Status::Capturing,
+        "a stream that uses the allocation is being captured, so its work cannot be waited for; end the capture first, \
+         and keep what its graph uses pinned",
+    )
+}
+
+impl Pool {
+    /// Allocates memory that can be given up for a while. The guest hears when the allocation ends.
+    pub fn malloc_evictable(&self, req: &AllocRequest, guest: Arc<dyn Guest>) -> Result<AllocInfo> {
+        let fixed = AllocFlags::SINGLE_HANDLE.0 | AllocFlags::EXPORTABLE.0;
+        if req.flags.0 & fixed != 0 {
+            return Err(Error::invalid(
+                "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
+            ));
+        }
+        if self.heap_for(req.stream)?.is_of_captures() {
+            return Err(capturing());
+        }
+        let align = self.checked_align(req)?;
+        let flags = AllocFlags(req.flags.0 | AllocFlags::EVICTABLE.0);
+        let base = self.malloc_dedicated(&AllocRequest { flags, scope: None, ..*req }, align, Some(guest))?;
+        self.dedicated_info(base)
+    }
+
+    /// The most bytes that may be mapped: the limit, or what the device has.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed).min(self.props.total_bytes)
+    }
+
+    /// Bytes of physical memory that can still be created: within the limit, and what the device has.
+    pub fn unmapped(&self) -> Result<u64> {
+        let within = self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed));
+        Ok(self.driver.mem_info(self.dev)?.free.min(within))
+    }
+
+    /// Begins to move an evictable allocation. `None` when it has ended. Nobody else moves it.
+    pub fn begin_move(&self, base: u64, id: u64) -> Result<Option<Moving>> {
+        let mut core = lock(&*self.core);
+        let Some(d) = evictable(&mut core, base, id) else { return Ok(None) };
+        if std::mem::replace(&mut d.moving, true) {
+            return Err(Error::internal(format!("{base:#x} is being moved already")));
+        }
+        Ok(Some(Moving { base, id, va: d.va, mapped: d.mapped }))
+    }
+
+    /// Makes the stream `on` wait, on the device, for every use of the allocation: what was named when it was unpinned, the
+    /// streams it was recorded on, and what `by` says. `Capturing` when that cannot be waited for. `waited` is that of this
+    /// request and of `on`: empty to begin with, and for these alone.
+    pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle, waited: &mut Waited) -> Result<()> {
+        let named = match by {
+            By::Stream(dev, stream) if !waited.named => {
+                let stream = if dev == self.dev { stream } else { self.after(dev, stream)? };
+                Some((stream, self.heap_for(stream)?.lane))
+            }
+            _ => None,
+        };
+        self.bring_near_alive(m.base)?;
+        let mut own = None;
+        let (mut tags, users) = {
+            let mut core = lock(&*self.core);
+            let Some(d) = evictable(&mut core, m.base, m.id) else { return Ok(()) };
+            let mut tags = d.uses.clone();
+            match named {
+                Some((_, lane)) => tags.push(self.order.tag(lane)),
+                // Whoever unpins says by that which streams use it.
+                None if by == By::Allocation && tags.is_empty() => {
+                    own = Some((d.lane, d.stream_id)).filter(|stream| !waited.own.contains(stream));
+                    tags.extend(own.map(|(lane, stream_id)| self.tag_of(lane, stream_id)));
+                }
+                None => {}
+            }
+            (tags, d.users.clone())
+        };
+        tags.extend(users.iter().map(|&lane| self.order.tag(lane)));
+        for &user in &users {
+            self.mark_user(user)?;
+        }
+        if let Some((stream, lane)) = named {
+            // Its marker closes the epoch of the tag above.
+            self.mark_or_refuse(lane, stream)?;
+        }
+        tags.into_iter().try_for_each(|tag| self.wait_for(tag, on))?;
+        waited.named |= named.is_some();
+        waited.own.extend(own);
+        Ok(())
+    }
+
+    /// Records a marker on a stream, unless very many are pending: then a later one does. `Capturing` when it is captured.
+    fn mark_or_refuse(&self, lane: u32, stream: StreamHandle) -> Result<()> {
+        let marked = self.order.mark(&*self.driver, lane, stream)?;
+        match marked || !self.driver.stream_is_capturing(self.dev, stream)? {
+            true => Ok(()),
+            false => Err(capturing()),
+        }
+    }
+
+    /// Makes a stream wait for a tag that may have no marker yet.
+    fn wait_for(&self, tag: Tag, on: StreamHandle) -> Result<()> {
+        self.order.poll(&*self.driver, [tag.lane()])?;
+        if self.order.settled(tag) {
+            return Ok(());
+        }
+        // A marker may say nothing of what was before its stream: then the context's does.
+        if self.order.marked(tag) && self.order.wait(&*self.driver, tag, on)? {
+            return Ok(());
+        }
+        self.mark_for(tag)?;
+        match self.order.wait(&*self.driver, tag, on)? {
+            true => Ok(()),
+            false => Err(capturing()),
+        }
+    }
+
+    fn mark_for(&self, tag: Tag) -> Result<()> {
+        let lane = tag.lane();
+        if lane != CONTEXT && !self.order.only_context(tag) && self.order.stream(lane) == StreamHandle::LEGACY {
+            self.order.mark(&*self.driver, lane, StreamHandle::LEGACY)?;
+        } else if !self.order.mark_context(&*self.driver, None)? {
+            if self.is_capturing() {
+                return Err(capturing());
+            }
+            // The driver has no context markers.
+            self.order.sync_device(&*self.driver)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that all use of an evictable allocation so far has been submitted to `stream` or is ordered before it.
+    pub fn note_use(&self, base: u64, id: u64, stream: StreamHandle) -> Result<()> {
+        let heap = self.heap_for(stream)?;
+        let tag = self.order.tag(heap.lane);
+        if heap.is_of_captures() {
+            return Err(capturing());
+        }
+        // With a marker nobody has to name the stream again: it may be gone by then.
+        self.mark_or_refuse(heap.lane, stream)?;
+        let mut core = lock(&*self.core);
+        if let Some(d) = evictable(&mut core, base, id) {
+            // Of the lane's present stream this one is the last; one before it may still be at work.
+            d.uses.retain(|&t| !self.order.settled(t) && !self.order.own(t, heap.lane));
+            d.uses.push(tag);
+        }
+        Ok(())
+    }
+
+    /// Gives the memory up: the bytes have been copied, and the device is done with it. Ends the move. `false` when the
+    /// allocation has ended meanwhile. After an error it has its memory still.
+    pub fn vacate(&self, m: Moving) -> Result<bool> {
+        let unmapped = self.unmap_moving(&m);
+        let there = self.end_move(m);
+        unmapped.map_err(|e| e.context("giving up the memory of an evictable allocation"))?;
+        Ok(there)
+    }
+
+    /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied there. `false` when the
+    /// allocation has ended meanwhile, and with it the move. After an error there is no memory, and the move goes on.
+    pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
+        let _changing = self.change();
+        // Memory may be left there that the driver would not unmap.
+        let left = evictable(&mut lock(&*self.core), m.base, m.id).and_then(|d| d.handle);
+        let handle = match left {
+            Some(handle) => handle,
+            None => {
+                let req = AllocRequest { size: m.mapped, stream, ..AllocRequest::default() };
+                let handle = self.create(m.mapped, PhysFlags::default(), &req)?;
+                if let Err(e) = self.driver.map(self.dev, m.va, m.mapped, handle) {
+                    let _ = self.drop_handle(handle);
+                    self.sub_mapped(m.mapped);
+                    return Err(e);
+                }
+                handle
+            }
+        };
+        let accessible = self.driver.set_access(m.va, m.mapped, &self.access);
+        let there = self.keep_mapped(m, handle);
+        if accessible.is_ok() && there {
+            return Ok(true);
+        }
+        // Whatever cannot be unmapped stays mapped: its owner's, or its grave's.
+        let unmapped = self.unmap_moving(m);
+        if !there {
+            self.settle_move(m);
+            return Ok(false);
+        }
+        match (accessible, unmapped) {
+            (Err(e), Err(u)) => {
+                Err(Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)))
+            }
+            (Err(e), _) => Err(e),
+            (Ok(()), _) => Err(Error::internal("mapped, and not kept")),
+        }
+    }
+
+    /// Notes that memory is mapped at an allocation's addresses; whether that lives.
+    fn keep_mapped(&self, m: &Moving, handle: PhysHandle) -> bool {
+        let mut core = lock(&*self.core);
+        if let Some(d) = evictable(&mut core, m.base, m.id) {
+            if d.handle.replace(handle).is_none() {
+                self.add_dedicated_live(d.mapped, d.info.requested);
+            }
+            return true;
+        }
+        if let Some(grave) = core.graves.get_mut(&m.va) {
+            (grave.handle, grave.mapped) = (Some(handle), m.mapped);
+        }
+        false
+    }
+
+    /// Unmaps and releases what is mapped at an allocation's addresses, of a move that goes on.
+    fn unmap_moving(&self, m: &Moving) -> Result<()> {
+        self.driver.unmap(m.va, m.mapped)?;
+        let handle = {
+            let mut core = lock(&*self.core);
+            let handle = match evictable(&mut core, m.base, m.id) {
+                Some(d) => {
+                    self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
+                    self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+                    d.handle.take()
+                }
+                None => core.graves.get_mut(&m.va).and_then(|grave| {
+                    grave.mapped = 0;
+                    grave.handle.take()
+                }),
+            };
+            self.sub_mapped(handle.map_or(0, |_| m.mapped));
+            handle
+        };
+        if let Some(handle) = handle {
+            // If the driver will not drop it now, it is dropped later.
+            let _ = self.drop_handle(handle);
+        }
+        Ok(())
+    }
+
+    /// Whether a live evictable allocation has memory, and whether somebody moves it. `None` when it has ended.
+    pub fn residence(&self, base: u64, id: u64) -> Option<(bool, bool)> {
+        evictable(&mut lock(&*self.core), base, id).map(|d| (d.handle.is_some(), d.moving))
+    }
+
+    /// How many live evictable allocations there are.
+    pub fn evictables(&self) -> usize {
+        lock(&*self.core).dedicated.values().filter(|d| d.guest.is_some()).count()
+    }
+
+    /// Ends a move. `false` when the allocation has ended meanwhile.
+    pub fn end_move(&self, m: Moving) -> bool {
+        self.settle_move(&m)
+    }
+
+    fn settle_move(&self, m: &Moving) -> bool {
+        let mut core = lock(&*self.core);
+        if let Some(d) = evictable(&mut core, m.base, m.id) {
+            d.moving = false;
+            if d.handle.is_none() {
+                d.uses.clear();
+            }
+            return true;
+        }
+        let Core { graves, holes, .. } = &mut *core;
+        if let Some(grave) = graves.get_mut(&m.va) {
+            grave.busy = false;
+            if grave.mapped == 0 {
+                holes.give(m.va, grave.reserved);
+                graves.remove(&m.va);
+            }
+        }
+        false
+    }
+}
+
+/// The live evictable allocation with this id.
+fn evictable(core: &mut Core, base: u64, id: u64) -> Option<&mut Dedicated> {
+    core.dedicated.get_mut(&base).filter(|d| d.info.id == id && d.guest.is_some())
+}

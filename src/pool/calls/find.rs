@@ -1,0 +1,215 @@
+//! Finding the live allocation that starts at a pointer, or contains it, and what is known about it.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status};
+use crate::pool::heap::lock::Locked;
+use crate::pool::heap::members::Place;
+use crate::pool::heap::region::State;
+use crate::pool::heap::slab;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::index::{Entry, SLOT};
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{AllocFlags, AllocInfo};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Pool {
+    /// Facts about the dedicated allocation that contains `ptr`.
+    pub(crate) fn dedicated_info(&self, ptr: u64) -> Result<AllocInfo> {
+        let core = lock(&*self.core);
+        match core.dedicated.range(..=ptr).next_back() {
+            Some((&base, d)) if ptr - base < d.info.usable => Ok(d.info),
+            _ => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no dedicated allocation"))),
+        }
+    }
+}
+
+/// A live allocation, found and locked.
+pub(crate) enum Found<'a> {
+    Pooled { heap: &'a Heap, st: Locked<'a, HeapState>, place: Place },
+    Dedicated,
+}
+
+/// Why no live allocation starts at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    Unknown,
+    /// One did, the last time that the address was handed out.
+    Freed,
+    /// One does, but only so that it is not handed out again yet.
+    Reclaimed,
+}
+
+impl Found<'_> {
+    pub(crate) fn is_reclaimed(&self) -> bool {
+        match self {
+            Found::Pooled { st, place, .. } => st.is_reclaimed(*place),
+            Found::Dedicated => false,
+        }
+    }
+}
+
+impl Pool {
+    /// Finds a live allocation that starts at `ptr` and locks its heap.
+    pub(crate) fn find(&self, ptr: u64, verb: &str) -> Result<Found<'_>> {
+        let lost = match self.look(ptr) {
+            Ok(found) if !found.is_reclaimed() => return Ok(found),
+            Ok(_) => Lost::Reclaimed,
+            Err(lost) => lost,
+        };
+        if lost != Lost::Unknown {
+            return Err(Self::double_free(ptr, verb, lost));
+        }
+        let text = match self.info_containing(ptr) {
+            Ok(i) => format!(
+                "{verb}: {ptr:#x} is {} bytes inside the allocation at {:#x}; pass its start",
+                ptr - i.base,
+                i.base
+            ),
+            Err(_) => format!("{verb}: {ptr:#x} is not a live allocation of device {}", self.dev),
+        };
+        Err(Error::new(Status::UnknownPointer, text))
+    }
+
+    pub(crate) fn look(&self, ptr: u64) -> std::result::Result<Found<'_>, Lost> {
+        // The index is read with no lock held: what it says is checked under the lock, and read again if it changed.
+        for _ in 0..64 {
+            let entry = self.index.get(ptr);
+            match entry {
+                Entry::Block { heap, region } => {
+                    let Some(heap) = self.heap(heap) else { break };
+                    let st = heap.lock_quick();
+                    if st.regions.try_get(region).is_some_and(|r| r.addr == ptr && r.state == State::Live) {
+                        return Ok(Found::Pooled { heap, st, place: Place::Block { region } });
+                    }
+                }
+                Entry::Slab { heap, slab } => {
+                    let Some(heap) = self.heap(heap) else { break };
+                    let st = heap.lock_quick();
+                    let number = st.slabs.try_get(slab).filter(|s| s.base <= ptr).and_then(|s| s.object_at(ptr));
+                    if let (Some(number), Some(s)) = (number, st.slabs.try_get(slab)) {
+                        if s.is_live(number) {
+                            return Ok(Found::Pooled { heap, st, place: Place::Object { slab, number } });
+                        }
+                        if self.index.get(ptr) == entry {
+                            return Err(Lost::Freed);
+                        }
+                    }
+                }
+                Entry::Dedicated if lock(&*self.core).dedicated.contains_key(&ptr) => return Ok(Found::Dedicated),
+                Entry::Freed { offset } if offset == ptr % SLOT => return Err(Lost::Freed),
+                _ => break,
+            }
+            if self.index.get(ptr) == entry {
+                break;
+            }
+        }
+        Err(Lost::Unknown)
+    }
+
+    fn double_free(ptr: u64, verb: &str, lost: Lost) -> Error {
+        let how = match lost {
+            Lost::Reclaimed => "was freed by the exit of its arena",
+            _ => "was freed already",
+        };
+        Error::new(Status::DoubleFree, format!("{verb}: {ptr:#x} {how} and has not been handed out since"))
+    }
+
+    /// Facts about the allocation that starts at `ptr`.
+    pub fn info(&self, ptr: u64) -> Result<AllocInfo> {
+        match self.find(ptr, "info")? {
+            Found::Pooled { heap, st, place } => Ok(self.info_at(heap, &st, place)),
+            Found::Dedicated => self.dedicated_info(ptr),
+        }
+    }
+
+    /// Facts about the live allocation that contains `ptr`.
+    pub fn info_containing(&self, ptr: u64) -> Result<AllocInfo> {
+        if let Ok(info) = self.dedicated_info(ptr) {
+            return Ok(info);
+        }
+        self.pooled_around(ptr).ok_or_else(|| {
+            Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation of device {}", self.dev))
+        })
+    }
+
+    /// The live block or object around `ptr`, which may point into the middle of it.
+    ///
+    /// The index is read with no lock held and again under the lock of the heap that it names. Where both agree, the heap's
+    /// regions are what they were read for: while somebody has the allocation it is found, whatever is freed and handed
+    /// out beside it.
+    fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
+        loop {
+            let nearest = || self.index.find_back(ptr, self.most_in_a_heap());
+            let entry = nearest()?;
+            let heap = match entry {
+                Entry::Block { heap, .. } | Entry::Slab { heap, .. } => self.heap(heap)?,
+                _ => return None,
+            };
+            let st = heap.lock();
+            if nearest() != Some(entry) {
+                continue;
+            }
+            let place = match entry {
+                Entry::Block { region, .. } => {
+                    // The start that the slot of `ptr` holds may be that of a later block, with free regions in front of it.
+                    let mut at = region;
+                    while st.regions.try_get(at).is_some_and(|r| r.addr > ptr && r.state != State::Edge) {
+                        at = st.regions.get(at).prev;
+                    }
+                    st.regions.try_get(at).filter(|r| r.state == State::Live).map(|_| Place::Block { region: at })
+                }
+                Entry::Slab { slab, .. } => {
+                    let s = st.slabs.try_get(slab).filter(|s| s.base <= ptr);
+                    let number = s.and_then(|s| s.object_containing(ptr).filter(|&n| s.is_live(n)));
+                    number.map(|number| Place::Object { slab, number })
+                }
+                _ => None,
+            };
+            let place = place.filter(|&p| !st.is_reclaimed(p))?;
+            return Some(self.info_at(heap, &st, place)).filter(|i| i.base <= ptr && ptr - i.base < i.usable.max(1));
+        }
+    }
+
+    /// No live block is longer than this, bytes: what is live in the heap that has most.
+    pub(crate) fn most_in_a_heap(&self) -> u64 {
+        self.all_heaps().map(|h| h.live.load(Relaxed)).max().unwrap_or(0)
+    }
+
+    pub(crate) fn info_at(&self, heap: &Heap, st: &HeapState, place: Place) -> AllocInfo {
+        match place {
+            Place::Block { region } => self.block_info(st, region),
+            Place::Object { slab, number } => self.object_info(heap, st, slab, number),
+        }
+    }
+
+    fn block_info(&self, st: &HeapState, region: u32) -> AllocInfo {
+        let (r, b) = (st.regions.get(region), st.regions.block(region));
+        AllocInfo {
+            base: r.addr,
+            requested: b.requested,
+            usable: r.size,
+            device: self.dev,
+            stream: b.stream,
+            id: b.id,
+            tag: b.tag,
+            flags: AllocFlags::default(),
+        }
+    }
+
+    fn object_info(&self, heap: &Heap, st: &HeapState, slab: u32, number: u32) -> AllocInfo {
+        let s = st.slabs.try_get(slab);
+        let object = s.map(|s| s.object(number)).unwrap_or_default();
+        AllocInfo {
+            base: s.map_or(0, |s| s.addr_of(number)),
+            requested: u64::from(object.requested),
+            usable: s.map_or(0, |s| slab::class_size(s.class as usize)),
+            device: self.dev,
+            stream: self.order.stream(heap.lane),
+            id: object.id,
+            tag: s.map_or(0, |s| st.tags.get(&s.addr_of(number)).copied().unwrap_or(0)),
+            flags: AllocFlags::default(),
+        }
+    }
+}

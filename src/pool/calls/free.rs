@@ -1,0 +1,358 @@
+//! Freeing.
+//!
+//! Most frees are hits: a block or object that goes back to the stream whose heap it is in. One uncontended lock and no driver
+//! call. Nearly as short is a free in the order of another stream than the heap's. Anything else is left undone and goes to
+//! [`Pool::free_anyhow`], which defines what a free means.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::calls::find::Found;
+use crate::pool::heap::lock::Locked;
+use crate::pool::heap::members::Place;
+use crate::pool::heap::region::State;
+use crate::pool::heap::slab;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::index::Entry;
+use crate::pool::order::tag::CONTEXT;
+use crate::pool::state::pool::Pool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is to be known about a block or object that was just taken back.
+pub(crate) struct GivenUp {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Whether it is ready for its heap's own stream.
+    pub(crate) own: bool,
+    /// The lane in whose order it was freed.
+    pub(crate) lane: u32,
+    /// Other lanes that used it.
+    pub(crate) users: Vec<u32>,
+}
+
+impl Pool {
+    /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is `None`.
+    #[inline]
+    pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+        match self.free_hit(ptr, stream) {
+            true => Ok(()),
+            false => self.free_anyhow(ptr, stream),
+        }
+    }
+
+    /// As [`Self::free`], for one that was no hit.
+    pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
+        // The freeing stream's lane comes first: finding it may take the registry's lock, which ranks below a heap's.
+        // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
+        // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
+        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        let found = self.find(ptr, "free").inspect_err(|e| self.count_refused(e))?;
+        self.free_found(ptr, found, lane, stream, None).map(|_| ())
+    }
+
+    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id; whether it was. A pointer
+    /// whose allocation is gone is no error, whatever has become of the address: that is what a finalizer needs to know
+    /// of what an arena may have freed before it.
+    pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
+        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        let freed = match self.look(ptr) {
+            Ok(found) if !found.is_reclaimed() => self.free_found(ptr, found, lane, stream, Some(id))?,
+            _ => false,
+        };
+        if !freed {
+            self.counters.late_frees.fetch_add(1, Relaxed);
+        }
+        Ok(freed)
+    }
+
+    /// Frees what was found, if its id is the one asked for; whether it was.
+    pub(crate) fn free_found(
+        &self,
+        ptr: u64,
+        found: Found<'_>,
+        lane: Option<u32>,
+        stream: Option<StreamHandle>,
+        id: Option<u64>,
+    ) -> Result<bool> {
+        let (heap, mut st, place) = match found {
+            Found::Dedicated => return self.free_dedicated(ptr, stream, id),
+            Found::Pooled { heap, st, place } => (heap, st, place),
+        };
+        if id.is_some_and(|id| st.id_at(place) != id) {
+            return Ok(false);
+        }
+        self.bring_up_to_date(&mut st);
+        let freed = self.give_up(heap, &mut st, ptr, place, lane);
+        self.after_free(heap, st, freed, stream);
+        Ok(true)
+    }
+
+    /// Takes a live block or object back: in the order of `lane`, or of the stream it was allocated on.
+    pub(crate) fn give_up(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        ptr: u64,
+        place: Place,
+        lane: Option<u32>,
+    ) -> GivenUp {
+        let mut users = st.take_users(ptr);
+        self.bring_near(ptr, &mut users);
+        match place {
+            Place::Block { region } => {
+                let (block, size) = (st.regions.block(region), st.regions.get(region).size);
+                let tag = match lane {
+                    // Used before the heap changed hands: see `claims`.
+                    Some(_) if st.private.is_some() && block.stream_id != st.identity => self.order.tag(CONTEXT),
+                    Some(lane) => self.order.tag(st.lane_here(lane)),
+                    None => self.tag_of(block.lane, block.stream_id),
+                };
+                let own = st.may_reuse(ptr) && tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
+                if own {
+                    st.take_back_own(region, tag, &self.index);
+                } else if users.is_empty() {
+                    st.take_back(region, &[tag], &self.index);
+                } else {
+                    st.take_back(region, &self.tags(tag, &users), &self.index);
+                }
+                if !users.is_empty() {
+                    // It may have kept more than its size needs when it shrank: not for the next request of that size.
+                    st.regions.tidy();
+                }
+                GivenUp { size, own, lane: tag.lane(), users }
+            }
+            Place::Object { slab, number } => {
+                let (old, size) =
+                    st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
+                let tag =
+                    self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { heap.lane }));
+                // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
+                let own =
+                    st.may_reuse(ptr) && (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
+                if own {
+                    st.take_back_own_object(slab, number, &self.order, &self.index);
+                } else if users.is_empty() {
+                    st.take_back_object(slab, number, &[tag], &self.order);
+                } else {
+                    st.take_back_object(slab, number, &self.tags(tag, &users), &self.order);
+                }
+                GivenUp { size, own, lane: tag.lane(), users }
+            }
+        }
+    }
+
+    /// If the heap's handle is just going to another stream on another thread, that one has not come by here yet.
+    pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
+        if !st.is_current(&self.order) {
+            st.retire(&self.order, &self.index);
+        }
+    }
+
+    /// What follows a free that is done: it does not fail any more, and what is missed here is made up for later.
+    #[inline]
+    fn after_free(&self, heap: &Heap, st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
+        let GivenUp { size, own, lane, users } = freed;
+        if own {
+            self.freed(heap, st, size, stream);
+        } else {
+            self.freed_away(heap, st, size, lane, stream, &users);
+        }
+        if self.options.trim_threshold > 0 {
+            self.trim_above_threshold(heap, size, stream);
+        }
+    }
+
+    /// What follows a free that the heap's own stream waits for.
+    #[inline]
+    pub(crate) fn freed_away(
+        &self,
+        heap: &Heap,
+        mut st: Locked<'_, HeapState>,
+        size: u64,
+        lane: u32,
+        stream: Option<StreamHandle>,
+        users: &[u32],
+    ) {
+        // Joined with its neighbours before it is wanted, memory serves larger requests, and they need not ask the device.
+        if st.has_settled(lane, &self.order) {
+            st.settle(&self.order, &self.index);
+        }
+        if st.has_run_empty() {
+            self.emptied(heap, &mut st);
+        }
+        heap.publish(&st);
+        drop(st);
+        self.mark_free(size, lane, stream, users);
+    }
+
+    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free: only once a tenth of
+    /// the threshold has been freed since the last try.
+    #[cold]
+    pub(crate) fn trim_above_threshold(&self, heap: &Heap, size: u64, stream: Option<StreamHandle>) {
+        let threshold = self.options.trim_threshold;
+        let freed = self.counters.freed_since_trim.fetch_add(size, Relaxed) + size;
+        if heap.free.load(Relaxed) <= threshold || freed < threshold / 10 {
+            return;
+        }
+        self.counters.freed_since_trim.store(0, Relaxed);
+        if let Some(s) = stream {
+            let _ = self.mark_stream(s);
+        }
+        // What cannot be given back now goes with a later free.
+        let _changing = self.change();
+        let _ = self.release_free(self.live_now() + threshold);
+    }
+
+    /// Counts a free that was refused.
+    fn count_refused(&self, e: &Error) {
+        match e.status {
+            Status::DoubleFree => self.counters.double_frees.fetch_add(1, Relaxed),
+            _ => self.counters.unknown_pointers.fetch_add(1, Relaxed),
+        };
+    }
+}
+
+impl Pool {
+    /// Frees in the order of `stream`, or of the stream that the block was allocated on when that is `None`, if that is a
+    /// hit. Nothing has happened when it returns `false`.
+    #[inline]
+    pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        // Read with no lock held: what it says is checked under the heap's.
+        let entry = self.index.get(ptr);
+        let (Entry::Slab { heap, .. } | Entry::Block { heap, .. }) = entry else { return false };
+        let Some(heap) = self.heap(heap) else { return false };
+        if self.options.trim_threshold > 0 {
+            return false;
+        }
+        if let Some(s) = stream {
+            // Taken without looking at the stream: see `free`.
+            match self.known_lane(s) {
+                Some(lane) if lane == heap.lane => {}
+                Some(lane) => return self.free_away(heap, entry, ptr, lane, s),
+                None => return false,
+            }
+        }
+        match entry {
+            Entry::Slab { slab, .. } => {
+                let Some(mut st) = self.try_lock_plain(heap) else { return false };
+                let Some(size) = self.free_object(&mut st, slab, ptr, None) else { return false };
+                self.freed(heap, st, size, stream);
+                true
+            }
+            Entry::Block { region, .. } => self.free_large(heap, region, ptr, stream),
+            _ => false,
+        }
+    }
+
+    /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in memory what the other needs in
+    /// registers.
+    #[inline(never)]
+    fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        let Some(mut st) = self.try_lock_plain(heap) else { return false };
+        let Some(size) = self.free_block(&mut st, region, ptr, stream.is_none(), None) else { return false };
+        self.freed(heap, st, size, stream);
+        true
+    }
+
+    /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
+    #[inline(never)]
+    fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
+        let Some(mut st) = self.try_lock_plain(heap) else { return false };
+        let freed = match entry {
+            Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr, Some(lane)),
+            Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, false, Some(lane)),
+            _ => None,
+        };
+        let Some(size) = freed else { return false };
+        self.freed_away(heap, st, size, lane, Some(stream), &[]);
+        true
+    }
+
+    /// The heap's lock if it is free and nothing about the heap's live blocks is special.
+    #[inline(always)]
+    fn try_lock_plain<'a>(&self, heap: &'a Heap) -> Option<Locked<'a, HeapState>> {
+        let st = heap.try_lock_quick()?;
+        if st.users.is_empty() && st.tags.is_empty() && st.is_current(&self.order) && st.private.is_none() {
+            return Some(st);
+        }
+        None
+    }
+
+    /// Bytes of the object freed; in the order of lane `away`, or of the heap's own.
+    #[inline(always)]
+    fn free_object(&self, st: &mut HeapState, slab: u32, ptr: u64, away: Option<u32>) -> Option<u64> {
+        let s = st.slabs.try_get(slab)?;
+        let n = s.object_at(ptr)?;
+        if s.old || !s.is_live(n) || st.members.is_reclaimed(s.object(n).member) {
+            return None;
+        }
+        let size = slab::class_size(s.class as usize);
+        match away {
+            None => st.take_back_own_object(slab, n, &self.order, &self.index),
+            Some(lane) => st.take_back_object(slab, n, &[self.order.tag(lane)], &self.order),
+        }
+        Some(size)
+    }
+
+    /// Bytes of the block freed; in the order of lane `away`, or of the heap's own. `of_its_own`: in the order of the stream
+    /// it was allocated on.
+    #[inline(always)]
+    fn free_block(
+        &self,
+        st: &mut HeapState,
+        region: u32,
+        ptr: u64,
+        of_its_own: bool,
+        away: Option<u32>,
+    ) -> Option<u64> {
+        let r = st.regions.try_get(region)?;
+        if r.addr != ptr || r.state != State::Live {
+            return None;
+        }
+        let block = st.regions.block(region);
+        if st.members.is_reclaimed(block.member)
+            || of_its_own && (block.lane != st.lane || self.order.identity(st.lane) != block.stream_id)
+        {
+            return None;
+        }
+        let size = r.size;
+        match away {
+            None => st.take_back_own(region, self.order.tag(st.lane), &self.index),
+            Some(lane) => st.take_back(region, &[self.order.tag(lane)], &self.index),
+        }
+        Some(size)
+    }
+
+    /// What follows a free in a heap's own order.
+    #[inline(always)]
+    pub(crate) fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
+        if st.has_run_empty() {
+            self.emptied(heap, &mut st);
+        }
+        heap.publish(&st);
+        // With one stream nobody ever waits; and a marker can be recorded only on a stream that the caller has named.
+        let named = stream.is_some();
+        if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
+            self.freed_batch(heap, st, stream);
+        }
+    }
+
+    /// A batch of frees is full, or somebody waits for one of them.
+    #[cold]
+    fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
+        let Some(stream) = stream else { return };
+        if self.order.take_want(heap.lane) {
+            st.batch.mark_sooner();
+        }
+        drop(st);
+        let _ = self.mark_stream(stream);
+    }
+
+    /// For a heap that [`HeapState::has_run_empty`].
+    #[cold]
+    pub(crate) fn emptied(&self, heap: &Heap, st: &mut HeapState) {
+        st.regions.tidy();
+        self.maybe_start_afresh(heap, st);
+        st.moves_when_empty = st.moves;
+    }
+}

@@ -1,0 +1,135 @@
+//! Allocation.
+//!
+//! Most are hits: a small block out of a slab that has room, or a large one of the size that was just freed. One uncontended lock,
+//! no driver call, no search, no host memory, and of what streams share only reads. Nearly as short is a large block cut from what
+//! is ready. Anything else is left undone and goes to [`Pool::malloc_search`], which defines what an allocation means: a hit is a
+//! shorter way to the same end.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{Error, Result, StreamHandle};
+use crate::pool::heap::members::Place;
+use crate::pool::heap::region::GRANULE;
+use crate::pool::heap::slab;
+use crate::pool::heap::slab::{Taken, SMALL_MAX};
+use crate::pool::heap::state::HeapState;
+use crate::pool::memory::index::SLOT;
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{too_large, AllocFlags, AllocRequest};
+use crate::pool::types::scope::Scope;
+use crate::pool::types::units::SMALL_MIN;
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// Largest alignment on request, bytes.
+const MAX_ALIGN: u64 = 1 << 30;
+
+impl Pool {
+    /// Allocates; the memory may be used by work submitted to the request's stream from now on.
+    #[inline]
+    pub fn malloc(&self, req: &AllocRequest) -> Result<u64> {
+        let plain = req.align == 0 && req.flags == AllocFlags::default() && req.tag == 0;
+        if plain && req.scope.is_none() && req.slip.is_none() {
+            if let Some(addr) = self.malloc_hit(req.size, req.stream) {
+                return Ok(addr.get());
+            }
+        }
+        self.malloc_search(req)
+    }
+
+    /// As [`Self::malloc`], for a request that was no hit, or may be none.
+    pub fn malloc_search(&self, req: &AllocRequest) -> Result<u64> {
+        let align = self.checked_align(req)?;
+        if req.flags != AllocFlags::default() {
+            return self.malloc_dedicated(req, align, None);
+        }
+        let heap = self.heap_for(req.stream)?;
+        match heap.is_of_captures() {
+            true => self.malloc_captured(heap, req, align),
+            false => {
+                let (heap, st) = self.enter(heap, req.stream);
+                self.malloc_in(heap, st, req, align)
+            }
+        }
+    }
+
+    /// The alignment of a request; refuses one that cannot be, and a size that no device has.
+    pub(crate) fn checked_align(&self, req: &AllocRequest) -> Result<u64> {
+        let align = if req.align == 0 { SMALL_MIN } else { req.align };
+        if !align.is_power_of_two() || align > MAX_ALIGN {
+            return Err(Error::invalid(format!(
+                "alignment {align} is not a power of two up to {MAX_ALIGN}; pass 0 for the default of {SMALL_MIN}"
+            )));
+        }
+        if req.size > self.props.total_bytes {
+            self.counters.out_of_memory.fetch_add(1, Relaxed);
+            if req.size > i64::MAX as u64 {
+                return Err(too_large(req.size));
+            }
+            return Err(self.out_of_memory(req.size));
+        }
+        Ok(align)
+    }
+}
+
+impl Pool {
+    /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is canonical.
+    #[inline]
+    pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
+        self.malloc_hit_of(size, stream, None)
+    }
+
+    /// As [`Self::malloc_hit`], for an allocation that joins a scope.
+    #[inline]
+    pub fn malloc_hit_in(&self, size: u64, stream: StreamHandle, scope: &Arc<Scope>) -> Option<NonZeroU64> {
+        self.malloc_hit_of(size, stream, Some(scope))
+    }
+
+    // One instance for each of them: joining a scope takes registers that the others have use for.
+    #[inline(always)]
+    fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
+        let heap = self.cached_heap(stream)?;
+        let mut st = heap.try_lock_quick()?;
+        if st.counter.is_some() {
+            // No hit is worth a receipt.
+            return None;
+        }
+        let addr = match size <= SMALL_MAX {
+            true => {
+                let Taken { slab, number, addr } = st.take_object(slab::class_of(size), size)?;
+                st.join(scope, Place::Object { slab, number }, self.number);
+                addr
+            }
+            false => {
+                // As `malloc` rounds. Larger requests than any device has overflow here and find nothing.
+                let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
+                let r = match st.take_quick(rounded) {
+                    Some(r) => r,
+                    None => cut_ready(&mut st, rounded)?,
+                };
+                let req = AllocRequest { size, stream, ..AllocRequest::default() };
+                let block = self.block(heap, &mut st, &req, GRANULE);
+                let addr = st.hand_out(r, block, &self.index);
+                st.join(scope, Place::Block { region: r }, self.number);
+                addr
+            }
+        };
+        heap.publish(&st);
+        NonZeroU64::new(addr)
+    }
+}
+
+/// The best ready region, cut to `size` bytes: the first step of the general way.
+#[inline(never)]
+fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
+    if size <= SMALL_MAX {
+        // The rounding overflowed.
+        return None;
+    }
+    st.regions.tidy();
+    st.cut_for(size, GRANULE, |_| true)
+}
+
+/// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to one.
+const _: () = assert!(SMALL_MAX >= SLOT);

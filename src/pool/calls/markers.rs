@@ -1,0 +1,63 @@
+//! Recording the markers that frees need. Only streams that the caller vouches for are touched.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{Result, StreamHandle};
+use crate::pool::order::tag::{Tag, CONTEXT};
+use crate::pool::state::pool::Pool;
+
+impl Pool {
+    /// When an allocation made on a stream was freed in that stream's order: now, if the stream is still the lane's.
+    pub(crate) fn tag_of(&self, lane: u32, stream_id: u64) -> Tag {
+        // The identity is read after the epoch: whoever sees an epoch behind a barrier sees the new identity.
+        let tag = self.order.tag(lane);
+        match self.order.identity(lane) == stream_id {
+            true => tag,
+            false => self.order.tag(CONTEXT),
+        }
+    }
+
+    pub(crate) fn tags(&self, free: Tag, users: &[u32]) -> Vec<Tag> {
+        users.iter().copied().filter(|&u| u != free.lane()).map(|l| self.order.tag(l)).chain([free]).collect()
+    }
+
+    /// Records the markers for memory that another heap waits for: on every stream that also used it, and on the freeing
+    /// stream when a batch is full or somebody waits. Only streams the caller vouches for are touched.
+    pub(crate) fn mark_free(&self, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
+        for &user in users {
+            let _ = self.mark_user(user);
+        }
+        let Some(stream) = stream else { return };
+        if !users.is_empty() || self.order.due(lane, size) || self.order.take_want(lane) || self.is_relay(stream) {
+            let _ = self.mark_stream(stream);
+        }
+    }
+
+    /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the free. Where it
+    /// cannot be named from here (another thread's own stream) the context's next marker does.
+    pub(crate) fn mark_user(&self, user: u32) -> Result<()> {
+        if user == CONTEXT {
+            return Ok(());
+        }
+        let handle = self.order.stream(user);
+        if self.driver.stream_id(self.dev, handle)? == self.order.identity(user) {
+            self.order.mark(&*self.driver, user, handle)?;
+        }
+        Ok(())
+    }
+
+    /// Records a marker on a stream that the caller of this API call named.
+    pub(crate) fn mark_stream(&self, stream: StreamHandle) -> Result<()> {
+        // The identity matters: the marker must be of the lane's own stream.
+        let heap = self.heap_for(stream)?;
+        self.order.mark(&*self.driver, heap.lane, stream).map(|_| ())
+    }
+}
+
+impl Pool {
+    /// Whether a stream is being captured, as far as the pool knows.
+    pub fn is_capturing(&self) -> bool {
+        let legacy = || self.driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true);
+        self.order.captures.known() || legacy()
+    }
+}

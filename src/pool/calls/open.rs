@@ -1,0 +1,103 @@
+//! Making a pool, and mapping memory ahead for it.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceBox, OnceLock};
+use crate::base::{size, DeviceId, Error, Result, Status};
+use crate::driver::{Driver, Watch};
+use crate::pool::heap::region::GRANULE;
+use crate::pool::memory::index::{Index, SLOT};
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::Tag;
+use crate::pool::state::afar::Afar;
+use crate::pool::state::arenas::Privates;
+use crate::pool::state::pool::{Core, Counters, OwnStream, Pool};
+use crate::pool::types::allocation::{too_large, Want};
+use crate::pool::types::options::PoolOptions;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+impl Pool {
+    /// A pool on one device. Reserves addresses; maps nothing unless `prealloc` says so.
+    pub fn new(driver: Arc<dyn Driver>, dev: DeviceId, options: PoolOptions) -> Result<Pool> {
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let props = driver.device_props(dev)?;
+        if !props.vmm {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!("device {dev} ({}) has no virtual memory management; set GPUMEM_POOL=off", props.name),
+            ));
+        }
+        // Index slots must not straddle extents.
+        let page = options.page_size.max(props.granularity).max(SLOT);
+        if !page.is_power_of_two() || page > size::GIB {
+            return Err(Error::new(
+                Status::Config,
+                format!("page size {page} is not a power of two from {} to {}", props.granularity, size::GIB),
+            ));
+        }
+        let mut access = vec![dev];
+        for peer in (0..driver.device_count()).map(DeviceId).filter(|&d| d != dev) {
+            if driver.can_access(peer, dev)? {
+                access.push(peer);
+            }
+        }
+        let pool = Pool {
+            dev,
+            number: NUMBER.fetch_add(1, Relaxed) % 255 + 1,
+            props,
+            options,
+            page,
+            access,
+            limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
+            index: Index::new(),
+            order: Order::new(dev, options.max_lanes),
+            watch: match options.watch {
+                true => driver.stream_watch(dev),
+                false => Watch::Ask,
+            },
+            heap_count: AtomicU32::new(0),
+            heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
+            streams: Apart(Mutex::new(HashMap::new())),
+            core: Apart(Mutex::new(Core::default())),
+            changing: std::sync::RwLock::new(()),
+            counters: Apart(Counters::default()),
+            own: OwnStream::new(),
+            afar: Apart(Afar::new()),
+            privates: Apart(Privates::default()),
+            unclaimed: OnceLock::new(),
+            counter: OnceLock::new(),
+            driver,
+        };
+        pool.reserve_root(&mut lock(&*pool.core), page)?;
+        if options.prealloc > 0 {
+            if let Err(e) = pool.prealloc(options.prealloc) {
+                // Nothing is mapped: the next try would reserve addresses again.
+                let _ = pool.give_up_addresses();
+                return Err(e);
+            }
+        }
+        Ok(pool)
+    }
+}
+
+impl Pool {
+    /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream, for any to take over.
+    pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
+        let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
+        let mut st = heap.lock();
+        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        let want = Want { size, align: GRANULE, stream: crate::base::StreamHandle::LEGACY };
+        st.grain.ahead = true;
+        match self.stitch_or_grow(heap, &mut st, want)? {
+            Some(r) => {
+                st.regions.make_ready(r, Tag::SETTLED);
+                heap.publish(&st);
+                Ok(())
+            }
+            None => Err(self.out_of_memory(size).context("GPUMEM_PREALLOC")),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Resizing a live allocation.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::round_up;
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::calls::find::Found;
+use crate::pool::heap::members::Place;
+use crate::pool::heap::region::{GRANULE, MIN_SPLIT};
+use crate::pool::heap::slab;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::index::SLOT;
+use crate::pool::order::tag::CONTEXT;
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{too_large, AllocFlags, AllocRequest, Want};
+use crate::pool::types::receipts::Slip;
+use crate::pool::types::scope::Scope;
+use std::sync::Arc;
+
+/// What became of a wish for another size.
+#[derive(Debug)]
+pub enum Resized {
+    /// It has the size, where it is.
+    Here,
+    /// It has to move, which [`Pool::realloc_moving`] does.
+    Not(Relocation),
+}
+
+/// What is to be known of an allocation that moves.
+#[derive(Clone, Debug)]
+pub struct Relocation {
+    /// Bytes asked for so far.
+    requested: u64,
+    align: u64,
+    tag: u64,
+    /// Special needs, the pool's own included.
+    pub flags: AllocFlags,
+    scope: Option<Arc<Scope>>,
+}
+
+impl Pool {
+    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping more behind it or
+    /// giving its tail back; else by a copy in stream order. On failure the allocation is as it was.
+    pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
+        match self.realloc_here(ptr, size, stream)? {
+            Resized::Here => Ok(ptr),
+            Resized::Not(moving) => self.realloc_moving(ptr, size, stream, &moving, None),
+        }
+    }
+
+    /// As [`Self::realloc`], as long as the allocation can stay where it is. What a larger one counts as more comes from where
+    /// its receipt is from; if that has not enough it cannot stay.
+    pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
+        let me = self.heap_for(stream)?;
+        if size > self.props.total_bytes {
+            return Err(if size > i64::MAX as u64 { too_large(size) } else { self.out_of_memory(size) });
+        }
+        let flags = AllocFlags::default();
+        Ok(Resized::Not(match self.find(ptr, "realloc")? {
+            Found::Pooled { heap, mut st, place: place @ Place::Object { slab, number } } => {
+                let (requested, class, old) = st
+                    .slabs
+                    .try_get(slab)
+                    .map_or((0, 0, true), |s| (s.object(number).requested, s.class as usize, s.old));
+                let usable = slab::class_size(class);
+                let fits = size <= usable && slab::class_of(size) == class;
+                let stays = fits && heap.lane == me.lane && !old && !st.users.contains_key(&ptr);
+                if stays && st.resize_receipt(place, size).is_ok() {
+                    st.resize_object(slab, number, size);
+                    return Ok(Resized::Here);
+                }
+                let (tag, scope) = (st.tags.get(&ptr).copied().unwrap_or(0), st.scope_at(place));
+                // A new object has at least the alignment that the old one's class gave it.
+                let align = (usable & usable.wrapping_neg()).min(SLOT);
+                Relocation { requested: u64::from(requested), align, tag, flags, scope }
+            }
+            Found::Dedicated => {
+                let i = self.dedicated_info(ptr)?;
+                if i.flags.0 & AllocFlags::EVICTABLE.0 != 0 {
+                    let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
+                    return Err(Error::new(Status::Unsupported, text));
+                }
+                let (align, flags) = (self.dedicated_align(ptr), self.dedicated_flags(ptr));
+                Relocation { requested: i.requested, align, tag: i.tag, flags, scope: self.dedicated_scope(ptr) }
+            }
+            Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
+                let block = st.regions.block(region);
+                let (requested, align, tag) = (block.requested, block.align, block.tag);
+                if heap.lane == st.lane_here(me.lane) && self.resize(heap, &mut st, region, size, stream)? {
+                    heap.publish(&st);
+                    return Ok(Resized::Here);
+                }
+                Relocation { requested, align, tag, flags, scope: st.scope_at(place) }
+            }
+        }))
+    }
+
+    /// The other way to resize, for what [`Self::realloc_here`] said has to move: a copy in stream order. On failure the
+    /// allocation is as it was.
+    pub fn realloc_moving(
+        &self,
+        ptr: u64,
+        size: u64,
+        stream: StreamHandle,
+        moving: &Relocation,
+        slip: Option<&Slip>,
+    ) -> Result<u64> {
+        let Relocation { requested, align, tag, flags, ref scope } = *moving;
+        // Not in the scope yet: until the old one is gone nobody else may free it.
+        let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip })?;
+        let copied = match requested.min(size) {
+            0 => Ok(()),
+            n => self.driver.copy_async(self.dev, new, ptr, n, stream),
+        };
+        match copied.and_then(|()| self.free(ptr, Some(stream))) {
+            Ok(()) => {
+                // It stays where it belongs, whichever arena is current now.
+                if scope.is_some() {
+                    self.keep(new, None, scope.as_ref());
+                }
+                Ok(new)
+            }
+            Err(e) => {
+                self.free(new, Some(stream))?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Resizes a block where it is. `false` when it cannot be done there.
+    fn resize(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        region: u32,
+        requested: u64,
+        stream: StreamHandle,
+    ) -> Result<bool> {
+        let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
+        st.regions.tidy();
+        let old = st.regions.get(region).size;
+        let laid_out = st.is_laid_out();
+        // What it happened to get more than it asked for differs between a recorded run and one that is laid out.
+        if laid_out && Some(size) > round_up(st.regions.block(region).requested.max(SLOT), GRANULE) {
+            return Ok(false);
+        }
+        let (place, before) = (Place::Block { region }, st.regions.block(region).requested);
+        if st.resize_receipt(place, requested.max(before)).is_err() {
+            return Ok(false);
+        }
+        if size > old {
+            let want = Want { size, align: GRANULE, stream };
+            let grown = self.grow_block(heap, st, region, size, want);
+            if !matches!(grown, Ok(true)) {
+                // It becomes smaller again, which does not fail.
+                let _ = st.resize_receipt(place, before);
+                return grown;
+            }
+        } else if old - size >= MIN_SPLIT && !st.is_monotone() && !st.users.contains_key(&st.regions.get(region).addr) {
+            // A block that other streams use, too, keeps its tail: they may not be done with it.
+            let before_the_capture = st.private.is_some() && st.regions.block(region).stream_id != st.identity;
+            let rest = st.regions.split(region, size);
+            if before_the_capture {
+                // A graph runs whenever it is launched, not behind what its stream did before.
+                st.wait_for(rest, &[self.order.tag(CONTEXT)]);
+            } else {
+                st.regions.make_ready(rest, self.order.tag(heap.lane));
+            }
+        }
+        // Done before where it has grown, and does not fail where it has shrunk.
+        let _ = st.resize_receipt(place, requested);
+        let new = st.regions.get(region).size;
+        let private = st.private.is_some();
+        let b = st.regions.block_mut(region);
+        let member = b.member;
+        b.requested = requested;
+        // It belongs to the stream it was resized for now, whichever it was made on.
+        b.stream = stream;
+        if !private {
+            // In an arena it tells what was used before the heap changed hands.
+            b.stream_id = self.order.identity(heap.lane);
+        }
+        b.lane = heap.lane;
+        st.live_bytes = st.live_bytes + new - old;
+        st.requested_bytes = st.requested_bytes + requested - before;
+        st.members.resized(member, before, requested);
+        Ok(true)
+    }
+}

@@ -1,0 +1,233 @@
+//! From a stream's handle to its heap.
+//!
+//! A per-thread cache maps handle and identity to a heap, and each allocation makes sure that the identity is still the handle's
+//! and that the stream is not being captured: by looking where the driver keeps both ([`crate::driver::watch`]), which is no driver
+//! call, or, where that is not possible, by asking. A stream that is being captured has no identity that could be asked for, so it
+//! has a heap of its own.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{Result, Status, StreamHandle};
+use crate::pool::heap::lock::Locked;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::state::pool::Pool;
+use crate::pool::state::streams::Key;
+use crate::pool::streams::cache::{capture_key, slot, CachedStream, Check, CACHE};
+use crate::pool::streams::registry::CAPTURED_ID;
+
+impl Pool {
+    /// Makes sure that the pool knows which stream a handle stands for at present: whoever counts hears if it is a new one.
+    pub fn meet(&self, stream: StreamHandle) -> Result<()> {
+        self.heap_for(stream).map(drop)
+    }
+}
+
+/// Meeting others at a lock counts when it happens again within so many allocations from the heap,
+const MEETING: u64 = 64;
+
+/// and after so many times that count the thread moves to another heap.
+const MEETINGS: u32 = 8;
+
+impl Pool {
+    /// The heap of a live stream that the caller's user just named.
+    #[inline]
+    pub(crate) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
+        match self.cached_heap(stream) {
+            Some(heap) => Ok(heap),
+            None => CACHE.with(|c| self.find_heap(&c[slot(stream)], stream)),
+        }
+    }
+
+    /// As [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be sure of it.
+    #[inline(always)]
+    pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
+        // Copied out, so that the closure is short enough to be inlined.
+        let (heap, id, captures, check) = CACHE.with(|c| {
+            let p = &c[slot(stream)];
+            let here = p.handle.get() == stream.0 && p.pool.get() == self.number;
+            here.then(|| (p.heap.get(), p.id.get(), p.captures.get(), p.check.get()))
+        })?;
+        self.heap(heap).filter(|_| self.still(stream, id, captures, check))
+    }
+
+    /// Whether captures of the stream are known to show where the watch looks.
+    fn is_shown(&self, stream: StreamHandle) -> bool {
+        self.watch.shows_blocking() || matches!(self.driver.stream_blocks(self.dev, stream), Ok(false))
+    }
+
+    /// Whether the thread's cache has the stream, and it is still the one that it was.
+    pub fn knows(&self, stream: StreamHandle) -> bool {
+        self.cached_heap(stream).is_some()
+    }
+
+    /// Whether what a place says is right about the stream.
+    #[inline(always)]
+    fn still(&self, stream: StreamHandle, id: u64, captures: u64, check: Check) -> bool {
+        let same = match check {
+            Check::Never => true,
+            Check::Look => self.watch.look(stream) == Some(id),
+            Check::Ask => false,
+        };
+        same && captures == self.order.captures.changes()
+    }
+
+    /// Asks the driver which stream it is, and fills the place.
+    #[cold]
+    fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<&Heap> {
+        let met = self.order.captures.changes();
+        // Nothing is kept of a stream that allocates from a capture arena.
+        if let Some(heap) = self.routed_heap(stream)? {
+            return Ok(heap);
+        }
+        let id = match self.driver.stream_id(self.dev, stream) {
+            Ok(id) => id,
+            Err(e) if e.status == Status::Capturing => {
+                return match self.unclaimed(stream)? {
+                    Some(heap) => Ok(heap),
+                    None => self.captured_heap(stream),
+                };
+            }
+            Err(e) => return Err(e),
+        };
+        self.order.captures.over(|| capture_key(stream));
+        let here = p.pool.get() == self.number && p.handle.get() == stream.0 && p.id.get() == id;
+        let known = self.heap(p.heap.get()).filter(|h| here && self.order.identity(h.lane) == id);
+        let heap = match known {
+            Some(heap) => heap,
+            None => self.register(stream, id)?,
+        };
+        p.pool.set(self.number);
+        p.handle.set(stream.0);
+        p.id.set(id);
+        p.heap.set(heap.number);
+        p.lane.set(heap.lane);
+        p.captures.set(met);
+        p.check.set(match stream {
+            StreamHandle::LEGACY => Check::Never,
+            // Not taken on trust: the driver has just said what is to be seen.
+            s if self.watch.look(s) == Some(id) && self.is_shown(s) => Check::Look,
+            _ => Check::Ask,
+        });
+        if !here {
+            self.driver.adopt_thread(self.dev);
+        }
+        Ok(heap)
+    }
+
+    /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if it keeps meeting other
+    /// threads there.
+    #[inline]
+    pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
+        match heap.try_lock_quick() {
+            Some(st) => (heap, st),
+            None => self.enter_later(heap, stream),
+        }
+    }
+
+    #[cold]
+    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
+        let st = heap.lock_quick();
+        let mallocs = st.mallocs;
+        let move_on = CACHE.with(|c| {
+            let p = &c[slot(stream)];
+            if p.pool.get() != self.number || p.heap.get() != heap.number || heap.is_of_captures() {
+                return false;
+            }
+            let again = mallocs.wrapping_sub(p.met_at.replace(mallocs)) <= MEETING;
+            p.met.set(if again { p.met.get() + 1 } else { 0 });
+            p.met.get() >= MEETINGS
+        });
+        if !move_on {
+            return (heap, st);
+        }
+        drop(st);
+        let other = self.another_heap(heap);
+        CACHE.with(|c| {
+            let p = &c[slot(stream)];
+            p.heap.set(other.number);
+            p.met.set(0);
+        });
+        (other, other.lock_quick())
+    }
+
+    /// The heap of a stream that is being captured. Every allocation during a capture of this handle comes from here;
+    /// what is freed here only the context can settle.
+    #[cold]
+    fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
+        let key = capture_key(stream);
+        self.order.captures.met(key);
+        // The heap's stream never changes.
+        self.register_as(Key::Captured(key), stream, CAPTURED_ID)
+    }
+
+    /// The lane of the stream a free names.
+    pub(crate) fn lane_for(&self, stream: StreamHandle) -> Result<u32> {
+        match self.known_lane(stream) {
+            Some(lane) => Ok(lane),
+            None => Ok(self.heap_for(stream)?.lane),
+        }
+    }
+
+    /// As [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free` for why a stale answer does
+    /// no harm there. Not after a capture was met: what is freed in one is its own at once.
+    #[inline]
+    pub(crate) fn known_lane(&self, stream: StreamHandle) -> Option<u32> {
+        CACHE.with(|c| {
+            let p = &c[slot(stream)];
+            let known = p.handle.get() == stream.0
+                && p.pool.get() == self.number
+                && p.captures.get() == self.order.captures.changes()
+                && self.order.identity(p.lane.get()) == p.id.get();
+            known.then(|| p.lane.get())
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::{size, DeviceId};
+    use crate::driver::host::{HostDriver, HostOptions, Kernel};
+    use crate::driver::Driver;
+    use crate::pool::{AllocRequest, PoolOptions};
+
+    /// A heap's handle goes to another stream, and before the heap has heard of it another thread frees the heap's last
+    /// object. What the old stream may still be writing to must not look as if the new stream had freed it.
+    #[test]
+    fn a_free_between_the_barrier_and_the_heap_vouches_for_nothing() {
+        const P: u64 = 2 << 20;
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions { bytes_per_device: size::GIB, ..HostOptions::simulation(3) }).unwrap();
+        let options =
+            PoolOptions { max_extent: P, first_extent: P, slack_permille: 0, slack_floor: 0, ..PoolOptions::default() };
+        let pool = Pool::new(host.clone(), d, options).unwrap();
+        let s = host.stream_create(d).unwrap();
+        let malloc = |size, stream| pool.malloc(&AllocRequest { size, stream, ..AllocRequest::default() }).unwrap();
+        let object = malloc(1000, s);
+        let written = malloc(2 * P, s);
+        let blocks: Vec<u64> = (0..8).map(|_| malloc(3 * P, s)).collect();
+        blocks.iter().step_by(2).for_each(|&p| pool.free(p, Some(s)).unwrap());
+        let large = malloc(8 * P, s);
+        host.launch(d, s, Kernel::write_pattern("old", written..written + 2 * P, 1, 4096)).unwrap();
+        pool.free(written, Some(s)).unwrap();
+        blocks.iter().skip(1).step_by(2).for_each(|&p| pool.free(p, Some(s)).unwrap());
+        pool.free(large, Some(s)).unwrap();
+        let lane = pool.heap_for(s).unwrap().lane;
+        host.stream_destroy(d, s).unwrap();
+        let next = host.stream_create(d).unwrap();
+        assert_eq!(next, s, "the handle comes back");
+        // The first half of `change_hands`, the free, and the second half.
+        pool.order.hand_over(lane, host.stream_id(d, next).unwrap());
+        pool.free(object, None).unwrap();
+        for heap in pool.all_heaps() {
+            let mut st = heap.lock();
+            st.retire(&pool.order, &pool.index);
+            heap.publish(&st);
+        }
+        let p = malloc(10 * P, next);
+        host.launch(d, next, Kernel::write_pattern("new", p..p + 10 * P, 2, 4096)).unwrap();
+        host.device_sync(d).unwrap();
+        assert!(host.reports().is_empty(), "{:?}", host.reports());
+    }
+}

@@ -1,0 +1,107 @@
+//! Capture arenas: memory for CUDA graphs.
+//!
+//! A graph uses the addresses that it was captured with each time it is launched. So the memory of a capture comes from private
+//! heaps: heaps like any other, of which nothing is taken, moved or given back until the last graph is gone. Every address that
+//! was handed out in one stays mapped to the same physical memory, and nobody else gets it.
+//!
+//! When the arena is released its heaps are public. All that is free in them waits for everything submitted to the context so
+//! far, live blocks are blocks like any other, and the next arena uses the heaps that are empty (`shells.rs`).
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::round_up;
+use crate::base::sync::{lock, AtomicBool, Mutex};
+use crate::base::Result;
+use crate::pool::heap::part::Life;
+use crate::pool::heap::region::GRANULE;
+use crate::pool::heap::slab;
+use crate::pool::heap::slab::SMALL_MAX;
+use crate::pool::heap::state::Heap;
+use crate::pool::memory::index::SLOT;
+use crate::pool::state::arenas::{GraphArena, GraphArenaOptions, GraphArenaStats};
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{too_large, AllocRequest};
+use std::sync::atomic::Ordering::*;
+use std::sync::Arc;
+
+impl Pool {
+    /// A new arena, without memory.
+    pub fn open_arena(&self, options: GraphArenaOptions) -> Arc<GraphArena> {
+        Arc::new(GraphArena {
+            options,
+            counts: Arc::default(),
+            members: Mutex::default(),
+            released: AtomicBool::new(false),
+        })
+    }
+
+    /// The arena's memory becomes ordinary: what is free in it waits for all that has been submitted to the device so far,
+    /// what is live stays so. Routes to it end. Happens once; no more than once is harmless.
+    pub fn release_arena(&self, arena: &GraphArena) {
+        self.end_routes(arena);
+        let members = {
+            let mut members = lock(&arena.members);
+            arena.released.store(true, Release);
+            std::mem::take(&mut *members)
+        };
+        for number in members.iter().flat_map(|m| lock(&m.heaps).clone()) {
+            self.make_public(number);
+        }
+        members.iter().for_each(|m| m.forget_capture(&self.order));
+    }
+
+    /// As [`Pool::malloc_search`], from the heap of a stream that is being captured.
+    pub(crate) fn malloc_captured(&self, heap: &Heap, req: &AllocRequest, align: u64) -> Result<u64> {
+        let member = heap.lock_quick().private.clone();
+        let Some(member) = member else { return self.malloc_in(heap, heap.lock_quick(), req, align) };
+        let large = req.size > SMALL_MAX || align > SLOT;
+        let size = match large {
+            true => round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?,
+            false => slab::class_size(slab::class_of(req.size)),
+        };
+        let placed = if large { self.place_as_planned(&member, req, size, align) } else { None };
+        let addr = match placed {
+            Some(addr) => addr,
+            None => self.malloc_in(heap, heap.lock_quick(), req, align)?,
+        };
+        if large && member.record {
+            lock(&member.notes).born(addr, size, align.max(GRANULE));
+        }
+        let c = &member.counts;
+        c.allocations.fetch_add(1, Relaxed);
+        c.total.fetch_add(size, Relaxed);
+        let live = |n: &u32| self.heap(*n).map_or(0, |h| h.live.load(Relaxed));
+        c.peak.fetch_max(lock(&c.heaps).iter().map(live).sum(), Relaxed);
+        Ok(addr)
+    }
+
+    /// An arena's counters.
+    pub fn arena_stats(&self, arena: &GraphArena) -> GraphArenaStats {
+        let members = lock(&arena.members).clone();
+        let c = &arena.counts;
+        let mut s = GraphArenaStats {
+            total: c.total.load(Relaxed),
+            allocations: c.allocations.load(Relaxed),
+            deviations: c.deviations.load(Relaxed),
+            streams: members.len() as u64,
+            ..GraphArenaStats::default()
+        };
+        for m in &members {
+            for heap in lock(&m.heaps).clone().into_iter().filter_map(|n| self.heap(n)) {
+                let st = heap.lock();
+                s.mapped += st.extents.bytes();
+                s.reserved += st.extents.bytes() + (st.room.1 - st.room.0);
+                s.live += st.live_bytes;
+            }
+            s.planned += lock(&m.notes).plan.as_ref().map_or(0, |p| p.span.bytes);
+        }
+        s.peak_live = c.peak.fetch_max(s.live, Relaxed).max(s.live);
+        s
+    }
+
+    /// What was recorded of each stream's large allocations, in the order in which the streams came.
+    /// `None` for all when nothing is recorded.
+    pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
+        lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone()).collect()
+    }
+}

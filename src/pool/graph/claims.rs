@@ -1,0 +1,234 @@
+//! Who allocates from a part of an arena at present: which stream its handle stands for, and by which route.
+//!
+//! A part belongs to a handle, and CUDA gives the handle of a destroyed stream to the next one while the old one's work may
+//! still be running. And what a stream has freed in its own order is ready for that stream, but not for a graph: that is
+//! launched on any stream. So when the stream behind the handle is another one, or is captured after it was used eagerly,
+//! what is free and not settled waits for the context first.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{Result, StreamHandle};
+use crate::pool::heap::part::{Now, StreamPart};
+use crate::pool::heap::region::State;
+use crate::pool::heap::state::HeapState;
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::CONTEXT;
+use crate::pool::state::arenas::{Claim, Ids, Route};
+use crate::pool::state::pool::Pool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// Something that was handed out.
+enum Live {
+    Block { addr: u64, region: u32 },
+    Object { addr: u64, slab: u32, number: u32 },
+}
+
+impl HeapState {
+    /// What is live here and whose id comes after `first` and not after `last`. What an arena's end has in hand is not: that
+    /// one frees it.
+    fn live_between(&self, first: u64, last: u64) -> Vec<Live> {
+        let meant = |id: u64| id > first && id <= last;
+        let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
+        let live = |&r: &u32| {
+            let b = self.regions.block(r);
+            self.regions.get(r).state == State::Live && meant(b.id) && !self.members.is_reclaimed(b.member)
+        };
+        let mut found: Vec<Live> =
+            regions.filter(live).map(|region| Live::Block { addr: self.regions.get(region).addr, region }).collect();
+        for (slab, s) in self.slabs.iter() {
+            let live = (0..s.capacity).filter(|&n| {
+                let o = s.object(n);
+                s.is_live(n) && meant(o.id) && !self.members.is_reclaimed(o.member)
+            });
+            found.extend(live.map(|number| Live::Object { addr: s.addr_of(number), slab, number }));
+        }
+        found
+    }
+}
+
+impl StreamPart {
+    /// Its stream was taken for one that is being captured.
+    pub(crate) fn note_met(&self, time: u64) {
+        lock(&self.user).met = time;
+    }
+
+    /// The arena is released: what was captured with it is gone.
+    pub(crate) fn forget_capture(&self, order: &Order) {
+        let met = lock(&self.user).met;
+        if met > 0 {
+            order.captures.gone(self.key, met);
+        }
+    }
+}
+
+impl Pool {
+    /// A route begins for the part's stream, which is `now`: what an earlier stream of the handle may still be using waits
+    /// for the context, and what this one has used eagerly gets a marker, so that its capture may use it once that is done:
+    /// of the context, as a new lane has one in front of its own.
+    pub(crate) fn begin_use(&self, part: &StreamPart, stream: StreamHandle, now: Now) -> Result<()> {
+        let mut user = lock(&part.user);
+        let Now::Idle(id) = now else { return Ok(()) };
+        if user.id == Some(id) {
+            if user.eager {
+                self.order.mark_context(&*self.driver, Some(stream))?;
+            }
+            return Ok(());
+        }
+        if self.hand_over_part(part) && self.order.mark_context(&*self.driver, Some(stream))? {
+            self.order.poll(&*self.driver, [])?;
+        }
+        (user.id, user.eager) = (Some(id), false);
+        Ok(())
+    }
+
+    /// The part's stream, which is `now`, is about to allocate or to free by the route. `false` when that has ended.
+    pub(crate) fn claim_part(&self, route: &Route, part: &Arc<StreamPart>, now: Now) -> Result<bool> {
+        let mut user = lock(&part.user);
+        if now == Now::Captured {
+            user.met = self.order.captures.met(part.key);
+        }
+        match now {
+            Now::Idle(id) => {
+                if user.id != Some(id) {
+                    self.hand_over_part(part);
+                }
+                (user.id, user.eager) = (Some(id), true);
+            }
+            Now::Captured if user.eager => {
+                self.order.poll(&*self.driver, self.lanes_of(part))?;
+                self.hand_over_part(part);
+                user.eager = false;
+            }
+            Now::Captured => {}
+        }
+        if user.route == route.number {
+            return Ok(true);
+        }
+        let ids = self.ids_of(part);
+        if let Some(before) = self.route(user.route) {
+            close(&mut lock(&before.claims), part, &ids);
+        }
+        let mut claims = lock(&route.claims);
+        if route.is_over() {
+            return Ok(false);
+        }
+        claims.push(Claim { part: part.clone(), since: ids, until: None });
+        user.route = route.number;
+        Ok(true)
+    }
+
+    /// The route allocates nothing any more.
+    pub(crate) fn close_claims(&self, route: &Route) {
+        for claim in lock(&route.claims).iter_mut().filter(|c| c.until.is_none()) {
+            claim.until = Some(self.ids_of(&claim.part));
+        }
+    }
+
+    /// Frees all that the route, which has ended, allocated and that is live.
+    pub(crate) fn free_claimed(&self, route: &Route) {
+        for claim in std::mem::take(&mut *lock(&route.claims)) {
+            for (number, last) in claim.until.unwrap_or_else(|| self.ids_of(&claim.part)) {
+                let first = claim.since.iter().find(|s| s.0 == number).map_or(0, |s| s.1);
+                self.free_between(number, first, last);
+            }
+        }
+    }
+
+    fn free_between(&self, number: u32, first: u64, last: u64) {
+        let Some(heap) = self.heap(number) else { return };
+        let mut st = heap.lock();
+        for live in st.live_between(first, last) {
+            let (Live::Block { addr, .. } | Live::Object { addr, .. }) = live;
+            let mut users = st.take_users(addr);
+            self.bring_near(addr, &mut users);
+            let tag = [self.order.tag(CONTEXT)];
+            match live {
+                Live::Block { region, .. } => st.take_back(region, &tag, &self.index),
+                Live::Object { slab, number, .. } => st.take_back_object(slab, number, &tag, &self.order),
+            }
+        }
+        heap.publish(&st);
+    }
+
+    fn ids_of(&self, part: &StreamPart) -> Ids {
+        let heaps = lock(&part.heaps).clone();
+        heaps.into_iter().filter_map(|n| self.heap(n).map(|h| (n, h.lock_quick().last_id))).collect()
+    }
+
+    fn lanes_of(&self, part: &StreamPart) -> Vec<u32> {
+        lock(&part.heaps).iter().filter_map(|&n| self.heap(n)).map(|h| h.lane).collect()
+    }
+
+    /// What is free in the part and not settled waits for the context, and what is used from now on says nothing of what was
+    /// used before. Whether anything waits that has no marker.
+    fn hand_over_part(&self, part: &StreamPart) -> bool {
+        let heaps = lock(&part.heaps).clone();
+        let mut waits = false;
+        for heap in heaps.into_iter().filter_map(|n| self.heap(n)) {
+            // First the barrier, then the heap: what is freed into it after its turn sees the barrier.
+            self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
+            let mut st = heap.lock();
+            st.retire(&self.order, &self.index);
+            heap.publish(&st);
+            waits |= st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
+        }
+        waits
+    }
+}
+
+/// Another route allocates from the part from now on.
+fn close(claims: &mut [Claim], part: &Arc<StreamPart>, ids: &Ids) {
+    for claim in claims.iter_mut().filter(|c| Arc::ptr_eq(&c.part, part) && c.until.is_none()) {
+        claim.until = Some(ids.clone());
+    }
+}
+
+impl Pool {
+    /// A route by its number, if it has not ended.
+    pub(crate) fn route(&self, number: u64) -> Option<Arc<Route>> {
+        lock(&self.privates.routes.list).iter().find(|r| r.number == number).cloned()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::{size::MIB, DeviceId};
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::driver::Driver;
+    use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
+
+    /// Two captures of a stream, into each of which another one is forked. The host device cannot fork, so that one is claimed
+    /// by hand.
+    #[test]
+    fn an_abort_reaches_the_streams_of_its_own_capture() {
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+        let (s, t) = (host.stream_create(d).unwrap(), host.stream_create(d).unwrap());
+        let arena = pool.open_arena(GraphArenaOptions::default());
+        let capture = || {
+            let route = pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).unwrap();
+            let malloc = |stream, size| {
+                let part = pool.member(&arena, stream, Now::Captured).unwrap();
+                assert!(pool.claim_part(&route, &part, Now::Captured).unwrap());
+                let req = AllocRequest { size, stream, ..AllocRequest::default() };
+                pool.malloc_captured(pool.member_heap(&part).unwrap(), &req, 16).unwrap()
+            };
+            let made = [(s, 100), (t, 100), (s, MIB), (t, MIB)].map(|(stream, size)| malloc(stream, size));
+            pool.end_route(&route);
+            (route, made)
+        };
+        let all = [capture(), capture(), capture()];
+        let live = || all.iter().map(|c| c.1.iter().filter(|&&p| pool.info(p).is_ok()).count()).collect::<Vec<_>>();
+        for (which, left) in [(1, [4, 0, 4]), (0, [0, 0, 4]), (2, [0, 0, 0])] {
+            pool.abort_route(&all[which].0);
+            assert_eq!(live(), left);
+            pool.validate().unwrap();
+        }
+        pool.release_arena(&arena);
+    }
+}

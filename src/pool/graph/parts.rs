@@ -1,0 +1,146 @@
+//! One stream's part of a capture arena: its private heaps.
+//!
+//! An arena has a private heap for each stream that allocates from it, and one more for each layout in use (`planned.rs`). A
+//! private heap starts empty. It grows at one place, at the start of addresses kept for it, and is made of what captures before it
+//! left, settled memory of other heaps, and new memory.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::human;
+use crate::base::sync::{lock, Mutex};
+use crate::base::{size, Error, Result, Status, StreamHandle};
+use crate::pool::heap::part::{LayoutInUse, Notes, Now, Span, StreamPart, User};
+use crate::pool::heap::region::GRANULE;
+use crate::pool::heap::state::Heap;
+use crate::pool::order::tag::Tag;
+use crate::pool::remap::search::Answer;
+use crate::pool::state::arenas::GraphArena;
+use crate::pool::state::pool::Pool;
+use crate::pool::streams::cache::capture_key;
+use crate::pool::types::allocation::{too_large, AllocRequest, Want};
+use crate::pool::types::units::NONE;
+use std::sync::atomic::Ordering::*;
+use std::sync::Arc;
+
+/// Addresses kept for each stream of an arena to grow in, bytes: a start in life, not a limit.
+const USUAL_ROOM: u64 = 16 * size::GIB;
+
+impl Pool {
+    /// The arena's part for a stream, made when the stream is new to it.
+    pub(crate) fn member(&self, arena: &GraphArena, stream: StreamHandle, now: Now) -> Result<Arc<StreamPart>> {
+        let key = capture_key(stream);
+        let mut members = lock(&arena.members);
+        if arena.released.load(Acquire) {
+            return Err(Error::invalid("the capture's memory has been released; begin another capture"));
+        }
+        if let Some(member) = members.iter().find(|m| m.key == key) {
+            return Ok(member.clone());
+        }
+        let room = self.keep_room(arena.options.reserve)?;
+        let heap = match self.empty_heap(stream) {
+            Ok(heap) => heap,
+            Err(e) => {
+                lock(&*self.core).holes.unkeep(room.1);
+                return Err(e);
+            }
+        };
+        let record = arena.options.record;
+        let member = Arc::new(StreamPart {
+            key,
+            lane: heap.lane,
+            monotone: arena.options.monotone,
+            record,
+            heaps: Mutex::new(vec![heap.number]),
+            user: Mutex::new(User::new(now)),
+            notes: Mutex::new(Notes::new(record)),
+            counts: arena.counts.clone(),
+        });
+        let mut st = heap.lock();
+        st.private = Some(member.clone());
+        st.room = room;
+        drop(st);
+        lock(&arena.counts.heaps).push(heap.number);
+        members.push(member.clone());
+        Ok(member)
+    }
+
+    /// The heap that a stream's allocations come from.
+    pub(crate) fn member_heap(&self, member: &StreamPart) -> Result<&Heap> {
+        let first = lock(&member.heaps).first().copied();
+        first.and_then(|n| self.heap(n)).ok_or_else(|| Error::internal("a capture's stream has no heap"))
+    }
+
+    /// Addresses to grow in: start and end. The usual ones are left out where there is no room for them.
+    fn keep_room(&self, bytes: u64) -> Result<(u64, u64)> {
+        let mut core = lock(&*self.core);
+        let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
+        let len = match bytes {
+            0 => usual,
+            n => n.checked_next_multiple_of(self.page).ok_or_else(|| too_large(n))?,
+        };
+        if len == 0 {
+            return Ok((0, 0));
+        }
+        let mut start = core.holes.keep(len, self.page);
+        if start.is_none() && bytes > 0 {
+            self.reserve_root(&mut core, len)
+                .map_err(|e| e.context(format!("{} of addresses for a capture", human(len))))?;
+            start = core.holes.keep(len, self.page);
+        }
+        match start {
+            Some(start) => Ok((start, start + len)),
+            None if bytes == 0 => Ok((0, 0)),
+            None => Err(Error::new(Status::OutOfMemory, format!("there is no room for {} of addresses", human(len)))),
+        }
+    }
+
+    /// Maps `bytes` for a stream of the arena ahead.
+    pub(crate) fn map_ahead(&self, member: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
+        let heap = self.member_heap(member)?;
+        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        self.find_span(heap, Want { size, align: GRANULE, stream }).map(|_| ())
+    }
+
+    /// A ready region of the heap for the request, whole; its address.
+    fn find_span(&self, heap: &Heap, want: Want) -> Result<u64> {
+        if want.size > self.props.total_bytes {
+            return Err(self.out_of_memory(want.size));
+        }
+        let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
+        match self.find_region(heap, heap.lock(), want, &req, None)? {
+            Answer::Region(mut st, r) => {
+                let addr = st.regions.get(r).addr;
+                // All of it is settled: see `usable`.
+                st.regions.make_ready(r, Tag::SETTLED);
+                heap.publish(&st);
+                Ok(addr)
+            }
+            Answer::Block(_) => Err(Error::internal("a capture's memory was borrowed")),
+        }
+    }
+
+    /// From now on the stream's large allocations go where the layout has them.
+    pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
+        let want = Want { size: span.bytes, align: span.align.max(GRANULE), stream };
+        // A layout that another graph of the arena was captured with has left its memory.
+        let before = lock(&member.heaps).iter().skip(1).filter_map(|&n| self.heap(n)).find_map(|heap| {
+            let mut st = heap.lock();
+            st.settle(&self.order, &self.index);
+            let r = st.regions.find(want.size, want.align, |_| true)?;
+            Some((heap.number, st.regions.get(r).addr.next_multiple_of(want.align)))
+        });
+        let (heap, base) = match before {
+            Some(found) => found,
+            None if span.bytes == 0 => (NONE, 0),
+            None => {
+                let heap = self.empty_heap(stream)?;
+                heap.lock().private = Some(member.clone());
+                lock(&member.heaps).push(heap.number);
+                lock(&member.counts.heaps).push(heap.number);
+                (heap.number, self.find_span(heap, want)?)
+            }
+        };
+        lock(&member.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
+        Ok(())
+    }
+}

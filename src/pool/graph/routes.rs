@@ -1,0 +1,243 @@
+//! Routes: which streams allocate from which capture arena at present.
+//!
+//! They are asked on the way from a handle to a heap, and only while there are any. A thread keeps nothing of a stream that
+//! a route claims; when a route begins or ends, every thread forgets what it knows of streams.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{lock, AtomicBool, AtomicU64, Mutex};
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::heap::part::{Now, Span};
+use crate::pool::heap::state::Heap;
+use crate::pool::state::arenas::{GraphArena, Route, Which, WhichStreams};
+use crate::pool::state::pool::{Pool, Unclaimed};
+use crate::pool::streams::cache::capture_key;
+use std::sync::atomic::Ordering::*;
+use std::sync::Arc;
+
+impl Pool {
+    /// Lets the streams allocate from the arena from now on, and maps `bytes` for it ahead. With a layout, large allocations
+    /// of a single stream go where it has them. On failure nothing has begun; memory that the arena has got stays its own.
+    pub fn begin_route(
+        &self,
+        arena: &Arc<GraphArena>,
+        which: WhichStreams,
+        bytes: u64,
+        span: Option<&Arc<Span>>,
+    ) -> Result<Arc<Route>> {
+        let mut capture = 0;
+        let mut begun = None;
+        let which = match which {
+            WhichStreams::Filter(f) => Which::Filter(f),
+            WhichStreams::CaptureOf(stream) => {
+                let info = self.driver.capture_info(self.dev, stream)?;
+                let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
+                capture = info.id;
+                Which::Capture { key: capture_key(stream) }
+            }
+            WhichStreams::Handle(stream) => {
+                let key = capture_key(stream);
+                let id = match self.driver.stream_id(self.dev, stream) {
+                    Ok(id) => Some(id),
+                    Err(e) if e.status == Status::Capturing => None,
+                    Err(e) => return Err(e),
+                };
+                if self.route_of(stream)?.is_some() {
+                    return Err(Error::invalid(format!(
+                        "stream {stream} allocates from a capture already; end that one first"
+                    )));
+                }
+                if id.is_some() {
+                    self.order.captures.over(|| key);
+                    self.settle_shells(stream)?;
+                }
+                let now = id.map_or(Now::Captured, Now::Idle);
+                let member = self.member(arena, stream, now)?;
+                self.begin_use(&member, stream, now)?;
+                if bytes > 0 {
+                    self.map_ahead(&member, stream, bytes)?;
+                }
+                match span {
+                    Some(span) => self.lay_out(&member, stream, span)?,
+                    None => lock(&member.notes).plan = None,
+                }
+                begun = Some(member);
+                Which::Handle { stream, key, id }
+            }
+        };
+        if let Which::Handle { key, .. } | Which::Capture { key } = &which {
+            // It may begin to be captured at any moment now.
+            let time = self.order.captures.met(*key);
+            begun.iter().for_each(|part| part.note_met(time));
+        }
+        let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
+        let routes = &self.privates.routes;
+        let number = routes.begun.fetch_add(1, Relaxed) + 1;
+        let claims = Mutex::default();
+        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, number, claims });
+        let mut list = lock(&routes.list);
+        list.push(route.clone());
+        routes.count.store(list.len(), Release);
+        self.order.captures.forget_places();
+        Ok(route)
+    }
+
+    /// A capture is about to begin on the stream: no context marker is recorded from now on. Returns what
+    /// [`Self::no_capture`] wants to know should it not begin.
+    pub fn expect_capture(&self, stream: StreamHandle) -> u64 {
+        self.order.captures.met(capture_key(stream))
+    }
+
+    /// It did not begin, and none that was met later has.
+    pub fn no_capture(&self, stream: StreamHandle, expected: u64) {
+        self.order.captures.gone(capture_key(stream), expected);
+    }
+
+    /// The stream's capture has ended.
+    pub fn capture_ended(&self, stream: StreamHandle) {
+        self.order.captures.over(|| capture_key(stream));
+    }
+
+    /// Ends a route: its streams allocate ordinary memory again. Ending it twice is harmless.
+    pub fn end_route(&self, route: &Route) {
+        if route.over.swap(true, AcqRel) {
+            return;
+        }
+        let routes = &self.privates.routes;
+        let mut list = lock(&routes.list);
+        list.retain(|r| !std::ptr::eq(&**r, route));
+        routes.count.store(list.len(), Release);
+        drop(list);
+        self.order.captures.forget_places();
+        self.close_claims(route);
+        match &route.which {
+            // No capture was seen, so none is expected to end.
+            Which::Handle { key, .. } if route.capture.load(Acquire) == 0 => self.order.captures.over(|| *key),
+            _ => {}
+        }
+    }
+
+    /// Ends a route and frees every block that was allocated by it and is live.
+    pub fn abort_route(&self, route: &Route) {
+        self.end_route(route);
+        self.free_claimed(route);
+    }
+
+    pub(crate) fn end_routes(&self, arena: &GraphArena) {
+        let all = lock(&self.privates.routes.list).clone();
+        all.iter().filter(|r| std::ptr::eq(&*r.arena, arena)).for_each(|r| self.end_route(r));
+    }
+
+    /// Sets what is called with a stream that is being captured and that no route claims. Only once.
+    pub fn on_unclaimed(&self, f: Unclaimed) {
+        let _ = self.unclaimed.set(f);
+    }
+
+    /// The route that claims a stream, the latest, and what the stream is now.
+    fn route_of(&self, stream: StreamHandle) -> Result<Option<(Arc<Route>, Now)>> {
+        let all = lock(&self.privates.routes.list).clone();
+        for route in all.into_iter().rev() {
+            if let Some(now) = self.claims(&route, stream)? {
+                return Ok(Some((route, now)));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn claims(&self, route: &Route, stream: StreamHandle) -> Result<Option<Now>> {
+        match &route.which {
+            Which::Filter(f) if !f(stream) => Ok(None),
+            Which::Filter(_) => match self.driver.stream_id(self.dev, stream) {
+                Ok(id) => Ok(Some(Now::Idle(id))),
+                Err(e) if e.status == Status::Capturing => Ok(Some(Now::Captured)),
+                Err(e) => Err(e),
+            },
+            Which::Handle { key, .. } | Which::Capture { key } => {
+                let first = *key == capture_key(stream)
+                    && match &route.which {
+                        Which::Handle { stream: mine, .. } => *mine == stream,
+                        _ => true,
+                    };
+                let known = route.capture.load(Acquire);
+                if !first && known == 0 {
+                    return Ok(None);
+                }
+                match self.driver.stream_id(self.dev, stream) {
+                    Ok(_) if !first => Ok(None),
+                    Ok(now) if matches!(&route.which, Which::Handle { id, .. } if *id == Some(now)) => {
+                        Ok(Some(Now::Idle(now)))
+                    }
+                    Ok(_) => {
+                        // Another stream has the handle by now, or the capture that it began in is over.
+                        self.end_route(route);
+                        self.order.captures.over(|| *key);
+                        Ok(None)
+                    }
+                    Err(e) if e.status == Status::Capturing => {
+                        Ok(self.is_part(route, stream, first, known)?.then_some(Now::Captured))
+                    }
+                    Err(e) => Err(e),
+                }
+            }
+        }
+    }
+
+    /// Whether a stream that is being captured is part of the route's capture, which was `known` by its number if not 0.
+    fn is_part(&self, route: &Route, stream: StreamHandle, first: bool, known: u64) -> Result<bool> {
+        // A capture that was invalidated has no number any more, and goes on until it is ended.
+        let id = match self.driver.capture_info(self.dev, stream) {
+            Ok(info) => info.map_or(0, |i| i.id),
+            Err(e) if e.status == Status::Capturing || e.status == Status::Unsupported => 0,
+            Err(e) => return Err(e),
+        };
+        let part = match &route.which {
+            // Its own stream allocates there, whichever capture that is in.
+            Which::Handle { .. } if first => {
+                route.capture.store(id.max(known).max(1), Release);
+                true
+            }
+            _ => known == id || (first && id == 0),
+        };
+        Ok(part)
+    }
+
+    /// Whether a route claims the stream.
+    pub fn is_claimed(&self, stream: StreamHandle) -> Result<bool> {
+        Ok(self.privates.routes.count.load(Acquire) > 0 && self.route_of(stream)?.is_some())
+    }
+
+    /// The heap of a stream that allocates from an arena.
+    #[inline]
+    pub(crate) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+        if self.privates.routes.count.load(Acquire) == 0 {
+            return Ok(None);
+        }
+        self.find_routed_heap(stream)
+    }
+
+    #[cold]
+    fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+        let Some((route, now)) = self.route_of(stream)? else { return Ok(None) };
+        match self.member(&route.arena, stream, now) {
+            Ok(member) => match self.claim_part(&route, &member, now)? {
+                true => self.member_heap(&member).map(Some),
+                // It has ended meanwhile.
+                false => Ok(None),
+            },
+            // The arena was released meanwhile.
+            Err(_) if route.is_over() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The heap of a stream that is being captured and that no route claims, if one does once that has been said.
+    pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+        match self.unclaimed.get() {
+            None => Ok(None),
+            Some(f) => {
+                f(self, stream)?;
+                self.routed_heap(stream)
+            }
+        }
+    }
+}

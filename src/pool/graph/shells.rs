@@ -1,0 +1,126 @@
+//! Shells: heaps that released arenas left, and what was in them.
+//!
+//! A lane and a heap are for good, so the next arena's heaps are made of shells. Private heaps start empty; a shell with
+//! memory is emptied into another one, which costs no driver call. Shells with live blocks are left alone.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{Result, StreamHandle};
+use crate::pool::heap::region::State;
+use crate::pool::heap::state::Heap;
+use crate::pool::memory::extent::Mapped;
+use crate::pool::order::tag::Tag;
+use crate::pool::remap::sources::take_out_all;
+use crate::pool::state::pool::Pool;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Pool {
+    /// A heap of a released arena becomes one like any other, and then a shell.
+    pub(crate) fn make_public(&self, number: u32) {
+        let Some(heap) = self.heap(number) else { return };
+        let mut st = heap.lock();
+        lock(&*self.core).holes.unkeep(std::mem::take(&mut st.room).1);
+        st.private = None;
+        self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
+        st.retire_all(&self.order, &self.index);
+        heap.publish(&st);
+        drop(st);
+        lock(&self.privates.shells).push(number);
+    }
+
+    /// A heap without memory, in the order of nobody but `stream`: one that an earlier arena left, or a new one.
+    pub(crate) fn empty_heap(&self, stream: StreamHandle) -> Result<&Heap> {
+        let heap = match self.take_shell() {
+            Some(heap) => heap,
+            None => self.add_private_heap()?,
+        };
+        let mut st = heap.lock();
+        self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
+        self.order.rename(heap.lane, stream);
+        st.retire(&self.order, &self.index);
+        st.forget();
+        drop(st);
+        Ok(heap)
+    }
+
+    /// A heap that an arena left, empty, or emptied into another.
+    fn take_shell(&self) -> Option<&Heap> {
+        let mut shells = lock(&self.privates.shells);
+        let unused = |&n: &u32| self.heap(n).is_some_and(|h| h.live.load(Relaxed) == 0);
+        let idle: Vec<u32> = shells.iter().copied().filter(unused).collect();
+        let free = |n: u32| self.heap(n).map_or(0, |h| h.free.load(Relaxed));
+        let empty = idle.iter().copied().find(|&n| free(n) == 0 && self.is_empty(n));
+        let found = empty.or_else(|| {
+            // The largest takes in what the smallest has.
+            let &most = idle.iter().max_by_key(|&&n| free(n))?;
+            let mut others: Vec<u32> = idle.iter().copied().filter(|&n| n != most).collect();
+            others.sort_unstable_by_key(|&n| free(n));
+            others.into_iter().find(|&n| self.empty_into(n, most))
+        })?;
+        shells.retain(|&n| n != found);
+        self.heap(found)
+    }
+
+    fn is_empty(&self, number: u32) -> bool {
+        self.heap(number).is_some_and(|h| {
+            let st = h.lock();
+            st.extents.len() == 0 && st.live_bytes == 0
+        })
+    }
+
+    /// Moves all memory of a heap in which nothing is live or waits into another one, where it is. Says whether it did.
+    fn empty_into(&self, from: u32, to: u32) -> bool {
+        let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
+        let mut st = source.lock();
+        st.settle(&self.order, &self.index);
+        while let Some(slab) = st.slabs.find_empty() {
+            st.drop_slab(slab, &self.order, &self.index);
+        }
+        let spans: Vec<u32> = st.regions.spans().collect();
+        let whole = |&r: &u32| {
+            let g = st.regions.get(r);
+            g.state == State::Ready && st.regions.is_edge(g.next) && self.order.settled(g.order)
+        };
+        if !spans.iter().all(whole) {
+            return false;
+        }
+        let Some(mut other) = target.try_lock() else { return false };
+        for r in spans {
+            let (addr, end) = (st.regions.get(r).addr, st.regions.get(r).end());
+            let all: Vec<(u64, Mapped)> = st.extents.mapped_within(addr, end).collect();
+            take_out_all(&mut st, r, addr, end);
+            let moved = other.regions.add(addr, end - addr);
+            other.extents.insert_all(addr, end, all);
+            other.regions.make_ready(moved, Tag::SETTLED);
+        }
+        source.publish(&st);
+        target.publish(&other);
+        true
+    }
+
+    /// Brings what released arenas left up to date, before the next one begins: a context marker is recorded if something
+    /// waits that has none. `stream` is not being captured.
+    pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
+        let shells = lock(&self.privates.shells).clone();
+        let waiting: Vec<&Heap> =
+            shells.into_iter().filter_map(|n| self.heap(n)).filter(|h| h.free.load(Relaxed) > 0).collect();
+        let unmarked = |h: &&Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
+        if waiting.iter().any(unmarked) {
+            self.order.mark_context(&*self.driver, Some(stream))?;
+        }
+        for _ in 0..self.options.patience.max(1) {
+            self.order.poll(&*self.driver, [])?;
+            let pending = waiting.iter().filter(|h| {
+                let mut st = h.lock();
+                st.settle(&self.order, &self.index);
+                h.publish(&st);
+                st.about_to_settle(&self.order)
+            });
+            if pending.count() == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

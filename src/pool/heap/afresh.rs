@@ -1,0 +1,156 @@
+//! Whether it pays for a heap to start afresh (`remap/afresh.rs`).
+//!
+//! It pays where the same requests come again, as they are answered with the runs of the time before and no driver call. Where
+//! others come, everything they need is mapped again; so a heap for which it has not paid waits longer each time.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+/// A heap starts afresh when it runs empty and has moved one extent for every this many it has: then the moves it is
+/// likely to save next time are worth mapping everything again. It has not paid when as many were then mapped again, and more
+/// than were taken back with no driver call.
+const SHARE: u64 = 8;
+
+/// The most doubt that there can be whether it pays, and what doubt lets one occasion pass: none does after the first two times that
+/// it has not paid, so that a workload may settle.
+const MOST_DOUBT: u32 = (1 << 14) - 1;
+
+const DOUBT_A_PASS: u32 = 16;
+
+/// Whether starting afresh pays for a heap. Occasions are the times when it is empty after having moved a share of its extents.
+///
+/// Invariant: `to_pass * DOUBT_A_PASS <= doubt <= MOST_DOUBT`; `doubt` is 0, 1, 3, 7 and so on.
+#[derive(Debug, Default)]
+pub(crate) struct Afresh {
+    /// Extents that it had, or the stock, and that the driver has mapped for it anew since it last started afresh.
+    pub(crate) mapped_again: u64,
+    /// Extents that it took back since then where they were mapped still.
+    pub(crate) taken_back: u64,
+    /// `HeapState::moves` at the last occasion.
+    pub(crate) moves: u64,
+    /// Whether it has started afresh and nothing has been concluded from that yet.
+    pub(crate) open: bool,
+    /// More the more often it has not paid, less the more often it has.
+    pub(crate) doubt: u32,
+    /// How many occasions are still let pass.
+    pub(crate) to_pass: u32,
+}
+
+impl Afresh {
+    /// Checks the invariant written above.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let fine =
+            self.to_pass <= self.doubt / DOUBT_A_PASS && self.doubt <= MOST_DOUBT && (self.doubt + 1).is_power_of_two();
+        if fine {
+            Ok(())
+        } else {
+            Err(format!("occasions to start afresh are miscounted: {self:?}"))
+        }
+    }
+
+    /// So many extents were mapped again.
+    pub(crate) fn mapped_again(&mut self, extents: u64) {
+        self.mapped_again += extents;
+    }
+
+    /// So many extents were taken back where they were mapped still.
+    #[inline]
+    pub(crate) fn taken_back(&mut self, extents: u64) {
+        self.taken_back += extents;
+    }
+
+    /// The heap is empty: whether it starts afresh. `moves` are those since it did so last.
+    pub(crate) fn decide(&mut self, moves: u64, extents: u64) -> bool {
+        let share = |n: u64| n > 0 && n.saturating_mul(SHARE) >= extents;
+        if !share(moves.saturating_sub(self.moves)) {
+            return false;
+        }
+        self.moves = moves;
+        if std::mem::take(&mut self.open) {
+            let paid = !share(self.mapped_again) || self.mapped_again <= self.taken_back;
+            // Once without weighs as much as twice with: little may have been asked for since.
+            self.doubt = if paid { self.doubt / 2 } else { (4 * self.doubt + 3).min(MOST_DOUBT) };
+            self.to_pass = if paid { 0 } else { self.doubt / DOUBT_A_PASS };
+        }
+        if self.to_pass > 0 {
+            self.to_pass -= 1;
+            return false;
+        }
+        *self = Afresh { doubt: self.doubt, open: true, ..Afresh::default() };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays occasions, each after so many moves of 80 extents and so many mapped again; says at which it starts afresh.
+    fn play(occasions: &[(u64, u64)]) -> Vec<usize> {
+        let (mut afresh, mut moves) = (Afresh::default(), 0);
+        let mut starts = Vec::new();
+        for (i, &(moved, mapped)) in occasions.iter().enumerate() {
+            moves += moved;
+            afresh.mapped_again(mapped);
+            if afresh.decide(moves, 80) {
+                moves = 0;
+                starts.push(i);
+            }
+            assert_eq!(afresh.validate(), Ok(()));
+        }
+        starts
+    }
+
+    #[test]
+    fn what_repeats_starts_afresh_each_time() {
+        assert_eq!(play(&[(10, 0); 5]), [0, 1, 2, 3, 4]);
+        assert_eq!(play(&[(10, 9); 5]), [0, 1, 2, 3, 4], "less than a share was mapped again");
+    }
+
+    #[test]
+    fn what_does_not_repeat_starts_afresh_less_and_less() {
+        assert_eq!(play(&[(10, 10); 100]), [0, 1, 2, 6, 22, 86]);
+    }
+
+    #[test]
+    fn what_repeats_at_last_starts_afresh_each_time_again() {
+        let occasions = [[(10, 10); 8].as_slice(), &[(10, 0); 17]].concat();
+        assert_eq!(play(&occasions), [0, 1, 2, 6, 22, 23, 24]);
+    }
+
+    #[test]
+    fn what_pays_every_other_time_starts_afresh_less_and_less() {
+        let (mut afresh, mut starts) = (Afresh::default(), 0);
+        for occasion in 1..=200 {
+            if afresh.decide(10 * occasion, 80) {
+                starts += 1;
+                afresh.moves = 10 * occasion;
+                afresh.mapped_again(10 * (starts % 2));
+            }
+        }
+        assert!(starts <= 20, "{starts}");
+    }
+
+    #[test]
+    fn an_occasion_is_a_share_of_moves_since_the_last_one() {
+        assert_eq!(play(&[(9, 0), (1, 0), (9, 0), (0, 0), (1, 0), (9, 0), (1, 0)]), [1, 4, 6]);
+    }
+
+    #[test]
+    fn what_is_taken_back_as_much_as_it_is_mapped_again_pays() {
+        for (taken_back, pays) in [(10, true), (9, false)] {
+            let mut afresh = Afresh::default();
+            assert!(afresh.decide(10, 80));
+            afresh.mapped_again(10);
+            afresh.taken_back(taken_back);
+            assert!(afresh.decide(10, 80));
+            assert_eq!(afresh.doubt == 0, pays);
+        }
+    }
+
+    #[test]
+    fn there_is_no_more_doubt_than_the_most() {
+        let starts = play(&[(10, 10); 5000]);
+        let last = starts[starts.len() - 1] - starts[starts.len() - 2];
+        assert_eq!(last, (MOST_DOUBT / DOUBT_A_PASS) as usize + 1);
+    }
+}

@@ -1,0 +1,340 @@
+//! Which live allocations of a heap belong to which scope.
+//!
+//! Each allocation in a scope has a *member* record, whose number is kept with what the pool knows about the allocation
+//! (a block's or an object's `member`). Records of one scope form a list. A record comes with the allocation and goes
+//! with it: nothing is left behind by what is freed early. An allocation that has a receipt (`types/receipts.rs`) has a
+//! record to keep it with, too, which may be of no scope.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::types::receipts::Receipt;
+use crate::pool::types::scope::{Scope, ScopeCounts};
+use crate::pool::types::units::NONE;
+use std::sync::Arc;
+
+/// The number of no record: an allocation that is in no scope and has no receipt.
+pub(crate) const NO_MEMBER: u32 = 0;
+
+/// The list of records that are only there for a receipt.
+const LOOSE: u32 = NONE - 1;
+
+/// Where a live allocation of a heap is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Block { region: u32 },
+    Object { slab: u32, number: u32 },
+}
+
+/// One record. A vacant one has only a `next`.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    /// Region or slab, and the object's number; [`NONE`] for a block.
+    holder: u32,
+    object: u32,
+    /// Position in `lists`; [`NONE`] in a vacant record, [`LOOSE`] in one of no scope.
+    list: u32,
+    prev: u32,
+    next: u32,
+}
+
+/// A heap's allocations of one scope.
+#[derive(Debug)]
+struct List {
+    scope: Arc<Scope>,
+    head: u32,
+    counts: ScopeCounts,
+}
+
+/// A heap's records.
+///
+/// Invariants: every record is vacant, or in the list it names, or loose; a list's `joined - left` is its length; no two
+/// lists are of one scope; vacant records have no receipt, and loose ones have one.
+#[derive(Debug)]
+pub(crate) struct Members {
+    /// The first is never used, so that 0 is no record.
+    all: Vec<Member>,
+    vacant: u32,
+    lists: Vec<Option<List>>,
+    /// The list that was joined last.
+    recent: u32,
+    /// By record; shorter than `all`, or empty, where there are none.
+    receipts: Vec<Option<Box<dyn Receipt>>>,
+}
+
+impl Members {
+    pub(crate) fn new() -> Members {
+        Members { all: Vec::new(), vacant: NO_MEMBER, lists: Vec::new(), recent: 0, receipts: Vec::new() }
+    }
+
+    /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next one around it that is
+    /// open. Returns the number of the record, [`NO_MEMBER`] when all are closed.
+    #[inline]
+    pub(crate) fn join(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>, place: Place, bytes: u64) -> u32 {
+        match self.lists.get_mut(self.recent as usize) {
+            Some(Some(list)) if Arc::ptr_eq(&list.scope, scope) && !scope.is_closed() => {}
+            _ => {
+                if !self.find_list(pool, heap, scope) {
+                    return NO_MEMBER;
+                }
+            }
+        }
+        let at = self.recent;
+        let Some(Some(list)) = self.lists.get_mut(at as usize) else { return NO_MEMBER };
+        list.scope.grow(bytes);
+        list.counts.joined += 1;
+        let (holder, object) = place.parts();
+        let head = list.head;
+        let number = self.take_record(Member { holder, object, list: at, prev: NO_MEMBER, next: head });
+        if let Some(old) = self.all.get_mut(head as usize).filter(|_| head != NO_MEMBER) {
+            old.prev = number;
+        }
+        if let Some(Some(list)) = self.lists.get_mut(at as usize) {
+            list.head = number;
+        }
+        number
+    }
+
+    #[inline]
+    fn take_record(&mut self, member: Member) -> u32 {
+        let number = self.vacant;
+        match self.all.get_mut(number as usize).filter(|_| number != NO_MEMBER) {
+            Some(vacant) => {
+                self.vacant = vacant.next;
+                *vacant = member;
+                number
+            }
+            None => self.push(member),
+        }
+    }
+
+    /// A record of no scope, for a receipt that comes next.
+    pub(crate) fn hold(&mut self, place: Place) -> u32 {
+        let (holder, object) = place.parts();
+        self.take_record(Member { holder, object, list: LOOSE, prev: NO_MEMBER, next: NO_MEMBER })
+    }
+
+    /// The receipt that a record has.
+    pub(crate) fn receipt(&self, member: u32) -> Option<&dyn Receipt> {
+        self.receipts.get(member as usize)?.as_deref()
+    }
+
+    pub(crate) fn receipt_mut(&mut self, member: u32) -> Option<&mut Box<dyn Receipt>> {
+        self.receipts.get_mut(member as usize)?.as_mut()
+    }
+
+    pub(crate) fn keep_receipt(&mut self, member: u32, receipt: Box<dyn Receipt>) {
+        let at = member as usize;
+        if self.receipts.len() <= at {
+            self.receipts.resize_with(at + 1, || None);
+        }
+        if let Some(slot) = self.receipts.get_mut(at) {
+            *slot = Some(receipt);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn take_receipt(&mut self, member: u32) -> Option<Box<dyn Receipt>> {
+        self.receipts.get_mut(member as usize)?.take()
+    }
+
+    #[cold]
+    fn push(&mut self, member: Member) -> u32 {
+        if self.all.is_empty() {
+            self.all.push(Member { list: NONE, ..member });
+        }
+        self.all.push(member);
+        (self.all.len() - 1) as u32
+    }
+
+    /// Makes the list of a scope, or of the next open one around it, the recent one. `false` when all are closed.
+    #[cold]
+    fn find_list(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>) -> bool {
+        let mut scope = scope;
+        loop {
+            let list = self.list_of(scope).filter(|_| !scope.is_closed());
+            if let Some(i) = list {
+                self.recent = i as u32;
+                return true;
+            }
+            if scope.add_heap(pool, heap) {
+                break;
+            }
+            match scope.parent() {
+                Some(parent) => scope = parent,
+                None => return false,
+            }
+        }
+        let list = Some(List { scope: scope.clone(), head: NO_MEMBER, counts: ScopeCounts::default() });
+        let at = match self.lists.iter().position(Option::is_none) {
+            Some(at) => {
+                self.lists[at] = list;
+                at
+            }
+            None => {
+                self.lists.push(list);
+                self.lists.len() - 1
+            }
+        };
+        self.recent = at as u32;
+        true
+    }
+
+    fn list_of(&self, scope: &Scope) -> Option<usize> {
+        self.lists.iter().position(|l| l.as_ref().is_some_and(|l| std::ptr::eq(&*l.scope, scope)))
+    }
+
+    /// The scope that a record is of.
+    #[inline]
+    pub(crate) fn scope_of(&self, member: u32) -> Option<&Arc<Scope>> {
+        let list = self.all.get(member as usize)?.list;
+        self.lists.get(list as usize)?.as_ref().map(|l| &l.scope)
+    }
+
+    /// Whether a record is of a scope whose allocations count as freed.
+    #[inline]
+    pub(crate) fn is_reclaimed(&self, member: u32) -> bool {
+        member != NO_MEMBER && self.has_reclaimed_scope(member)
+    }
+
+    #[inline(never)]
+    fn has_reclaimed_scope(&self, member: u32) -> bool {
+        self.scope_of(member).is_some_and(|s| s.is_of_reclaimed())
+    }
+
+    /// An allocation of `bytes` leaves its scope: its record goes, and its receipt.
+    #[inline]
+    pub(crate) fn leave(&mut self, member: u32, bytes: u64) {
+        drop(self.take_receipt(member));
+        let vacant = self.vacant;
+        let Some(m) = self.all.get_mut(member as usize) else { return };
+        let (list, prev, next) = (m.list, m.prev, m.next);
+        *m = Member { next: vacant, ..Member::VACANT };
+        self.vacant = member;
+        if let Some(n) = self.all.get_mut(next as usize).filter(|_| next != NO_MEMBER) {
+            n.prev = prev;
+        }
+        let Some(Some(list)) = self.lists.get_mut(list as usize) else { return };
+        list.scope.shrink(bytes);
+        list.counts.left += 1;
+        if prev == NO_MEMBER {
+            list.head = next;
+        } else if let Some(p) = self.all.get_mut(prev as usize) {
+            p.next = next;
+        }
+    }
+
+    /// An allocation in a scope now has `after` bytes.
+    pub(crate) fn resized(&self, member: u32, before: u64, after: u64) {
+        if let Some(scope) = self.scope_of(member).filter(|_| member != NO_MEMBER) {
+            scope.shrink(before);
+            scope.grow(after);
+        }
+    }
+
+    /// The allocation of a scope that joined last, and its record.
+    pub(crate) fn last_of(&self, scope: &Scope) -> Option<(u32, Place)> {
+        let head = self.lists.get(self.list_of(scope)?)?.as_ref()?.head;
+        let m = self.all.get(head as usize).filter(|_| head != NO_MEMBER)?;
+        Some((head, m.place()))
+    }
+
+    /// Takes the allocations of a scope that joined last off its list, up to as many as there is room for. Returns how
+    /// many. They still hold the numbers of their records, which are gone with their receipts, and the scope still counts
+    /// their bytes.
+    pub(crate) fn pop(&mut self, scope: &Scope, places: &mut [Place]) -> usize {
+        let Some(i) = self.list_of(scope) else { return 0 };
+        let Some(Some(list)) = self.lists.get_mut(i) else { return 0 };
+        let (mut at, mut n) = (list.head, 0);
+        for place in places {
+            let Some(m) = self.all.get_mut(at as usize).filter(|_| at != NO_MEMBER) else { break };
+            *place = m.place();
+            let next = m.next;
+            *m = Member { next: self.vacant, ..Member::VACANT };
+            drop(self.receipts.get_mut(at as usize).and_then(Option::take));
+            self.vacant = std::mem::replace(&mut at, next);
+            n += 1;
+        }
+        list.head = at;
+        list.counts.left += n as u64;
+        if let Some(m) = self.all.get_mut(at as usize).filter(|_| at != NO_MEMBER) {
+            m.prev = NO_MEMBER;
+        }
+        n
+    }
+
+    /// What a scope's list has counted here.
+    pub(crate) fn counts(&self, scope: &Scope) -> ScopeCounts {
+        let list = self.list_of(scope).and_then(|i| self.lists.get(i)?.as_ref());
+        list.map_or_else(ScopeCounts::default, |l| l.counts)
+    }
+
+    /// Drops the empty list of a scope; what it had counted.
+    pub(crate) fn drop_list(&mut self, scope: &Scope) -> Option<ScopeCounts> {
+        let at = self.list_of(scope)?;
+        let slot = self.lists.get_mut(at)?;
+        if slot.as_ref()?.head != NO_MEMBER {
+            return None;
+        }
+        slot.take().map(|l| l.counts)
+    }
+
+    /// Every record in use: its number and place.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Place)> + '_ {
+        let used = self.all.iter().enumerate().filter(|(_, m)| m.list != NONE);
+        used.map(|(i, m)| (i as u32, m.place()))
+    }
+
+    /// Checks the invariants written above.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let used = self.all.iter().filter(|m| m.list != NONE && m.list != LOOSE).count();
+        let held = |i: usize| self.receipts.get(i).is_some_and(Option::is_some);
+        let wrong = |(i, m): &(usize, &Member)| (m.list == NONE && held(*i)) || (m.list == LOOSE && !held(*i));
+        if let Some((i, m)) = self.all.iter().enumerate().find(wrong) {
+            return Err(format!("record {i} of list {} has a receipt: {}", m.list, held(i)));
+        }
+        let mut listed = 0;
+        for (i, list) in self.lists.iter().enumerate() {
+            let Some(list) = list else { continue };
+            if self.list_of(&list.scope) != Some(i) {
+                return Err("two lists are of one scope".into());
+            }
+            let (mut at, mut prev, mut len) = (list.head, NO_MEMBER, 0);
+            while at != NO_MEMBER {
+                let m = &self.all[at as usize];
+                if m.list as usize != i || m.prev != prev || len > used {
+                    return Err(format!("record {at} is not linked as its scope's list says"));
+                }
+                (prev, at) = (at, m.next);
+                len += 1;
+            }
+            if list.counts.joined - list.counts.left != len as u64 {
+                return Err(format!("{:?} counted in a scope's list of {len}", list.counts));
+            }
+            listed += len;
+        }
+        match listed == used {
+            true => Ok(()),
+            false => Err(format!("{used} records of allocations in scopes, {listed} in lists")),
+        }
+    }
+}
+
+impl Place {
+    fn parts(self) -> (u32, u32) {
+        match self {
+            Place::Block { region } => (region, NONE),
+            Place::Object { slab, number } => (slab, number),
+        }
+    }
+}
+
+impl Member {
+    const VACANT: Member = Member { holder: NONE, object: NONE, list: NONE, prev: NO_MEMBER, next: NO_MEMBER };
+
+    fn place(&self) -> Place {
+        match self.object {
+            NONE => Place::Block { region: self.holder },
+            number => Place::Object { slab: self.holder, number },
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What a heap did when requests found no room: so that a workload that repeats itself can be given the same answers.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::memory::parts::RunId;
+use crate::pool::types::allocation::Want;
+
+/// Most steps kept.
+const MAX_STEPS: usize = 1 << 16;
+
+/// A request and the run of aliases that was mapped, or taken back, for it.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    size: u64,
+    align: u64,
+    run: RunId,
+}
+
+/// The steps since the heap last started afresh, and behind them those of the time before as long as the requests
+/// are the same. All of it is hints: whoever follows one checks the run.
+///
+/// Invariant: `at <= steps.len()`.
+#[derive(Default)]
+pub(crate) struct Memo {
+    steps: Vec<Step>,
+    at: usize,
+}
+
+impl Memo {
+    /// The run that answered this request at this point the time before.
+    pub(crate) fn next(&self, want: Want) -> Option<RunId> {
+        let step = self.steps.get(self.at)?;
+        (step.size == want.size && step.align == want.align).then_some(step.run)
+    }
+
+    /// That answer was given again.
+    pub(crate) fn followed(&mut self) {
+        self.at += 1;
+    }
+
+    /// Another answer was given: what came after it the time before tells nothing any more.
+    pub(crate) fn note(&mut self, want: Want, run: RunId) {
+        self.steps.truncate(self.at);
+        if self.steps.len() < MAX_STEPS {
+            self.steps.push(Step { size: want.size, align: want.align, run });
+            self.at += 1;
+        }
+    }
+
+    /// The heap starts afresh.
+    pub(crate) fn restart(&mut self) {
+        self.at = 0;
+    }
+}

@@ -1,0 +1,103 @@
+//! A heap's small blocks: objects handed out of its slabs and taken back, and the regions that slabs are made over.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::heap::members::{Place, NO_MEMBER};
+use crate::pool::heap::region::State;
+use crate::pool::heap::slab;
+use crate::pool::heap::slab::{AfterFree, Taken};
+use crate::pool::heap::state::HeapState;
+use crate::pool::memory::index::{Entry, Index};
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::{Tag, CONTEXT};
+
+impl HeapState {
+    /// Takes a small object; `None` when the class has no free one.
+    #[inline(always)]
+    pub(crate) fn take_object(&mut self, class: usize, requested: u64) -> Option<Taken> {
+        let id = self.new_id();
+        let taken = self.slabs.alloc(class, requested, id)?;
+        self.note_handed_out(slab::class_size(class), requested);
+        Some(taken)
+    }
+
+    /// Changes what was asked for in an object that is large enough.
+    pub(crate) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
+        let before = self.slabs.resize(slab, number, requested);
+        self.members.resized(self.member_at(Place::Object { slab, number }), before, requested);
+        self.requested_bytes = self.requested_bytes + requested - before;
+    }
+
+    /// Keeps the caller's tag of a small object.
+    #[inline]
+    pub(crate) fn note_tag(&mut self, addr: u64, tag: u64) {
+        if tag != 0 {
+            self.tags.insert(addr, tag);
+        }
+    }
+
+    /// Makes a slab over a live region that `cut_for` gave for it.
+    pub(crate) fn add_slab(&mut self, class: usize, region: u32, index: &Index) {
+        let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
+        self.regions.get_mut(region).state = State::Slab;
+        let slab = self.slabs.add(class, addr, region);
+        index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
+    }
+
+    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that came after it when
+    /// the context has passed that.
+    pub(crate) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
+        let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
+        let region = self.slabs.remove(slab);
+        let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
+        index.set_range(addr, size, Entry::Empty);
+        if old && !order.settled(idle) {
+            self.wait_for(region, &[idle]);
+        } else {
+            self.regions.make_ready(region, if old { Tag::SETTLED } else { idle });
+        }
+    }
+
+    /// Takes a small object back, as [`Self::take_back`].
+    pub(crate) fn take_back_object(&mut self, slab: u32, number: u32, tags: &[Tag], order: &Order) {
+        if !self.object_leaves(slab, number) {
+            return;
+        }
+        self.slabs.free_later(slab, number, last_use(self.lane, order));
+        self.object_waits(slab, number, tags);
+    }
+
+    /// Takes a small object back, as [`Self::take_back_own`].
+    #[inline(always)]
+    pub(crate) fn take_back_own_object(&mut self, slab: u32, number: u32, order: &Order, index: &Index) {
+        if !self.object_leaves(slab, number) {
+            return;
+        }
+        let after = self.slabs.free(slab, number, last_use(self.lane, order));
+        if after == AfterFree::Drop {
+            self.drop_slab(slab, order, index);
+        }
+    }
+
+    /// Counts the free of a live object, and forgets what is known about it beside its slab. `false`: there is no such slab.
+    #[inline(always)]
+    fn object_leaves(&mut self, slab: u32, number: u32) -> bool {
+        let Some(s) = self.slabs.try_get(slab) else { return false };
+        let (class, addr, object) = (s.class as usize, s.addr_of(number), s.object(number));
+        let requested = u64::from(object.requested);
+        self.note_freed(slab::class_size(class), requested);
+        if !self.tags.is_empty() {
+            self.tags.remove(&addr);
+        }
+        if object.member != NO_MEMBER {
+            self.members.leave(object.member, requested);
+        }
+        true
+    }
+}
+
+/// For [`Slab::idle`](crate::pool::heap::slab::Slab::idle): the order in which a slab's last object is freed now, by whether the slab is old.
+#[inline(always)]
+fn last_use(lane: u32, order: &Order) -> impl FnOnce(bool) -> Tag + '_ {
+    move |old| order.tag(if old { CONTEXT } else { lane })
+}

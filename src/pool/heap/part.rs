@@ -1,0 +1,158 @@
+//! A stream's part of a capture arena, as its heaps know it: who uses it, and what is noted of its large allocations.
+//!
+//! The allocations of one stream are told apart by their order: the i-th large one of the real capture gets the place of the i-th
+//! that was recorded, when its size is the same and the place is free. Anything else is a *deviation*, and served as it would be
+//! without a layout. Small allocations live in slabs and are neither recorded nor laid out.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{AtomicU64, Mutex};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// What a handle stands for when it is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Now {
+    /// The stream with this identity, which is not being captured.
+    Idle(u64),
+    /// A stream that is being captured: which one it is cannot be asked.
+    Captured,
+}
+
+/// Who uses a part of an arena.
+pub(crate) struct User {
+    /// The identity of the stream that was last seen idle; `None` when none was.
+    pub(crate) id: Option<u64>,
+    /// Whether it has allocated or freed while it was not being captured, and has not changed hands since.
+    pub(crate) eager: bool,
+    /// The number of the route that claimed it last; 0 before.
+    pub(crate) route: u64,
+    /// When it was last met being captured, or about to be, by the order's count; 0 before.
+    pub(crate) met: u64,
+}
+
+impl User {
+    pub(crate) fn new(now: Now) -> User {
+        let id = match now {
+            Now::Idle(id) => Some(id),
+            Now::Captured => None,
+        };
+        User { id, eager: false, route: 0, met: 0 }
+    }
+}
+
+/// One large allocation of a recorded run. Births and deaths are counted together, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Bytes, a multiple of 512.
+    pub size: u64,
+    /// Its offset is a multiple of this power of two.
+    pub align: u64,
+    /// When it was made.
+    pub birth: u64,
+    /// When it was freed; `None` when it was not.
+    pub death: Option<u64>,
+}
+
+/// Where a layout puts one allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Bytes, as recorded.
+    pub size: u64,
+    /// From the start of the span, bytes, a multiple of 512.
+    pub offset: u64,
+}
+
+/// A layout for the large allocations of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Its length.
+    pub bytes: u64,
+    /// Its start is a multiple of this power of two.
+    pub align: u64,
+    /// In the order in which the allocations are made.
+    pub placed: Vec<Placed>,
+}
+
+/// What is noted of one stream's allocations in an arena.
+#[derive(Default)]
+pub(crate) struct Notes {
+    pub(crate) clock: u64,
+    /// In the order of birth; `None` unless they are recorded.
+    pub(crate) lives: Option<Vec<Life>>,
+    /// Positions in `lives` of those that live, by address.
+    pub(crate) living: HashMap<u64, usize>,
+    pub(crate) plan: Option<LayoutInUse>,
+}
+
+/// A layout in use.
+pub(crate) struct LayoutInUse {
+    pub(crate) span: Arc<Span>,
+    /// The heap that consists of the span.
+    pub(crate) heap: u32,
+    /// Where it starts.
+    pub(crate) base: u64,
+    /// How many large allocations were made since.
+    pub(crate) next: usize,
+}
+
+impl Notes {
+    pub(crate) fn new(record: bool) -> Notes {
+        Notes { lives: record.then(Vec::new), ..Notes::default() }
+    }
+
+    pub(crate) fn born(&mut self, addr: u64, size: u64, align: u64) {
+        let Some(lives) = &mut self.lives else { return };
+        self.living.insert(addr, lives.len());
+        lives.push(Life { size, align, birth: self.clock, death: None });
+        self.clock += 1;
+    }
+
+    pub(crate) fn died(&mut self, addr: u64) {
+        if let (Some(lives), Some(i)) = (&mut self.lives, self.living.remove(&addr)) {
+            if let Some(life) = lives.get_mut(i) {
+                life.death = Some(self.clock);
+                self.clock += 1;
+            }
+        }
+    }
+
+    /// The heap and the address for the next large allocation, if the layout has it.
+    pub(crate) fn next_place(&mut self, size: u64, align: u64, counts: &Counts) -> Option<(u32, u64)> {
+        let plan = self.plan.as_mut()?;
+        let found = plan.span.placed.get(plan.next).filter(|p| p.size == size).map(|p| plan.base + p.offset);
+        plan.next = plan.next.saturating_add(1);
+        let found = found.filter(|a| a.is_multiple_of(align));
+        if found.is_none() {
+            counts.deviations.fetch_add(1, Relaxed);
+        }
+        found.map(|addr| (plan.heap, addr))
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// Every heap of the arena.
+    pub(crate) heaps: Mutex<Vec<u32>>,
+    pub(crate) peak: AtomicU64,
+    pub(crate) total: AtomicU64,
+    pub(crate) allocations: AtomicU64,
+    pub(crate) deviations: AtomicU64,
+}
+
+/// One stream's part of an arena.
+pub(crate) struct StreamPart {
+    pub(crate) key: usize,
+    /// The lane of the heap for what no layout has a place for.
+    pub(crate) lane: u32,
+    pub(crate) monotone: bool,
+    /// A copy of the arena's option: what grew in place could not be laid out.
+    pub(crate) record: bool,
+    /// That heap, and those of layouts.
+    pub(crate) heaps: Mutex<Vec<u32>>,
+    /// Which stream the handle stood for, and who has claimed it.
+    pub(crate) user: Mutex<User>,
+    pub(crate) notes: Mutex<Notes>,
+    pub(crate) counts: Arc<Counts>,
+}

@@ -1,0 +1,182 @@
+//! The quick list: blocks freed last, not yet joined with their neighbours.
+//!
+//! Programs ask again and again for the sizes they have just freed. Joining a freed block with what is free around it,
+//! only to cut the same size off again, is most of the work of such a pair; so the last few freed blocks wait here as they
+//! are, found by size. Everything that looks for anything but an exact match empties the list first
+//! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not there. Where blocks are hardly ever
+//! wanted back as they are, the list keeps few: each free then joins one of those before, and no search has to join many at once.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::types::units::NONE;
+
+/// Places in the list; each size has one.
+const PLACES: usize = 8;
+
+/// How many blocks the list keeps where it is of no use.
+const FEW: u32 = 3;
+
+/// What [`Quick::worth`] is at first, and at most.
+const WORTH: u8 = 16;
+
+/// What a block is worth that was wanted back; one that was not costs 1.
+const GAIN: u8 = 2;
+
+#[derive(Clone, Copy)]
+struct Place {
+    /// The size of request that it is for, bytes.
+    size: u64,
+    /// [`NONE`] when the place is empty.
+    region: u32,
+}
+
+/// The list. It holds region numbers and no memory: [`crate::pool::heap::region`] says what the regions are.
+pub(crate) struct Quick {
+    places: [Place; PLACES],
+    used: u32,
+    /// Whether it has been of use of late: at 0 it keeps no more than [`FEW`] blocks.
+    worth: u8,
+}
+
+#[inline]
+fn place(size: u64) -> usize {
+    // The upper bits of the product of the size in granules with 2^64 divided by the golden ratio, which spreads neighbours
+    // as evenly as can be (Knuth, The Art of Computer Programming 3, 6.4).
+    ((size >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize
+}
+
+impl Quick {
+    pub(crate) fn new() -> Quick {
+        Quick { places: [Place { size: 0, region: NONE }; PLACES], used: 0, worth: WORTH }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// The region kept for requests of just this size. It stays in the list.
+    #[inline]
+    pub(crate) fn get(&self, size: u64) -> Option<u32> {
+        let p = &self.places[place(size)];
+        (p.size == size && p.region != NONE).then_some(p.region)
+    }
+
+    /// Forgets what [`Self::get`] gave.
+    #[inline]
+    pub(crate) fn take(&mut self, size: u64) {
+        self.places[place(size)].region = NONE;
+        self.used -= 1;
+        self.worth = (self.worth + GAIN).min(WORTH);
+    }
+
+    /// Keeps a region for requests of this size; returns the one that goes for it.
+    #[inline]
+    pub(crate) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
+        let p = place(size);
+        let gone = match self.places[p].region {
+            NONE if self.worth > 0 || self.used < FEW => None,
+            NONE => self.pop(),
+            _ => self.pop_at(p),
+        };
+        self.places[p] = Place { size, region };
+        self.used += 1;
+        gone
+    }
+
+    /// Takes any region out, which nobody has wanted back.
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        match self.is_empty() {
+            true => None,
+            false => self.pop_at(self.places.iter().position(|p| p.region != NONE)?),
+        }
+    }
+
+    #[inline]
+    fn pop_at(&mut self, p: usize) -> Option<u32> {
+        self.used -= 1;
+        self.worth = self.worth.saturating_sub(1);
+        Some(std::mem::replace(&mut self.places[p].region, NONE))
+    }
+
+    /// Nothing is known about what is of use, as at first.
+    pub(crate) fn start_over(&mut self) {
+        self.worth = WORTH;
+    }
+
+    /// Whether the region is in the list.
+    pub(crate) fn contains(&self, region: u32) -> bool {
+        self.places.iter().any(|p| p.region == region)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.iter().filter(|p| p.region != NONE).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_last_of_each_size() {
+        let mut q = Quick::new();
+        assert_eq!((q.get(1 << 20), q.pop()), (None, None));
+        assert_eq!(q.put(1 << 20, 7), None);
+        assert_eq!(q.get(1 << 20), Some(7));
+        assert_eq!(q.get(2 << 20), None, "not another size");
+        assert_eq!(q.put(1 << 20, 8), Some(7));
+        assert!(q.contains(8) && !q.contains(7));
+        q.take(1 << 20);
+        assert!(q.is_empty() && q.get(1 << 20).is_none());
+        let mut out: Vec<u32> = (0..100u32).filter_map(|i| q.put(u64::from(i + 128) << 9, i)).collect();
+        assert_eq!(q.len(), 100 - out.len());
+        out.extend(std::iter::from_fn(|| q.pop()));
+        out.sort_unstable();
+        assert_eq!(out, (0..100).collect::<Vec<_>>(), "none is lost, none comes twice");
+    }
+
+    /// Sizes that go to places of their own.
+    fn sizes() -> Vec<u64> {
+        let mut sizes: Vec<u64> = Vec::new();
+        (1..).map(|i| i << 20).find(|&s| {
+            if sizes.iter().all(|&t| place(s) != place(t)) {
+                sizes.push(s);
+            }
+            sizes.len() == PLACES
+        });
+        sizes
+    }
+
+    #[test]
+    fn keeps_few_where_none_is_wanted_back_and_more_where_they_are() {
+        let (mut q, sizes) = (Quick::new(), sizes());
+        let put_all = |q: &mut Quick| sizes.iter().zip(0..).filter_map(|(&s, i)| q.put(s, i)).count();
+        let empty = |q: &mut Quick| while q.pop().is_some() {};
+        while q.worth > 0 {
+            assert_eq!(put_all(&mut q), 0, "one for each place");
+            empty(&mut q);
+        }
+        let few = FEW as usize;
+        assert_eq!((put_all(&mut q), q.len()), (PLACES - few, few), "one goes for each that is too many");
+        let last = sizes[PLACES - 1];
+        assert_eq!(q.get(last), Some(PLACES as u32 - 1), "the last one stays");
+        q.take(last);
+        empty(&mut q);
+        q.start_over();
+        assert_eq!((put_all(&mut q), q.len()), (0, PLACES), "as at first");
+    }
+
+    #[test]
+    fn what_is_wanted_back_makes_room() {
+        let (mut q, sizes) = (Quick::new(), sizes());
+        q.worth = 0;
+        for (&s, i) in sizes[..PLACES - 1].iter().zip(0..) {
+            // The first is wanted back again and again.
+            q.put(sizes[PLACES - 1], 100);
+            assert_eq!(q.get(sizes[PLACES - 1]), Some(100));
+            q.take(sizes[PLACES - 1]);
+            assert_eq!(q.put(s, i), None, "{i} others");
+        }
+    }
+}

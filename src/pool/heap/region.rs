@@ -1,0 +1,716 @@
+//! Regions: the byte-granular pieces of a heap's mapped addresses.
+//!
+//! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are linked to their neighbours in
+//! address order. The free ones that the heap's own stream may use are *ready* and sit in size bins, or, the last few freed, in the
+//! quick list. At either end of a span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and joining
+//! regions never touches the edges, so what finds a span by its address changes only when memory is mapped or leaves.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::StreamHandle;
+use crate::pool::heap::bins::Bins;
+use crate::pool::heap::quick::Quick;
+use crate::pool::heap::wide::Wide;
+use crate::pool::order::tag::Tag;
+use crate::pool::types::units::NONE;
+use rustc_hash::FxHashMap;
+
+/// Smallest unit of a large block and of every free region, bytes.
+pub(crate) const GRANULE: u64 = 512;
+
+/// A remainder smaller than this stays with the block in front of it: no request could use it alone.
+pub(crate) const MIN_SPLIT: u64 = 4096;
+
+/// How many regions of one bin a search looks at.
+const LOOK: usize = 12;
+
+/// What a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// A descriptor that describes nothing at present.
+    Vacant,
+    /// The end of a span, on either side: no bytes, at the address where the span begins or ends.
+    Edge,
+    /// Handed out.
+    Live,
+    /// Holds a slab of small blocks.
+    Slab,
+    /// Free; the heap's own stream may use it. In a bin.
+    Ready,
+    /// As `Ready`, but in the quick list and not joined with its neighbours.
+    Quick,
+    /// Free, but the heap's stream must not use it before its tag is settled. In the waiting list.
+    Waiting,
+}
+
+/// What is known about a live block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) requested: u64,
+    pub(crate) id: u64,
+    pub(crate) tag: u64,
+    pub(crate) stream: StreamHandle,
+    /// Identity of `stream` and its lane when the block was made.
+    pub(crate) stream_id: u64,
+    pub(crate) lane: u32,
+    /// Its record in the heap's [`Members`](crate::pool::heap::members::Members).
+    pub(crate) member: u32,
+    pub(crate) align: u64,
+}
+
+impl Block {
+    pub(crate) const NONE: Block =
+        Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, member: 0, align: 0 };
+}
+
+/// One piece of a span, in a cache line; what is known about its block is elsewhere.
+#[repr(align(64))]
+pub(crate) struct Region {
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    /// Neighbours in the span; at its ends, its edges.
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    bin_prev: u32,
+    bin_next: u32,
+    /// Its place among the wide ones, if it is one.
+    wide: u32,
+    pub(crate) state: State,
+    /// Ready, quick or waiting: when it was last used.
+    pub(crate) order: Tag,
+    /// Waiting: the number of its entry in the waiting list.
+    pub(crate) ticket: u64,
+}
+
+impl Region {
+    pub(crate) fn end(&self) -> u64 {
+        self.addr + self.size
+    }
+
+    /// Whether `size` bytes at a multiple of `align`, a power of two, fit.
+    #[inline]
+    pub(crate) fn holds(&self, size: u64, align: u64) -> bool {
+        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the rest of the look.
+        let lead = self.addr.wrapping_neg() & (align - 1);
+        self.size >= size && self.size - size >= lead
+    }
+}
+
+/// A heap's regions.
+///
+/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready, and in the
+/// quick list iff it is quick; it is among the wide ones iff it is ready and has at least a page; `ready_bytes` is the sum of
+/// the sizes of the ready and the quick; sizes and addresses are multiples of [`GRANULE`].
+pub(crate) struct Regions {
+    pub(crate) all: Vec<Region>,
+    /// By region.
+    blocks: Vec<Block>,
+    pub(crate) vacant: Vec<u32>,
+    bins: Bins,
+    quick: Quick,
+    /// By the address of a span's first byte, or after its last: spans do not touch.
+    pub(crate) edges: FxHashMap<u64, u32>,
+    /// What a wide region has at least, bytes.
+    page: u64,
+    ready_bytes: u64,
+    wide: Wide,
+}
+
+impl Regions {
+    /// None yet, of a pool with pages of this size.
+    pub(crate) fn of_pages(page: u64) -> Regions {
+        Regions {
+            all: Vec::new(),
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            bins: Bins::new(),
+            quick: Quick::new(),
+            edges: FxHashMap::default(),
+            page,
+            ready_bytes: 0,
+            wide: Wide::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, r: u32) -> &Region {
+        &self.all[r as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, r: u32) -> &mut Region {
+        &mut self.all[r as usize]
+    }
+
+    /// The region with this number, if there is one.
+    pub(crate) fn try_get(&self, r: u32) -> Option<&Region> {
+        self.all.get(r as usize)
+    }
+
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.ready_bytes
+    }
+
+    /// What is known about the block of a live region.
+    #[inline]
+    pub(crate) fn block(&self, r: u32) -> &Block {
+        &self.blocks[r as usize]
+    }
+
+    #[inline]
+    pub(crate) fn block_mut(&mut self, r: u32) -> &mut Block {
+        &mut self.blocks[r as usize]
+    }
+
+    /// Whether this is the end of a span and no region.
+    #[inline]
+    pub(crate) fn is_edge(&self, r: u32) -> bool {
+        self.get(r).state == State::Edge
+    }
+
+    /// The regions of a span from `first` on, in address order.
+    pub(crate) fn walk(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| !self.is_edge(n)))
+    }
+
+    /// Every ready region of at least `size` bytes, smallest bins first.
+    pub(crate) fn ready_from(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
+        let bins =
+            std::iter::successors(self.bins.next_used(Bins::index(size.max(GRANULE))), |&b| self.bins.next_used(b + 1));
+        bins.flat_map(|b| self.bin(b)).filter(move |&r| self.get(r).size >= size)
+    }
+
+    /// The ready regions, the largest bins first, bin by bin.
+    pub(crate) fn ready_bins_down(&self) -> impl Iterator<Item = impl Iterator<Item = u32> + '_> + '_ {
+        std::iter::successors(self.bins.last_used(), |&b| self.bins.used_before(b)).map(|b| self.bin(b))
+    }
+
+    fn bin(&self, bin: usize) -> impl Iterator<Item = u32> + '_ {
+        let first = Some(self.bins.head(bin)).filter(|&r| r != NONE);
+        std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
+    }
+
+    /// The ready region in which `[addr, end)` lies, which are whole pages: probably the one with the number `hint`.
+    #[inline]
+    pub(crate) fn wide_around(&self, addr: u64, end: u64, hint: u32) -> Option<u32> {
+        let around = |r: &&Region| r.state == State::Ready && r.addr <= addr && end <= r.end();
+        match self.try_get(hint).filter(around) {
+            Some(_) => Some(hint),
+            None => self.wide.around(addr, end),
+        }
+    }
+
+    /// Size of the largest ready region.
+    pub(crate) fn largest_ready(&self) -> u64 {
+        let last = self.ready_bins_down().next();
+        last.into_iter().flatten().map(|r| self.get(r).size).max().unwrap_or(0)
+    }
+
+    /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which `accept`s.
+    #[inline]
+    pub(crate) fn find(&self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
+        let fits = |r: &Region| r.holds(size, align) && accept(r);
+        let mut bin = self.bins.next_used(Bins::index(size));
+        let mut looks = 64usize;
+        while let Some(b) = bin {
+            let mut best: Option<(u64, u32)> = None;
+            for r in self.bin(b).take(LOOK.min(looks)) {
+                looks -= 1;
+                let region = self.get(r);
+                if fits(region) && best.is_none_or(|(s, _)| region.size < s) {
+                    best = Some((region.size, r));
+                    if region.size == size {
+                        break;
+                    }
+                }
+            }
+            if let Some((_, r)) = best {
+                return Some(r);
+            }
+            if looks == 0 {
+                break;
+            }
+            bin = self.bins.next_used(b + 1);
+        }
+        // Regions of the request's own bin may all be too small or misaligned; larger ones always fit.
+        let sure = size.checked_add(align - GRANULE)?;
+        let mut bin = self.bins.next_used(Bins::index(sure) + 1);
+        while let Some(b) = bin {
+            if let Some(r) = self.bin(b).find(|&r| fits(self.get(r))) {
+                return Some(r);
+            }
+            bin = self.bins.next_used(b + 1);
+        }
+        None
+    }
+
+    /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the region that had its place, which is for
+    /// [`Self::join`].
+    #[inline]
+    pub(crate) fn make_quick(&mut self, r: u32, size: u64, order: Tag) -> Option<u32> {
+        let region = self.get_mut(r);
+        region.state = State::Quick;
+        region.order = order;
+        self.ready_bytes += region.size;
+        self.quick.put(size, r)
+    }
+
+    /// A block freed by [`Self::make_quick`] for just this size, live again.
+    #[inline]
+    pub(crate) fn take_quick(&mut self, size: u64, align: u64) -> Option<u32> {
+        let r = self.quick.get(size)?;
+        let region = &mut self.all[r as usize];
+        if region.addr & (align - 1) != 0 {
+            return None;
+        }
+        region.state = State::Live;
+        self.ready_bytes -= region.size;
+        self.quick.take(size);
+        Some(r)
+    }
+
+    /// Makes every quick region ready, joined with its neighbours.
+    #[inline]
+    pub(crate) fn tidy(&mut self) {
+        while let Some(r) = self.quick.pop() {
+            self.join(r);
+        }
+    }
+
+    /// Makes a region that just left the quick list ready.
+    pub(crate) fn join(&mut self, r: u32) {
+        let (size, order) = (self.get(r).size, self.get(r).order);
+        self.ready_bytes -= size;
+        self.make_ready(r, order);
+    }
+
+    /// Whether the quick list is empty, as everything but an exact search wants it.
+    pub(crate) fn is_tidy(&self) -> bool {
+        self.quick.is_empty()
+    }
+
+    /// A live region of no span yet.
+    #[inline]
+    pub(crate) fn alloc(&mut self, addr: u64, size: u64) -> u32 {
+        let region = Region {
+            addr,
+            size,
+            prev: NONE,
+            next: NONE,
+            bin_prev: NONE,
+            bin_next: NONE,
+            wide: NONE,
+            state: State::Live,
+            order: Tag::SETTLED,
+            ticket: 0,
+        };
+        let Some(r) = self.vacant.pop() else { return self.grow(region) };
+        *self.get_mut(r) = region;
+        r
+    }
+
+    #[cold]
+    fn grow(&mut self, region: Region) -> u32 {
+        self.all.push(region);
+        self.blocks.push(Block::NONE);
+        (self.all.len() - 1) as u32
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, r: u32) {
+        self.get_mut(r).state = State::Vacant;
+        self.vacant.push(r);
+    }
+
+    pub(crate) fn unlink_bin(&mut self, r: u32) {
+        let Region { size, bin_prev: prev, bin_next: next, wide: place, .. } = *self.get(r);
+        if next != NONE {
+            self.get_mut(next).bin_prev = prev;
+        }
+        match prev {
+            NONE => self.bins.pop(Bins::index(size), next),
+            _ => self.get_mut(prev).bin_next = next,
+        }
+        self.ready_bytes -= size;
+        if size >= self.page {
+            if let Some(moved) = self.wide.remove(place) {
+                self.get_mut(moved).wide = place;
+            }
+        }
+    }
+
+    /// Takes a ready region out of its bin; the caller gives it another state at once.
+    pub(crate) fn take_ready(&mut self, r: u32) {
+        debug_assert_eq!(self.get(r).state, State::Ready);
+        self.unlink_bin(r);
+        self.get_mut(r).state = State::Live;
+    }
+
+    /// Makes a region (not in a bin) ready, whose neighbours are not.
+    pub(crate) fn put_back(&mut self, r: u32, order: Tag) {
+        let Region { addr, size, .. } = *self.get(r);
+        let head = self.bins.push(Bins::index(size), r);
+        if head != NONE {
+            self.get_mut(head).bin_prev = r;
+        }
+        self.ready_bytes += size;
+        let wide = if size >= self.page { self.wide.add(addr, size, r) } else { NONE };
+        let region = self.get_mut(r);
+        (region.state, region.order, region.wide) = (State::Ready, order, wide);
+        (region.bin_prev, region.bin_next) = (NONE, head);
+    }
+
+    /// Where no region is left, the next ones have the numbers that those of a new heap have: a workload that repeats finds
+    /// its regions under the same numbers each time, which is what hints rely on.
+    pub(crate) fn start_over(&mut self) {
+        self.quick.start_over();
+        if self.vacant.len() == self.all.len() {
+            self.all.clear();
+            self.blocks.clear();
+            self.vacant.clear();
+        }
+    }
+
+    /// Checks the invariants written above; `Err` says which one fails where.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let (mut ready, mut quick, mut wide) = (0, 0, 0);
+        let mut seen = self.validate_spans()?;
+        for first in self.spans() {
+            let mut at = self.get(first).addr;
+            let mut prev = self.get(first).prev;
+            for r in self.walk(first) {
+                let g = self.get(r);
+                seen += 1;
+                if g.addr != at || g.prev != prev || g.size == 0 || !g.size.is_multiple_of(GRANULE) {
+                    return Err(format!("region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size));
+                }
+                let before_ready = self.get(prev).state == State::Ready;
+                match g.state {
+                    State::Vacant | State::Edge => return Err(format!("no region is linked at {at:#x}")),
+                    State::Ready if before_ready => return Err(format!("ready neighbours at {at:#x} not joined")),
+                    State::Ready => {
+                        ready += g.size;
+                        if !self.bin(Bins::index(g.size)).any(|b| b == r) {
+                            return Err(format!("ready region {at:#x} is in no bin"));
+                        }
+                        wide += usize::from(g.size >= self.page);
+                        if g.size >= self.page && !self.wide.has(g.wide, g.addr, g.size, r) {
+                            return Err(format!("ready region {at:#x} is not among the wide ones"));
+                        }
+                    }
+                    State::Quick => {
+                        ready += g.size;
+                        quick += 1;
+                        if !self.quick.contains(r) {
+                            return Err(format!("quick region {at:#x} is not in the quick list"));
+                        }
+                    }
+                    _ => {}
+                }
+                at = g.end();
+                prev = r;
+            }
+            let edge = self.get(self.get(prev).next);
+            if edge.addr != at {
+                return Err(format!(
+                    "the span at {:#x} ends at {at:#x} and not at {:#x}",
+                    self.get(first).addr,
+                    edge.addr
+                ));
+            }
+        }
+        if wide != self.wide.len() {
+            return Err(format!("{wide} wide regions, {} in their list", self.wide.len()));
+        }
+        if quick != self.quick.len() {
+            return Err(format!("{quick} quick regions, {} in the quick list", self.quick.len()));
+        }
+        if ready != self.ready_bytes {
+            return Err(format!("ready_bytes is {}, the regions add up to {ready}", self.ready_bytes));
+        }
+        let binned: usize = std::iter::successors(self.bins.next_used(0), |&b| self.bins.next_used(b + 1))
+            .map(|b| self.bin(b).count())
+            .sum();
+        let ready_count = self.all.iter().filter(|r| r.state == State::Ready).count();
+        if binned != ready_count || seen + self.vacant.len() != self.all.len() {
+            return Err(format!("{binned} regions in bins, {ready_count} ready; {seen} linked of {}", self.all.len()));
+        }
+        Ok(())
+    }
+}
+
+/// A region in pieces: the block that was wanted, and what there was in front of it and behind it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) lead: Option<u32>,
+    pub(crate) block: u32,
+    pub(crate) rest: Option<u32>,
+}
+
+impl Regions {
+    /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined region.
+    pub(crate) fn make_ready(&mut self, r: u32, mut order: Tag) -> u32 {
+        let r = self.join_ready(r, &mut order);
+        self.put_back(r, order);
+        r
+    }
+
+    /// Joins a region (not in a bin) with ready neighbours, which leave their bins; `order` becomes the latest of theirs.
+    fn join_ready(&mut self, mut r: u32, order: &mut Tag) -> u32 {
+        let (prev, next) = (self.get(r).prev, self.get(r).next);
+        if self.get(next).state == State::Ready {
+            *order = order.later(self.get(next).order);
+            self.unlink_bin(next);
+            self.absorb_next(r);
+        }
+        if self.get(prev).state == State::Ready {
+            *order = order.later(self.get(prev).order);
+            self.unlink_bin(prev);
+            self.absorb_next(prev);
+            r = prev;
+        }
+        r
+    }
+
+    /// Joins a live region, last used at `order`, with ready neighbours into a live one: for [`Self::cut_loose`], which gives back
+    /// what is left of it. Short for making it ready and taking it out of its bin again.
+    pub(crate) fn take_neighbours(&mut self, r: u32, mut order: Tag) -> u32 {
+        let r = self.join_ready(r, &mut order);
+        let region = self.get_mut(r);
+        (region.state, region.order) = (State::Live, order);
+        r
+    }
+
+    /// Joins `r` with the region after it, whose descriptor goes. Neither is in a bin.
+    pub(crate) fn absorb_next(&mut self, r: u32) {
+        let next = self.get(r).next;
+        let (size, after) = (self.get(next).size, self.get(next).next);
+        let region = self.get_mut(r);
+        region.size += size;
+        region.next = after;
+        self.get_mut(after).prev = r;
+        self.release(next);
+    }
+
+    /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same state and order.
+    pub(crate) fn split(&mut self, r: u32, size: u64) -> u32 {
+        let (addr, old, next) = (self.get(r).addr, self.get(r).size, self.get(r).next);
+        debug_assert!(size > 0 && size < old);
+        let right = self.alloc(addr + size, old - size);
+        let (state, order) = (self.get(r).state, self.get(r).order);
+        let region = self.get_mut(right);
+        region.prev = r;
+        region.next = next;
+        region.state = state;
+        region.order = order;
+        self.get_mut(r).next = right;
+        self.get_mut(r).size = size;
+        self.get_mut(next).prev = right;
+        right
+    }
+
+    /// Cuts `[addr, addr + size)` out of a ready region as a live one; what is left on either side is ready again.
+    pub(crate) fn cut(&mut self, r: u32, addr: u64, size: u64) -> u32 {
+        self.take_ready(r);
+        self.cut_loose(r, addr, size)
+    }
+
+    /// As [`Self::cut`], out of a live region of which nothing else is in use.
+    pub(crate) fn cut_loose(&mut self, r: u32, addr: u64, size: u64) -> u32 {
+        let order = self.get(r).order;
+        let Cut { lead, block, rest } = self.cut_apart(r, addr, size);
+        lead.into_iter().chain(rest).for_each(|part| self.put_back(part, order));
+        block
+    }
+
+    /// As [`Self::cut_loose`]; what is left on either side is live, and free once the caller has put it back.
+    #[inline]
+    pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> Cut {
+        let lead = addr - self.get(r).addr;
+        let (lead, block) = match lead {
+            0 => (None, r),
+            _ => (Some(r), self.split(r, lead)),
+        };
+        let rest = (self.get(block).size > size).then(|| self.split(block, size));
+        Cut { lead, block, rest }
+    }
+}
+
+impl Regions {
+    /// First regions of all spans, by address.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = u32> + '_ {
+        let firsts = self.edges.values().map(|&edge| self.get(edge).next).filter(|&r| r != NONE);
+        let mut firsts: Vec<u32> = firsts.collect();
+        firsts.sort_unstable_by_key(|&r| self.get(r).addr);
+        firsts.into_iter()
+    }
+
+    /// The last region of the span that ends at `end`.
+    pub(crate) fn tail_at(&self, end: u64) -> Option<u32> {
+        self.edges.get(&end).map(|&edge| self.get(edge).prev).filter(|&r| r != NONE)
+    }
+
+    /// The first region of the span that starts at `start`.
+    pub(crate) fn head_at(&self, start: u64) -> Option<u32> {
+        self.edges.get(&start).map(|&edge| self.get(edge).next).filter(|&r| r != NONE)
+    }
+
+    fn edge(&mut self, addr: u64) -> u32 {
+        let e = self.alloc(addr, 0);
+        self.get_mut(e).state = State::Edge;
+        self.edges.insert(addr, e);
+        e
+    }
+
+    fn link(&mut self, left: u32, right: u32) {
+        self.get_mut(left).next = right;
+        self.get_mut(right).prev = left;
+    }
+
+    /// Adds newly mapped addresses as one live region: next to the spans that end or start there, or as a span of its own.
+    pub(crate) fn add(&mut self, addr: u64, size: u64) -> u32 {
+        let r = self.alloc(addr, size);
+        let end = addr + size;
+        // What has an edge at the start ends there, and the other way round: these addresses were in no span.
+        let before = match self.edges.remove(&addr) {
+            Some(edge) => {
+                let last = self.get(edge).prev;
+                self.release(edge);
+                last
+            }
+            None => self.edge(addr),
+        };
+        let after = match self.edges.remove(&end) {
+            Some(edge) => {
+                let first = self.get(edge).next;
+                self.release(edge);
+                first
+            }
+            None => self.edge(end),
+        };
+        self.link(before, r);
+        self.link(r, after);
+        r
+    }
+
+    /// Takes `[addr, stop)` of the ready region `r` out of the heap: it is no longer mapped here, and the span is cut. What is left of
+    /// the region is ready still; the part before, if there is one, keeps the number.
+    pub(crate) fn take_out(&mut self, r: u32, addr: u64, stop: u64) {
+        let region = self.get(r);
+        let (start, end, prev, next, order) = (region.addr, region.end(), region.prev, region.next, region.order);
+        self.take_ready(r);
+        if stop < end {
+            let right = self.alloc(stop, end - stop);
+            self.link(right, next);
+            self.start_span(right, stop);
+            self.put_back(right, order);
+        } else {
+            self.start_span(next, stop);
+        }
+        if start == addr {
+            self.end_span(prev, addr);
+            self.release(r);
+        } else {
+            self.get_mut(r).size = addr - start;
+            self.end_span(r, addr);
+            self.put_back(r, order);
+        }
+    }
+
+    /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.
+    fn end_span(&mut self, last: u32, addr: u64) {
+        if self.is_edge(last) {
+            self.edges.remove(&addr);
+            self.release(last);
+        } else {
+            let edge = self.edge(addr);
+            self.link(last, edge);
+        }
+    }
+
+    /// What lies behind `addr` starts there: the region `first`, or nothing if that is the edge there.
+    fn start_span(&mut self, first: u32, addr: u64) {
+        if self.is_edge(first) {
+            self.edges.remove(&addr);
+            self.release(first);
+        } else {
+            let edge = self.edge(addr);
+            self.link(edge, first);
+        }
+    }
+
+    /// Checks that every span has two edges, where they should be; returns how many edges there are.
+    pub(crate) fn validate_spans(&self) -> Result<usize, String> {
+        let (mut starts, mut ends) = (0, 0);
+        for (&addr, &edge) in &self.edges {
+            let e = self.get(edge);
+            if e.state != State::Edge || e.addr != addr || e.size != 0 || (e.prev == NONE) == (e.next == NONE) {
+                return Err(format!("the edge at {addr:#x} is {:?} at {:#x}+{:#x}", e.state, e.addr, e.size));
+            }
+            *(if e.prev == NONE { &mut starts } else { &mut ends }) += 1;
+        }
+        match starts == ends {
+            false => Err(format!("{starts} spans start and {ends} end")),
+            true => Ok(starts + ends),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: u64 = 2 << 20;
+
+    #[test]
+    fn a_hint_may_be_right_or_wrong() {
+        let mut regions = Regions::of_pages(P);
+        let [a, b] = [10, 20].map(|at| {
+            let r = regions.add(at * P, 4 * P);
+            regions.make_ready(r, Tag::SETTLED)
+        });
+        for hint in [a, b, 2, 1000, u32::MAX] {
+            assert_eq!(regions.wide_around(11 * P, 13 * P, hint), Some(a), "hint {hint}");
+            assert_eq!(regions.wide_around(13 * P, 15 * P, hint), None, "beyond its end, hint {hint}");
+        }
+        let live = regions.cut(a, 10 * P, 4 * P);
+        assert_eq!((live, regions.wide_around(11 * P, 13 * P, a)), (a, None), "not free any more");
+    }
+
+    #[test]
+    fn takes_neighbours_and_gives_back_the_rest() {
+        let mut regions = Regions::of_pages(P);
+        for at in [10, 18] {
+            let r = regions.add(at * P, 4 * P);
+            regions.make_ready(r, Tag::SETTLED);
+        }
+        let r = regions.add(14 * P, 4 * P);
+        let r = regions.take_neighbours(r, Tag::SETTLED);
+        assert_eq!((regions.get(r).addr, regions.get(r).size, regions.ready_bytes()), (10 * P, 12 * P, 0));
+        let r = regions.cut_loose(r, 11 * P, 6 * P);
+        assert_eq!((regions.get(r).addr, regions.get(r).size, regions.get(r).state), (11 * P, 6 * P, State::Live));
+        assert_eq!(regions.ready_bytes(), 6 * P);
+        assert_eq!(regions.validate(), Ok(()));
+        regions.make_ready(r, Tag::SETTLED);
+        assert_eq!((regions.largest_ready(), regions.validate()), (12 * P, Ok(())));
+    }
+
+    #[test]
+    fn numbers_start_over_when_nothing_is_left() {
+        let mut regions = Regions::of_pages(P);
+        let numbers = |regions: &mut Regions| {
+            let r = regions.add(10 * P, 8 * P);
+            let r = regions.make_ready(r, Tag::SETTLED);
+            let live = regions.cut(r, 12 * P, 2 * P);
+            (r, live, regions.get(live).prev, regions.get(live).next)
+        };
+        let first = numbers(&mut regions);
+        regions.start_over();
+        assert_eq!(regions.get(first.1).addr, 12 * P, "something is left");
+        let whole = regions.make_ready(first.1, Tag::SETTLED);
+        regions.take_out(whole, 14 * P, 18 * P);
+        regions.take_out(whole, 10 * P, 14 * P);
+        regions.start_over();
+        assert_eq!((numbers(&mut regions), regions.validate()), (first, Ok(())));
+    }
+}

@@ -1,0 +1,48 @@
+//! A heap goes to another user: what the one before may still be using waits first.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::heap::region::GRANULE;
+use crate::pool::heap::state::HeapState;
+use crate::pool::memory::index::Index;
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::CONTEXT;
+
+impl HeapState {
+    /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still be using waits
+    /// for the context from now on.
+    pub(crate) fn retire(&mut self, order: &Order, index: &Index) {
+        self.regions.tidy();
+        self.identity = order.identity(self.lane);
+        let tag = order.tag(CONTEXT);
+        let unsettled: Vec<u32> =
+            self.regions.ready_from(GRANULE).filter(|&r| !order.settled(self.regions.get(r).order)).collect();
+        for r in unsettled {
+            self.regions.take_ready(r);
+            self.wait_for(r, &[tag]);
+        }
+        for slab in self.slabs.retire() {
+            self.drop_slab(slab, order, index);
+        }
+    }
+
+    /// The last graph that could use the heap's memory is gone, and until just now it could be launched on any stream:
+    /// whatever is free, settled before or not, waits for all that has been submitted to the context so far.
+    pub(crate) fn retire_all(&mut self, order: &Order, index: &Index) {
+        self.regions.tidy();
+        self.identity = order.identity(self.lane);
+        let tag = order.tag(CONTEXT);
+        self.wait_anew(tag);
+        let ready: Vec<u32> = self.regions.ready_from(GRANULE).collect();
+        for r in ready {
+            self.regions.take_ready(r);
+            self.wait_for(r, &[tag]);
+        }
+        let empty = self.slabs.retire();
+        let slabs: Vec<u32> = self.slabs.iter().map(|s| s.0).collect();
+        slabs.into_iter().for_each(|s| self.slabs.note_idle(s, tag));
+        for slab in empty {
+            self.drop_slab(slab, order, index);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What of a heap waits for other streams, and making it ready.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::heap::region::{Region, State, GRANULE, MIN_SPLIT};
+use crate::pool::heap::slab::AfterFree;
+use crate::pool::heap::state::HeapState;
+use crate::pool::heap::waiting::{Item, Wait, MANY};
+use crate::pool::memory::index::Index;
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::Tag;
+
+impl HeapState {
+    /// Whatever waits now waits for `tag` instead, which comes after all that it waited for.
+    pub(crate) fn wait_anew(&mut self, tag: Tag) {
+        self.waiting.also.clear();
+        for wait in std::mem::take(&mut self.waiting.queues).into_iter().flat_map(|q| q.1) {
+            if let Item::Region(r) = wait.item {
+                let region = self.regions.try_get(r);
+                if !region.is_some_and(|g| g.state == State::Waiting && g.ticket == wait.ticket) {
+                    continue;
+                }
+                self.regions.get_mut(r).order = tag;
+            }
+            self.waiting.push(Wait { tag, ..wait });
+        }
+    }
+
+    /// The lanes something here waits for.
+    pub(crate) fn waits_for(&self) -> impl Iterator<Item = u32> + '_ {
+        self.waiting.queues.iter().filter(|q| !q.1.is_empty()).map(|q| q.0)
+    }
+
+    /// Tags that something here waits for and that no marker covers yet.
+    pub(crate) fn unmarked<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
+        self.waiting.queues.iter().filter_map(|q| q.1.back()).map(|w| w.tag).filter(|&t| !order.marked(t))
+    }
+
+    /// Whether a marker is on its way that will make something ready.
+    pub(crate) fn about_to_settle(&self, order: &Order) -> bool {
+        self.waiting.queues.iter().filter_map(|q| q.1.front()).any(|w| order.marked(w.tag))
+    }
+
+    /// Whether something that waits for `lane` needs not wait any more.
+    #[inline]
+    pub(crate) fn has_settled(&self, lane: u32, order: &Order) -> bool {
+        let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
+        queue.and_then(|q| q.1.front()).is_some_and(|w| order.settled(w.tag))
+    }
+
+    /// Makes ready whatever the device is known to have passed. Returns whether anything was.
+    pub(crate) fn settle(&mut self, order: &Order, index: &Index) -> bool {
+        let mut any = false;
+        if self.is_monotone() {
+            return any;
+        }
+        for q in 0..self.waiting.queues.len() {
+            while let Some(&wait) = self.waiting.queues[q].1.front() {
+                if !order.settled(wait.tag) {
+                    break;
+                }
+                self.waiting.queues[q].1.pop_front();
+                if let Item::Region(r) = wait.item {
+                    let region = self.regions.try_get(r);
+                    if !region.is_some_and(|g| g.state == State::Waiting && g.ticket == wait.ticket) {
+                        continue;
+                    }
+                }
+                if let Some(next) = self.waiting.next_tag(wait.ticket, order) {
+                    if let Item::Region(r) = wait.item {
+                        self.regions.get_mut(r).order = next;
+                    }
+                    self.waiting.push(Wait { tag: next, ..wait });
+                    continue;
+                }
+                any = true;
+                match wait.item {
+                    Item::Region(r) => {
+                        self.waiting_bytes -= self.regions.get(r).size;
+                        self.regions.make_ready(r, Tag::SETTLED);
+                    }
+                    Item::Object { slab, number } => {
+                        if self.slabs.settle(slab, number) == AfterFree::Drop {
+                            self.drop_slab(slab, order, index);
+                        }
+                    }
+                }
+            }
+        }
+        if self.waiting.queues.len() > MANY {
+            self.waiting.queues.retain(|q| !q.1.is_empty());
+        }
+        any
+    }
+
+    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes at `align`: the
+    /// smallest such, cut to size and marked live. Only that lane may use what is left over, too, so that goes on
+    /// waiting.
+    pub(crate) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
+        let queue = &self.waiting.queues.iter().find(|q| q.0 == lane)?.1;
+        let fits = |r: &Region| r.addr.next_multiple_of(align) == r.addr && r.size >= size;
+        let best = queue
+            .iter()
+            .filter_map(|w| match w.item {
+                Item::Region(r) => Some((w, r)),
+                Item::Object { .. } => None,
+            })
+            .filter(|(w, r)| {
+                let g = self.regions.get(*r);
+                g.state == State::Waiting
+                    && g.ticket == w.ticket
+                    && fits(g)
+                    && order.own(w.tag, lane)
+                    && !self.waiting.also.contains_key(&w.ticket)
+            })
+            .min_by_key(|(_, r)| self.regions.get(*r).size)
+            .map(|(_, r)| r)?;
+        let tag = self.regions.get(best).order;
+        self.waiting_bytes -= self.regions.get(best).size;
+        self.regions.get_mut(best).state = State::Live;
+        let spare = self.regions.get(best).size - size;
+        if spare >= MIN_SPLIT.max(GRANULE) {
+            let rest = self.regions.split(best, size);
+            self.wait_for(rest, &[tag]);
+        }
+        Some(best)
+    }
+}

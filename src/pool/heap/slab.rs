@@ -1,0 +1,456 @@
+//! Small blocks: slabs of equal objects.
+//!
+//! A slab is a region cut into objects of one size class, so that small blocks cost neither a region each nor a
+//! search. Slabs belong to one heap and serve its own stream only.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::heap::members::NO_MEMBER;
+use crate::pool::memory::index::SLOT;
+use crate::pool::order::tag::Tag;
+use crate::pool::types::units::NONE;
+use crate::pool::types::units::SMALL_MIN;
+
+/// Largest request served from slabs, bytes.
+pub(crate) const SMALL_MAX: u64 = 64 << 10;
+
+/// Steps per power of two once classes are wider than [`SMALL_MIN`].
+const STEPS: u64 = 8;
+
+/// 256, 512 … 2048 in steps of 256, then 8 classes for each of the 5 doublings to 64 KiB.
+pub(crate) const CLASSES: usize = 8 + 5 * STEPS as usize;
+
+/// Fewest objects in a slab.
+const MIN_OBJECTS: u64 = 8;
+
+const fn class_by_rule(units: u64) -> u8 {
+    if units <= STEPS {
+        return units as u8 - 1;
+    }
+    let top = 63 - (units - 1).leading_zeros() as u64;
+    let step = (units - 1) >> (top - 3);
+    ((top - 3) * STEPS + step) as u8
+}
+
+const fn size_by_rule(class: u64) -> u64 {
+    if class < STEPS {
+        return (class + 1) * SMALL_MIN;
+    }
+    let (doubling, step) = ((class - STEPS) / STEPS, (class - STEPS) % STEPS);
+    (STEPS + step + 1) * (SMALL_MIN << doubling)
+}
+
+/// Class by size in units of [`SMALL_MIN`], less one.
+static CLASS_OF: [u8; (SMALL_MAX / SMALL_MIN) as usize] = {
+    let mut table = [0; (SMALL_MAX / SMALL_MIN) as usize];
+    let mut i = 0;
+    while i < table.len() {
+        table[i] = class_by_rule(i as u64 + 1);
+        i += 1;
+    }
+    table
+};
+
+/// Size by class; and the factor that divides by it, see [`Slab::object_containing`].
+static SIZE_OF: [u64; CLASSES] = {
+    let mut table = [0; CLASSES];
+    let mut i = 0;
+    while i < CLASSES {
+        table[i] = size_by_rule(i as u64);
+        i += 1;
+    }
+    table
+};
+
+/// The size class for a request of `size` bytes, at most [`SMALL_MAX`].
+#[inline]
+pub(crate) fn class_of(size: u64) -> usize {
+    let units = (size + (size == 0) as u64 - 1) / SMALL_MIN;
+    usize::from(CLASS_OF[units as usize % CLASS_OF.len()])
+}
+
+/// Bytes of an object of this class.
+#[inline]
+pub(crate) fn class_size(class: usize) -> u64 {
+    SIZE_OF[class]
+}
+
+/// log2 of the scale of [`Slab::inverse`].
+const SCALE: u32 = 40;
+
+/// Bytes of a slab of this class: whole slots.
+pub(crate) fn slab_size(class: usize) -> u64 {
+    (class_size(class) * MIN_OBJECTS).next_multiple_of(SLOT)
+}
+
+/// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and hold `size` bytes.
+pub(crate) fn aligned_class(size: u64, align: u64) -> Option<usize> {
+    (class_of(size.max(1))..CLASSES).find(|&c| class_size(c).is_multiple_of(align))
+}
+
+/// What is known about one small block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Object {
+    pub(crate) id: u64,
+    pub(crate) requested: u32,
+    /// Its record in the heap's [`Members`](crate::pool::heap::members::Members).
+    pub(crate) member: u32,
+}
+
+/// An object just taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) slab: u32,
+    pub(crate) number: u32,
+    pub(crate) addr: u64,
+}
+
+/// One slab.
+///
+/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff it has a free
+/// object and is not `old`.
+pub(crate) struct Slab {
+    pub(crate) base: u64,
+    /// The region that holds it; [`NONE`] when this descriptor is vacant.
+    pub(crate) region: u32,
+    pub(crate) class: u32,
+    pub(crate) capacity: u32,
+    /// Objects handed out.
+    pub(crate) used: u32,
+    /// Objects freed on another stream and not yet settled.
+    pub(crate) pending: u32,
+    /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is empty.
+    pub(crate) old: bool,
+    /// When the last object in use was freed, in the order of the heap's lane, or of the context if it was `old` then.
+    /// No stream has used the slab since, but those that `pending` objects wait for.
+    pub(crate) idle: Tag,
+    /// A set bit is a free object.
+    free: [u64; 4],
+    /// A set bit is an object in `pending`.
+    waiting: [u64; 4],
+    list_prev: u32,
+    list_next: u32,
+    /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20 bytes and an object no
+    /// longer than 2^16, so `offset * inverse >> SCALE` is exactly `offset / size` for any offset in the slab.
+    size: u64,
+    inverse: u64,
+    objects: Box<[Object]>,
+}
+
+impl Slab {
+    /// The object's number for an address inside the slab, if an object starts there.
+    #[inline(always)]
+    pub(crate) fn object_at(&self, addr: u64) -> Option<u32> {
+        let n = self.object_containing(addr)?;
+        (self.addr_of(n) == addr).then_some(n)
+    }
+
+    /// The object's number for any address inside an object; `None` for one that is in none, or before the slab.
+    #[inline(always)]
+    pub(crate) fn object_containing(&self, addr: u64) -> Option<u32> {
+        let offset = addr.checked_sub(self.base).filter(|&o| o < 1 << 20)?;
+        let n = ((offset * self.inverse) >> SCALE) as u32;
+        (n < self.capacity).then_some(n)
+    }
+
+    #[inline]
+    pub(crate) fn is_free(&self, n: u32) -> bool {
+        self.free[n as usize / 64] >> (n % 64) & 1 == 1
+    }
+
+    #[inline]
+    pub(crate) fn is_waiting(&self, n: u32) -> bool {
+        self.waiting[n as usize / 64] >> (n % 64) & 1 == 1
+    }
+
+    #[inline]
+    pub(crate) fn is_live(&self, n: u32) -> bool {
+        !self.is_free(n) && !self.is_waiting(n)
+    }
+
+    #[inline]
+    pub(crate) fn addr_of(&self, n: u32) -> u64 {
+        self.base + u64::from(n) * self.size
+    }
+
+    #[inline]
+    pub(crate) fn object(&self, n: u32) -> Object {
+        self.objects[n as usize]
+    }
+
+    /// An object is in use no more.
+    #[inline(always)]
+    fn one_less(&mut self, now: impl FnOnce(bool) -> Tag) {
+        self.used -= 1;
+        if self.used == 0 {
+            self.idle = now(self.old);
+        }
+    }
+
+    fn has_free(&self) -> bool {
+        self.free.iter().fold(0, |all, w| all | w) != 0
+    }
+}
+
+/// A heap's slabs and, per class, the list of those with a free object.
+pub(crate) struct Slabs {
+    all: Vec<Slab>,
+    vacant: Vec<u32>,
+    heads: [u32; CLASSES],
+    /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do not count.
+    empty: [u32; CLASSES],
+}
+
+/// What became of a slab when an object came back to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterFree {
+    /// Still in use, or kept as its class's spare.
+    Keep,
+    /// Empty and not needed: its region can be freed.
+    Drop,
+}
+
+impl Slabs {
+    pub(crate) fn new() -> Slabs {
+        Slabs { all: Vec::new(), vacant: Vec::new(), heads: [NONE; CLASSES], empty: [0; CLASSES] }
+    }
+
+    #[inline]
+    pub(crate) fn try_get(&self, s: u32) -> Option<&Slab> {
+        self.all.get(s as usize).filter(|s| s.region != NONE)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Slab)> {
+        self.all.iter().enumerate().map(|(i, s)| (i as u32, s)).filter(|(_, s)| s.region != NONE)
+    }
+
+    /// Takes an object of the class.
+    #[inline(always)]
+    pub(crate) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<Taken> {
+        let s = self.heads[class];
+        if s == NONE {
+            return None;
+        }
+        let slab = &mut self.all[s as usize];
+        let word = slab.free.iter().position(|&w| w != 0)?;
+        let n = word as u32 * 64 + slab.free[word].trailing_zeros();
+        slab.free[word] &= slab.free[word] - 1;
+        slab.objects[n as usize] = Object { id, requested: requested as u32, member: NO_MEMBER };
+        let addr = slab.addr_of(n);
+        if slab.used == 0 && slab.pending == 0 {
+            self.empty[class] -= 1;
+        }
+        slab.used += 1;
+        if !slab.has_free() {
+            self.unlink(s);
+        }
+        Some(Taken { slab: s, number: n, addr })
+    }
+
+    /// Notes the record of a live object.
+    #[inline]
+    pub(crate) fn set_member(&mut self, s: u32, n: u32, member: u32) {
+        self.all[s as usize].objects[n as usize].member = member;
+    }
+
+    /// Changes what was asked for in a live object; returns what it was.
+    pub(crate) fn resize(&mut self, s: u32, n: u32, requested: u64) -> u64 {
+        let object = &mut self.all[s as usize].objects[n as usize];
+        u64::from(std::mem::replace(&mut object.requested, requested as u32))
+    }
+
+    /// Notes when a slab's last object in use was freed, if none is in use.
+    pub(crate) fn note_idle(&mut self, s: u32, now: Tag) {
+        let slab = &mut self.all[s as usize];
+        if slab.used == 0 {
+            slab.idle = now;
+        }
+    }
+
+    /// Makes a slab over a region at `base`; `slab_size(class)` bytes.
+    pub(crate) fn add(&mut self, class: usize, base: u64, region: u32) -> u32 {
+        let capacity = (slab_size(class) / class_size(class)) as u32;
+        let mut free = [0; 4];
+        for n in 0..capacity {
+            free[n as usize / 64] |= 1 << (n % 64);
+        }
+        let slab = Slab {
+            base,
+            region,
+            class: class as u32,
+            capacity,
+            used: 0,
+            pending: 0,
+            old: false,
+            idle: Tag::SETTLED,
+            free,
+            waiting: [0; 4],
+            list_prev: NONE,
+            list_next: NONE,
+            size: class_size(class),
+            inverse: (1u64 << SCALE).div_ceil(class_size(class)),
+            objects: vec![Object::default(); capacity as usize].into_boxed_slice(),
+        };
+        let s = match self.vacant.pop() {
+            Some(s) => {
+                self.all[s as usize] = slab;
+                s
+            }
+            None => {
+                self.all.push(slab);
+                (self.all.len() - 1) as u32
+            }
+        };
+        self.empty[class] += 1;
+        self.link(s);
+        s
+    }
+
+    /// Puts a live object back, free at once. `now` is asked if it was the last one in use: see [`Slab::idle`].
+    #[inline(always)]
+    pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> AfterFree {
+        self.all[s as usize].one_less(now);
+        self.put_back(s, n)
+    }
+
+    /// Marks a live object as freed on another stream. `now` as for [`Self::free`].
+    pub(crate) fn free_later(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) {
+        let slab = &mut self.all[s as usize];
+        slab.one_less(now);
+        slab.pending += 1;
+        slab.waiting[n as usize / 64] |= 1 << (n % 64);
+    }
+
+    /// Puts a waiting object back: its other stream has passed the free.
+    pub(crate) fn settle(&mut self, s: u32, n: u32) -> AfterFree {
+        let slab = &mut self.all[s as usize];
+        slab.pending -= 1;
+        slab.waiting[n as usize / 64] &= !(1 << (n % 64));
+        self.put_back(s, n)
+    }
+
+    #[inline(always)]
+    fn put_back(&mut self, s: u32, n: u32) -> AfterFree {
+        let slab = &mut self.all[s as usize];
+        let was_full = !slab.has_free();
+        slab.free[n as usize / 64] |= 1 << (n % 64);
+        let empty = slab.used == 0 && slab.pending == 0;
+        let (old, class) = (slab.old, slab.class as usize);
+        if was_full && !old {
+            self.link(s);
+        }
+        if empty {
+            if !old {
+                self.empty[class] += 1;
+            }
+            if old || self.empty[class] > 1 {
+                return AfterFree::Drop;
+            }
+        }
+        AfterFree::Keep
+    }
+
+    /// Forgets an empty slab; returns its region.
+    pub(crate) fn remove(&mut self, s: u32) -> u32 {
+        let slab = &self.all[s as usize];
+        let (region, class, old, listed) = (slab.region, slab.class as usize, slab.old, slab.has_free());
+        if !old {
+            self.empty[class] -= 1;
+            if listed {
+                self.unlink(s);
+            }
+        }
+        self.all[s as usize].region = NONE;
+        self.all[s as usize].objects = Box::default();
+        self.vacant.push(s);
+        region
+    }
+
+    /// A slab with no object in use and none pending, if there is one that is not `old`.
+    pub(crate) fn find_empty(&self) -> Option<u32> {
+        let class = self.empty.iter().position(|&n| n > 0)?;
+        self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.used == 0 && s.pending == 0).map(|(i, _)| i)
+    }
+
+    /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are returned.
+    pub(crate) fn retire(&mut self) -> Vec<u32> {
+        let mut empty = Vec::new();
+        for s in 0..self.all.len() as u32 {
+            let slab = &mut self.all[s as usize];
+            if slab.region == NONE || slab.old {
+                continue;
+            }
+            let class = slab.class as usize;
+            slab.old = true;
+            slab.list_prev = NONE;
+            slab.list_next = NONE;
+            if slab.used == 0 && slab.pending == 0 {
+                self.empty[class] -= 1;
+                empty.push(s);
+            }
+        }
+        self.heads = [NONE; CLASSES];
+        empty
+    }
+
+    fn link(&mut self, s: u32) {
+        let class = self.all[s as usize].class as usize;
+        let head = self.heads[class];
+        self.all[s as usize].list_prev = NONE;
+        self.all[s as usize].list_next = head;
+        if head != NONE {
+            self.all[head as usize].list_prev = s;
+        }
+        self.heads[class] = s;
+    }
+
+    fn unlink(&mut self, s: u32) {
+        let slab = &self.all[s as usize];
+        let (prev, next, class) = (slab.list_prev, slab.list_next, slab.class as usize);
+        if next != NONE {
+            self.all[next as usize].list_prev = prev;
+        }
+        if prev != NONE {
+            self.all[prev as usize].list_next = next;
+        } else {
+            self.heads[class] = next;
+        }
+    }
+
+    /// Checks the invariants written above [`Slab`].
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let mut empty = [0; CLASSES];
+        let mut listed = std::collections::HashSet::new();
+        for &head in &self.heads {
+            let mut at = head;
+            while at != NONE {
+                listed.insert(at);
+                at = self.all[at as usize].list_next;
+            }
+        }
+        for (i, s) in self.iter() {
+            let free: u32 = s.free.iter().map(|w| w.count_ones()).sum();
+            let waiting: u32 = s.waiting.iter().map(|w| w.count_ones()).sum();
+            if s.used + s.pending + free != s.capacity || waiting != s.pending {
+                return Err(format!(
+                    "slab {:#x}: {} used + {} pending + {free} free != {}",
+                    s.base, s.used, s.pending, s.capacity
+                ));
+            }
+            if listed.contains(&i) != (free > 0 && !s.old) {
+                return Err(format!("slab {:#x} is in its class's list exactly when it has a free object", s.base));
+            }
+            if s.used == 0 && s.pending == 0 && !s.old {
+                empty[s.class as usize] += 1;
+            }
+        }
+        if empty != self.empty {
+            return Err("the count of empty slabs is wrong".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "slab_tests.rs"]
+mod tests;

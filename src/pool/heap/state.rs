@@ -1,0 +1,460 @@
+//! A heap: memory of one stream.
+//!
+//! It owns spans of mapped addresses, the regions that tile them, the extents behind them and the slabs inside them, all under one
+//! lock. What its own stream frees it can hand out again at once; what another stream frees waits until the device has passed the
+//! free (`waiting.rs`). A stream has one heap, and more only when several threads keep meeting at its lock
+//! (`streams/registry.rs`); they share the stream's lane, so what is in one is in order for all.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::GIB;
+use crate::base::sync::{lock, AtomicU64};
+use crate::pool::heap::afresh::Afresh;
+use crate::pool::heap::lock::{Lock, Locked};
+use crate::pool::heap::members::Members;
+use crate::pool::heap::memo::Memo;
+use crate::pool::heap::part::StreamPart;
+use crate::pool::heap::region::{Region, Regions, State, GRANULE, MIN_SPLIT};
+use crate::pool::heap::slab::Slabs;
+use crate::pool::heap::trial::Trial;
+use crate::pool::heap::waiting::{Item, Waiting};
+use crate::pool::memory::extent::Extents;
+use crate::pool::order::cadence::OwnBatch;
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::Tag;
+use crate::pool::types::receipts::Counter;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// A heap with less than this is small, bytes.
+pub(crate) const SMALL_HEAP: u64 = GIB;
+
+/// Finding no room counts when it happens within so many allocations of the last time, or of the heap's start.
+const SHORT_AGAIN: u64 = 1 << 16;
+
+/// Memory of one stream. On cache lines of its own: neighbours are other threads'.
+#[repr(C, align(128))]
+pub(crate) struct Heap {
+    pub(crate) number: u32,
+    /// The lane of its stream, which other heaps may share.
+    pub(crate) lane: u32,
+    pub(crate) of_captures: bool,
+    /// Copies of counters of `state`, for sums taken without its lock.
+    pub(crate) live: AtomicU64,
+    pub(crate) free: AtomicU64,
+    pub(crate) state: Lock<HeapState>,
+}
+
+impl Heap {
+    pub(crate) fn new(number: u32, lane: u32, identity: u64, of_captures: bool, page: u64) -> Heap {
+        Heap {
+            number,
+            lane,
+            of_captures,
+            live: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            state: Lock::new(HeapState::new(number, lane, identity, page)),
+        }
+    }
+
+    /// Whether it holds what was allocated during captures of its stream.
+    pub(crate) fn is_of_captures(&self) -> bool {
+        self.of_captures
+    }
+
+    /// Takes the lock with every free region where searches find it.
+    pub(crate) fn lock(&self) -> Locked<'_, HeapState> {
+        let mut st = self.state.lock();
+        st.regions.tidy();
+        st
+    }
+
+    /// As [`Self::lock`], if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_, HeapState>> {
+        let mut st = self.state.try_lock()?;
+        st.regions.tidy();
+        Some(st)
+    }
+
+    /// Takes the lock to hand a block out or take one back: the quick list stays as it is.
+    #[inline]
+    pub(crate) fn lock_quick(&self) -> Locked<'_, HeapState> {
+        self.state.lock()
+    }
+
+    /// As [`Self::lock_quick`], if nobody has it.
+    #[inline]
+    pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {
+        self.state.try_lock()
+    }
+
+    /// Brings the copies up to date; called before the lock is given up.
+    #[inline]
+    pub(crate) fn publish(&self, st: &HeapState) {
+        self.live.store(st.live_bytes, Relaxed);
+        self.free.store(st.regions.ready_bytes() + st.waiting_bytes, Relaxed);
+    }
+}
+
+/// How many ids a heap takes at a time; a power of two.
+const IDS: u64 = 1 << 32;
+
+/// The multiple of [`IDS`] in front of ids that nobody has taken yet.
+#[cold]
+fn more_ids() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(IDS, Relaxed)
+}
+
+/// What a heap's lock guards.
+///
+/// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
+/// `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
+/// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less; `moves_when_empty <= moves`.
+///
+/// What every hit looks at comes first, in as few cache lines as it takes: they compete with all that a workload touches.
+#[repr(C)]
+pub(crate) struct HeapState {
+    pub(crate) number: u32,
+    pub(crate) lane: u32,
+    /// The stream that its ready memory is in order for. The lane's, but for a moment while that goes to another stream.
+    pub(crate) identity: u64,
+    /// The id handed out last: see [`HeapState::new_id`].
+    pub(crate) last_id: u64,
+    pub(crate) live_bytes: u64,
+    /// The most that `live_bytes` ever was since the peaks were last reset.
+    pub(crate) most_live: u64,
+    pub(crate) requested_bytes: u64,
+    pub(crate) mallocs: u64,
+    pub(crate) frees: u64,
+    /// Extents moved for this heap since it last started afresh.
+    pub(crate) moves: u64,
+    pub(crate) waiting_bytes: u64,
+    /// Who counts what is live: then nothing is handed out without a receipt.
+    pub(crate) counter: Option<Arc<dyn Counter>>,
+    pub(crate) batch: OwnBatch,
+    /// Whose heap it is while a capture arena has it: see [`crate::pool::graph::parts`].
+    pub(crate) private: Option<Arc<StreamPart>>,
+    /// Other lanes that use a live block (`record_stream`), by its address.
+    pub(crate) users: HashMap<u64, Vec<u32>>,
+    /// Callers' tags of small objects that have one, by address.
+    pub(crate) tags: HashMap<u64, u64>,
+    pub(crate) memo: Memo,
+    pub(crate) regions: Regions,
+    pub(crate) slabs: Slabs,
+    pub(crate) extents: Extents,
+    pub(crate) waiting: Waiting,
+    /// Which live blocks and objects are in a scope, and their receipts.
+    pub(crate) members: Members,
+    /// The least that `regions.ready_bytes()` was since `take_unused`.
+    pub(crate) least_ready: u64,
+    /// What `moves` was when it last ran empty.
+    pub(crate) moves_when_empty: u64,
+    pub(crate) afresh: Afresh,
+    /// All extents ever moved for this heap, and for how many requests.
+    pub(crate) moved: u64,
+    pub(crate) stitches: u64,
+    /// The most `live_bytes` was at a growth since then.
+    pub(crate) peak_live: u64,
+    /// Bytes mapped to other addresses for this heap since then, but for those that were taken back for nothing.
+    pub(crate) remapped: u64,
+    pub(crate) grain: Grain,
+    /// Whether the heap ran short of memory soon after the last time, and its `mallocs` then.
+    pub(crate) short: bool,
+    pub(crate) short_at: u64,
+    /// Whether it has been of use to wait for markers, to look for extents and for blocks in other heaps.
+    pub(crate) patience: Trial,
+    pub(crate) others: Trial,
+    pub(crate) borrowing: Trial,
+    /// The same of a context marker about other heaps' memory.
+    pub(crate) asking: Trial,
+    /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of a span.
+    pub(crate) grown_to: u64,
+    /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without any.
+    pub(crate) room: (u64, u64),
+}
+
+impl HeapState {
+    pub(crate) fn new(number: u32, lane: u32, identity: u64, page: u64) -> HeapState {
+        HeapState {
+            number,
+            lane,
+            identity,
+            regions: Regions::of_pages(page),
+            extents: Extents::of_pages(page),
+            slabs: Slabs::new(),
+            waiting: Waiting::default(),
+            waiting_bytes: 0,
+            batch: OwnBatch::default(),
+            least_ready: 0,
+            users: HashMap::new(),
+            members: Members::new(),
+            counter: None,
+            tags: HashMap::new(),
+            last_id: 0,
+            live_bytes: 0,
+            most_live: 0,
+            requested_bytes: 0,
+            mallocs: 0,
+            frees: 0,
+            moves: 0,
+            moves_when_empty: 0,
+            moved: 0,
+            stitches: 0,
+            peak_live: 0,
+            remapped: 0,
+            memo: Memo::default(),
+            afresh: Afresh::default(),
+            grain: Grain::default(),
+            short: false,
+            short_at: 0,
+            patience: Trial::default(),
+            others: Trial::default(),
+            borrowing: Trial::default(),
+            asking: Trial::default(),
+            private: None,
+            grown_to: 0,
+            room: (0, 0),
+        }
+    }
+
+    /// A number that no other allocation of the process has, larger than those before it in this heap. Heaps take them by
+    /// the [`IDS`], so that no two have the same ones however many they hand out.
+    #[inline]
+    pub(crate) fn new_id(&mut self) -> u64 {
+        if self.last_id.is_multiple_of(IDS) {
+            self.last_id = more_ids();
+        }
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Adds to what is live.
+    #[inline(always)]
+    pub(crate) fn note_handed_out(&mut self, size: u64, requested: u64) {
+        self.live_bytes += size;
+        self.most_live = self.most_live.max(self.live_bytes);
+        self.requested_bytes += requested;
+        self.mallocs += 1;
+    }
+
+    /// The lanes that a block about to be freed was recorded on.
+    #[inline]
+    pub(crate) fn take_users(&mut self, addr: u64) -> Vec<u32> {
+        match self.users.is_empty() {
+            true => Vec::new(),
+            false => self.users.remove(&addr).unwrap_or_default(),
+        }
+    }
+
+    /// A region for `size` bytes at a multiple of `align`, live: the one last freed by a request of just this size, else
+    /// the best ready one, cut to size.
+    #[inline]
+    pub(crate) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
+        if let Some(r) = self.regions.take_quick(size, align) {
+            self.note_taken();
+            return Some(r);
+        }
+        self.regions.tidy();
+        self.cut_for(size, align, |_| true)
+    }
+
+    /// The region last freed by a request of just this size, live.
+    #[inline]
+    pub(crate) fn take_quick(&mut self, size: u64) -> Option<u32> {
+        let r = self.regions.take_quick(size, GRANULE)?;
+        self.note_taken();
+        Some(r)
+    }
+
+    /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked live.
+    #[inline]
+    pub(crate) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
+        debug_assert!(self.regions.is_tidy());
+        let r = self.regions.find(size, align, accept)?;
+        Some(self.cut_at(r, size, align))
+    }
+
+    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them: from its start, or from its end where
+    /// that leaves more extents whole.
+    pub(crate) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
+        self.regions.take_ready(r);
+        let (from, size) = self.place_in(r, size, align);
+        let cut = self.regions.cut_loose(r, from, size);
+        self.note_taken();
+        cut
+    }
+
+    /// Where in a region that is to be cut a request goes, and how many bytes it gets.
+    pub(crate) fn place_in(&self, r: u32, size: u64, align: u64) -> (u64, u64) {
+        let region = self.regions.get(r);
+        let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
+        let room = region.end() - start;
+        let size = if room - size < MIN_SPLIT { room } else { size };
+        let page = self.extents.page();
+        let mut from = start;
+        if room - size >= page && size >= page {
+            let (end, back) = (region.end(), (region.end() - size) & !(align - 1));
+            let last = self.regions.is_edge(region.next);
+            let (in_front, behind) =
+                (self.extents.whole_bytes(start, back, false), self.extents.whole_bytes(start + size, end, last));
+            if in_front > behind {
+                from = back;
+            }
+        }
+        (from, size)
+    }
+
+    /// Counts what a stitch or a flip moved.
+    #[inline]
+    pub(crate) fn count_moves(&mut self, moved: u64) {
+        if moved > 0 {
+            self.moves += moved;
+            self.moved += moved;
+            self.stitches += 1;
+        }
+    }
+
+    /// Notes that a request of `size` bytes found no room: it counts when as much is free, only not in one piece.
+    pub(crate) fn note_short(&mut self, size: u64) {
+        if self.regions.ready_bytes() >= size {
+            let since = self.mallocs.wrapping_sub(std::mem::replace(&mut self.short_at, self.mallocs));
+            self.short = since <= SHORT_AGAIN;
+        }
+    }
+
+    /// The heap has no memory any more: its next requests are decided as those of a new one.
+    pub(crate) fn forget(&mut self) {
+        self.memo = Memo::default();
+        self.grain = Grain::default();
+        self.short = false;
+        (self.moves, self.moves_when_empty) = (0, 0);
+        self.afresh = Afresh::default();
+        (self.peak_live, self.remapped) = (0, 0);
+    }
+
+    /// Forgets what was in vain of late.
+    pub(crate) fn try_everything(&mut self) {
+        (self.patience, self.others, self.borrowing) = (Trial::default(), Trial::default(), Trial::default());
+    }
+
+    /// Whether this is a small heap in which requests find no room again and again.
+    pub(crate) fn runs_short(&self) -> bool {
+        self.short && self.extents.bytes() < SMALL_HEAP
+    }
+
+    /// It was not given as much room as one that runs short should have: it has to move memory like others.
+    pub(crate) fn goes_without(&mut self) {
+        self.short = false;
+    }
+
+    /// Called after ready memory was taken.
+    #[inline]
+    pub(crate) fn note_taken(&mut self) {
+        self.least_ready = self.least_ready.min(self.regions.ready_bytes());
+    }
+
+    /// Counts a free.
+    #[inline]
+    pub(crate) fn note_freed(&mut self, size: u64, requested: u64) {
+        self.live_bytes -= size;
+        self.requested_bytes -= requested;
+        self.frees += 1;
+    }
+
+    /// Whether the heap's ready memory is in order for the lane's present stream. If not, [`Self::retire`] comes before anything
+    /// is freed here: the new stream's frees would vouch for the old one's.
+    #[inline]
+    pub(crate) fn is_current(&self, order: &Order) -> bool {
+        order.identity(self.lane) == self.identity
+    }
+}
+
+impl HeapState {
+    /// Whether the last live block is gone and the heap has moved extents since that was last so: for [`Pool::emptied`]. Every free
+    /// asks.
+    #[inline(always)]
+    pub(crate) fn has_run_empty(&self) -> bool {
+        self.live_bytes == 0 && self.moves != self.moves_when_empty
+    }
+}
+
+/// How large new extents are.
+#[derive(Default)]
+pub(crate) struct Grain {
+    /// How many times it was halved.
+    pub(crate) halved: u32,
+    /// The pool's first memory was asked for ahead: nobody knows what it will be cut into.
+    pub(crate) ahead: bool,
+}
+
+impl HeapState {
+    /// Whether nothing that is freed here may be handed out again for now.
+    pub(crate) fn is_monotone(&self) -> bool {
+        self.private.as_ref().is_some_and(|m| m.monotone)
+    }
+
+    /// Whether allocations here are told apart by their order, so that each has to be one of its own.
+    pub(crate) fn is_laid_out(&self) -> bool {
+        self.private.as_ref().is_some_and(|m| m.record || lock(&m.notes).plan.is_some())
+    }
+
+    /// Notes that the block at `addr` is being freed; whether the heap's own stream may have it back at once.
+    pub(crate) fn may_reuse(&self, addr: u64) -> bool {
+        let Some(member) = &self.private else { return true };
+        if member.record {
+            lock(&member.notes).died(addr);
+        }
+        !member.monotone
+    }
+
+    /// The lane of this heap if `lane` is that of another heap of the same stream in the same arena.
+    pub(crate) fn lane_here(&self, lane: u32) -> u32 {
+        match &self.private {
+            Some(m) if m.lane == lane => self.lane,
+            _ => lane,
+        }
+    }
+}
+
+impl HeapState {
+    /// Makes a region (in no bin) wait for every one of the tags.
+    pub(crate) fn wait_for(&mut self, region: u32, tags: &[Tag]) {
+        let ticket = self.waiting.enqueue(Item::Region(region), tags);
+        let r = self.regions.get_mut(region);
+        r.state = State::Waiting;
+        r.order = tags.first().copied().unwrap_or(Tag::SETTLED);
+        r.ticket = ticket;
+        self.waiting_bytes += r.size;
+    }
+
+    /// Makes an object of a slab wait.
+    pub(crate) fn object_waits(&mut self, slab: u32, number: u32, tags: &[Tag]) {
+        self.waiting.enqueue(Item::Object { slab, number }, tags);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heaps_that_use_up_their_ids_have_none_in_common() {
+        let mut heaps: Vec<HeapState> = (0..3).map(|n| HeapState::new(n, n, 0, 2 << 20)).collect();
+        let mut seen = std::collections::HashSet::new();
+        for turn in 0..4 {
+            for heap in &mut heaps {
+                let first = heap.new_id();
+                assert!(seen.insert(first) && first > 0, "turn {turn}: {first:#x} again");
+                // All but the last two of those that it took.
+                heap.last_id = heap.last_id.next_multiple_of(IDS) - 2;
+                for _ in 0..3 {
+                    let before = heap.last_id;
+                    let id = heap.new_id();
+                    assert!(id > before && seen.insert(id), "turn {turn}: {id:#x} after {before:#x}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Whether to try something again that was in vain the last times.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+/// Tries in vain that are forgiven before any is left out.
+const FORGIVEN: u32 = 2;
+
+/// After so many in vain, 2^4 of every 2^4 + 1 are left out.
+const MOST: u32 = FORGIVEN + 4;
+
+/// Something that costs time and helps only now and then: after each failure in a row it is left out twice as often.
+/// Counted and not timed, so that the same calls do the same thing.
+#[derive(Default)]
+pub(crate) struct Trial {
+    /// Tries in vain since the last success.
+    vain: u32,
+    /// How many more times to leave it out.
+    skip: u32,
+}
+
+impl Trial {
+    /// Whether to try now; [`Self::ended`] follows if so.
+    pub(crate) fn again(&mut self) -> bool {
+        let now = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        now
+    }
+
+    /// How it ended.
+    pub(crate) fn ended(&mut self, well: bool) {
+        self.vain = if well { 0 } else { (self.vain + 1).min(MOST) };
+        self.skip = if self.vain > FORGIVEN { 1 << (self.vain - FORGIVEN) } else { 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_less_and_less_often_until_it_helps() {
+        let mut t = Trial::default();
+        let tried: Vec<u32> = (0..64).filter(|_| t.again().then(|| t.ended(false)).is_some()).collect();
+        assert_eq!(tried, [0, 1, 2, 5, 10, 19, 36, 53], "gaps of 0, 0, 2, 4, 8, 16, 16");
+        while !t.again() {}
+        t.ended(true);
+        assert!(t.again());
+    }
+}

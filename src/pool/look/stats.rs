@@ -1,0 +1,135 @@
+//! Counters of one pool, for its users.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::pool::state::pool::Pool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// One pool's counters, bytes unless said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Addresses reserved.
+    pub reserved: u64,
+    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs), `stock`, dedicated
+    /// allocations, and freed dedicated ones that the device may still use.
+    pub mapped: u64,
+    /// The most `mapped` ever was.
+    pub peak_mapped: u64,
+    /// Bytes callers asked for and have not freed.
+    pub requested: u64,
+    /// Bytes handed out, rounding included.
+    pub live: u64,
+    /// The most `live` ever was: exact while one heap allocates, and an upper bound of it with several, the sum of each one's
+    /// most, but never more than `peak_mapped`.
+    pub peak_live: u64,
+    /// Free mapped bytes usable by their own stream at once.
+    pub free: u64,
+    /// Free mapped bytes that wait for another stream.
+    pub waiting: u64,
+    /// Physical memory held for later without an address.
+    pub stock: u64,
+    /// Unmapped addresses inside the reservation.
+    pub holes: u64,
+    /// Old addresses of moved memory, mapped still so that it can come back to them.
+    pub zombies: u64,
+    /// The largest request that could be met without growing, allowing for remapping.
+    pub largest_without_growth: u64,
+    /// The largest free region usable with no driver call.
+    pub largest_free: u64,
+    /// Live allocations, a count.
+    pub allocations: u64,
+    /// Allocations ever made, a count.
+    pub mallocs: u64,
+    /// Frees ever done, a count.
+    pub frees: u64,
+    /// Physical allocations held, a count: mapped extents, those in stock, dedicated ones.
+    pub extents: u64,
+    /// Extents moved to other addresses so far, a count.
+    pub moved: u64,
+    /// Stitches so far, a count.
+    pub stitches: u64,
+    /// Growths so far, a count.
+    pub growths: u64,
+    /// Streams known, a count.
+    pub streams: u64,
+    /// Frees refused as double, a count.
+    pub double_frees: u64,
+    /// Pointers refused as unknown, a count.
+    pub unknown_pointers: u64,
+    /// Frees by id that came after the allocation had gone, a count.
+    pub late_frees: u64,
+    /// Requests refused for lack of memory, a count.
+    pub out_of_memory: u64,
+    /// The most that may be mapped; 0: what the device has.
+    pub limit: u64,
+}
+
+impl Pool {
+    /// Counters, taken heap by heap.
+    pub fn stats(&self) -> PoolStats {
+        let c = &self.counters;
+        let mut s = PoolStats {
+            mapped: c.mapped.load(Relaxed),
+            peak_mapped: c.peak_mapped.load(Relaxed),
+            requested: c.dedicated_requested.load(Relaxed),
+            mallocs: c.dedicated_mallocs.load(Relaxed),
+            frees: c.dedicated_frees.load(Relaxed),
+            growths: c.growths.load(Relaxed),
+            streams: self.order.streams(),
+            double_frees: c.double_frees.load(Relaxed),
+            unknown_pointers: c.unknown_pointers.load(Relaxed),
+            late_frees: c.late_frees.load(Relaxed),
+            out_of_memory: c.out_of_memory.load(Relaxed),
+            limit: match self.limit.load(Relaxed) {
+                limit if limit < self.props.total_bytes => limit,
+                _ => 0,
+            },
+            live: self.live_now(),
+            peak_live: c.dedicated_most.load(Relaxed),
+            ..PoolStats::default()
+        };
+        let mut movable = 0;
+        for heap in self.all_heaps() {
+            let st = heap.lock();
+            s.requested += st.requested_bytes;
+            s.peak_live += st.most_live;
+            s.mallocs += st.mallocs;
+            s.frees += st.frees;
+            s.stitches += st.stitches;
+            s.moved += st.moved;
+            s.free += st.regions.ready_bytes();
+            s.waiting += st.waiting_bytes;
+            s.extents += st.extents.len() as u64;
+            if st.private.is_some() {
+                continue;
+            }
+            s.largest_free = s.largest_free.max(st.regions.largest_ready());
+            for r in st.regions.ready_from(self.page) {
+                let g = st.regions.get(r);
+                movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
+            }
+        }
+        // What was live at once was mapped.
+        s.peak_live = s.peak_live.min(s.peak_mapped).max(s.live);
+        // Taken one after the other, the two may be of different moments.
+        s.allocations = s.mallocs.saturating_sub(s.frees);
+        let core = lock(&*self.core);
+        s.extents += (core.dedicated.len() + core.stock.len()) as u64;
+        s.stock = core.stock.bytes();
+        s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);
+        s.largest_without_growth = s.largest_free.max(movable + s.stock);
+        (s.reserved, s.holes) = core.holes.totals();
+        s
+    }
+
+    /// Sets the recorded peaks back to the present values.
+    pub fn reset_peaks(&self) {
+        for heap in self.all_heaps() {
+            let mut st = heap.lock_quick();
+            st.most_live = st.live_bytes;
+        }
+        self.counters.dedicated_most.store(self.counters.dedicated_live.load(Relaxed), Relaxed);
+        self.counters.peak_mapped.store(self.counters.mapped.load(Relaxed), Relaxed);
+    }
+}

@@ -1,0 +1,242 @@
+//! A pool that is looked at while nothing in it moves: checks of every invariant written above the pool's structures.
+//!
+//! Other threads may be at work: they wait meanwhile. For tests and debugging.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{lock, MutexGuard};
+use crate::base::{Error, Result};
+use crate::pool::heap::lock::Locked;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::state::pool::{Core, Pool};
+use crate::pool::state::streams::{Key, StreamHeaps};
+use crate::pool::types::scope::Scope;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
+
+/// Scopes, by their own addresses, and bytes asked for of what was found in each.
+pub type Sums = BTreeMap<usize, (Arc<Scope>, u64)>;
+
+/// Adds to what was found in a scope.
+pub fn add_to(sums: &mut Sums, scope: &Arc<Scope>, bytes: u64) {
+    sums.entry(Arc::as_ptr(scope) as usize).or_insert_with(|| (scope.clone(), 0)).1 += bytes;
+}
+
+/// The right to look at everything in a pool at one moment, which lasts until this is dropped: every lock that its invariants
+/// span, taken in the order that `pool/mod.rs` gives. A thread that has one calls nothing else of the pool's.
+pub struct Still<'a> {
+    pool: &'a Pool,
+    _changing: RwLockWriteGuard<'a, ()>,
+    /// No heap is added.
+    _streams: MutexGuard<'a, HashMap<Key, StreamHeaps>>,
+    shells: MutexGuard<'a, Vec<u32>>,
+    heaps: Vec<(&'a Heap, Locked<'a, HeapState>)>,
+    core: MutexGuard<'a, Core>,
+}
+
+impl Pool {
+    /// Waits until no call is half-way through a change, and holds up those that come.
+    pub fn hold_still(&self) -> Still<'_> {
+        // Whoever holds several heaps' locks got all but the first by trying, so taking them one by one waits for nobody who
+        // waits for us.
+        Still {
+            pool: self,
+            _changing: self.changing.write().unwrap_or_else(PoisonError::into_inner),
+            _streams: lock(&*self.streams),
+            shells: lock(&self.privates.shells),
+            heaps: self.all_heaps().map(|heap| (heap, heap.lock_quick())).collect(),
+            core: lock(&*self.core),
+        }
+    }
+
+    /// [`Still::counted`], for tests.
+    pub fn counted(&self) -> Result<u64> {
+        self.hold_still().counted()
+    }
+
+    /// Checks the pool's invariants, as they are at one moment.
+    pub fn validate(&self) -> Result<()> {
+        self.hold_still().validate()
+    }
+}
+
+impl Still<'_> {
+    fn wrong(&self, text: String) -> Error {
+        Error::internal(format!("device {}: {text}", self.pool.dev))
+    }
+
+    /// Adds up what of each scope is in this pool, and checks that scopes list just the dedicated allocations that are in
+    /// them.
+    pub fn add_scopes(&self, sums: &mut Sums) -> Result<()> {
+        for (_, st) in &self.heaps {
+            for (_, place) in st.members.iter() {
+                if let Some(scope) = st.scope_at(place) {
+                    add_to(sums, &scope, st.requested_at(place));
+                }
+            }
+        }
+        let number = self.pool.number;
+        let mut listed = 0;
+        for (&addr, d) in &self.core.dedicated {
+            let Some(scope) = &d.scope else { continue };
+            add_to(sums, scope, d.info.requested);
+            listed += 1;
+            if !scope.parts(number).dedicated.contains(&(addr, d.info.id)) {
+                return Err(self.wrong(format!("a scope does not list {addr:#x}")));
+            }
+        }
+        let all: usize = sums.values().map(|s| s.0.parts(number).dedicated.len()).sum();
+        match all == listed {
+            true => Ok(()),
+            false => Err(self.wrong(format!("scopes list {all} dedicated allocations, {listed} are in one"))),
+        }
+    }
+
+    /// Bytes that receipts stand for; checks that just what is live and counted has one.
+    pub fn counted(&self) -> Result<u64> {
+        let mut sum = 0;
+        for (heap, st) in &self.heaps {
+            sum += st.counted().map_err(|e| self.wrong(format!("heap {}: {e}", heap.number)))?;
+        }
+        let counting = self.pool.counter.get().is_some();
+        for (addr, d) in &self.core.dedicated {
+            let counted = d.receipt.as_ref().map(|r| r.bytes());
+            if counted != (counting && d.counts).then_some(d.mapped) {
+                return Err(self.wrong(format!("{addr:#x} of {} bytes counts as {counted:?}", d.mapped)));
+            }
+            sum += counted.unwrap_or(0);
+        }
+        Ok(sum)
+    }
+
+    /// Checks the invariants.
+    pub fn validate(&self) -> Result<()> {
+        self.pool.order.validate()?;
+        self.private().map_err(|e| self.wrong(e))?;
+        self.memory().map_err(|e| self.wrong(e))
+    }
+
+    /// Heaps that released arenas left are nobody's; addresses kept for a private one are there.
+    fn private(&self) -> std::result::Result<(), String> {
+        let mut shells = self.shells.clone();
+        shells.sort_unstable();
+        if let Some(w) = shells.windows(2).find(|w| w.first() == w.last()) {
+            return Err(format!("heap {} is a shell twice", w.first().copied().unwrap_or(0)));
+        }
+        for (heap, st) in &self.heaps {
+            let (start, end) = st.room;
+            if shells.contains(&heap.number) && (st.private.is_some() || end > 0) {
+                return Err(format!("heap {} is a shell and an arena's", heap.number));
+            }
+            let kept = || self.core.holes.iter().any(|(a, l)| a == start && a + l == end);
+            if start < end && !kept() {
+                return Err(format!("addresses from {start:#x} are not kept for heap {}", heap.number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every part's own invariants, and the two equations of the whole.
+    fn memory(&self) -> std::result::Result<(), String> {
+        // (start, length, what) of everything that has addresses.
+        let mut pieces: Vec<(u64, u64, &str)> = Vec::new();
+        let mut mapped = 0;
+        let mut present = Vec::new();
+        for (heap, st) in &self.heaps {
+            st.validate(&self.pool.index).map_err(|e| format!("heap {}: {e}", heap.number))?;
+            mapped += st.extents.bytes();
+            pieces.extend(st.extents.iter().map(|(a, e)| (a, e.size, "extent")));
+            present.extend(st.extents.iter());
+            if heap.live.load(Relaxed) != st.live_bytes {
+                return Err(format!("heap {}: its published live bytes are stale", heap.number));
+            }
+        }
+        let (core, counters) = (&*self.core, &self.pool.counters);
+        if let Some((a, _)) = present.iter().find(|&&(a, e)| core.aliases.address(e) != Some(a)) {
+            return Err(format!("the extent at {a:#x} is elsewhere by the table of aliases"));
+        }
+        if core.stock.iter().any(|(e, _)| core.aliases.address(e).is_some()) {
+            return Err("an extent in stock has an address".into());
+        }
+        pieces.extend(core.holes.iter().map(|(a, l)| (a, l, "hole")));
+        pieces.extend(core.aliases.iter().map(|(a, l, _)| (a, l, "alias")));
+        pieces.extend(core.zombies.iter().map(|z| (z.addr, z.size, "zombie")));
+        pieces.extend(core.dedicated.values().map(|d| (d.va, d.reserved, "dedicated")));
+        pieces.extend(core.graves.values().map(|g| (g.va, g.reserved, "grave")));
+        mapped += core.dedicated.values().filter(|d| d.handle.is_some()).map(|d| d.mapped).sum::<u64>();
+        mapped += core.stock.bytes();
+        mapped += core.graves.values().map(|g| g.mapped).sum::<u64>();
+        if mapped != counters.mapped.load(Relaxed) {
+            return Err(format!("{} mapped recorded, {mapped} found", counters.mapped.load(Relaxed)));
+        }
+        core.stock.validate()?;
+        core.aliases.validate()?;
+        let zombies: u64 = core.zombies.iter().map(|z| z.size).sum();
+        if zombies != counters.zombie_bytes.load(Relaxed) {
+            return Err("the count of zombie bytes is wrong".into());
+        }
+        pieces.sort_unstable();
+        let mut pieces = pieces.into_iter();
+        for (base, len) in core.holes.roots() {
+            let mut at = base;
+            while at < base + len {
+                match pieces.next() {
+                    Some((a, l, _)) if a == at => at += l,
+                    Some((a, l, what)) => {
+                        return Err(format!("{what} {a:#x}+{l:#x} found where {at:#x} should be"));
+                    }
+                    None => return Err(format!("nothing accounts for the addresses from {at:#x}")),
+                }
+            }
+        }
+        match pieces.next() {
+            Some((a, _, what)) => Err(format!("{what} {a:#x} lies in no reservation")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::DeviceId;
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::pool::{AllocRequest, PoolOptions};
+
+    /// What it says of a pool with one live block, in which something was changed.
+    fn said(change: impl Fn(&Pool, &Scope)) -> String {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let pool = Pool::new(host, DeviceId(0), PoolOptions::default()).unwrap();
+        let scope = Scope::new(None);
+        pool.malloc_search(&AllocRequest { size: 3 << 20, scope: Some(&scope), ..AllocRequest::default() }).unwrap();
+        let check = || {
+            let mut sums = Sums::new();
+            add_to(&mut sums, &scope, 0);
+            let still = pool.hold_still();
+            still.validate().and_then(|()| still.add_scopes(&mut sums))?;
+            Ok(sums.values().map(|s| s.1).sum::<u64>())
+        };
+        assert_eq!(check().unwrap(), 3 << 20);
+        change(&pool, &scope);
+        check().map_err(|e: Error| e.message).unwrap_err()
+    }
+
+    #[test]
+    fn each_check_can_fail() {
+        let first = |pool: &Pool| pool.all_heaps().next().map_or(0, |h| h.number);
+        let text = said(|pool, _| {
+            pool.all_heaps().for_each(|h| drop(h.lock_quick().users.insert(4096, vec![1])));
+        });
+        assert!(text.contains("0x1000 was recorded on streams and is not live"), "{text}");
+        let text = said(|pool, _| lock(&pool.privates.shells).extend([first(pool); 2]));
+        assert!(text.contains("is a shell twice"), "{text}");
+        let text = said(|pool, _| pool.all_heaps().for_each(|h| h.lock_quick().room = (4096, 8192)));
+        assert!(text.contains("addresses from 0x1000 are not kept"), "{text}");
+        let text = said(|pool, scope| {
+            scope.add_dedicated(pool.number, 4096, 1, 8);
+        });
+        assert!(text.contains("scopes list 1 dedicated allocations, 0 are in one"), "{text}");
+    }
+}

@@ -1,0 +1,171 @@
+//! What is in a pool, piece by piece, for tools: taken heap by heap, each at one moment, and handed on with no lock held.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::pool::heap::region::State;
+use crate::pool::heap::slab;
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{AllocFlags, AllocInfo};
+use crate::pool::types::scope::Scope;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// What a range of addresses is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Is {
+    /// A live allocation.
+    Live,
+    /// Small objects: bytes of each, how many are live, how many there is room for.
+    Slab(u64, u32, u32),
+    /// Free, usable by the heap's own stream; whether also by every other.
+    Free(bool),
+    /// Freed on another stream and not yet passed by it.
+    Waiting,
+    /// Nothing is mapped.
+    Hole,
+    /// Old addresses of memory that has moved.
+    Old,
+    /// An allocation with physical memory of its own.
+    Dedicated,
+    /// An evictable allocation that is elsewhere.
+    Evicted,
+    /// A freed dedicated allocation that the device may still use.
+    Leaving,
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The first.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// What it is.
+    pub is: Is,
+}
+
+/// A live allocation, a small one too.
+#[derive(Clone, Debug)]
+pub struct Alive {
+    /// Facts about it.
+    pub info: AllocInfo,
+    /// The scope that it is in.
+    pub scope: Option<Arc<Scope>>,
+}
+
+/// One heap at one moment, or what belongs to none.
+#[derive(Clone, Debug, Default)]
+pub struct HeapView {
+    /// Its number; `None`: dedicated allocations, and addresses of no heap.
+    pub number: Option<u32>,
+    /// The stream's handle as it was last named.
+    pub stream: u64,
+    /// In address order within a span.
+    pub pieces: Vec<Piece>,
+    /// Physical memory: address and bytes.
+    pub extents: Vec<(u64, u64)>,
+    /// What is live in it.
+    pub alive: Vec<Alive>,
+}
+
+impl Pool {
+    /// Calls `f` with each heap, and last with what belongs to none. Other threads go on: each view is of one moment, all
+    /// together are not.
+    pub fn walk(&self, f: &mut dyn FnMut(HeapView)) {
+        for heap in self.all_heaps() {
+            let stream = self.order.stream(heap.lane);
+            let mut view = HeapView { number: Some(heap.number), stream: stream.0 as u64, ..HeapView::default() };
+            // Room is made before the lock is taken: under it there is only copying.
+            view.alive.reserve(4096);
+            {
+                let st = heap.lock();
+                let device = self.dev;
+                for r in st.regions.spans().flat_map(|first| st.regions.walk(first)) {
+                    let g = st.regions.get(r);
+                    let is = match g.state {
+                        State::Live => {
+                            let b = st.regions.block(r);
+                            let place = crate::pool::heap::members::Place::Block { region: r };
+                            if !st.is_reclaimed(place) {
+                                view.alive.push(Alive {
+                                    info: AllocInfo {
+                                        base: g.addr,
+                                        requested: b.requested,
+                                        usable: g.size,
+                                        device,
+                                        stream: b.stream,
+                                        id: b.id,
+                                        tag: b.tag,
+                                        flags: AllocFlags::default(),
+                                    },
+                                    scope: st.scope_at(place),
+                                });
+                            }
+                            Is::Live
+                        }
+                        State::Ready | State::Quick => Is::Free(self.order.settled(g.order)),
+                        State::Waiting => Is::Waiting,
+                        State::Slab | State::Vacant | State::Edge => continue,
+                    };
+                    view.pieces.push(Piece { address: g.addr, bytes: g.size, is });
+                }
+                for (number, s) in st.slabs.iter() {
+                    let bytes = slab::class_size(s.class as usize);
+                    let whole = st.regions.try_get(s.region).map_or(0, |g| g.size);
+                    view.pieces.push(Piece { address: s.base, bytes: whole, is: Is::Slab(bytes, s.used, s.capacity) });
+                    for n in (0..s.capacity).filter(|&n| s.is_live(n)) {
+                        let place = crate::pool::heap::members::Place::Object { slab: number, number: n };
+                        if st.is_reclaimed(place) {
+                            continue;
+                        }
+                        let (base, object) = (s.addr_of(n), s.object(n));
+                        view.alive.push(Alive {
+                            info: AllocInfo {
+                                base,
+                                requested: object.requested.into(),
+                                usable: bytes,
+                                device,
+                                stream,
+                                id: object.id,
+                                tag: st.tags.get(&base).copied().unwrap_or(0),
+                                flags: AllocFlags::default(),
+                            },
+                            scope: st.scope_at(place),
+                        });
+                    }
+                }
+                view.extents.extend(st.extents.iter().map(|(a, e)| (a, e.size)));
+            }
+            view.pieces.sort_unstable_by_key(|p| p.address);
+            f(view);
+        }
+        f(self.without_heap());
+    }
+
+    /// Each heap's number, stream, live and free bytes, as published: without its lock.
+    pub fn heap_sizes(&self) -> Vec<(u32, u64, u64, u64)> {
+        let sizes = |h: &crate::pool::heap::state::Heap| {
+            (h.number, self.order.stream(h.lane).0 as u64, h.live.load(Relaxed), h.free.load(Relaxed))
+        };
+        self.all_heaps().map(sizes).collect()
+    }
+
+    fn without_heap(&self) -> HeapView {
+        let mut view = HeapView::default();
+        let core = lock(&*self.core);
+        let mut add = |address, bytes, is| view.pieces.push(Piece { address, bytes, is });
+        core.holes.iter().for_each(|(a, l)| add(a, l, Is::Hole));
+        core.aliases.iter().for_each(|(a, l, _)| add(a, l, Is::Old));
+        core.zombies.iter().for_each(|z| add(z.addr, z.size, Is::Old));
+        core.graves.values().for_each(|g| add(g.va, g.reserved, Is::Leaving));
+        for d in core.dedicated.values() {
+            let is = if d.handle.is_some() { Is::Dedicated } else { Is::Evicted };
+            view.pieces.push(Piece { address: d.va, bytes: d.reserved, is });
+            view.extents.extend(d.handle.map(|_| (d.va, d.mapped)));
+            view.alive.push(Alive { info: d.info, scope: d.scope.clone() });
+        }
+        view.pieces.sort_unstable_by_key(|p| p.address);
+        view
+    }
+}

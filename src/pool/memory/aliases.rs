@@ -1,0 +1,548 @@
+//! Aliases: every address at which an extent is mapped.
+//!
+//! A moved extent stays mapped where it was. Such a *dormant* alias costs addresses, which are plentiful, and no device memory;
+//! unmapping it would cost as much as a third of the move, and mapping the extent there again the rest. So aliases are kept in the
+//! *runs* they were mapped in, and a request that finds all extents of a run free takes them back to it (`remap/flip.rs`) without
+//! a driver call. A run that repeats a step is made of the same parts each time (`parts.rs`). So they are kept, and a flip only
+//! checks whether they still hold.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::driver::PhysHandle;
+use crate::pool::memory::bits::Bits;
+use crate::pool::memory::extent::{AliasId, Extent, Mapped};
+use crate::pool::memory::parts::{Part, RunId, STOCK};
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::Tag;
+use crate::pool::types::units::NONE;
+use std::cmp::Reverse;
+
+/// What an alias is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AliasState {
+    /// Where its extent is now: in a heap's span.
+    Present,
+    /// Its extent is elsewhere, or in stock.
+    Dormant,
+    /// Dormant, and about to be unmapped by whoever claimed it.
+    Claimed,
+    /// Not mapped any more.
+    Gone,
+}
+
+/// One extent at one address.
+#[derive(Clone, Copy, Debug)]
+struct Alias {
+    addr: u64,
+    extent: Extent,
+}
+
+/// What is asked of every run that a flip takes memory from: in a cache line, as those runs are scattered.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Head {
+    /// The positions whose aliases are present.
+    present: Bits,
+    /// When it was mapped, in the table's own count.
+    born: u64,
+    /// When memory was last used through its dormant aliases or, which is no earlier, through others of their extents: as far as that is
+    /// of one lane. One for all of them, as a run mostly leaves as it came.
+    tag: Tag,
+    /// How many aliases it has had,
+    len: u32,
+    /// how many of them are not gone (a run without any is vacant),
+    left: u32,
+    /// and how many are dormant, and claimed by nobody.
+    dormant: u32,
+}
+
+/// Aliases mapped one after the other for one request. What a flip asks of the run that it takes back is in the first cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct Run {
+    /// Where they start and end.
+    bounds: (u64, u64),
+    /// Where the extents were when that was last looked up.
+    parts: Vec<Part>,
+    /// When it was last mapped or taken back, in the table's own count.
+    used: u64,
+    /// Never changed while the run has any.
+    aliases: Vec<Alias>,
+    /// The positions whose aliases are claimed, and gone.
+    claimed: Bits,
+    gone: Bits,
+    /// As `tag` of its head, of other lanes.
+    tags: Vec<Tag>,
+}
+
+/// A dormant alias that the holder of this unmaps; nobody else uses it meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unmapping {
+    place: AliasId,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+}
+
+/// The aliases of one pool.
+///
+/// Invariants: an extent has at most one present alias, and none exactly if it is in stock; `dormant` and
+/// `dormant_bytes` count those that are dormant or claimed; aliases that are not gone do not overlap; a run's aliases
+/// lie one after the other between its `bounds`; of one that is present, claimed or gone only one is true; a head's counts
+/// are those of the run.
+#[derive(Default)]
+pub(crate) struct Aliases {
+    /// By run.
+    heads: Vec<Head>,
+    runs: Vec<Run>,
+    vacant_runs: Vec<u32>,
+    /// By extent: its aliases that are not gone.
+    extents: Vec<Vec<AliasId>>,
+    vacant_extents: Vec<u32>,
+    dormant: usize,
+    dormant_bytes: u64,
+    clock: u64,
+}
+
+impl Aliases {
+    /// Takes a new handle in; it has no alias yet.
+    pub(crate) fn add_extent(&mut self, handle: PhysHandle, size: u64) -> Extent {
+        let id = self.vacant_extents.pop().unwrap_or_else(|| {
+            self.extents.push(Vec::new());
+            (self.extents.len() - 1) as u32
+        });
+        Extent { handle, size, id }
+    }
+
+    /// Forgets an extent that has no alias any more.
+    pub(crate) fn remove_extent(&mut self, extent: Extent) {
+        debug_assert!(self.extents[extent.id as usize].is_empty());
+        self.vacant_extents.push(extent.id);
+    }
+
+    /// Notes a run of extents just mapped from `addr` on. None of them has a present alias.
+    pub(crate) fn add_run(&mut self, addr: u64, extents: &[Extent]) -> RunId {
+        let number = self.vacant_runs.pop().unwrap_or_else(|| {
+            self.heads.push(Head::default());
+            self.runs.push(Run::default());
+            (self.runs.len() - 1) as u32
+        });
+        let (mut at, len) = (addr, extents.len());
+        let mut aliases = std::mem::take(&mut self.runs[number as usize].aliases);
+        for (&extent, i) in extents.iter().zip(0..) {
+            debug_assert!(self.present(extent).is_none());
+            aliases.push(Alias { addr: at, extent });
+            self.extents[extent.id as usize].push((number, i));
+            at += extent.size;
+        }
+        self.clock += 1;
+        let born = self.clock;
+        let mut head = Head { present: Bits::none(len), born, len: len as u32, left: len as u32, ..Head::default() };
+        head.present.add(0, len);
+        self.heads[number as usize] = head;
+        let (claimed, gone) = (Bits::none(len), Bits::none(len));
+        self.runs[number as usize] = Run { bounds: (addr, at), used: born, aliases, claimed, gone, ..Run::default() };
+        RunId { number, born }
+    }
+
+    /// The extent leaves its present address, whose place is given, last used at `tag`.
+    pub(crate) fn leave(&mut self, place: AliasId, tag: Tag) {
+        let bytes = self.runs[place.0 as usize].aliases[place.1 as usize].extent.size;
+        self.leave_all(place.0, (place.1 as usize, 1), bytes, tag);
+    }
+
+    /// `bytes` is what the aliases have, of which the first and how many there are is given.
+    #[inline(always)]
+    fn leave_all(&mut self, run: u32, (first, len): (usize, usize), bytes: u64, tag: Tag) {
+        let head = &mut self.heads[run as usize];
+        debug_assert!(head.present.has_all(first, len));
+        head.present.remove(first, len);
+        head.dormant += len as u32;
+        self.dormant += len;
+        self.dormant_bytes += bytes;
+        if tag == Tag::SETTLED || head.tag == Tag::SETTLED || head.tag.lane() == tag.lane() {
+            head.tag = head.tag.later(tag);
+            return;
+        }
+        let tags = &mut self.runs[run as usize].tags;
+        match tags.iter_mut().find(|t| t.lane() == tag.lane()) {
+            Some(t) => *t = t.later(tag),
+            None => tags.push(tag),
+        }
+    }
+
+    /// The head of a run, if that is still there.
+    #[inline]
+    fn head(&self, run: RunId) -> Option<&Head> {
+        self.heads.get(run.number as usize).filter(|h| h.born == run.born && h.left > 0)
+    }
+
+    fn valid(&self, run: RunId) -> Option<&Run> {
+        self.head(run).and_then(|_| self.runs.get(run.number as usize))
+    }
+
+    /// Whether all of a run's aliases are dormant.
+    pub(crate) fn is_dormant(&self, run: RunId) -> bool {
+        self.head(run).is_some_and(|h| h.dormant == h.len)
+    }
+
+    /// Whether none of a run's aliases is gone.
+    #[inline]
+    pub(crate) fn is_whole(&self, run: RunId) -> bool {
+        self.head(run).is_some_and(|h| h.left == h.len)
+    }
+
+    /// Whether `len` aliases of a run from position `first` on are present.
+    pub(crate) fn is_present(&self, run: RunId, first: usize, len: usize) -> bool {
+        self.head(run).is_some_and(|h| h.present.has_all(first, len))
+    }
+
+    /// When the run with this number was mapped.
+    pub(crate) fn born(&self, number: u32) -> u64 {
+        self.heads.get(number as usize).map_or(0, |h| h.born)
+    }
+
+    /// The extents of a part of this run.
+    pub(crate) fn extents(&self, run: RunId, part: &Part) -> impl Iterator<Item = Extent> + '_ {
+        let first = part.first as usize;
+        let aliases = self.valid(run).and_then(|r| r.aliases.get(first..first + part.len as usize));
+        aliases.into_iter().flatten().map(|a| a.extent)
+    }
+
+    /// The parts that were kept for a run, which has none then.
+    pub(crate) fn kept(&mut self, run: RunId) -> Vec<Part> {
+        std::mem::take(&mut self.runs[run.number as usize].parts)
+    }
+
+    /// Keeps the parts of a run that is not taken back.
+    pub(crate) fn keep(&mut self, run: RunId, parts: Vec<Part>) {
+        self.runs[run.number as usize].parts = parts;
+    }
+
+    /// All extents of a run leave their present addresses, last used at `tag`, and are in the run now.
+    pub(crate) fn take_back(&mut self, run: RunId, parts: Vec<Part>, tag: Tag) {
+        for p in &parts {
+            if let Some((from, first, len)) = p.source() {
+                self.leave_all(from.number, (first, len), p.bytes(), tag);
+            }
+        }
+        self.clock += 1;
+        let head = &mut self.heads[run.number as usize];
+        let len = head.len as usize;
+        head.present.add(0, len);
+        (head.dormant, head.tag) = (0, Tag::SETTLED);
+        let r = &mut self.runs[run.number as usize];
+        (r.used, r.parts) = (self.clock, parts);
+        r.tags.clear();
+        self.dormant -= len;
+        self.dormant_bytes -= r.bounds.1 - r.bounds.0;
+    }
+
+    /// Where a run starts and ends, and how many aliases it has.
+    pub(crate) fn bounds(&self, run: RunId) -> (u64, u64, usize) {
+        let (head, r) = (self.head(run), self.runs.get(run.number as usize));
+        head.zip(r).map_or((0, 0, 0), |(h, r)| (r.bounds.0, r.bounds.1, h.len as usize))
+    }
+
+    /// The addresses, extents and places of a run, in order.
+    pub(crate) fn run(&self, run: RunId) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+        let aliases = self.valid(run).into_iter().flat_map(|r| &r.aliases).zip(0..);
+        aliases.map(move |(a, i)| (a.addr, Mapped { extent: a.extent, place: (run.number, i) }))
+    }
+
+    /// Where an extent is now.
+    pub(crate) fn present(&self, extent: Extent) -> Option<AliasId> {
+        let places = self.extents.get(extent.id as usize)?;
+        places.iter().copied().find(|&(run, i)| self.heads[run as usize].present.has(i as usize))
+    }
+
+    /// The address of a place.
+    pub(crate) fn address_of(&self, (run, i): AliasId) -> u64 {
+        self.runs[run as usize].aliases[i as usize].addr
+    }
+
+    /// Where an extent is now.
+    pub(crate) fn address(&self, extent: Extent) -> Option<u64> {
+        self.present(extent).map(|place| self.address_of(place))
+    }
+
+    /// How many aliases are dormant.
+    pub(crate) fn dormant(&self) -> usize {
+        self.dormant
+    }
+
+    /// Bytes of addresses they take.
+    pub(crate) fn dormant_bytes(&self) -> u64 {
+        self.dormant_bytes
+    }
+
+    fn state(&self, (run, i): AliasId) -> AliasState {
+        let (head, r, i) = (&self.heads[run as usize], &self.runs[run as usize], i as usize);
+        match (head.present.has(i), r.claimed.has(i), r.gone.has(i)) {
+            (true, ..) => AliasState::Present,
+            (_, true, _) => AliasState::Claimed,
+            (.., true) => AliasState::Gone,
+            _ => AliasState::Dormant,
+        }
+    }
+
+    /// When memory was last used through a run's dormant aliases, for each lane that is not settled.
+    fn unsettled<'a>(&'a self, run: u32, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
+        let tags = [self.heads[run as usize].tag].into_iter().chain(self.runs[run as usize].tags.iter().copied());
+        tags.filter(|&t| !order.settled(t))
+    }
+
+    /// The runs that have aliases.
+    fn runs(&self) -> impl Iterator<Item = u32> + '_ {
+        (0u32..).zip(&self.heads).filter(|(_, h)| h.left > 0).map(|(r, _)| r)
+    }
+
+    /// Every alias that is dormant or claimed: address, size, and the tag of its run's head.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, Tag)> + '_ {
+        let all = self.runs().flat_map(|r| (0..).zip(&self.runs[r as usize].aliases).map(move |(i, a)| ((r, i), a)));
+        let dormant = all.filter(|&(place, _)| matches!(self.state(place), AliasState::Dormant | AliasState::Claimed));
+        dormant.map(|((r, _), a)| (a.addr, a.extent.size, self.heads[r as usize].tag))
+    }
+
+    /// What has to be settled for all dormant aliases to be unmapped.
+    pub(crate) fn waits<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
+        self.runs().filter(|&r| self.heads[r as usize].dormant > 0).flat_map(|r| self.unsettled(r, order))
+    }
+
+    fn claim(&mut self, place: AliasId) -> Unmapping {
+        let run = &mut self.runs[place.0 as usize];
+        run.claimed.add(place.1 as usize, 1);
+        self.heads[place.0 as usize].dormant -= 1;
+        let alias = run.aliases[place.1 as usize];
+        Unmapping { place, addr: alias.addr, size: alias.extent.size }
+    }
+
+    /// Claims all dormant aliases of an extent, `None` when the device may still use one or somebody else has it.
+    pub(crate) fn claim_of(&mut self, extent: Extent, order: &Order) -> Option<Vec<Unmapping>> {
+        let mut places = Vec::new();
+        for &place in self.extents.get(extent.id as usize)? {
+            match self.state(place) {
+                AliasState::Dormant if self.unsettled(place.0, order).next().is_none() => places.push(place),
+                AliasState::Present | AliasState::Gone => {}
+                AliasState::Dormant | AliasState::Claimed => return None,
+            }
+        }
+        Some(places.into_iter().map(|p| self.claim(p)).collect())
+    }
+
+    /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost an alias, then
+    /// those of the runs that were not used for longest. Also says what stood in the way of others.
+    pub(crate) fn claim_oldest(&mut self, most: usize, order: &Order) -> (Vec<Unmapping>, Vec<Tag>) {
+        let mut runs: Vec<u32> = self.runs().filter(|&r| self.heads[r as usize].dormant > 0).collect();
+        runs.sort_unstable_by_key(|&r| {
+            let head = &self.heads[r as usize];
+            (head.left == head.len, self.runs[r as usize].used)
+        });
+        let (mut claims, mut waits) = (Vec::new(), Vec::new());
+        for r in runs {
+            let before = waits.len();
+            waits.extend(self.unsettled(r, order));
+            if waits.len() > before {
+                continue;
+            }
+            for i in 0..self.heads[r as usize].len {
+                if claims.len() == most {
+                    return (claims, waits);
+                }
+                if self.state((r, i)) == AliasState::Dormant {
+                    claims.push(self.claim((r, i)));
+                }
+            }
+        }
+        (claims, waits)
+    }
+
+    /// A claimed alias is unmapped.
+    pub(crate) fn gone(&mut self, claim: Unmapping) {
+        self.dormant -= 1;
+        self.dormant_bytes -= claim.size;
+        self.leave_run(claim.place);
+    }
+
+    /// The present alias of an extent is unmapped.
+    pub(crate) fn present_gone(&mut self, extent: Extent) {
+        if let Some(place) = self.present(extent) {
+            self.leave_run(place);
+        }
+    }
+
+    fn leave_run(&mut self, place: AliasId) {
+        let (r, i) = (place.0 as usize, place.1 as usize);
+        let (head, run) = (&mut self.heads[r], &mut self.runs[r]);
+        head.present.remove(i, 1);
+        run.claimed.remove(i, 1);
+        run.gone.add(i, 1);
+        self.extents[run.aliases[i].extent.id as usize].retain(|&p| p != place);
+        head.left -= 1;
+        if head.left == 0 {
+            *head = Head::default();
+            run.aliases.clear();
+            run.parts.clear();
+            run.tags.clear();
+            self.vacant_runs.push(place.0);
+        }
+    }
+
+    /// A claimed alias could not be unmapped.
+    pub(crate) fn unclaim(&mut self, claim: Unmapping) {
+        self.runs[claim.place.0 as usize].claimed.remove(claim.place.1 as usize, 1);
+        self.heads[claim.place.0 as usize].dormant += 1;
+    }
+
+    /// Checks the invariants written above; `Err` says which one fails where.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let (mut dormant, mut bytes) = (0, 0);
+        for r in self.runs() {
+            let (head, run) = (&self.heads[r as usize], &self.runs[r as usize]);
+            let (mut at, mut counts) = (run.bounds.0, [0; 4]);
+            for (a, i) in run.aliases.iter().zip(0..) {
+                let state = self.state((r, i));
+                counts[state as usize] += 1;
+                let listed = self.extents.get(a.extent.id as usize).is_some_and(|places| places.contains(&(r, i)));
+                if a.addr != at {
+                    return Err(format!(
+                        "alias {:#x} does not follow the one before it, which ends at {at:#x}",
+                        a.addr
+                    ));
+                }
+                if listed == (state == AliasState::Gone) {
+                    return Err(format!("alias {:#x} is {state:?}, which its extent does not know", a.addr));
+                }
+                if matches!(state, AliasState::Dormant | AliasState::Claimed) {
+                    dormant += 1;
+                    bytes += a.extent.size;
+                }
+                at += a.extent.size;
+            }
+            let [present, sleeping, claimed, gone] = counts;
+            if at != run.bounds.1 {
+                return Err(format!("the run that ends at {at:#x} is said to be elsewhere"));
+            }
+            if [present, claimed, gone] != [&head.present, &run.claimed, &run.gone].map(Bits::count) {
+                return Err(format!("an alias of the run that ends at {at:#x} is two things at once"));
+            }
+            let len = run.aliases.len();
+            if [len, len - gone, sleeping] != [head.len, head.left, head.dormant].map(|n| n as usize) {
+                return Err(format!("the run that ends at {at:#x} has not the aliases it has counted"));
+            }
+            self.validate_parts(RunId { number: r, born: head.born }, &run.parts)?;
+        }
+        let presents = |&place: &AliasId| self.state(place) == AliasState::Present;
+        if let Some(e) = self.extents.iter().position(|places| places.iter().filter(|p| presents(p)).count() > 1) {
+            return Err(format!("extent {e} is in two places"));
+        }
+        if (dormant, bytes) != (self.dormant, self.dormant_bytes) {
+            return Err(format!(
+                "{dormant} dormant aliases of {bytes} bytes, {} of {}",
+                self.dormant, self.dormant_bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What the comment on [`Head`] says.
+const _: () = assert!(size_of::<Head>() == 64);
+
+impl Aliases {
+    /// What a run is made of, if all of its aliases are dormant: from high to low addresses. It is given back with
+    /// [`Self::take_back`] or [`Self::keep`]. Where it was looked up before, extents may have moved since: what is in a heap at a
+    /// part's addresses is what the part says, but whether they are in a heap the caller has to see, and where they are not, or
+    /// extents are not in stock, [`Self::hold`] tells.
+    pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
+        if !self.is_dormant(run) {
+            return None;
+        }
+        let parts = self.kept(run);
+        match !parts.is_empty() && parts.iter().all(|p| self.is_there(p)) {
+            true => Some(parts),
+            false => Some(self.look_up(run)),
+        }
+    }
+
+    /// Whether nothing but this part's extents can be in use at its addresses.
+    #[inline]
+    fn is_there(&self, p: &Part) -> bool {
+        p.source().is_none_or(|(run, at, len)| self.is_whole(run) || self.is_present(run, at, len))
+    }
+
+    /// Whether these are still the parts of the run; `stocked` knows which extents are in stock.
+    pub(crate) fn hold(&self, run: RunId, parts: &[Part], stocked: impl Fn(Extent) -> bool) -> bool {
+        parts.iter().all(|p| match p.source() {
+            Some((from, at, len)) => self.is_present(from, at, len),
+            None => self.extents(run, p).all(&stocked),
+        })
+    }
+
+    /// What a run is made of at present.
+    pub(crate) fn look_up(&mut self, run: RunId) -> Vec<Part> {
+        self.kept(run);
+        self.parts_from(self.run(run).map(|(_, m)| {
+            let place = self.present(m.extent);
+            (m.extent, place.map(|p| (p, self.address_of(p), NONE)))
+        }))
+    }
+
+    /// The parts, from high to low addresses, that extents come from that are to be a run, or were one: they, and
+    /// their present places and addresses, and the free regions around them, where those are known.
+    pub(crate) fn parts_from(&self, extents: impl Iterator<Item = (Extent, Option<(AliasId, u64, u32)>)>) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        for (first, (Extent { size, id, .. }, place)) in (0..).zip(extents) {
+            let ((from, at), addr, region) = place.unwrap_or(((STOCK, id), 0, NONE));
+            let follows = |p: &&mut Part| p.from == from && (from == STOCK || p.at + p.len == at);
+            match parts.last_mut().filter(follows) {
+                Some(p) => {
+                    if p.numbers().is_some_and(|(first, len)| first + len != id) {
+                        p.at = NONE;
+                    }
+                    p.len += 1;
+                    p.there.1 += size;
+                }
+                None => {
+                    let born = place.map_or(0, |_| self.born(from));
+                    parts.push(Part { there: (addr, addr + size), born, from, at, first, len: 1, region });
+                }
+            }
+        }
+        parts.sort_unstable_by_key(|p| Reverse(p.there.0));
+        parts
+    }
+
+    /// Checks that a run's parts are what they were said to be, as far as the runs they name are still there.
+    pub(crate) fn validate_parts(&self, run: RunId, parts: &[Part]) -> Result<(), String> {
+        let (start, _, len) = self.bounds(run);
+        let mut in_order: Vec<&Part> = parts.iter().collect();
+        in_order.sort_unstable_by_key(|p| p.first);
+        let mut at = 0;
+        for p in in_order {
+            if p.first != at {
+                return Err(format!("the parts of the run at {start:#x} do not follow each other"));
+            }
+            at += p.len;
+            if p.numbers().is_some_and(|(first, _)| !self.extents(run, p).map(|e| e.id).eq(first..first + p.len)) {
+                return Err(format!("a part of the run at {start:#x} is of other numbers"));
+            }
+            let Some((from, _, _)) = p.source().filter(|s| self.bounds(s.0).2 > 0) else { continue };
+            let there = || self.run(from).skip(p.at as usize).take(p.len as usize);
+            if !there().map(|(_, m)| m.extent).eq(self.extents(run, p)) {
+                return Err(format!("a part of the run at {start:#x} is of other extents"));
+            }
+            let bounds = there().next().zip(there().last()).map(|(a, b)| (a.0, b.0 + b.1.extent.size));
+            if bounds != Some(p.there) {
+                return Err(format!("a part of the run at {start:#x} is elsewhere"));
+            }
+        }
+        match parts.is_empty() || at as usize == len {
+            true => Ok(()),
+            false => Err(format!("the parts of the run at {start:#x} are not all of it")),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "aliases_tests.rs"]
+mod tests;

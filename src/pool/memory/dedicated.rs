@@ -1,0 +1,69 @@
+//! Dedicated allocations and their graves: one physical handle each, never moved.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::driver::PhysHandle;
+use crate::pool::order::tag::Tag;
+use crate::pool::types::allocation::AllocInfo;
+use crate::pool::types::receipts::Receipt;
+use crate::pool::types::scope::Scope;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// One dedicated allocation, by the pointer handed out.
+///
+/// Addresses: `[va, va + mapped)` is mapped, while there is a handle, `[va + mapped, va + reserved)` is a guard.
+#[derive(Debug)]
+pub(crate) struct Dedicated {
+    pub(crate) va: u64,
+    pub(crate) mapped: u64,
+    pub(crate) reserved: u64,
+    /// `None` of an evictable one that is elsewhere.
+    pub(crate) handle: Option<PhysHandle>,
+    /// Of an evictable one: who knows where its bytes are.
+    pub(crate) guest: Option<Arc<dyn Guest>>,
+    /// Of an evictable one: somebody copies, maps or unmaps it.
+    pub(crate) moving: bool,
+    /// Of an evictable one: uses that were named when it was unpinned, the last of each lane.
+    pub(crate) uses: Vec<Tag>,
+    pub(crate) info: AllocInfo,
+    pub(crate) lane: u32,
+    pub(crate) stream_id: u64,
+    pub(crate) users: Vec<u32>,
+    pub(crate) exportable: bool,
+    pub(crate) separate: bool,
+    pub(crate) align: u64,
+    pub(crate) scope: Option<Arc<Scope>>,
+    /// Whether its memory is its own: not if it was imported.
+    pub(crate) counts: bool,
+    pub(crate) receipt: Option<Box<dyn Receipt>>,
+}
+
+impl Dedicated {
+    pub(crate) fn add_user(&mut self, lane: u32) {
+        if !self.users.contains(&lane) {
+            self.users.push(lane);
+        }
+    }
+}
+
+/// A freed dedicated allocation that the device may still be using, or whose addresses are kept from being handed out
+/// again. Of one that is only kept, nothing is mapped: `mapped` is 0, and there is no handle.
+#[derive(Clone, Debug)]
+pub(crate) struct Grave {
+    pub(crate) va: u64,
+    pub(crate) mapped: u64,
+    pub(crate) reserved: u64,
+    pub(crate) handle: Option<PhysHandle>,
+    pub(crate) tags: Vec<Tag>,
+    /// Its addresses stay here when it is unmapped.
+    pub(crate) held: bool,
+    /// Somebody is unmapping it, or moving it still.
+    pub(crate) busy: bool,
+}
+
+/// Who moves the bytes of an evictable allocation. The pool lets go of it when the allocation ends, with no lock held.
+pub trait Guest: Send + Sync + Debug {
+    /// The allocation has ended; called once, with no lock of the pool held.
+    fn gone(&self);
+}

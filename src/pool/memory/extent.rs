@@ -1,0 +1,200 @@
+//! Extents: physical memory, one driver handle each, mapped whole.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::driver::PhysHandle;
+use crate::pool::memory::pages::Pages;
+
+/// One physical allocation and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) handle: PhysHandle,
+    pub(crate) size: u64,
+    /// Its number in the pool's table of aliases.
+    pub(crate) id: u32,
+}
+
+/// An extent where it is now, and what the table of aliases calls that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub(crate) extent: Extent,
+    pub(crate) place: AliasId,
+}
+
+/// The extents mapped in one heap's spans, by address.
+///
+/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes, `len` their number.
+pub(crate) struct Extents {
+    /// No extent is smaller than a page, so no two start in one.
+    pages: Pages<Mapped>,
+    bytes: u64,
+    len: usize,
+}
+
+impl Extents {
+    /// None yet, of a pool with pages of this size (a power of two).
+    pub(crate) fn of_pages(page: u64) -> Extents {
+        Extents { pages: Pages::new(page), bytes: 0, len: 0 }
+    }
+
+    /// The smallest extent there can be, bytes.
+    pub(crate) fn page(&self) -> u64 {
+        self.pages.page()
+    }
+
+    pub(crate) fn insert(&mut self, addr: u64, m: Mapped) {
+        self.pages.set(addr, m);
+        self.bytes += m.extent.size;
+        self.len += 1;
+    }
+
+    /// Inserts extents that tile `[addr, end)`.
+    pub(crate) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
+        self.pages.forget(addr, end);
+        let mut len = 0;
+        self.pages.set_all(all.into_iter().inspect(|_| len += 1));
+        self.bytes += end - addr;
+        self.len += len;
+    }
+
+    /// Inserts the `len` extents again that once were inserted here together, none of which is here now. `false`, and
+    /// nothing has happened, when they are not known any more.
+    pub(crate) fn put_back(&mut self, addr: u64, end: u64, len: usize) -> bool {
+        let done = self.pages.put_back(addr, end, len);
+        if done {
+            self.bytes += end - addr;
+            self.len += len;
+        }
+        done
+    }
+
+    pub(crate) fn remove(&mut self, addr: u64) -> Option<Mapped> {
+        let found = self.pages.take(addr)?;
+        self.bytes -= found.extent.size;
+        self.len -= 1;
+        Some(found)
+    }
+
+    /// Removes the extents that tile `[addr, end)`.
+    pub(crate) fn remove_all(&mut self, addr: u64, end: u64) {
+        self.len -= self.pages.take_all(addr, end);
+        self.bytes -= end - addr;
+    }
+
+    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span; `last` says that the span ends there. Looks
+    /// at where extents start, and not at the extents: those are elsewhere in memory.
+    pub(crate) fn whole_bytes(&self, addr: u64, end: u64, last: bool) -> u64 {
+        let page = self.page();
+        // The page that `addr` lies in may have its start before it.
+        let from = addr.next_multiple_of(page);
+        if from >= end {
+            return 0;
+        }
+        // One ends where the next one starts, or the span ends.
+        let stop = match last || (end.is_multiple_of(page) && self.pages.has(end)) {
+            true => Some(end),
+            false => self.pages.last(from, end),
+        };
+        let first = self.pages.first(from, end);
+        first.zip(stop).map_or(0, |(first, stop)| stop - first)
+    }
+
+    /// Physical bytes here.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        self.pages.iter().map(|(addr, m)| (addr, m.extent))
+    }
+
+    /// Those that lie wholly in `[addr, end)`: the ones that could move if that range is free.
+    pub(crate) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        self.mapped_within(addr, end).map(|(addr, m)| (addr, m.extent))
+    }
+
+    /// The same, with their places.
+    pub(crate) fn mapped_within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+        // The page that `addr` lies in may have its start before it.
+        self.pages.range(addr, end).filter(move |(a, m)| *a >= addr && a + m.extent.size <= end)
+    }
+
+    /// Checks the invariants written above that do not take the regions to check.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        self.pages.validate()?;
+        let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
+        match (len, bytes) == (self.len, self.bytes) {
+            true => Ok(()),
+            false => Err(format!("{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes)),
+        }
+    }
+}
+
+/// Sizes of the extents to create for `bytes` (a multiple of `page`): powers of two times `page`, largest first, so
+/// that any later request finds pieces to make its size from.
+pub(crate) fn ladder(bytes: u64, page: u64, max: u64) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    let mut left = bytes;
+    let largest = max.max(page);
+    while left >= largest {
+        sizes.push(largest);
+        left -= largest;
+    }
+    while left > 0 {
+        let pages = left / page;
+        let size = page << (63 - pages.leading_zeros());
+        sizes.push(size);
+        left -= size;
+    }
+    sizes
+}
+
+/// A run's number and a position in it.
+pub(crate) type AliasId = (u32, u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: u64 = 2 << 20;
+
+    #[test]
+    fn ladder_adds_up_in_powers_of_two() {
+        for pages in 1..3000 {
+            let sizes = ladder(pages * P, P, 512 * P);
+            assert_eq!(sizes.iter().sum::<u64>(), pages * P);
+            assert!(sizes.iter().all(|s| (s / P).is_power_of_two() && *s <= 512 * P));
+            assert!(sizes.is_sorted_by(|a, b| a >= b));
+        }
+        assert!(ladder(0, P, 512 * P).is_empty());
+        assert_eq!(ladder(3 * P, P, P), vec![P, P, P]);
+    }
+
+    #[test]
+    fn within_means_wholly() {
+        let mut x = Extents::of_pages(P);
+        for (a, n) in [(10, 2), (12, 4), (16, 1)] {
+            let extent = Extent { handle: PhysHandle(a), size: n * P, id: a as u32 };
+            x.insert(a * P, Mapped { extent, place: (0, 0) });
+        }
+        let found: Vec<u64> = x.within(10 * P, 15 * P).map(|(a, _)| a / P).collect();
+        assert_eq!(found, vec![10]);
+        let found: Vec<u64> = x.within(11 * P, 17 * P).map(|(a, _)| a / P).collect();
+        assert_eq!(found, vec![12, 16]);
+        for (from, to, whole) in
+            [(10, 17, 7), (11, 17, 5), (11, 16, 4), (13, 15, 0), (13, 17, 1), (10, 12, 2), (10, 15, 2)]
+        {
+            assert_eq!(x.whole_bytes(from * P, to * P, to == 17), whole * P, "{from} to {to}");
+        }
+        assert_eq!(x.whole_bytes(10 * P + 1, 16 * P + 1, false), 4 * P, "parts of pages");
+        assert_eq!(x.whole_bytes(16 * P + 1, 17 * P, true), 0, "less than a page");
+        assert_eq!(x.bytes(), 7 * P);
+        assert_eq!(x.remove(12 * P).map(|m| m.extent.size), Some(4 * P));
+        assert_eq!((x.bytes(), x.len()), (3 * P, 2));
+    }
+}

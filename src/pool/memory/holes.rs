@@ -1,0 +1,275 @@
+//! Virtual addresses: reservations ("roots") and the holes in them.
+//!
+//! Addresses are plentiful, so they are spent to save copies and remaps: a new span is placed far from the others,
+//! because a span with holes around it can grow in place.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Distance kept between spans while addresses last, bytes.
+const SPACING: u64 = 4 << 30;
+
+/// Unmapped addresses, all multiples of the granularity.
+///
+/// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes neither overlap nor
+/// touch within a root; every hole lies in one root; `total` is the sum of their lengths. Kept addresses are holes that only
+/// who names their end takes, from their start: they are in `kept` alone, and counted in `total`.
+#[derive(Default)]
+pub(crate) struct Holes {
+    /// Root base → length. Neighbouring roots never coalesce: each is a reservation of its own.
+    roots: BTreeMap<u64, u64>,
+    by_addr: BTreeMap<u64, u64>,
+    by_size: BTreeSet<(u64, u64)>,
+    /// By their end.
+    kept: BTreeMap<u64, Kept>,
+    total: u64,
+}
+
+/// Addresses kept for one span to grow into.
+#[derive(Clone, Copy)]
+struct Kept {
+    start: u64,
+    /// Bytes in front of it that were taken and may be given back yet: nothing is mapped there for good.
+    taken: u64,
+}
+
+impl Holes {
+    /// Adds a reservation, all of it a hole.
+    pub(crate) fn add_root(&mut self, base: u64, len: u64) {
+        self.roots.insert(base, len);
+        self.insert(base, len);
+    }
+
+    /// Bytes reserved, and bytes of them that are holes.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.roots.values().sum(), self.total)
+    }
+
+    /// Every hole as `(start, length)`, those that are kept last.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.by_addr.iter().map(|(&a, &l)| (a, l)).chain(self.kept.iter().map(|(&end, k)| (k.start, end - k.start)))
+    }
+
+    /// Every reservation as `(base, length)`.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.roots.iter().map(|(&a, &l)| (a, l))
+    }
+
+    /// How many hole bytes follow `addr` directly.
+    pub(crate) fn after(&self, addr: u64) -> u64 {
+        self.by_addr.get(&addr).copied().unwrap_or(0)
+    }
+
+    /// How many hole bytes lie directly in front of `addr`, in the same root.
+    pub(crate) fn before(&self, addr: u64) -> u64 {
+        let last = self.by_addr.range(..addr).next_back().filter(|&(&start, &len)| start + len == addr);
+        last.filter(|_| !self.roots.contains_key(&addr)).map_or(0, |(_, &len)| len)
+    }
+
+    /// How many of the addresses kept up to `end` follow `addr` directly.
+    pub(crate) fn kept_after(&self, addr: u64, end: u64) -> u64 {
+        self.kept.get(&end).filter(|k| k.start == addr).map_or(0, |_| end - addr)
+    }
+
+    /// Length of the longest hole.
+    pub(crate) fn longest(&self) -> u64 {
+        self.by_size.last().map_or(0, |h| h.0)
+    }
+
+    /// Keeps `len` bytes for a span that will start there and grow. `None` when no hole fits.
+    pub(crate) fn keep(&mut self, len: u64, align: u64) -> Option<u64> {
+        let start = self.take(len, align)?;
+        self.kept.insert(start + len, Kept { start, taken: 0 });
+        self.total += len;
+        Some(start)
+    }
+
+    /// What is left of the addresses kept up to `end` is a hole like any other.
+    pub(crate) fn unkeep(&mut self, end: u64) {
+        let kept = self.kept.remove(&end).filter(|k| k.start < end);
+        if let Some(Kept { start, .. }) = kept {
+            self.total -= end - start;
+            self.give(start, end - start);
+        }
+    }
+
+    /// Takes exactly `[start, start + len)` of the addresses kept up to `end`. `false` when they do not start there or are
+    /// fewer. Given back before [`Self::taken_for_good`], they are kept again.
+    pub(crate) fn take_kept(&mut self, start: u64, len: u64, end: u64) -> bool {
+        let fits = self.kept_after(start, end) >= len;
+        if fits {
+            self.total -= len;
+            self.kept.insert(end, Kept { start: start + len, taken: len });
+        }
+        fits
+    }
+
+    /// What was taken of the addresses kept up to `end` is in use: an ordinary hole once it is given back. None are left
+    /// when all were taken.
+    pub(crate) fn taken_for_good(&mut self, end: u64) {
+        if let Some(k) = self.kept.get_mut(&end) {
+            k.taken = 0;
+            if k.start == end {
+                self.kept.remove(&end);
+            }
+        }
+    }
+
+    /// Takes `len` bytes for a new span, aligned to `align` (a multiple of the granularity), with room to grow behind
+    /// the spans on both sides while there is any. `None` when no hole fits.
+    pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+        let &(hole_len, hole) = self.by_size.last()?;
+        let first = hole.checked_next_multiple_of(align)?;
+        let slack = (hole + hole_len).checked_sub(first)?.checked_sub(len)?;
+        let at_root = self.roots.contains_key(&hole);
+        let gap = if at_root { 0 } else { SPACING.min(slack / 2) / align * align };
+        let start = first + gap;
+        self.carve(hole, hole_len, start, len);
+        Some(start)
+    }
+
+    /// Takes exactly `[start, start + len)`. `false` when it is not all hole.
+    pub(crate) fn take_at(&mut self, start: u64, len: u64) -> bool {
+        let Some((&hole, &hole_len)) = self.by_addr.range(..=start).next_back() else {
+            return false;
+        };
+        if start + len > hole + hole_len {
+            return false;
+        }
+        self.carve(hole, hole_len, start, len);
+        true
+    }
+
+    /// Gives addresses back; nothing is mapped there.
+    pub(crate) fn give(&mut self, start: u64, len: u64) {
+        if let Some((_, k)) = self.kept.range_mut(start + len..).next() {
+            if k.start == start + len && k.taken >= len {
+                // What could not be mapped there is kept again.
+                *k = Kept { start, taken: k.taken - len };
+                self.total += len;
+                return;
+            }
+        }
+        let root = self.roots.range(..=start).next_back().map_or((0, 0), |(&b, &l)| (b, l));
+        let (mut start, mut len) = (start, len);
+        if let Some((&before, &before_len)) = self.by_addr.range(..start).next_back() {
+            if before + before_len == start && before >= root.0 {
+                self.remove(before, before_len);
+                start = before;
+                len += before_len;
+            }
+        }
+        if start + len < root.0 + root.1 {
+            if let Some(&after_len) = self.by_addr.get(&(start + len)) {
+                self.remove(start + len, after_len);
+                len += after_len;
+            }
+        }
+        self.insert(start, len);
+    }
+
+    fn carve(&mut self, hole: u64, hole_len: u64, start: u64, len: u64) {
+        self.remove(hole, hole_len);
+        if start > hole {
+            self.insert(hole, start - hole);
+        }
+        if start + len < hole + hole_len {
+            self.insert(start + len, hole + hole_len - start - len);
+        }
+    }
+
+    fn insert(&mut self, start: u64, len: u64) {
+        self.by_addr.insert(start, len);
+        self.by_size.insert((len, start));
+        self.total += len;
+    }
+
+    fn remove(&mut self, start: u64, len: u64) {
+        self.by_addr.remove(&start);
+        self.by_size.remove(&(len, start));
+        self.total -= len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const P: u64 = 2 << 20;
+
+    fn list(h: &Holes) -> Vec<(u64, u64)> {
+        h.iter().map(|(a, l)| (a / P, l / P)).collect()
+    }
+
+    #[test]
+    fn taken_and_given_addresses_add_up() {
+        let mut h = Holes::default();
+        h.add_root(100 * P, 50 * P);
+        let a = h.take(10 * P, P).unwrap();
+        assert_eq!(a, 100 * P, "the first span starts the root");
+        assert_eq!(h.after(110 * P), 40 * P);
+        assert_eq!((h.before(150 * P), h.before(110 * P), h.before(120 * P)), (40 * P, 0, 0));
+        assert!(h.take_at(110 * P, 5 * P), "a span grows into the hole behind it");
+        assert!(!h.take_at(114 * P, 2 * P), "not over addresses in use");
+        let b = h.take(10 * P, P).unwrap();
+        assert!(b > 115 * P, "a second span leaves room behind the first");
+        h.give(a, 15 * P);
+        h.give(b, 10 * P);
+        assert_eq!(list(&h), vec![(100, 50)]);
+        assert_eq!(h.totals(), (50 * P, 50 * P));
+    }
+
+    #[test]
+    fn roots_never_coalesce() {
+        let mut h = Holes::default();
+        h.add_root(100 * P, 10 * P);
+        h.add_root(110 * P, 10 * P);
+        assert!(h.take_at(105 * P, 5 * P));
+        assert_eq!((h.before(110 * P), h.after(110 * P)), (0, 10 * P), "a span in the second root ends with it");
+        assert!(h.take_at(110 * P, 5 * P));
+        h.give(105 * P, 5 * P);
+        h.give(110 * P, 5 * P);
+        assert_eq!(list(&h), vec![(100, 10), (110, 10)]);
+        assert!(h.take(11 * P, P).is_none());
+    }
+
+    #[test]
+    fn kept_addresses_go_from_their_start_to_who_names_their_end() {
+        let mut h = Holes::default();
+        h.add_root(100 * P, 100 * P);
+        let a = h.keep(60 * P, P).unwrap();
+        let end = a + 60 * P;
+        assert_eq!((h.kept_after(a, end), h.longest(), h.totals().1), (60 * P, 40 * P, 100 * P));
+        assert!(h.take(50 * P, P).is_none(), "nobody else has them");
+        assert_eq!((h.after(a), h.kept_after(a, end + P), h.take_at(a, P)), (0, 0, false), "nor who grows up to them");
+        assert!(!h.take_kept(a, 61 * P, end) && h.take_kept(a, 10 * P, end));
+        assert_eq!(h.kept_after(a + 10 * P, end), 50 * P);
+        h.give(a + 4 * P, 6 * P);
+        h.give(a, 4 * P);
+        assert_eq!((h.kept_after(a, end), h.totals().1), (60 * P, 100 * P), "given back, they are kept again");
+        assert!(h.take_kept(a, 10 * P, end));
+        h.taken_for_good(end);
+        h.give(a, 10 * P);
+        assert_eq!((h.kept_after(a + 10 * P, end), h.kept_after(a, end)), (50 * P, 0), "used, they are not");
+        assert!(h.take_at(a, 10 * P) && h.take_kept(a + 10 * P, 50 * P, end));
+        assert_eq!(h.totals().1, 40 * P);
+        h.taken_for_good(end);
+        assert!(h.kept.is_empty());
+        h.give(a, 60 * P);
+        assert_eq!(list(&h), vec![(100, 100)]);
+        let a = h.keep(60 * P, P).unwrap();
+        h.unkeep(a + 60 * P);
+        assert_eq!((list(&h), h.totals()), (vec![(100, 100)], (100 * P, 100 * P)));
+    }
+
+    #[test]
+    fn alignment_beyond_the_granularity() {
+        let mut h = Holes::default();
+        h.add_root(101 * P, 100 * P);
+        let a = h.take(3 * P, 16 * P).unwrap();
+        assert_eq!(a % (16 * P), 0);
+        assert_eq!(h.totals().1, 97 * P);
+    }
+}

@@ -1,0 +1,107 @@
+//! When the next marker is due.
+//!
+//! A marker costs more than a hit, so one stands for a batch of frees. Batches grow while nobody asks for their markers and
+//! shrink when somebody does. There are two kinds: what a stream frees into other heaps, which wait for it ([`AwayBatch`]),
+//! and what it frees into its own, which only other streams may need one for ([`OwnBatch`]).
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::MIB;
+use crate::base::sync::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// One marker stands for so many frees or bytes at first,
+const FREES: u64 = 16;
+
+const BYTES: u64 = 1 << 20;
+
+/// twice as many after so many markers that nobody asked for, half as many whenever somebody does ask,
+const UNASKED: u32 = 8;
+
+/// and so on, at most that many times.
+const DOUBLINGS: u32 = 6;
+
+/// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker. On a line of its own: it
+/// is written when its neighbours are only read.
+#[repr(align(128))]
+pub(crate) struct AwayBatch {
+    /// A count, and bytes.
+    frees: AtomicU64,
+    bytes: AtomicU64,
+    /// Batches marked that nobody asked for.
+    unasked: AtomicU32,
+}
+
+impl Default for AwayBatch {
+    fn default() -> AwayBatch {
+        AwayBatch { frees: AtomicU64::new(0), bytes: AtomicU64::new(0), unasked: AtomicU32::new(0) }
+    }
+}
+
+impl AwayBatch {
+    /// Notes a free; whether it fills the batch. Of frees that threads note at the same moment one may be lost, which puts the
+    /// marker off by a free: adding for all of them would cost each as much as the heap's lock.
+    #[inline]
+    pub(crate) fn note(&self, bytes: u64) -> bool {
+        let frees = self.frees.load(Relaxed) + 1;
+        let bytes = self.bytes.load(Relaxed) + bytes;
+        self.frees.store(frees, Relaxed);
+        self.bytes.store(bytes, Relaxed);
+        let unasked = self.unasked.load(Relaxed);
+        let scale = unasked / UNASKED;
+        let due = frees >= FREES << scale || bytes >= BYTES << scale;
+        if due {
+            self.unasked.store((unasked + 1).min(UNASKED * DOUBLINGS), Relaxed);
+        }
+        due
+    }
+
+    /// A marker was recorded: the next batch begins.
+    pub(crate) fn marked(&self) {
+        self.frees.store(0, Relaxed);
+        self.bytes.store(0, Relaxed);
+    }
+
+    /// Somebody asked for a marker.
+    pub(crate) fn asked(&self) {
+        let unasked = self.unasked.load(Relaxed);
+        self.unasked.store(unasked.saturating_sub(UNASKED), Relaxed);
+    }
+}
+
+/// Bytes of a stream's own frees that one marker stands for, at first,
+const OWN_BYTES: u64 = 64 * MIB;
+
+/// twice as many after so many markers that nobody asked for,
+const OWN_UNASKED: u32 = 4;
+
+/// and so on, at most that many times: to 4 GiB.
+const OWN_DOUBLINGS: u32 = 6;
+
+/// What was freed in a heap's own order since the last marker.
+#[derive(Default)]
+pub(crate) struct OwnBatch {
+    bytes: u64,
+    /// How many batches were marked since somebody asked for a marker.
+    unasked: u32,
+}
+
+impl OwnBatch {
+    /// Notes bytes freed; whether it is time for a marker: one each time a batch is full and the free has `named` a stream to record
+    /// it on. Batches grow while nobody asks for markers.
+    #[inline]
+    pub(crate) fn is_due(&mut self, bytes: u64, named: bool) -> bool {
+        self.bytes += bytes;
+        let due = named && self.bytes >= OWN_BYTES << (self.unasked / OWN_UNASKED);
+        if due {
+            self.bytes = 0;
+            self.unasked = (self.unasked + 1).min(OWN_UNASKED * OWN_DOUBLINGS);
+        }
+        due
+    }
+
+    /// Somebody asked for a marker: batches start small again.
+    pub(crate) fn mark_sooner(&mut self) {
+        *self = OwnBatch::default();
+    }
+}

@@ -1,0 +1,90 @@
+//! Which captures the pool knows of.
+//!
+//! A context marker invalidates every capture in progress, so none is recorded while one is known, but as a last resort.
+//! CUDA tells of a capture only for a stream that is named; so a capture is known from the first call that names a stream
+//! being captured to the next that names it when it is not; one that is begun through gpumem, from just before.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize, Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The captures known.
+#[derive(Default)]
+pub(crate) struct Captures {
+    /// How many entries `keys` has, to be read without its lock.
+    count: AtomicUsize,
+    /// How often something changed that makes threads ask anew which heap is a stream's.
+    changes: AtomicU64,
+    /// Streams that were being captured when they were last named, by a number of the caller's, each with a number of that
+    /// time.
+    keys: Apart<Mutex<HashMap<usize, u64>>>,
+    /// Times so far, from 1.
+    met: AtomicU64,
+}
+
+impl Captures {
+    /// Keeps others from learning of captures.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
+        lock(&*self.keys)
+    }
+
+    /// No capture that was met before is in progress any more.
+    pub(crate) fn none(&self, keys: &mut HashMap<usize, u64>) {
+        keys.clear();
+        self.count.store(0, Relaxed);
+    }
+
+    /// A stream, known to the caller as `key`, was found to be captured. No context marker is recorded, but as a last
+    /// resort, until it is found not to be any more: the marker would fail, and take the capture with it. Returns the
+    /// number of this time, for [`Self::gone`].
+    pub(crate) fn met(&self, key: usize) -> u64 {
+        let mut keys = self.lock();
+        let time = self.met.fetch_add(1, Relaxed) + 1;
+        if keys.insert(key, time).is_none() {
+            self.forget_places();
+        }
+        self.count.store(keys.len(), Relaxed);
+        time
+    }
+
+    /// What was captured on the stream known as `key` is gone, and no call has named it while it was being captured since
+    /// the one that `met` gave `time`. So it is not taken for one that is being captured any more. It may be, as any
+    /// stream may that nobody names.
+    pub(crate) fn gone(&self, key: usize, time: u64) {
+        let mut keys = self.lock();
+        if keys.get(&key).is_some_and(|&met| met <= time) {
+            keys.remove(&key);
+        }
+        self.count.store(keys.len(), Relaxed);
+    }
+
+    /// What threads know of streams and their heaps has to be asked again.
+    pub(crate) fn forget_places(&self) {
+        self.changes.fetch_add(1, Relaxed);
+    }
+
+    /// How often a capture was met so far, or began or ended to have heaps of its own: what is known of a stream since an
+    /// earlier number has to be asked again.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// Whether a capture was met whose end has not been seen.
+    #[inline]
+    pub(crate) fn known(&self) -> bool {
+        self.count.load(Relaxed) > 0
+    }
+
+    /// The stream known as `key` is not being captured.
+    #[inline]
+    pub(crate) fn over(&self, key: impl FnOnce() -> usize) {
+        if self.known() {
+            let mut keys = self.lock();
+            keys.remove(&key());
+            self.count.store(keys.len(), Relaxed);
+        }
+    }
+}

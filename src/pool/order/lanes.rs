@@ -1,0 +1,502 @@
+//! Stream order: which frees the device has passed.
+//!
+//! Every stream in use has a *lane*. A lane counts *epochs*; a free in stream order belongs to the lane's open epoch,
+//! and its [`Tag`] is the pair. A *marker* (an event) closes the open epoch: the number goes up first, then the event
+//! is recorded, so the event covers every free that read the old number. A tag is *settled* once a marker of its lane
+//! with at least its epoch has completed; settled memory may be used by any stream with no wait.
+//!
+//! A free reads the open epoch with a plain load. It need not be more: the work that the free comes after was submitted
+//! before it, and the driver orders submissions to a stream and events recorded on it. Where the event came first, so did
+//! the closing of the epoch before it, and the free sees the new number; so whoever reads the old number has submitted
+//! work that the event covers.
+//!
+//! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is not known (the
+//! stream it was used on is gone); only a context marker settles it. A context marker closes an epoch of every lane.
+//!
+//! Lock order: the captures' list, a lane's and the context's marker queues, then the list of spare events. Driver calls
+//! under them never block.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{lock, Apart, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceBox};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::{Driver, EventHandle};
+use crate::pool::order::cadence::AwayBatch;
+use crate::pool::order::captures::Captures;
+use crate::pool::order::tag::{Tag, CONTEXT};
+use std::collections::VecDeque;
+use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};
+
+impl Order {
+    /// What is freed to the context's lane may be in use on other devices: no context markers until they have been waited for.
+    pub(crate) fn owe(&self) {
+        self.owes.store(true, Relaxed);
+        fence(SeqCst);
+    }
+}
+
+/// On lines of its own: every free reads its lane's first fields, and neighbouring lanes are other threads'.
+#[repr(align(128))]
+struct Lane {
+    /// The open epoch, from 1.
+    epoch: AtomicU64,
+    /// Epochs up to here have a marker recorded, of either kind. `done <= marked < epoch`.
+    marked: AtomicU64,
+    /// Epochs up to here have a context marker. `by_context <= marked`.
+    by_context: AtomicU64,
+    /// Epochs up to here belong to earlier streams of the same handle: markers of the present stream say nothing about
+    /// them, only context markers do. `barrier < epoch`.
+    barrier: AtomicU64,
+    /// Epochs up to here are settled.
+    done: AtomicU64,
+    /// Its stream cannot be named by others (a per-thread stream) or take a marker (one that is being captured): only a
+    /// context marker helps those who wait.
+    unnamed: bool,
+    /// Somebody else wants memory of this lane: the next free on it should record a marker.
+    wanted: AtomicBool,
+    /// The stream's handle; per-thread streams share one.
+    stream: AtomicUsize,
+    /// The stream's identity. Changes when the handle is given to a new stream.
+    identity: AtomicU64,
+    away: AwayBatch,
+    /// Recorded markers in the order they were recorded, epochs ascending.
+    markers: Mutex<VecDeque<Marker>>,
+}
+
+/// With so many markers of the context pending, whoever records another first looks which are done.
+const MANY_MARKERS: usize = 8;
+
+/// With so many markers of a lane pending, no more are recorded.
+const MOST_MARKERS: usize = 256;
+
+/// An event on a lane's stream that closed an epoch.
+#[derive(Clone, Copy)]
+struct Marker {
+    epoch: u64,
+    /// The lane's barrier when it was recorded: it says nothing about epochs up to there, so it settles nothing before
+    /// those are settled.
+    behind: u64,
+    event: EventHandle,
+}
+
+struct ContextMarker {
+    event: EventHandle,
+    /// For every lane, the epoch it closed.
+    closed: Vec<u64>,
+}
+
+/// The order of one device.
+pub(crate) struct Order {
+    dev: DeviceId,
+    lanes: Box<[OnceBox<Lane>]>,
+    count: AtomicU64,
+    pub(crate) captures: Captures,
+    context: Apart<Mutex<VecDeque<ContextMarker>>>,
+    spare: Apart<Mutex<Vec<EventHandle>>>,
+    /// Events made so far: each is spare, or a pending marker.
+    events: AtomicU64,
+    /// See `Order::owe`.
+    pub(crate) owes: AtomicBool,
+}
+
+impl Order {
+    /// With at most so many lanes.
+    pub(crate) fn new(dev: DeviceId, lanes: usize) -> Order {
+        let order = Order {
+            dev,
+            lanes: (0..lanes).map(|_| OnceBox::new()).collect(),
+            count: AtomicU64::new(0),
+            captures: Captures::default(),
+            context: Apart(Mutex::new(VecDeque::new())),
+            spare: Apart(Mutex::new(Vec::new())),
+            events: AtomicU64::new(0),
+            owes: AtomicBool::new(false),
+        };
+        order.add_lane(false, StreamHandle::LEGACY, 0);
+        order
+    }
+
+    /// Opens the next lane, for a stream and its identity; `None` when there are too many. Callers serialise.
+    pub(crate) fn add_lane(&self, unnamed: bool, stream: StreamHandle, identity: u64) -> Option<u32> {
+        let n = self.count.load(Relaxed);
+        let lane = Lane {
+            epoch: AtomicU64::new(1),
+            marked: AtomicU64::new(0),
+            by_context: AtomicU64::new(0),
+            barrier: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            unnamed,
+            wanted: AtomicBool::new(false),
+            stream: AtomicUsize::new(stream.0),
+            identity: AtomicU64::new(identity),
+            away: AwayBatch::default(),
+            markers: Mutex::new(VecDeque::new()),
+        };
+        let _ = self.lanes.get(n as usize)?.set(Box::new(lane));
+        self.count.store(n + 1, Release);
+        Some(n as u32)
+    }
+
+    /// Streams seen, the context's lane not counted.
+    pub(crate) fn streams(&self) -> u64 {
+        self.count.load(Acquire) - 1
+    }
+
+    #[inline]
+    fn lane(&self, lane: u32) -> Option<&Lane> {
+        self.lanes.get(lane as usize)?.get()
+    }
+
+    /// The lanes in use, by number.
+    fn in_use(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes[..self.count.load(Acquire) as usize].iter().filter_map(OnceBox::get)
+    }
+
+    /// The handle of a lane's stream.
+    pub(crate) fn stream(&self, lane: u32) -> StreamHandle {
+        self.lane(lane).map_or(StreamHandle::LEGACY, |l| StreamHandle(l.stream.load(Relaxed)))
+    }
+
+    /// Names the lane's stream anew, for a lane that goes to a stream with another handle.
+    pub(crate) fn rename(&self, lane: u32, stream: StreamHandle) {
+        if let Some(l) = self.lane(lane) {
+            l.stream.store(stream.0, Relaxed);
+        }
+    }
+
+    /// The identity of a lane's stream; 0 is nobody's.
+    #[inline]
+    pub(crate) fn identity(&self, lane: u32) -> u64 {
+        self.lane(lane).map_or(0, |l| l.identity.load(Acquire))
+    }
+
+    /// The tag for a free happening now in the order of `lane`.
+    #[inline]
+    pub(crate) fn tag(&self, lane: u32) -> Tag {
+        self.lane(lane).map_or(Tag::SETTLED, |l| Tag::new(lane, l.epoch.load(Acquire)))
+    }
+
+    /// Whether the device has passed the tag, as far as is known without asking it.
+    #[inline]
+    pub(crate) fn settled(&self, tag: Tag) -> bool {
+        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(|l| tag.epoch() <= l.done.load(Acquire))
+    }
+
+    /// Whether a marker has been recorded that will settle the tag.
+    pub(crate) fn marked(&self, tag: Tag) -> bool {
+        let enough = |l: &Lane| {
+            let (barrier, by_context) = (l.barrier.load(Acquire), l.by_context.load(Acquire));
+            let by = if tag.epoch() <= barrier { by_context } else { l.marked.load(Acquire) };
+            // The present stream's markers settle nothing before what lies in front of the barrier is settled.
+            tag.epoch() <= by && barrier <= by_context
+        };
+        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(enough)
+    }
+
+    /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named from here, or follows on one
+    /// that is gone and that no context marker covers yet.
+    pub(crate) fn only_context(&self, tag: Tag) -> bool {
+        let gone = |l: &Lane| {
+            let barrier = l.barrier.load(Acquire);
+            l.unnamed || tag.epoch() <= barrier || l.by_context.load(Acquire) < barrier
+        };
+        tag.lane() == CONTEXT || self.lane(tag.lane()).is_some_and(gone)
+    }
+
+    /// The lane goes to another stream: what belongs to it so far needs a context marker.
+    pub(crate) fn hand_over(&self, lane: u32, identity: u64) {
+        if let Some(l) = self.lane(lane) {
+            // The identity changes before the barrier goes up: whoever sees an epoch behind the barrier sees it changed.
+            l.identity.store(identity, Release);
+            let _markers = lock(&l.markers);
+            let epoch = l.epoch.fetch_add(1, AcqRel);
+            l.barrier.fetch_max(epoch, AcqRel);
+        }
+    }
+
+    /// Whether memory with this tag may be used at once by the lane's present stream: it is later in its own order.
+    pub(crate) fn own(&self, tag: Tag, lane: u32) -> bool {
+        tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))
+    }
+
+    /// Asks the next free on `lane` to record a marker.
+    pub(crate) fn want(&self, lane: u32) {
+        if let Some(l) = self.lane(lane) {
+            l.wanted.store(true, Relaxed);
+            l.away.asked();
+        }
+    }
+
+    /// Whether somebody asked; the answer is given once.
+    #[inline]
+    pub(crate) fn take_want(&self, lane: u32) -> bool {
+        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
+    }
+
+    /// Whether somebody asks for a marker on `lane`.
+    #[inline]
+    pub(crate) fn is_wanted(&self, lane: u32) -> bool {
+        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
+    }
+
+    /// Notes a free in the order of `lane` that another heap waits for; whether it is time for a marker. One marker serves a
+    /// batch: a record costs more than a hit (0.14 µs on an H200), and all threads together get only five million a second.
+    /// Batches grow while nobody asks for their markers, and shrink when somebody does, who gets one at the next free.
+    pub(crate) fn due(&self, lane: u32, bytes: u64) -> bool {
+        self.lane(lane).is_some_and(|l| l.away.note(bytes))
+    }
+
+    fn event(&self, driver: &dyn Driver) -> Result<EventHandle> {
+        match lock(&*self.spare).pop() {
+            Some(e) => Ok(e),
+            None => {
+                let event = driver.event_create(self.dev)?;
+                self.events.fetch_add(1, Relaxed);
+                Ok(event)
+            }
+        }
+    }
+
+    /// Closes the open epoch of `lane` with a marker on `stream`, which the caller got from its user in this very
+    /// call and which is the lane's stream. `false` when the stream is being captured: nothing can be recorded then; and
+    /// when very many markers are pending: a later one will do.
+    pub(crate) fn mark(&self, driver: &dyn Driver, lane: u32, stream: StreamHandle) -> Result<bool> {
+        let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
+        if driver.stream_is_capturing(self.dev, stream)? {
+            return Ok(false);
+        }
+        let mut markers = lock(&l.markers);
+        // Those of the batches before: what is done gives its event back, and is known when somebody is short of memory.
+        self.pop_done(driver, l, &mut markers)?;
+        if markers.len() >= MOST_MARKERS {
+            return Ok(false);
+        }
+        let event = self.event(driver)?;
+        let epoch = l.epoch.fetch_add(1, AcqRel);
+        if let Err(e) = driver.event_record(self.dev, event, stream) {
+            lock(&*self.spare).push(event);
+            return Err(e);
+        }
+        markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
+        l.away.marked();
+        l.marked.fetch_max(epoch, AcqRel);
+        Ok(true)
+    }
+
+    /// Closes the open epoch of every lane with one context marker. `false` when a capture is known to be in progress,
+    /// the caller's stream is being captured or the legacy stream shows that another one is, or the driver has no context
+    /// markers: nothing was recorded then.
+    ///
+    /// CUDA gives no way to see a capture on a non-blocking stream that nobody names, and a context marker would
+    /// invalidate it; so callers come here only when there is memory that nothing else can settle.
+    pub(crate) fn mark_context(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
+        if self.captures.known() {
+            return Ok(false);
+        }
+        self.mark_context_with(driver, stream, true)
+    }
+
+    /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it may have ended long
+    /// ago, on a stream that nobody uses any more. To trim, and before a request fails for lack of memory.
+    pub(crate) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
+        self.mark_context_with(driver, stream, false)
+    }
+
+    /// `heed`: not while a capture was met whose end has not been seen.
+    fn mark_context_with(&self, driver: &dyn Driver, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
+        let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
+        if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) || self.owes.load(Relaxed) {
+            return Ok(false);
+        }
+        if lock(&*self.context).len() >= MANY_MARKERS {
+            self.poll_context(driver)?;
+        }
+        let mut captured = self.captures.lock();
+        // Whoever begins a capture through gpumem says so first, and waits here until the marker is recorded.
+        if heed && !captured.is_empty() {
+            return Ok(false);
+        }
+        let event = self.event(driver)?;
+        let mut queue = lock(&*self.context);
+        let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+        // Whoever owed before the epochs were closed may have read one of them.
+        fence(SeqCst);
+        if self.owes.load(Relaxed) {
+            lock(&*self.spare).push(event);
+            return Ok(false);
+        }
+        if let Err(e) = driver.context_record(self.dev, event) {
+            lock(&*self.spare).push(event);
+            return match e.status {
+                Status::Unsupported | Status::Capturing => Ok(false),
+                _ => Err(e),
+            };
+        }
+        // It worked, so no capture that was met before is in progress any more.
+        self.captures.none(&mut captured);
+        for (lane, &epoch) in self.in_use().zip(&closed) {
+            lane.by_context.fetch_max(epoch, AcqRel);
+            lane.marked.fetch_max(epoch, AcqRel);
+        }
+        queue.push_back(ContextMarker { event, closed });
+        Ok(true)
+    }
+
+    /// Asks the device how far the context's markers and those of some lanes have come.
+    pub(crate) fn poll(&self, driver: &dyn Driver, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
+        self.poll_context(driver)?;
+        lanes.into_iter().try_for_each(|lane| self.poll_lane(driver, lane))
+    }
+
+    fn poll_lane(&self, driver: &dyn Driver, lane: u32) -> Result<()> {
+        let Some(l) = self.lane(lane) else { return Ok(()) };
+        self.pop_done(driver, l, &mut lock(&l.markers))
+    }
+
+    /// Drops the markers of a lane that the device has passed, from the oldest on.
+    fn pop_done(&self, driver: &dyn Driver, l: &Lane, markers: &mut VecDeque<Marker>) -> Result<()> {
+        while let Some(&m) = markers.front() {
+            let done = l.done.load(Acquire);
+            if m.epoch > done && (done < m.behind || !driver.event_query(self.dev, m.event)?) {
+                break;
+            }
+            l.done.fetch_max(m.epoch, AcqRel);
+            markers.pop_front();
+            lock(&*self.spare).push(m.event);
+        }
+        Ok(())
+    }
+
+    /// Whether the device has passed every context marker recorded so far.
+    pub(crate) fn context_is_passed(&self, driver: &dyn Driver) -> Result<bool> {
+        self.poll_context(driver)?;
+        Ok(lock(&*self.context).is_empty())
+    }
+
+    /// Asks the device how far every lane has come.
+    pub(crate) fn poll_all(&self, driver: &dyn Driver) -> Result<()> {
+        let count = self.count.load(Acquire) as u32;
+        self.poll(driver, 0..count)
+    }
+
+    /// Polls until everything recorded so far is known to be done, or the device has been asked often enough to say
+    /// that it is busy: an idle device takes some microseconds to pass a fresh marker.
+    pub(crate) fn poll_patiently(&self, driver: &dyn Driver) -> Result<()> {
+        const QUERIES: u32 = 512;
+        for _ in 0..QUERIES {
+            self.poll_context(driver)?;
+            if lock(&*self.context).is_empty() {
+                break;
+            }
+        }
+        self.poll_all(driver)
+    }
+
+    fn poll_context(&self, driver: &dyn Driver) -> Result<()> {
+        let mut queue = lock(&*self.context);
+        while let Some(front) = queue.front() {
+            if !driver.event_query(self.dev, front.event)? {
+                break;
+            }
+            for (lane, &epoch) in self.in_use().zip(&front.closed) {
+                lane.done.fetch_max(epoch, AcqRel);
+            }
+            lock(&*self.spare).push(front.event);
+            queue.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Makes `stream` wait on the device for a marked tag. `false` when no marker covers it.
+    pub(crate) fn wait(&self, driver: &dyn Driver, tag: Tag, stream: StreamHandle) -> Result<bool> {
+        if self.settled(tag) {
+            return Ok(true);
+        }
+        if let Some(l) = self.lane(tag.lane()).filter(|l| tag.epoch() > l.barrier.load(Acquire)) {
+            let markers = lock(&l.markers);
+            if let Some(m) = markers.iter().find(|m| m.epoch >= tag.epoch()) {
+                driver.stream_wait(self.dev, stream, m.event)?;
+                return Ok(true);
+            }
+        }
+        let queue = lock(&*self.context);
+        let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());
+        match queue.iter().find(covers) {
+            Some(m) => driver.stream_wait(self.dev, stream, m.event).map(|()| true),
+            // Another thread may have seen the marker done and dropped it since.
+            None => Ok(self.settled(tag)),
+        }
+    }
+
+    /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock held. Where a capture
+    /// stands in the way, only what has a marker is settled.
+    pub(crate) fn drain(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<()> {
+        let marked = self.mark_context_at_any_price(driver, stream)?;
+        self.sync(driver)?;
+        if !marked && !driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true) {
+            let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
+            if !stream.is_some_and(capturing) {
+                return match self.sync_device(driver) {
+                    Err(e) if e.status == Status::Capturing => Ok(()),
+                    done => done,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// What a context marker and a wait for it would do, where there is none: on a driver that has none, or while a wait for
+    /// other devices is owed.
+    pub(crate) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
+        let owed = self.owes.swap(false, AcqRel);
+        let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+        let others = (0..driver.device_count()).map(DeviceId).filter(|&d| owed && d != self.dev);
+        if let Err(e) = others.chain([self.dev]).try_for_each(|d| driver.device_sync(d)) {
+            self.owes.fetch_or(owed, AcqRel);
+            return Err(e);
+        }
+        for (lane, epoch) in self.in_use().zip(closed) {
+            lane.by_context.fetch_max(epoch, AcqRel);
+            lane.marked.fetch_max(epoch, AcqRel);
+            lane.done.fetch_max(epoch, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Waits on the host until every marker recorded so far is done.
+    pub(crate) fn sync(&self, driver: &dyn Driver) -> Result<()> {
+        let last_context = lock(&*self.context).back().map(|m| m.event);
+        let events = self.in_use().filter_map(|l| lock(&l.markers).back().map(|m| m.event)).chain(last_context);
+        // An event may be recycled while we wait; then it stands for a later mark, and we wait a little longer.
+        for event in events.collect::<Vec<_>>() {
+            driver.event_sync(self.dev, event)?;
+        }
+        self.poll_all(driver)
+    }
+
+    /// The invariants written above [`Lane`], and that every event is spare or pending. Others may record events meanwhile: they
+    /// wait, and who has one in hand puts it away first.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let lanes: Vec<_> = self.in_use().map(|l| (l, lock(&l.markers))).collect();
+        for (i, (l, markers)) in lanes.iter().enumerate() {
+            let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
+            if !(done <= marked && marked < epoch) {
+                return Err(Error::internal(format!("lane {i}: done {done} <= marked {marked} < epoch {epoch} fails")));
+            }
+            if !markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch) {
+                return Err(Error::internal(format!("lane {i}: markers out of order")));
+            }
+        }
+        // Markers of the context are recorded under this one.
+        let _captures = self.captures.lock();
+        let context = lock(&*self.context);
+        let pending: usize = lanes.iter().map(|(_, markers)| markers.len()).sum();
+        let events = context.len() + lock(&*self.spare).len() + pending;
+        let made = self.events.load(Relaxed);
+        if events as u64 != made {
+            return Err(Error::internal(format!("{made} events were made, {events} are spare or pending")));
+        }
+        Ok(())
+    }
+}

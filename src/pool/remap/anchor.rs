@@ -1,0 +1,100 @@
+//! Where a stitched run goes: next to free memory that has a part of the request already, if there is room there.
+//!
+//! Only what is missing is then mapped. So it pays to keep the ends of spans open: large blocks are cut from there (`heap.rs`),
+//! and moves empty small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what each saves.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::pool::heap::region::State;
+use crate::pool::heap::state::HeapState;
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::Want;
+use crate::pool::types::units::NONE;
+use std::cmp::Reverse;
+
+/// A free region at an end of a span, next to which a run is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Anchor {
+    /// [`NONE`] where the run goes to addresses kept for it with nothing free in front of them.
+    pub(crate) region: u32,
+    /// Where the run starts, or ends if it goes in front of the region.
+    pub(crate) at: u64,
+    pub(crate) in_front: bool,
+    /// The end of the addresses kept for the heap, if the run goes there; else 0.
+    pub(crate) kept: u64,
+    /// Bytes of the request that the region already holds.
+    pub(crate) has: u64,
+}
+
+impl Anchor {
+    /// Where a run of `len` bytes starts; 0, where no addresses are, if there are not so many in front.
+    pub(crate) fn start(&self, len: u64) -> u64 {
+        match self.in_front {
+            true => self.at.saturating_sub(len),
+            false => self.at,
+        }
+    }
+}
+
+impl Pool {
+    /// The free region at an end of a span that leaves least to add.
+    pub(crate) fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
+        if let Some(anchor) = self.room_anchor(st, want) {
+            return Some(anchor);
+        }
+        let core = lock(&*self.core);
+        let lacks = |has: u64| (want.size - has).next_multiple_of(self.page);
+        let behind = |r: u32| {
+            let g = st.regions.get(r);
+            let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
+            let may =
+                has > 0 && has < want.size && st.regions.is_edge(g.next) && core.holes.after(g.end()) >= lacks(has);
+            may.then_some(Anchor { region: r, at: g.end(), in_front: false, kept: 0, has })
+        };
+        // The addresses kept for a captured heap are behind what it has. A run starts where pages do, and no finer.
+        let may_precede = st.private.is_none() && want.align <= self.page;
+        let in_front = |r: u32| {
+            let g = st.regions.get(r);
+            let open = may_precede && g.size < want.size && st.regions.is_edge(g.prev);
+            let may = open && core.holes.before(g.addr) >= lacks(g.size);
+            may.then_some(Anchor { region: r, at: g.addr, in_front: true, kept: 0, has: g.size })
+        };
+        // Regions of one bin differ little; the one at the lowest address of those that have most.
+        let mut bins = st.regions.ready_bins_down();
+        bins.find_map(|bin| {
+            let both = bin.flat_map(|r| [behind(r), in_front(r)]).flatten();
+            both.max_by_key(|a| (a.has, !a.in_front, Reverse(a.at)))
+        })
+    }
+
+    /// Behind what was last mapped anew, if that is still the end of a span and addresses follow.
+    pub(crate) fn growth_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
+        let at = st.grown_to;
+        let ends_there = st.private.is_none() && at.is_multiple_of(want.align) && st.regions.tail_at(at).is_some();
+        let fits = ends_there && lock(&*self.core).holes.after(at) >= want.size;
+        fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0 })
+    }
+
+    /// Where a captured heap's span grows: at the start of the addresses kept for it, behind what is free there.
+    fn room_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
+        let at = st.room.0;
+        let tail = st.regions.tail_at(at).filter(|&r| st.regions.get(r).state == State::Ready);
+        let start = tail.map_or(at, |r| st.regions.get(r).addr).checked_next_multiple_of(want.align)?;
+        let has = at.checked_sub(start)?;
+        let need = want.size.checked_sub(has)?.checked_next_multiple_of(self.page)?;
+        let (room, kept) = self.addresses_behind(st, at);
+        let fits = at > 0 && has < want.size && room >= need;
+        let region = tail.filter(|_| has > 0).unwrap_or(NONE);
+        fits.then_some(Anchor { region, at, in_front: false, kept, has })
+    }
+
+    /// How many addresses the heap may grow into at `at`, and the end of those kept for it if it is of them, else 0.
+    pub(crate) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
+        let core = lock(&*self.core);
+        match st.room {
+            (start, end) if start == at && start < end => (core.holes.kept_after(at, end), end),
+            _ => (core.holes.after(at), 0),
+        }
+    }
+}

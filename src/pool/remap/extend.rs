@@ -1,0 +1,453 @@
+//! Carrying a stitch out: mapping moved and created extents at one run of addresses.
+//!
+//! All driver calls that can fail come before the first change of the pool's own state, so a failure is undone by
+//! unmapping addresses nobody has seen. Moved extents stay mapped at their old addresses too, so that they can come back
+//! to them for nothing (`flip.rs`).
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::{human, MIB};
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::heap::region::State;
+use crate::pool::heap::state::{Heap, HeapState, SMALL_HEAP};
+use crate::pool::memory::extent::Extent;
+use crate::pool::memory::parts::RunId;
+use crate::pool::memory::stock::Supply;
+use crate::pool::order::tag::Tag;
+use crate::pool::remap::anchor::Anchor;
+use crate::pool::remap::sources::{take_out_all, Others, Source};
+use crate::pool::remap::stitch::{plan, Plan, Room};
+use crate::pool::state::pool::{Core, Pool};
+use crate::pool::types::allocation::{too_large, Want};
+use crate::pool::types::units::NONE;
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A small heap that runs short grows by at least so much, bytes, where it may without moving: what is mapped for one request
+/// alone leaves the next one short.
+const AHEAD: u64 = 64 * MIB;
+
+/// Not where that is a larger part of what the limit leaves than one in so many.
+const AHEAD_SHARE: u64 = 8;
+
+/// Its extents are then no larger than this, or what the request has: they strand less. docs/adr/extent-sizes.md
+const AHEAD_EXTENT: u64 = 16 * MIB;
+
+/// What is mapped for a request of no more than this goes behind what was mapped before it, bytes. Larger ones get spans of their
+/// own, at whose ends they can be continued.
+const SMALL_GROWTH: u64 = 2 * MIB;
+
+/// A heap that only grows maps one part in so many of what it has at a time, for small requests.
+const GROWTH_SHARE: u64 = 32;
+
+/// What became of a plan.
+enum Outcome {
+    /// With the request's own region, live, if it was cut out of the run.
+    Done(Option<u32>),
+    /// The run would not fit next to the anchor any more.
+    NoRoom,
+}
+
+impl Pool {
+    /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
+    /// limit and the device.
+    pub(crate) fn stitch_or_grow(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
+        if let Err(e) = self.reap_surplus(heap, want.stream) {
+            // Old addresses that stay a little longer are no reason to refuse memory.
+            self.say(|| format!("heap {}: old addresses not unmapped: {}", heap.number, e.message));
+        }
+        let anchor = self.anchor(st, want);
+        if anchor.is_some() {
+            if let Outcome::Done(cut) = self.stitch_at(heap, st, want, anchor)? {
+                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align, |_| true)) {
+                    return Ok(Some(r));
+                }
+            }
+        }
+        match self.stitch_at(heap, st, want, None)? {
+            Outcome::Done(Some(cut)) => Ok(Some(cut)),
+            _ => Ok(st.cut_for(want.size, want.align, |_| true)),
+        }
+    }
+
+    /// One try at a place. Done also when there is not enough memory: nothing has changed then.
+    fn stitch_at(&self, heap: &Heap, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
+        let need = (want.size - anchor.map_or(0, |a| a.has))
+            .checked_next_multiple_of(self.page)
+            .ok_or_else(|| too_large(want.size))?;
+        let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
+        // What is captured does not run behind what its stream waits for now.
+        let mut may_wait = self.options.wait && !heap.is_of_captures();
+        let mut reaped = false;
+        let mut room = self.room(st, want.size);
+        let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
+        if need > movable {
+            self.refine(st, want, need - movable);
+        }
+        let only_grows = sources.is_empty() && st.private.is_none() && want.size <= SMALL_GROWTH;
+        let (mut ahead, extent) = self.ahead(st, only_grows, room);
+        let mut in_place = anchor.is_none() && only_grows;
+        let cut = loop {
+            let largest = self.largest_extent(st, want.size.max(ahead.min(extent)));
+            let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
+                // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
+                // that is being captured cannot wait for anything outside its capture.
+                if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
+                    return Ok(Outcome::Done(None));
+                }
+                drop(std::mem::take(&mut others));
+                (sources, others) = self.gather(heap, st, anchor, need, true)?;
+                continue;
+            };
+            // What is all new goes behind what was new before, so that a heap that only grows is one span.
+            let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
+            match self.carry_out(heap, st, &mut others, behind, &sources, &plan, (want, true)) {
+                Ok(Outcome::Done(cut)) => break cut,
+                Ok(Outcome::NoRoom) if anchor.is_none() && in_place => in_place = false,
+                Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
+                Err(e) if e.status == Status::OutOfMemory && ahead > 0 => {
+                    ahead = 0;
+                    st.goes_without();
+                }
+                // The device has less than the limit allows: see whether moving alone is enough.
+                Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
+                    room = Room { hard: 0, cheap: 0, floor: 0 };
+                }
+                // Nothing was to be created: it is mappings that the system has no more of.
+                Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
+                    self.reap(usize::MAX)?;
+                }
+                Err(e) if e.status == Status::OutOfMemory => break None,
+                Err(e) => return Err(e),
+            }
+        };
+        for (other, guard) in others.values() {
+            other.publish(guard);
+        }
+        Ok(Outcome::Done(cut))
+    }
+
+    /// How much to map besides what is needed, bytes, as long as there is plenty: in a small heap that runs short, and in one
+    /// that has nothing to move for a small request. That grows by a share of what it has, so that what a growth costs is spread
+    /// over many requests.
+    /// And the largest extent for that, if it is larger than the request.
+    pub(crate) fn ahead(&self, st: &mut HeapState, only_grows: bool, room: Room) -> (u64, u64) {
+        let plenty = |ahead: u64| ahead <= room.floor && ahead <= room.hard / AHEAD_SHARE;
+        let short = AHEAD.next_multiple_of(self.page);
+        if st.runs_short() && plenty(short) {
+            return (short, AHEAD_EXTENT);
+        }
+        st.goes_without();
+        let grown = (st.extents.bytes() / GROWTH_SHARE).min(self.options.slack_floor) / self.page * self.page;
+        (if only_grows && plenty(grown) { grown } else { 0 }, grown)
+    }
+
+    /// What could move: the heap's own free extents, and where they do not suffice those of others that the device
+    /// has passed; with `unsettled`, also those it has not but that a marker covers.
+    fn gather<'a>(
+        &'a self,
+        me: &Heap,
+        st: &HeapState,
+        anchor: Option<Anchor>,
+        need: u64,
+        unsettled: bool,
+    ) -> Result<(Vec<Source>, Others<'a>)> {
+        let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
+        let mut others = Others::new();
+        let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
+        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
+            if have >= need {
+                break;
+            }
+            let Some(mut st) = other.try_lock() else { continue };
+            self.order.poll(&*self.driver, [other.lane])?;
+            st.settle(&self.order, &self.index);
+            let usable = |tag| self.usable(tag, me) || (unsettled && self.order.marked(tag));
+            let found = self.sources(other.number, &st, None, usable);
+            if !found.is_empty() {
+                have += found.iter().map(|s| s.extent.size).sum::<u64>();
+                sources.extend(found);
+                others.insert(other.number, (other, st));
+            }
+        }
+        Ok((sources, others))
+    }
+
+    /// Bytes that a heap may map beyond the most it has had live rather than move anything: more in a small heap that runs
+    /// short again and again, which would move memory all the time to save what the device will not miss.
+    fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
+        st.note_short(size);
+        match self.options.slack_floor {
+            floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.peak_live) / 8,
+            floor => floor,
+        }
+    }
+
+    /// How much may be created for a request of `size` bytes. The slack is the heap's own and counts from when it last
+    /// started afresh, so that a workload that repeats is decided alike each time.
+    fn room(&self, st: &mut HeapState, size: u64) -> Room {
+        // What waits for another stream is in use as far as this heap is concerned.
+        st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
+        let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        let floor = match self.bought(st, size) {
+            0 => self.slack_floor(st, size),
+            bought => self.slack_floor(st, size).max(slack + bought),
+        };
+        let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
+        let stock = lock(&*self.core).stock.bytes();
+        Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(floor) }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn carry_out(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        others: &mut Others<'_>,
+        anchor: Option<Anchor>,
+        sources: &[Source],
+        plan: &Plan,
+        (want, cut): (Want, bool),
+    ) -> Result<Outcome> {
+        // Other streams' memory that the device has not passed: this stream waits for it, on the device. A wait too
+        // many, should what follows fail, does no harm.
+        let mut waited = false;
+        for s in plan.moves.iter().map(|&i| &sources[i]).filter(|s| s.heap != heap.number) {
+            if !self.usable(s.tag, heap) {
+                waited = true;
+                if !self.order.wait(&*self.driver, s.tag, want.stream)? {
+                    return Err(Error::internal("memory of unknown order was chosen for a stitch"));
+                }
+            }
+        }
+        let planned = plan.creates.iter().sum::<u64>();
+        let largest = plan.creates.first().copied().unwrap_or(self.page);
+        let supply = self.supply(heap, want.stream, &plan.creates, largest)?;
+        let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
+        let (va, run) = match run {
+            Ok(Some(done)) => done,
+            other => {
+                let mut core = lock(&*self.core);
+                supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+                return other.map(|_| Outcome::NoRoom);
+            }
+        };
+
+        // From here on nothing fails: the driver has done its part.
+        let mut order = if waited { self.order.tag(heap.lane) } else { Tag::SETTLED };
+        for (_, tag) in &supply.stocked {
+            // Of another lane only when settled.
+            order = if self.order.settled(*tag) { order } else { order.later(*tag) };
+        }
+        self.say(|| {
+            let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
+            let place = match anchor {
+                Some(a) if a.in_front => "in front of a free region",
+                Some(_) => "behind a free region",
+                None => "at addresses of its own",
+            };
+            format!(
+                "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
+                heap.number,
+                human(run.iter().map(|e| e.size).sum()),
+                human(want.size),
+            )
+        });
+        let run_bytes: u64 = run.iter().map(|e| e.size).sum();
+        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
+        st.count_moves(moves.len() as u64);
+        st.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
+        st.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
+        let (run, region) =
+            commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
+        st.memo.note(want, run);
+        self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
+        if plan.moves.is_empty() {
+            st.grown_to = va + run_bytes;
+        }
+        Ok(Outcome::Done(region))
+    }
+
+    /// Makes up the planned sizes out of the stock as far as possible. Before anything is created, the device is asked about
+    /// what other streams have left there.
+    fn supply(&self, heap: &Heap, stream: StreamHandle, sizes: &[u64], largest: u64) -> Result<Supply> {
+        let mut core = lock(&*self.core);
+        let supply = core.stock.supply(sizes, self.page, largest, heap.lane, &self.order);
+        if supply.create.is_empty() || core.stock.bytes() == 0 {
+            return Ok(supply);
+        }
+        let lanes = core.stock.lanes(&self.order);
+        let orphaned = core.stock.iter().any(|(_, t)| !self.order.marked(t) && self.order.only_context(t));
+        supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+        drop(core);
+        lanes.iter().filter(|&&l| l != heap.lane).for_each(|&l| self.order.want(l));
+        if orphaned {
+            self.order.mark_context(&*self.driver, Some(stream))?;
+        }
+        self.order.poll(&*self.driver, lanes)?;
+        Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
+    }
+
+    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
+    /// `None` when there is no room next to the anchor.
+    fn map_supply(
+        &self,
+        anchor: Option<Anchor>,
+        want: Want,
+        sources: &[Source],
+        plan: &Plan,
+        supply: &Supply,
+        planned: u64,
+    ) -> Result<Option<(u64, Vec<Extent>)>> {
+        let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
+        let created: u64 = supply.create.iter().sum();
+        let len = plan.bytes(sources) - planned + stocked + created;
+        let place = anchor.map(|a| (a.start(len), a.kept));
+        let Some(va) = self.take_addresses(place, len, want.align)? else {
+            return Ok(None);
+        };
+        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
+        self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
+    }
+
+    /// Maps more directly behind a live block until it has `size` bytes. `false` when the addresses or the memory are
+    /// not to be had there.
+    pub(crate) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, size: u64, want: Want) -> Result<bool> {
+        let g = st.regions.get(r);
+        let (next, have, end) = (g.next, g.size, g.end());
+        let next_ready = st.regions.get(next).state == State::Ready;
+        let (gain, tail_end) =
+            if next_ready { (st.regions.get(next).size, st.regions.get(next).end()) } else { (0, end) };
+        if have + gain < size {
+            let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
+            let need = (size - have - gain).next_multiple_of(self.page);
+            let (room, kept) = self.addresses_behind(st, tail_end);
+            if !at_end || room < need {
+                return Ok(false);
+            }
+            let region = if next_ready { next } else { NONE };
+            let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
+            let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
+            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
+                return Ok(false);
+            };
+            match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (want, false)) {
+                Ok(Outcome::Done(_)) => {}
+                Ok(Outcome::NoRoom) => return Ok(false),
+                Err(e) if e.status == Status::OutOfMemory => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        let next = st.regions.get(r).next;
+        if st.regions.get(next).state != State::Ready {
+            return Ok(false);
+        }
+        let extra = size - have;
+        let (addr, whole) = (st.regions.get(next).addr, st.regions.get(next).size);
+        if extra > whole {
+            return Ok(false);
+        }
+        st.regions.cut(next, addr, extra);
+        st.regions.absorb_next(r);
+        Ok(true)
+    }
+}
+
+/// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their regions, and the run just
+/// mapped at `va`, which begins with them, becomes a ready region, last used at `order` or when they were. Returns the run's
+/// number and the region of the request that was to be cut out, if there was one and it fits.
+#[allow(clippy::too_many_arguments)]
+fn commit(
+    core: &mut Core,
+    number: u32,
+    st: &mut HeapState,
+    others: &mut Others<'_>,
+    moves: Vec<&Source>,
+    mut order: Tag,
+    (va, run): (u64, &[Extent]),
+    want: Option<Want>,
+) -> (RunId, Option<u32>) {
+    // A workload that repeats finds them there again when it wants the run back.
+    let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
+    let parts = core.aliases.parts_from(run.iter().copied().zip(from));
+    let mut pieces = pieces(moves);
+    // From high to low addresses: what is left of a region before the cut keeps its number.
+    pieces.sort_unstable_by_key(|p| Reverse(p.addr));
+    for p in &pieces {
+        let from = from_heap(st, others, p);
+        let tag = from.regions.get(p.region).order;
+        from.extents.mapped_within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
+        if p.heap == number || tag.lane() == st.lane {
+            order = order.later(tag);
+        }
+    }
+    let id = core.aliases.add_run(va, run);
+    core.aliases.keep(id, parts);
+    let (start, end, _) = core.aliases.bounds(id);
+    if st.room.0 == start {
+        st.room.0 = end;
+        core.holes.taken_for_good(st.room.1);
+    }
+    st.extents.insert_all(start, end, core.aliases.run(id));
+    // As a flip does it, so that regions have the same numbers when a flip does it again: the block is cut out of the run and of what
+    // is free next to it, and then the pieces leave their regions, if they do not lie next to the run themselves.
+    let next_to = |p: &Neighbours| {
+        p.heap == number && [st.regions.tail_at(start), st.regions.head_at(end)].contains(&Some(p.region))
+    };
+    let early = !pieces.iter().any(next_to);
+    if !early {
+        take_pieces(st, others, &pieces);
+    }
+    let region = st.regions.add(start, end - start);
+    let region = st.regions.take_neighbours(region, order);
+    let order = st.regions.get(region).order;
+    let cut = want.filter(|w| st.regions.get(region).holds(w.size, w.align)).map(|w| {
+        let (from, size) = st.place_in(region, w.size, w.align);
+        st.regions.cut_apart(region, from, size)
+    });
+    if early {
+        take_pieces(st, others, &pieces);
+    }
+    let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
+    free.into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
+    st.note_taken();
+    (id, cut.map(|c| c.block))
+}
+
+/// The heap that a piece is in: `st`, or one of the others.
+fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Neighbours) -> &'a mut HeapState {
+    match others.get_mut(&p.heap) {
+        Some((_, guard)) => guard,
+        None => st,
+    }
+}
+
+fn take_pieces(st: &mut HeapState, others: &mut Others<'_>, pieces: &[Neighbours]) {
+    for p in pieces {
+        take_out_all(from_heap(st, others, p), p.region, p.addr, p.end);
+    }
+}
+
+/// Neighbouring extents that leave one free region together.
+#[derive(Clone, Copy, Debug)]
+struct Neighbours {
+    heap: u32,
+    region: u32,
+    addr: u64,
+    end: u64,
+}
+
+/// The sources as pieces; those that follow each other in the list and in memory are one.
+fn pieces(mut sources: Vec<&Source>) -> Vec<Neighbours> {
+    sources.sort_unstable_by_key(|s| s.addr);
+    let mut pieces: Vec<Neighbours> = Vec::with_capacity(sources.len());
+    for s in sources {
+        let end = s.addr + s.extent.size;
+        match pieces.last_mut() {
+            Some(p) if p.end == s.addr && p.region == s.region && p.heap == s.heap => p.end = end,
+            _ => pieces.push(Neighbours { heap: s.heap, region: s.region, addr: s.addr, end }),
+        }
+    }
+    pieces
+}

@@ -1,0 +1,156 @@
+//! Flipping back: extents that are free return to addresses where they are mapped still, with no driver call.
+//!
+//! A run of dormant aliases can be taken back when every one of its extents is wholly free in this heap, or in stock and
+//! of no other stream's unsettled order. What is looked at is the run that answered the same request at the same point
+//! before the heap last started afresh, so that a workload that repeats is answered alike each time.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::human;
+use crate::base::sync::lock;
+use crate::pool::heap::region::State;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::parts::{Part, RunId};
+use crate::pool::order::tag::Tag;
+use crate::pool::remap::sources::take_out_all;
+use crate::pool::state::pool::{Core, Pool};
+use crate::pool::types::allocation::Want;
+
+/// A run that can be taken back: what of it lies in this heap is in the regions that its parts name.
+#[derive(Clone, Copy)]
+pub(crate) struct Free {
+    /// How many extents lie in this heap: the others are in stock.
+    moved: u64,
+    /// When the run was last used.
+    order: Tag,
+}
+
+impl Pool {
+    /// Takes the run back that answered this request at this point the time before, if that can be. Returns the request's own
+    /// region, live.
+    pub(crate) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
+        let run = st.memo.next(want).filter(|_| st.private.is_none())?;
+        let mut core = lock(&*self.core);
+        let region = self.take_run(&mut core, heap, st, run, want)?;
+        st.memo.followed();
+        Some(region)
+    }
+
+    /// Takes a run back if it can be, and cuts the request out.
+    fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> Option<u32> {
+        let free = self.look_at(core, heap, st, run, want)?;
+        Some(self.bring_back(core, heap, st, run, free, want))
+    }
+
+    /// Whether a run can be taken back for a request. If so, the parts that are kept for it are what it is made of.
+    pub(crate) fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
+        let mut parts = core.aliases.parts(run)?;
+        let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
+        if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
+            parts = core.aliases.look_up(run);
+            found = self.free_parts(core, heap, st, run, want, &mut parts);
+        }
+        core.aliases.keep(run, parts);
+        found
+    }
+
+    /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out.
+    pub(crate) fn bring_back(
+        &self,
+        core: &mut Core,
+        heap: &Heap,
+        st: &mut HeapState,
+        run: RunId,
+        free: Free,
+        want: Want,
+    ) -> u32 {
+        let Free { moved, order } = free;
+        let parts = core.aliases.kept(run);
+        let (start, end, len) = core.aliases.bounds(run);
+        if moved < len as u64 {
+            for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
+                match p.numbers() {
+                    Some((first, n)) => core.stock.take_all(first, n, p.bytes()),
+                    None => core.aliases.extents(run, p).for_each(|e| {
+                        core.stock.take_this(e);
+                    }),
+                }
+            }
+        }
+        self.say(|| {
+            format!(
+                "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {} from the stock",
+                heap.number,
+                human(end - start),
+                human(want.size),
+                len as u64 - moved,
+            )
+        });
+        if !st.extents.put_back(start, end, len) {
+            st.extents.insert_all(start, end, core.aliases.run(run));
+        }
+        let region = st.regions.add(start, end - start);
+        let region = st.regions.take_neighbours(region, order);
+        st.count_moves(moved);
+        st.afresh.taken_back(len as u64);
+        let (from, size) = st.place_in(region, want.size, want.align);
+        let cut = st.regions.cut_apart(region, from, size);
+        for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
+            take_out_all(st, p.region, at, stop);
+        }
+        let order = st.regions.get(cut.block).order;
+        [cut.lead, cut.rest].into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
+        st.note_taken();
+        core.aliases.take_back(run, parts, order);
+        cut.block
+    }
+
+    /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.
+    fn free_parts(
+        &self,
+        core: &Core,
+        heap: &Heap,
+        st: &HeapState,
+        run: RunId,
+        want: Want,
+        parts: &mut [Part],
+    ) -> Option<Free> {
+        let (addr, end, _) = core.aliases.bounds(run);
+        // What is free right in front of the run and right behind it counts too.
+        let ready = |&r: &u32| st.regions.get(r).state == State::Ready;
+        let (front, back) = (st.regions.tail_at(addr).filter(ready), st.regions.head_at(end).filter(ready));
+        let start = front.map_or(addr, |r| st.regions.get(r).addr);
+        let end = back.map_or(end, |r| st.regions.get(r).end());
+        if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > end) {
+            return None;
+        }
+        let (mut moved, mut order) = (0, Tag::SETTLED);
+        for p in parts {
+            let Some((at, stop)) = p.whereabouts() else {
+                // None of the run's aliases is gone, so its extents have the numbers still that they had.
+                let all_here = p.numbers().is_some_and(|(first, len)| core.stock.has_all(first, len));
+                if let Some(tag) = core.stock.used_by(heap.lane, &self.order).filter(|_| all_here) {
+                    order = order.later(tag);
+                    continue;
+                }
+                for extent in core.aliases.extents(run, p) {
+                    match core.stock.tag(extent) {
+                        Some(t) if self.order.settled(t) => {}
+                        Some(t) if self.order.own(t, heap.lane) => order = order.later(t),
+                        _ => return None,
+                    }
+                }
+                continue;
+            };
+            // What lies in a free region of this heap is this heap's.
+            let region = st.regions.wide_around(at, stop, p.region)?;
+            p.region = region;
+            if Some(region) == front || Some(region) == back {
+                return None;
+            }
+            moved += u64::from(p.len);
+            order = order.later(st.regions.get(region).order);
+        }
+        Some(Free { moved, order })
+    }
+}

@@ -1,0 +1,120 @@
+//! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by search.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::round_up;
+use crate::base::{Error, Result};
+use crate::pool::heap::lock::Locked;
+use crate::pool::heap::members::{Place, NO_MEMBER};
+use crate::pool::heap::region::{Block, GRANULE};
+use crate::pool::heap::slab;
+use crate::pool::heap::slab::{Taken, SMALL_MAX};
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::index::SLOT;
+use crate::pool::remap::search::Answer;
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{too_large, AllocRequest, Want};
+use crate::pool::types::units::SMALL_MIN;
+
+impl Pool {
+    /// Allocates from a heap of the request's stream, which is locked.
+    pub(crate) fn malloc_in(
+        &self,
+        heap: &Heap,
+        mut st: Locked<'_, HeapState>,
+        req: &AllocRequest,
+        align: u64,
+    ) -> Result<u64> {
+        if req.size <= SMALL_MAX && align <= SLOT {
+            let class = match align {
+                SMALL_MIN => slab::class_of(req.size),
+                _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
+            };
+            if let Some(taken) = st.take_object(class, req.size) {
+                self.finish_object(heap, &mut st, taken, req);
+                return Ok(taken.addr);
+            }
+            return self.malloc_small_slow(heap, st, class, req);
+        }
+        // One slot at least, so that no two blocks start in the same slot of the index.
+        let size = round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?;
+        let want = Want { size, align: align.max(GRANULE), stream: req.stream };
+        if let Some(r) = st.take_region(want.size, want.align) {
+            let block = self.block(heap, &mut st, req, want.align);
+            let addr = st.hand_out(r, block, &self.index);
+            st.admit(req, Place::Block { region: r }, self.number);
+            heap.publish(&st);
+            return Ok(addr);
+        }
+        self.malloc_large_slow(heap, st, want, req)
+    }
+
+    /// What is to be known about a new block.
+    #[inline(always)]
+    pub(crate) fn block(&self, heap: &Heap, st: &mut HeapState, req: &AllocRequest, align: u64) -> Block {
+        Block {
+            requested: req.size,
+            id: st.new_id(),
+            tag: req.tag,
+            stream: req.stream,
+            stream_id: self.order.identity(heap.lane),
+            lane: heap.lane,
+            member: NO_MEMBER,
+            align,
+        }
+    }
+
+    #[cold]
+    fn malloc_small_slow(
+        &self,
+        heap: &Heap,
+        mut st: Locked<'_, HeapState>,
+        class: usize,
+        req: &AllocRequest,
+    ) -> Result<u64> {
+        st.regions.tidy();
+        self.settle(&mut st)?;
+        if let Some(taken) = st.take_object(class, req.size) {
+            self.finish_object(heap, &mut st, taken, req);
+            return Ok(taken.addr);
+        }
+        let want = Want { size: slab::slab_size(class), align: SLOT, stream: req.stream };
+        let (mut st, region) = match self.find_region(heap, st, want, req, None)? {
+            Answer::Region(st, region) => (st, region),
+            Answer::Block(_) => return Err(Error::internal("a slab was borrowed")),
+        };
+        st.add_slab(class, region, &self.index);
+        let taken = st.take_object(class, req.size);
+        let taken = taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))?;
+        self.finish_object(heap, &mut st, taken, req);
+        Ok(taken.addr)
+    }
+
+    /// What follows once a request has its object.
+    #[inline]
+    fn finish_object(&self, heap: &Heap, st: &mut HeapState, taken: Taken, req: &AllocRequest) {
+        st.note_tag(taken.addr, req.tag);
+        st.admit(req, Place::Object { slab: taken.slab, number: taken.number }, self.number);
+        heap.publish(st);
+    }
+
+    #[cold]
+    fn malloc_large_slow(
+        &self,
+        heap: &Heap,
+        mut st: Locked<'_, HeapState>,
+        want: Want,
+        req: &AllocRequest,
+    ) -> Result<u64> {
+        let block = self.block(heap, &mut st, req, want.align);
+        self.settle(&mut st)?;
+        let (mut st, region) = match self.find_region(heap, st, want, req, Some(block))? {
+            Answer::Region(st, region) => (st, region),
+            Answer::Block(addr) => return Ok(addr),
+        };
+        let addr = st.hand_out(region, block, &self.index);
+        st.admit(req, Place::Block { region }, self.number);
+        heap.publish(&st);
+        Ok(addr)
+    }
+}

@@ -1,0 +1,51 @@
+//! Graves: freed dedicated allocations that the device may still be using, and giving their memory back.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::Result;
+use crate::pool::memory::dedicated::Grave;
+use crate::pool::state::pool::{Core, Pool};
+
+impl Pool {
+    /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.
+    pub(crate) fn bury(&self) -> Result<u64> {
+        let lanes: std::collections::BTreeSet<u32> = {
+            let core = lock(&*self.core);
+            core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
+        };
+        self.order.poll(&*self.driver, lanes)?;
+        let mut ready: Vec<Grave> = Vec::new();
+        for g in lock(&*self.core).graves.values_mut() {
+            if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
+                g.busy = true;
+                ready.push(g.clone());
+            }
+        }
+        let mut released = 0;
+        let mut done = Ok(());
+        for g in ready {
+            // After a failure the rest stays where it was.
+            done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
+            let mut core = lock(&*self.core);
+            let Core { graves, holes, .. } = &mut *core;
+            let Some(grave) = graves.get_mut(&g.va) else { continue };
+            grave.busy = false;
+            if done.is_err() {
+                continue;
+            }
+            // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the handle.
+            if grave.held {
+                grave.mapped = 0;
+            } else {
+                graves.remove(&g.va);
+                holes.give(g.va, g.reserved);
+            }
+            self.sub_mapped(g.mapped);
+            drop(core);
+            released += g.mapped;
+            done = g.handle.map_or(Ok(()), |h| self.drop_handle(h));
+        }
+        done.map(|()| released)
+    }
+}

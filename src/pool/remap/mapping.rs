@@ -1,0 +1,245 @@
+//! Mapping and unmapping: runs of extents at fresh addresses, zombies at old ones, and what to do when the driver
+//! refuses an undo.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::human;
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::driver::{PhysFlags, PhysHandle};
+use crate::pool::heap::state::Heap;
+use crate::pool::memory::aliases::Unmapping;
+use crate::pool::memory::extent::Extent;
+use crate::pool::state::pool::{Pool, Zombie};
+use crate::pool::types::allocation::too_large;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How many aliases a slow-path call unmaps at least when there are too many: finding them has its price too.
+const REAP_BATCH: usize = 256;
+
+impl Pool {
+    /// Gives the pool's addresses back, of which none is mapped: the end of it.
+    pub(crate) fn give_up_addresses(&self) -> Result<()> {
+        let mut done = Ok(());
+        for (base, len) in lock(&*self.core).holes.roots() {
+            done = done.and(self.driver.va_free(self.dev, base, len));
+        }
+        done
+    }
+
+    /// Takes addresses for a run: right at the first of `place` when that is given (`None` if there is no room), out of
+    /// those kept up to the second if that is not 0; else wherever there is room.
+    pub(crate) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
+        match self.find_addresses(place, len, align) {
+            // Old addresses of moved extents may take up what there is.
+            Err(e) if e.status == Status::OutOfMemory && lock(&*self.core).aliases.dormant() > 0 => {
+                self.reap(usize::MAX)?;
+                self.find_addresses(place, len, align)
+            }
+            found => found,
+        }
+    }
+
+    fn find_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
+        let mut core = lock(&*self.core);
+        if let Some((start, kept)) = place {
+            let taken = if kept > 0 { core.holes.take_kept(start, len, kept) } else { core.holes.take_at(start, len) };
+            return Ok(taken.then_some(start));
+        }
+        let align = align.max(self.page);
+        if let Some(va) = core.holes.take(len, align) {
+            return Ok(Some(va));
+        }
+        self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
+        core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation has no room"))
+    }
+
+    /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at once cannot exceed it;
+    /// [`Pool::sub_mapped`] gives them back.
+    pub(crate) fn claim(&self, bytes: u64) -> Result<()> {
+        let limit = self.limit.load(Relaxed);
+        let claimed = self
+            .counters
+            .mapped
+            .fetch_update(Relaxed, Relaxed, |now| now.checked_add(bytes).filter(|&then| then <= limit || bytes == 0));
+        match claimed {
+            Ok(_) => Ok(()),
+            Err(now) => Err(Error::new(
+                Status::OutOfMemory,
+                format!("{} more than the {} mapped are over the limit of {}", human(bytes), human(now), human(limit)),
+            )),
+        }
+    }
+
+    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing, and then the `len`
+    /// bytes of addresses are holes again.
+    pub(crate) fn map_run(
+        &self,
+        va: u64,
+        len: u64,
+        moved: impl Iterator<Item = Extent>,
+        creates: &[u64],
+    ) -> Result<Vec<Extent>> {
+        let mut run: Vec<Extent> = moved.collect();
+        let first_new = run.len();
+        let mut mapped = 0;
+        let created = creates.iter().sum();
+        if let Err(e) = self.claim(created) {
+            lock(&*self.core).holes.give(va, len);
+            return Err(e);
+        }
+        let done = (|| {
+            for &size in creates {
+                let handle = self.driver.phys_create(self.dev, size, PhysFlags::default())?;
+                run.push(Extent { handle, size, id: u32::MAX });
+            }
+            for e in &run {
+                self.driver.map(self.dev, va + mapped, e.size, e.handle)?;
+                mapped += e.size;
+            }
+            self.driver.set_access(va, mapped, &self.access)
+        })();
+        if let Err(e) = done {
+            self.sub_mapped(created);
+            if mapped < len {
+                lock(&*self.core).holes.give(va + mapped, len - mapped);
+            }
+            let mut undo = self.undo_map(va, mapped);
+            for x in &run[first_new..] {
+                undo = undo.and(self.drop_handle(x.handle));
+            }
+            return Err(match undo {
+                Ok(()) => e,
+                Err(u) => {
+                    Error::new(e.status, format!("{}; undoing it failed too and is put off: {}", e.message, u.message))
+                }
+            });
+        }
+        self.note_peak();
+        if first_new < run.len() {
+            let mut core = lock(&*self.core);
+            run[first_new..].iter_mut().for_each(|e| *e = core.aliases.add_extent(e.handle, e.size));
+        }
+        Ok(run)
+    }
+
+    /// Maps one handle at addresses that were taken for it; if that fails, they are holes again.
+    pub(crate) fn map_handle(&self, va: u64, len: u64, handle: PhysHandle) -> Result<()> {
+        if let Err(e) = self.driver.map(self.dev, va, len, handle) {
+            lock(&*self.core).holes.give(va, len);
+            return Err(e);
+        }
+        self.driver.set_access(va, len, &self.access).inspect_err(|_| {
+            let _ = self.undo_map(va, len);
+        })
+    }
+
+    /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes again. If the driver
+    /// will not, they are zombies, and unmapped some time later.
+    pub(crate) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let done = self.driver.unmap(va, len);
+        let mut core = lock(&*self.core);
+        match done {
+            Ok(()) => core.holes.give(va, len),
+            Err(_) => {
+                core.zombies.push(Zombie { addr: va, size: len });
+                self.counters.zombie_bytes.fetch_add(len, Relaxed);
+            }
+        }
+        done
+    }
+
+    /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan, and dropped some time
+    /// later.
+    pub(crate) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
+        self.driver.phys_release(handle).inspect_err(|_| lock(&*self.core).orphans.push(handle))
+    }
+
+    /// Drops the handles that could not be dropped before.
+    pub(crate) fn drop_orphans(&self) -> Result<()> {
+        let orphans = std::mem::take(&mut lock(&*self.core).orphans);
+        // Each is tried, whatever becomes of the others.
+        let mut done = Ok(());
+        for h in orphans {
+            done = done.and(self.drop_handle(h));
+        }
+        done
+    }
+
+    /// Unmaps zombies; their addresses become holes.
+    pub(crate) fn reap_zombies(&self) -> Result<()> {
+        if self.counters.zombie_bytes.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut zombies = std::mem::take(&mut lock(&*self.core).zombies);
+        while let Some(z) = zombies.pop() {
+            if let Err(e) = self.driver.unmap(z.addr, z.size) {
+                zombies.push(z);
+                lock(&*self.core).zombies.append(&mut zombies);
+                return Err(e);
+            }
+            self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
+            lock(&*self.core).holes.give(z.addr, z.size);
+        }
+        Ok(())
+    }
+
+    /// Unmaps dormant aliases that the caller claimed; their addresses become holes. After a failure the rest is as it
+    /// was before.
+    pub(crate) fn unmap_claims(&self, claims: &[Unmapping]) -> Result<()> {
+        for (i, &c) in claims.iter().enumerate() {
+            if let Err(e) = self.driver.unmap(c.addr, c.size) {
+                let mut core = lock(&*self.core);
+                claims[i..].iter().for_each(|&c| core.aliases.unclaim(c));
+                return Err(e);
+            }
+            let mut core = lock(&*self.core);
+            core.aliases.gone(c);
+            core.holes.give(c.addr, c.size);
+        }
+        Ok(())
+    }
+
+    /// Unmaps some dormant aliases when there are more than the pool keeps: the longest unused that the device has
+    /// passed. Those of the caller's own stream that it has not passed get a marker, and go another time.
+    pub(crate) fn reap_surplus(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
+        self.reap_zombies()?;
+        let (claims, waits) = {
+            let mut core = lock(&*self.core);
+            // Too many, or more than half of all addresses.
+            let surplus = core.aliases.dormant().saturating_sub(self.options.max_aliases.min(self.props.max_mappings));
+            let crowded = core.aliases.dormant_bytes() > self.index.bytes() / 2;
+            if surplus == 0 && !crowded {
+                return Ok(());
+            }
+            core.aliases.claim_oldest(surplus.max(REAP_BATCH), &self.order)
+        };
+        let done = self.unmap_claims(&claims);
+        if waits.iter().any(|&t| t.lane() == heap.lane && !self.order.marked(t)) {
+            self.order.mark(&*self.driver, heap.lane, stream)?;
+        }
+        self.order.poll(&*self.driver, waits.iter().map(|t| t.lane()).collect::<BTreeSet<u32>>())?;
+        done
+    }
+
+    /// Asks the device about what the last uses of dormant aliases wait for.
+    pub(crate) fn poll_aliases(&self) -> Result<()> {
+        let lanes: BTreeSet<u32> = {
+            let core = lock(&*self.core);
+            core.aliases.waits(&self.order).map(|t| t.lane()).collect()
+        };
+        self.order.poll(&*self.driver, lanes)
+    }
+
+    /// Unmaps dormant aliases that the device has passed, at most so many.
+    pub(crate) fn reap(&self, most: usize) -> Result<()> {
+        self.reap_zombies()?;
+        self.poll_aliases()?;
+        let (claims, _) = lock(&*self.core).aliases.claim_oldest(most, &self.order);
+        self.unmap_claims(&claims)
+    }
+}

@@ -1,0 +1,230 @@
+//! Free memory of other heaps: taken over by the extent, where it is, or lent by the block.
+//!
+//! Only memory that the device has passed, or that the very stream has freed. What has been in vain of late is tried less often
+//! (`heap/trial.rs`), as it takes other heaps' locks, their threads' time, and questions to the device.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{Result, StreamHandle};
+use crate::pool::heap::members::Place;
+use crate::pool::heap::region::Block;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::extent::Mapped;
+use crate::pool::order::tag::Tag;
+use crate::pool::remap::sources::{take_out, Source};
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{AllocRequest, Want};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// So many free bytes of other heaps are worth a context marker at a growth.
+const MUCH_ELSEWHERE: u64 = 64 << 20;
+
+impl Pool {
+    /// Makes ready whatever of a heap the device has passed since. Returns whether anything was.
+    pub(crate) fn settle(&self, st: &mut HeapState) -> Result<bool> {
+        if st.waits_for().next().is_none() {
+            return Ok(false);
+        }
+        self.order.poll(&*self.driver, st.waits_for())?;
+        Ok(st.settle(&self.order, &self.index))
+    }
+
+    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane `me`, at once, other
+    /// streams when they free next, and from the context what only that can settle.
+    pub(crate) fn ask_for_markers(&self, me: u32, st: &HeapState, stream: StreamHandle) -> Result<()> {
+        let (mut context, mut own) = (false, false);
+        for tag in st.unmarked(&self.order) {
+            if self.order.own(tag, me) {
+                own = true;
+            } else if self.order.only_context(tag) {
+                context = true;
+            } else {
+                self.order.want(tag.lane());
+            }
+        }
+        if own {
+            self.order.mark(&*self.driver, me, stream)?;
+        }
+        if context {
+            self.order.mark_context(&*self.driver, Some(stream))?;
+        }
+        Ok(())
+    }
+
+    /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is recorded on it, unless
+    /// it is the legacy stream, which always lives.
+    fn refresh(&self, me: &Heap, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
+        self.ask_for_markers(me.lane, st, stream)?;
+        let unmarked = |r| !self.order.marked(st.regions.get(r).order);
+        if other.lane != me.lane && st.regions.ready_from(self.page).any(unmarked) {
+            if self.order.stream(other.lane) == StreamHandle::LEGACY {
+                self.order.mark(&*self.driver, other.lane, StreamHandle::LEGACY)?;
+            } else {
+                self.order.want(other.lane);
+            }
+        }
+        self.order.poll(&*self.driver, st.waits_for().chain([other.lane]))?;
+        st.settle(&self.order, &self.index);
+        Ok(())
+    }
+
+    /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are:
+    /// nothing is mapped or unmapped. Only memory that the device has passed, or of the same stream. Returns whether it
+    /// found any.
+    fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want, which: impl Fn(&Heap) -> bool) -> Result<bool> {
+        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
+        for other in self.all_heaps().filter(may) {
+            let Some(mut from) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
+            self.refresh(me, other, &mut from, want.stream)?;
+            let Some(run) = self.whole_run(me, other.number, &from, want) else {
+                other.publish(&from);
+                continue;
+            };
+            // From high to low addresses: what is left of a region before the cut keeps its number.
+            let mut taken: Vec<(&Source, Option<Mapped>)> =
+                run.iter().rev().map(|s| (s, take_out(&mut from, s))).collect();
+            taken.reverse();
+            other.publish(&from);
+            drop(from);
+            for (s, mapped) in taken {
+                let Some(mapped) = mapped else { continue };
+                let r = st.regions.add(s.addr, s.extent.size);
+                st.extents.insert(s.addr, mapped);
+                st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Neighbouring extents in one settled free region of a heap that together hold the request: the fewest bytes.
+    fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
+        let mut best: Option<(u64, Vec<Source>)> = None;
+        for r in st.regions.ready_from(want.size) {
+            let g = st.regions.get(r);
+            if !self.usable(g.order, me) {
+                continue;
+            }
+            let mut run: Vec<Source> = Vec::new();
+            let source = |(addr, Mapped { extent, place })| Source {
+                heap: number,
+                region: r,
+                region_size: g.size,
+                addr,
+                extent,
+                place,
+                tag: g.order,
+            };
+            for s in st.extents.mapped_within(g.addr, g.end()).map(source) {
+                run.push(s);
+                let (start, end) = (run[0].addr, s.addr + s.extent.size);
+                if start.next_multiple_of(want.align) + want.size <= end {
+                    if best.as_ref().is_none_or(|b| end - start < b.0) {
+                        best = Some((end - start, run));
+                    }
+                    break;
+                }
+            }
+            if best.as_ref().is_some_and(|b| b.0 < want.size + self.page) {
+                break;
+            }
+        }
+        best.map(|b| b.1)
+    }
+
+    /// A block out of another heap's free memory: settled, or freed there by this very stream.
+    pub(crate) fn borrow(
+        &self,
+        me: &Heap,
+        mine: &mut HeapState,
+        want: Want,
+        block: Block,
+        req: &AllocRequest,
+    ) -> Result<Option<u64>> {
+        if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.borrowing.again() {
+            return Ok(None);
+        }
+        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
+            let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
+            let found =
+                st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.is_of_captures() {
+                    true => None,
+                    false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
+                });
+            if let Some(r) = found {
+                let addr = st.hand_out(r, block, &self.index);
+                st.admit(req, Place::Block { region: r }, self.number);
+                other.publish(&st);
+                mine.borrowing.ended(true);
+                return Ok(Some(addr));
+            }
+        }
+        mine.borrowing.ended(false);
+        Ok(None)
+    }
+
+    /// Memory that has a marker already is often ready within microseconds, sooner than anything could be mapped. Asks the
+    /// device a few times, unless that has been in vain of late. Returns whether the request fits now: memory that has become
+    /// ready and does not suffice is no reason to map while more is on its way.
+    pub(crate) fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
+        let queries = self.options.patience;
+        if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.patience.again() {
+            return Ok(false);
+        }
+        for _ in 0..queries {
+            self.order.poll(&*self.driver, st.waits_for())?;
+            if st.settle(&self.order, &self.index) {
+                if st.regions.find(want.size, want.align, |_| true).is_some() {
+                    st.patience.ended(true);
+                    return Ok(true);
+                }
+                if !st.about_to_settle(&self.order) {
+                    break;
+                }
+            }
+        }
+        st.patience.ended(false);
+        Ok(false)
+    }
+
+    /// Looks into other heaps for whole extents; into those of other streams not if that has been in vain of late: it takes
+    /// their locks, their threads' time, and questions to the device.
+    pub(crate) fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
+        if self.heap_count.load(Relaxed) < 2 {
+            return Ok(false);
+        }
+        if st.private.is_some() {
+            // What captures before it left, where it is; anything else becomes part of its own range of addresses.
+            return self.adopt(heap, st, want, Heap::is_of_captures);
+        }
+        if !st.others.again() {
+            return self.adopt(heap, st, want, |other| other.lane == heap.lane);
+        }
+        let found = self.adopt(heap, st, want, |_| true)?;
+        st.others.ended(found);
+        Ok(found)
+    }
+
+    /// Before anything is mapped while other heaps hold a lot of free memory: one context marker says of all of it whether the
+    /// device has passed it, on streams that rest or are gone, too. Returns whether some of it is this heap's now. Not once a
+    /// capture was met, which the marker could end, and not if it has been in vain of late.
+    pub(crate) fn ask_about_others(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
+        let elsewhere: u64 = self.all_heaps().filter(|h| h.number != heap.number).map(|h| h.free.load(Relaxed)).sum();
+        let mapped = self.counters.mapped.load(Relaxed);
+        let a_lot = want.size.max(MUCH_ELSEWHERE).max(mapped / 8);
+        if elsewhere < a_lot || st.private.is_some() || self.order.captures.changes() > 0 || !st.asking.again() {
+            return Ok(false);
+        }
+        let mut found = false;
+        if self.order.mark_context(&*self.driver, Some(want.stream))? {
+            for _ in 0..self.options.patience.max(1) {
+                if self.order.context_is_passed(&*self.driver)? {
+                    found = self.adopt(heap, st, want, |_| true)?;
+                    break;
+                }
+            }
+        }
+        st.asking.ended(found);
+        Ok(found)
+    }
+}

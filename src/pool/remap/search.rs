@@ -1,0 +1,87 @@
+//! A request that its heap has no room for: the ways to memory, cheapest first.
+//!
+//! What is mapped still where it was wanted before → what settles in a moment → settled memory of other streams, taken over by the
+//! extent or borrowed by the block → stitch and grow (`extend.rs`) → what a context marker settles, then free memory of every heap
+//! given back, then the device waited for, each with all of the before → out of memory.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::Result;
+use crate::pool::heap::lock::Locked;
+use crate::pool::heap::region::Block;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::{AllocRequest, Want};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Where a request found its memory.
+pub(crate) enum Answer<'a> {
+    /// A live region of the heap itself, which is locked.
+    Region(Locked<'a, HeapState>, u32),
+    /// A block of another heap, handed out.
+    Block(u64),
+}
+
+impl Pool {
+    /// A live region for a request that the thread's heap had no object or block for: its own free memory, what is still
+    /// mapped elsewhere, other heaps' memory (with a `block` for it, also a single block), and then by stitching and growing;
+    /// gives free memory back everywhere and waits for the device before it gives up.
+    pub(crate) fn find_region<'a>(
+        &self,
+        heap: &'a Heap,
+        mut st: Locked<'a, HeapState>,
+        want: Want,
+        req: &AllocRequest,
+        block: Option<Block>,
+    ) -> Result<Answer<'a>> {
+        for attempt in 0.. {
+            if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                return Ok(Answer::Region(st, r));
+            }
+            if let Some(r) = self.flip_back(heap, &mut st, want) {
+                return Ok(Answer::Region(st, r));
+            }
+            if attempt > 0 {
+                // What was in vain of late is worth a try now.
+                st.try_everything();
+            }
+            self.ask_for_markers(heap.lane, &st, want.stream)?;
+            if self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
+                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                    return Ok(Answer::Region(st, r));
+                }
+            }
+            if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b, req)).transpose()?.flatten() {
+                return Ok(Answer::Block(addr));
+            }
+            if attempt == 0 && self.ask_about_others(heap, &mut st, want)? {
+                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                    return Ok(Answer::Region(st, r));
+                }
+            }
+            if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
+                return Ok(Answer::Region(st, r));
+            }
+            heap.publish(&st);
+            drop(st);
+            match attempt {
+                // Before anything is given back: what other streams have freed may do as it is.
+                0 => {
+                    if self.order.mark_context(&*self.driver, Some(want.stream))? {
+                        self.order.poll_patiently(&*self.driver)?;
+                    }
+                }
+                1 | 3 => {
+                    let _changing = self.change();
+                    self.make_room(want.size)?;
+                }
+                2 => self.order.drain(&*self.driver, Some(want.stream))?,
+                _ => break,
+            }
+            st = heap.lock();
+            st.settle(&self.order, &self.index);
+        }
+        self.counters.out_of_memory.fetch_add(1, Relaxed);
+        Err(self.out_of_memory(req.size))
+    }
+}

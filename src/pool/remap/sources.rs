@@ -1,0 +1,76 @@
+//! Free extents of heaps: what could move, and taking it out of its heap.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::pool::heap::lock::Locked;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::extent::{AliasId, Extent, Mapped};
+use crate::pool::order::tag::Tag;
+use crate::pool::state::pool::Pool;
+use std::collections::BTreeMap;
+
+/// Heaps whose locks are held while their extents move.
+pub(crate) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
+
+impl Pool {
+    /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
+    pub(crate) fn sources(
+        &self,
+        number: u32,
+        st: &HeapState,
+        anchor: Option<u32>,
+        usable: impl Fn(Tag) -> bool,
+    ) -> Vec<Source> {
+        let mut found = Vec::new();
+        if st.private.is_some() {
+            return found;
+        }
+        for r in st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor) {
+            let g = st.regions.get(r);
+            if !usable(g.order) {
+                continue;
+            }
+            found.extend(st.extents.mapped_within(g.addr, g.end()).map(|(addr, m)| Source {
+                heap: number,
+                region: r,
+                region_size: g.size,
+                addr,
+                extent: m.extent,
+                place: m.place,
+                tag: g.order,
+            }));
+        }
+        found
+    }
+}
+
+/// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all. The table of aliases has to be told.
+#[inline]
+pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u64) {
+    from.extents.remove_all(addr, end);
+    from.regions.take_out(region, addr, end);
+}
+
+/// Takes a wholly free extent out of its heap: region, extent and all.
+pub(crate) fn take_out(st: &mut HeapState, s: &Source) -> Option<Mapped> {
+    let mapped = st.extents.remove(s.addr);
+    st.regions.take_out(s.region, s.addr, s.addr + s.extent.size);
+    st.note_taken();
+    mapped
+}
+
+/// A wholly free extent that could move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    /// The heap it is in.
+    pub(crate) heap: u32,
+    /// The free region around it, and that region's size.
+    pub(crate) region: u32,
+    pub(crate) region_size: u64,
+    pub(crate) addr: u64,
+    pub(crate) extent: Extent,
+    /// What the table of aliases calls that address.
+    pub(crate) place: AliasId,
+    /// When the region was last used.
+    pub(crate) tag: Tag,
+}

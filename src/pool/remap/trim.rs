@@ -1,0 +1,240 @@
+//! Giving memory back to the driver.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size::human;
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status};
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::memory::extent::Extent;
+use crate::pool::memory::index::Index;
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::Tag;
+use crate::pool::remap::sources::{take_out, Source};
+use crate::pool::state::pool::Pool;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Pool {
+    /// Sets the most bytes the pool may map (0: no limit) and gives free memory back if it has more.
+    pub fn set_limit(&self, bytes: u64) -> Result<()> {
+        let limit = if bytes == 0 { u64::MAX } else { bytes };
+        self.limit.store(limit, Relaxed);
+        if self.counters.mapped.load(Relaxed) > limit {
+            self.trim(limit)?;
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as that takes, within
+    /// the limit and on the device.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+        let mapped = self.counters.mapped.load(Relaxed);
+        let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
+        self.release_free(keep).map(|_| ())
+    }
+
+    /// The text for a request that found no memory.
+    pub(crate) fn out_of_memory(&self, requested: u64) -> Error {
+        let mapped = self.counters.mapped.load(Relaxed);
+        let live = self.live_now();
+        let limit = match self.limit.load(Relaxed) {
+            u64::MAX => "no limit is set".to_string(),
+            l => format!("the limit is {}", human(l)),
+        };
+        let device = match self.driver.mem_info(self.dev) {
+            Ok(m) => format!("{} of {} free", human(m.free), human(m.total)),
+            Err(e) => format!("memory not known ({})", e.message),
+        };
+        Error::new(
+            Status::OutOfMemory,
+            format!(
+                "{requested} bytes ({}) were requested on device {}; the pool has {} mapped, {} of it live; {limit}; the \
+                 device has {device}. Free memory, raise GPUMEM_LIMIT, or use smaller pieces",
+                human(requested),
+                self.dev,
+                human(mapped),
+                human(live),
+            ),
+        )
+    }
+}
+
+impl HeapState {
+    /// Bytes that have been ready all the time since the last call of this. Empty slabs become ready now.
+    fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
+        let unused = self.least_ready;
+        while let Some(slab) = self.slabs.find_empty() {
+            self.drop_slab(slab, order, index);
+        }
+        self.least_ready = self.regions.ready_bytes();
+        unused
+    }
+}
+
+impl Pool {
+    /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the
+    /// device may still be using stays; synchronise first to give everything back. A stream capture in
+    /// progress may be lost to it. Returns the bytes released.
+    pub fn trim(&self, keep: u64) -> Result<u64> {
+        let _changing = self.change();
+        if self.counters.mapped.load(Relaxed) > keep || lock(&*self.core).aliases.dormant() > 0 {
+            // Settles what was freed so far, on any stream, once the device has passed this point.
+            // Slabs go first: their memory is as old as the marker then.
+            for heap in self.all_heaps() {
+                let mut st = heap.lock();
+                while let Some(slab) = st.slabs.find_empty() {
+                    st.drop_slab(slab, &self.order, &self.index);
+                }
+                heap.publish(&st);
+            }
+            if self.order.mark_context_at_any_price(&*self.driver, None)? {
+                self.order.poll_patiently(&*self.driver)?;
+            }
+        }
+        self.reap(usize::MAX)?;
+        let released = self.release_free(keep)?;
+        if lock(&*self.core).stock.len() == 0 {
+            // What a heap has learnt about extents goes with the last of them.
+            for heap in self.all_heaps() {
+                let mut st = heap.lock();
+                if st.extents.len() == 0 {
+                    st.forget();
+                }
+            }
+        }
+        Ok(released)
+    }
+
+    /// Gives back free memory that nothing has needed since the last call of this, until no more than `keep` bytes of it
+    /// stay. For a call at intervals: it records one context marker where there is something to give back, and none
+    /// while a capture is known. What the device has not passed stays until the next time. Returns the bytes released.
+    pub fn trim_unused(&self, keep: u64) -> Result<u64> {
+        let _changing = self.change();
+        let mut unused = Vec::new();
+        for heap in self.all_heaps() {
+            let mut st = heap.lock();
+            if st.private.is_none() {
+                unused.push((heap, st.take_unused(&self.order, &self.index)));
+            }
+            heap.publish(&st);
+        }
+        let stocked = lock(&*self.core).stock.take_unused();
+        let mut spare = (stocked + unused.iter().map(|u| u.1).sum::<u64>()).saturating_sub(keep);
+        if spare < self.page {
+            return Ok(0);
+        }
+        if self.order.mark_context(&*self.driver, None)? {
+            self.order.poll_patiently(&*self.driver)?;
+        }
+        self.order.poll(&*self.driver, [])?;
+        self.drop_orphans()?;
+        let mut released = self.bury()? + self.release_stock(0, stocked.min(spare))?;
+        spare = spare.saturating_sub(released);
+        for (heap, bytes) in unused.into_iter().filter(|u| u.1 >= self.page) {
+            let given = self.release_from(heap, 0, bytes.min(spare))?;
+            spare -= given;
+            released += given;
+        }
+        Ok(released)
+    }
+
+    /// [`Self::trim`] without a marker of its own, and with only those old addresses unmapped that stand in the way.
+    pub(crate) fn release_free(&self, keep: u64) -> Result<u64> {
+        self.order.poll(&*self.driver, [])?;
+        // An extent goes with all its old addresses, which may have been left on other streams than it is on now.
+        self.poll_aliases()?;
+        self.drop_orphans()?;
+        let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
+        for heap in self.all_heaps() {
+            if self.counters.mapped.load(Relaxed) <= keep {
+                break;
+            }
+            released += self.release_from(heap, keep, u64::MAX)?;
+        }
+        if self.counters.mapped.load(Relaxed) > keep {
+            // Whoever needs memory will map a lot, and the system may be short of mappings.
+            self.reap(usize::MAX)?;
+        }
+        Ok(released)
+    }
+
+    /// Releases settled extents of the stock, at most `most` bytes, until no more than `keep` are mapped.
+    fn release_stock(&self, keep: u64, most: u64) -> Result<u64> {
+        let lanes = lock(&*self.core).stock.lanes(&self.order);
+        self.order.poll(&*self.driver, lanes)?;
+        let stocked: Vec<Extent> = lock(&*self.core).stock.iter().map(|x| x.0).collect();
+        let mut released = 0;
+        for extent in stocked {
+            if self.counters.mapped.load(Relaxed) <= keep {
+                break;
+            }
+            if extent.size > most - released {
+                continue;
+            }
+            // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
+            let claims = {
+                let mut core = lock(&*self.core);
+                match core.stock.tag(extent) {
+                    Some(tag) if self.order.settled(tag) => {}
+                    _ => continue,
+                }
+                let Some(claims) = core.aliases.claim_of(extent, &self.order) else { continue };
+                core.stock.take_this(extent);
+                claims
+            };
+            let gone = self.unmap_claims(&claims).and_then(|()| self.driver.phys_release(extent.handle));
+            let mut core = lock(&*self.core);
+            if let Err(e) = gone {
+                core.stock.put(extent, Tag::SETTLED);
+                return Err(e);
+            }
+            core.aliases.remove_extent(extent);
+            self.sub_mapped(extent.size);
+            released += extent.size;
+        }
+        Ok(released)
+    }
+
+    /// Releases settled free extents of a heap, at most `most` bytes, until no more than `keep` are mapped: what has been
+    /// free longest first.
+    fn release_from(&self, heap: &Heap, keep: u64, most: u64) -> Result<u64> {
+        let mut st = heap.lock();
+        self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
+        st.settle(&self.order, &self.index);
+        while let Some(slab) = st.slabs.find_empty() {
+            st.drop_slab(slab, &self.order, &self.index);
+        }
+        let mut free = self.sources(heap.number, &st, None, |tag| self.order.settled(tag));
+        // From high to low addresses, as one region has one tag: what is left of it before the cut keeps its number.
+        free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));
+        let mut released = 0;
+        let done = free.iter().try_for_each(|s| {
+            if self.counters.mapped.load(Relaxed) > keep && s.extent.size <= most - released {
+                released += self.release_extent(&mut st, s)?;
+            }
+            Ok(())
+        });
+        heap.publish(&st);
+        done.map(|()| released)
+    }
+
+    /// Returns the bytes released: none when the device may still be using an old address of the extent.
+    fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
+        let claims = lock(&*self.core).aliases.claim_of(s.extent, &self.order);
+        let Some(claims) = claims else { return Ok(0) };
+        self.unmap_claims(&claims)?;
+        self.driver.unmap(s.addr, s.extent.size)?;
+        take_out(st, s);
+        {
+            let mut core = lock(&*self.core);
+            core.aliases.present_gone(s.extent);
+            core.aliases.remove_extent(s.extent);
+            core.holes.give(s.addr, s.extent.size);
+        }
+        self.sub_mapped(s.extent.size);
+        self.drop_handle(s.extent.handle)?;
+        Ok(s.extent.size)
+    }
+}

@@ -1,0 +1,184 @@
+//! Keeping freed memory from being handed out again, to see whether it is used once more: for the detector in
+//! [`crate::arena`].
+//!
+//! Pooled memory is kept by moving it into a scope of reclaimed allocations; here it is filled and read back. Dedicated
+//! memory is unmapped, and only its addresses are kept. The calls here block; no lock is held in one that waits.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{Result, Status, StreamHandle};
+use crate::driver::EventHandle;
+use crate::pool::calls::find::Found;
+use crate::pool::order::tag::CONTEXT;
+use crate::pool::state::pool::{Core, Pool};
+use crate::pool::types::allocation::AllocInfo;
+use crate::pool::types::scope::Scope;
+
+/// Bytes read back at a time.
+const CHUNK: u64 = 4 << 20;
+
+/// Addresses of a freed dedicated allocation, kept until [`Pool::let_go`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub(crate) va: u64,
+    /// How many addresses, bytes.
+    pub bytes: u64,
+}
+
+impl Pool {
+    /// Whether this is an allocation that counts as freed and is not handed out.
+    pub fn keeps(&self, base: u64, id: u64) -> bool {
+        match self.look(base) {
+            Ok(Found::Pooled { st, place, .. }) => st.id_at(place) == id && st.is_reclaimed(place),
+            _ => false,
+        }
+    }
+
+    /// Whether these addresses are kept.
+    pub fn holds(&self, held: Held) -> bool {
+        let core = lock(&*self.core);
+        core.graves.values().any(|g| g.held && held == Held { va: g.va, bytes: g.reserved })
+    }
+
+    fn own_stream(&self) -> Result<(StreamHandle, EventHandle)> {
+        if let Some(own) = self.own.0.get() {
+            return Ok(*own);
+        }
+        let stream = self.driver.stream_create(self.dev)?;
+        let event = self.driver.event_create(self.dev).inspect_err(|_| {
+            let _ = self.driver.stream_destroy(self.dev, stream);
+        })?;
+        if self.own.0.set((stream, event)).is_err() {
+            // Another thread was first.
+            let _ = self.driver.stream_destroy(self.dev, stream);
+            let _ = self.driver.event_destroy(self.dev, event);
+        }
+        Ok(self.own.0.get().copied().unwrap_or((stream, event)))
+    }
+
+    /// Waits until the device has done everything that was submitted to it so far. `false` when a stream is being captured
+    /// that the pool has met: nothing was waited for then.
+    pub fn wait_for_device(&self) -> Result<bool> {
+        if self.order.mark_context(&*self.driver, None)? {
+            return self.order.sync(&*self.driver).map(|()| true);
+        }
+        if self.is_capturing() {
+            return Ok(false);
+        }
+        // The driver has no context markers.
+        match self.order.sync_device(&*self.driver) {
+            Err(e) if e.status == Status::Capturing => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on: when the device is not known
+    /// to have passed it, the context's marker stands for theirs.
+    pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
+        if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
+            if st.id_at(place) == id && !st.take_users(base).is_empty() && !passed {
+                st.users.insert(base, vec![CONTEXT]);
+            }
+        }
+    }
+
+    /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other devices, too.
+    pub fn near_streams(&self, base: u64, id: u64) {
+        if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
+            if st.id_at(place) == id {
+                let mut users = st.take_users(base);
+                self.bring_near(base, &mut users);
+                if !users.is_empty() {
+                    st.users.insert(base, users);
+                }
+            }
+        }
+    }
+
+    /// Fills memory, given as starts and lengths, which the device does not use any more, and waits until that is done.
+    pub fn fill(&self, ranges: &[(u64, u64)], byte: u8) -> Result<()> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let (stream, event) = self.own_stream()?;
+        for &(base, bytes) in ranges.iter().filter(|r| r.1 > 0) {
+            self.driver.set_async(self.dev, base, byte, bytes, stream)?;
+        }
+        self.driver.event_record(self.dev, event, stream)?;
+        // Another thread may record it again while we wait; then we wait a little longer.
+        self.driver.event_sync(self.dev, event)
+    }
+
+    /// From where to where, counted from `base`, memory does not hold `byte`: the first and the last such place. `None`
+    /// when it is filled with it.
+    pub fn differs(&self, base: u64, bytes: u64, byte: u8) -> Result<Option<(u64, u64)>> {
+        let (stream, _) = self.own_stream()?;
+        let mut found = None;
+        let mut at = 0;
+        let mut buffer = vec![byte; bytes.min(CHUNK) as usize];
+        while at < bytes {
+            let n = (bytes - at).min(CHUNK);
+            // When this returns, the data is there: the buffer is not page-locked.
+            self.driver.copy_async(self.dev, buffer.as_mut_ptr() as u64, base + at, n, stream)?;
+            let read = buffer.get(..n as usize).unwrap_or_default();
+            if let Some(last) = read.iter().rposition(|&b| b != byte) {
+                let first = read.iter().position(|&b| b != byte).unwrap_or(last);
+                let start = found.map_or(at + first as u64, |f: (u64, u64)| f.0);
+                found = Some((start, at + last as u64));
+            }
+            at += n;
+        }
+        Ok(found)
+    }
+
+    /// Frees what of a closed scope is dedicated, but its addresses are kept until [`Self::let_go`]. The memory goes
+    /// with the next [`Self::unmap_freed`] behind a wait for the device. What others free meanwhile is left out.
+    pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
+        let mut all = Vec::new();
+        for (addr, id) in scope.parts(self.number).dedicated {
+            if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
+                for &user in &d.users {
+                    // Missed markers are made up for by the context's.
+                    let _ = self.mark_user(user);
+                }
+                all.push((d.info, Held { va: d.va, bytes: d.reserved }));
+            }
+        }
+        all
+    }
+
+    /// Unmaps and releases freed dedicated allocations that the device has passed.
+    pub fn unmap_freed(&self) -> Result<()> {
+        self.bury().map(|_| ())
+    }
+
+    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail now are made up for
+    /// later.
+    pub fn free_held(&self, all: &[(AllocInfo, Held)]) {
+        let of_legacy = |d: &(AllocInfo, Held)| d.0.stream == StreamHandle::LEGACY;
+        if all.iter().any(of_legacy) {
+            let _ = self.mark_stream(StreamHandle::LEGACY);
+        }
+        if !all.iter().all(of_legacy) {
+            let _ = self.order.mark_context(&*self.driver, None);
+        }
+        all.iter().for_each(|d| self.let_go(d.1));
+        if !all.is_empty() {
+            let _ = self.bury();
+        }
+    }
+
+    /// Addresses that were held may be handed out again, once nothing is mapped there.
+    pub fn let_go(&self, held: Held) {
+        let mut core = lock(&*self.core);
+        let Core { graves, holes, .. } = &mut *core;
+        let Some(grave) = graves.get_mut(&held.va).filter(|g| g.held) else { return };
+        grave.held = false;
+        if grave.mapped == 0 {
+            let reserved = grave.reserved;
+            graves.remove(&held.va);
+            holes.give(held.va, reserved);
+        }
+    }
+}

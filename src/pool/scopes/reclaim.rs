@@ -1,0 +1,159 @@
+//! What is done to a scope as a whole: freeing it, keeping some of it, taking it out of use.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::heap::members::Place;
+use crate::pool::heap::slab;
+use crate::pool::heap::state::{Heap, HeapState};
+use crate::pool::state::pool::Pool;
+use crate::pool::types::allocation::AllocInfo;
+use crate::pool::types::scope::{Scope, ScopeCounts};
+use std::sync::Arc;
+
+/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of microseconds.
+const AT_A_TIME: usize = 1024;
+
+/// And so many are looked at before the first of them is freed.
+const TOGETHER: usize = 16;
+
+/// What has been freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Allocations.
+    pub count: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+}
+
+impl Pool {
+    /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream it was allocated on.
+    /// Allocations that others free meanwhile are freed once, by whoever is first. It cannot fail half-way: what is left
+    /// undone is only what a later call makes up for.
+    pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
+        let mut all = Reclaimed::default();
+        let parts = scope.parts(self.number);
+        for heap in parts.heaps.iter().filter_map(|&n| self.heap(n)) {
+            while self.free_some(heap, scope, &mut all) {}
+        }
+        let dedicated = self.hold_scope(scope);
+        self.free_held(&dedicated);
+        all.count += dedicated.len() as u64;
+        all.bytes += dedicated.iter().map(|d| d.0.requested).sum::<u64>();
+        all
+    }
+
+    /// Frees some of a scope's allocations in one heap. Returns whether there may be more.
+    fn free_some(&self, heap: &Heap, scope: &Scope, all: &mut Reclaimed) -> bool {
+        let mut st = heap.lock_quick();
+        self.bring_up_to_date(&mut st);
+        let mut users: Vec<u32> = Vec::new();
+        let (mut more, mut size) = (true, 0);
+        let mut places = [Place::Block { region: 0 }; TOGETHER];
+        for _ in 0..AT_A_TIME / TOGETHER {
+            // A pass of its own: what the frees need is fetched from memory all at once, not one after the other.
+            let (n, bytes) = st.pop_members(scope, &mut places);
+            all.count += n as u64;
+            all.bytes += bytes;
+            for &place in places.iter().take(n) {
+                if let Some(bytes) = self.give_up_quickly(&mut st, place) {
+                    size += bytes;
+                    continue;
+                }
+                let addr = st.addr_at(place);
+                let freed = self.give_up(heap, &mut st, addr, place, None);
+                size += freed.size;
+                for user in freed.users {
+                    if !users.contains(&user) {
+                        users.push(user);
+                    }
+                }
+            }
+            if n < TOGETHER {
+                if let Some(counts) = st.members.drop_list(scope) {
+                    scope.remove_heap(self.number, heap.number, counts);
+                }
+                more = false;
+                break;
+            }
+        }
+        if st.has_run_empty() {
+            self.emptied(heap, &mut st);
+        }
+        heap.publish(&st);
+        drop(st);
+        for user in users {
+            // Missed markers are made up for by the context's.
+            let _ = self.mark_user(user);
+        }
+        if self.options.trim_threshold > 0 {
+            self.trim_above_threshold(heap, size, None);
+        }
+        more
+    }
+
+    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are: not recorded on other
+    /// streams, and in the heap of a stream that is still the one they were allocated on and is not a capture's. Returns the
+    /// bytes freed.
+    #[inline]
+    fn give_up_quickly(&self, st: &mut HeapState, place: Place) -> Option<u64> {
+        if !st.users.is_empty() || st.private.is_some() {
+            return None;
+        }
+        match place {
+            Place::Object { slab, number } => {
+                let s = st.slabs.try_get(slab).filter(|s| !s.old)?;
+                let size = slab::class_size(s.class as usize);
+                st.take_back_own_object(slab, number, &self.order, &self.index);
+                Some(size)
+            }
+            Place::Block { region } => {
+                let block = st.regions.block(region);
+                if block.lane != st.lane || self.order.identity(st.lane) != block.stream_id {
+                    return None;
+                }
+                let size = st.regions.get(region).size;
+                st.take_back_own(region, self.order.tag(st.lane), &self.index);
+                Some(size)
+            }
+        }
+    }
+
+    /// Moves everything of a closed scope that is in pooled memory into another one, and says what that was, newest
+    /// first. Dedicated allocations stay, and without `captures` what is in the memory of captures.
+    pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>, captures: bool) -> Vec<AllocInfo> {
+        let mut moved = Vec::new();
+        for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
+            let mut st = heap.lock_quick();
+            if st.private.is_some() && !captures {
+                continue;
+            }
+            while let Some((_, place)) = st.members.last_of(scope) {
+                moved.push(self.info_at(heap, &st, place));
+                st.move_to(Some(to), place, self.number);
+            }
+            if let Some(counts) = st.members.drop_list(scope) {
+                scope.remove_heap(self.number, heap.number, counts);
+            }
+        }
+        moved
+    }
+
+    /// Frees what [`Self::move_scope`] took out of use, for good.
+    pub fn free_reclaimed(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<()> {
+        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        match self.look(ptr) {
+            Ok(found) => self.free_found(ptr, found, lane, stream, Some(id)).map(|_| ()),
+            Err(_) => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is not in use any more"))),
+        }
+    }
+
+    /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope itself knows.
+    pub fn scope_counts(&self, scope: &Scope) -> ScopeCounts {
+        let mut counts = ScopeCounts::default();
+        for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
+            counts.add(heap.lock_quick().members.counts(scope));
+        }
+        counts
+    }
+}

@@ -1,0 +1,31 @@
+//! What a pool knows of streams of other devices. `streams/afar.rs` says what they are for.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{AtomicU64, Mutex, OnceLock};
+use crate::base::{DeviceId, StreamHandle};
+use std::collections::HashMap;
+
+/// A stream of another device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteStream {
+    pub(crate) dev: DeviceId,
+    pub(crate) stream: StreamHandle,
+    pub(crate) identity: u64,
+}
+
+/// What one pool knows of streams of other devices.
+pub(crate) struct Afar {
+    /// Made when first needed, and kept.
+    pub(crate) relay: OnceLock<StreamHandle>,
+    /// Start of a live allocation → the streams that it was recorded on.
+    pub(crate) announced: Mutex<HashMap<u64, Vec<RemoteStream>>>,
+    /// How many entries `announced` has, so that nearly all frees look no further.
+    pub(crate) count: AtomicU64,
+}
+
+impl Afar {
+    pub(crate) fn new() -> Afar {
+        Afar { relay: OnceLock::new(), announced: Mutex::new(HashMap::new()), count: AtomicU64::new(0) }
+    }
+}

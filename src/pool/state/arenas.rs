@@ -1,0 +1,137 @@
+//! What a pool knows of capture arenas: their parts, their routes, and the heaps that released ones left.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
+use crate::base::StreamHandle;
+use crate::pool::heap::part::{Counts, StreamPart};
+use std::sync::atomic::Ordering::*;
+use std::sync::Arc;
+
+/// Heaps, and the last ids that they had handed out.
+pub(crate) type Ids = Vec<(u32, u64)>;
+
+/// What a route has allocated from one part: the ids after `since`, up to `until` if another route came then.
+pub(crate) struct Claim {
+    pub(crate) part: Arc<StreamPart>,
+    pub(crate) since: Ids,
+    pub(crate) until: Option<Ids>,
+}
+
+/// Identities of lanes that capture arenas use go down from here. No stream has them.
+const IDENTITIES: u64 = u64::MAX - 1;
+
+/// How an arena behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphArenaOptions {
+    /// Nothing is handed out twice before the arena is released.
+    pub monotone: bool,
+    /// Note how long each large allocation lives.
+    pub record: bool,
+    /// Addresses to keep for each stream to grow in, bytes; 0 for the usual.
+    pub reserve: u64,
+}
+
+/// One arena's counters, bytes unless said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphArenaStats {
+    /// Addresses: those mapped, and those kept to grow into.
+    pub reserved: u64,
+    /// Physical memory.
+    pub mapped: u64,
+    /// Handed out and not freed, rounding included.
+    pub live: u64,
+    /// The most `live` was.
+    pub peak_live: u64,
+    /// Handed out so far.
+    pub total: u64,
+    /// How often, a count.
+    pub allocations: u64,
+    /// Length of the layouts in use.
+    pub planned: u64,
+    /// Large allocations that were not where a layout had them, a count.
+    pub deviations: u64,
+    /// Streams that have allocated from it, a count.
+    pub streams: u64,
+}
+
+/// Memory for graphs; made by [`Pool::open_arena`], of no use to another pool.
+pub struct GraphArena {
+    pub(crate) options: GraphArenaOptions,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) members: Mutex<Vec<Arc<StreamPart>>>,
+    pub(crate) released: AtomicBool,
+}
+
+/// What a pool knows of its arenas.
+pub(crate) struct Privates {
+    pub(crate) routes: Routes,
+    /// Heaps of arenas that were released.
+    pub(crate) shells: Mutex<Vec<u32>>,
+    pub(crate) identities: AtomicU64,
+}
+
+impl Default for Privates {
+    fn default() -> Privates {
+        Privates { routes: Routes::default(), shells: Mutex::new(Vec::new()), identities: AtomicU64::new(IDENTITIES) }
+    }
+}
+
+/// Says of a stream whether it is meant. Called with no lock held, on the thread that allocates.
+pub type Filter = Box<dyn Fn(StreamHandle) -> bool + Send + Sync>;
+
+/// Which streams a route claims.
+pub enum WhichStreams {
+    /// This one, captured or not. Where it stands for the calling thread's own stream, only that thread's.
+    Handle(StreamHandle),
+    /// Those of the capture that this one is part of.
+    CaptureOf(StreamHandle),
+    /// Those that the filter accepts.
+    Filter(Filter),
+}
+
+pub(crate) enum Which {
+    /// With what tells the stream from others that share its handle, and its identity when the route began; `None` when it
+    /// was being captured then.
+    Handle {
+        stream: StreamHandle,
+        key: usize,
+        id: Option<u64>,
+    },
+    /// With what tells the stream that it began with from others.
+    Capture {
+        key: usize,
+    },
+    Filter(Filter),
+}
+
+/// An arena's claim to the allocations of some streams, from [`Pool::begin_route`] to [`Pool::end_route`].
+pub struct Route {
+    pub(crate) arena: Arc<GraphArena>,
+    pub(crate) which: Which,
+    pub(crate) over: AtomicBool,
+    /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed, too.
+    pub(crate) capture: AtomicU64,
+    /// Tells it from every other route of the pool; not 0.
+    pub(crate) number: u64,
+    /// What was allocated by it.
+    pub(crate) claims: Mutex<Vec<Claim>>,
+}
+
+impl Route {
+    /// Whether it has ended, perhaps by itself: its handle stood for another stream, or was found not to be captured any
+    /// more when it had been captured from the start.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Acquire)
+    }
+}
+
+/// The routes of a pool.
+#[derive(Default)]
+pub(crate) struct Routes {
+    /// How many there are, to be read without the lock.
+    pub(crate) count: AtomicUsize,
+    pub(crate) list: Mutex<Vec<Arc<Route>>>,
+    /// Routes begun so far.
+    pub(crate) begun: AtomicU64,
+}

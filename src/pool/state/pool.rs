@@ -1,0 +1,240 @@
+//! The pool of one device: what it consists of, and the little that every room above needs.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{Apart, AtomicU64, Mutex, OnceBox, OnceLock};
+use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::{DeviceProps, Driver, EventHandle, PhysHandle, Watch};
+use crate::pool::heap::state::Heap;
+use crate::pool::memory::aliases::Aliases;
+use crate::pool::memory::dedicated::{Dedicated, Grave};
+use crate::pool::memory::holes::Holes;
+use crate::pool::memory::index::{Entry, Index};
+use crate::pool::memory::stock::Stock;
+use crate::pool::order::lanes::Order;
+use crate::pool::order::tag::Tag;
+use crate::pool::state::afar::Afar;
+use crate::pool::state::arenas::Privates;
+use crate::pool::state::streams::{Key, StreamHeaps};
+use crate::pool::types::allocation::too_large;
+use crate::pool::types::options::PoolOptions;
+use crate::pool::types::receipts::Counter;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::*;
+use std::sync::Arc;
+
+/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zombie {
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+}
+
+/// Addresses, and what has no heap. Guarded by the core lock.
+#[derive(Default)]
+pub(crate) struct Core {
+    pub(crate) holes: Holes,
+    pub(crate) stock: Stock,
+    pub(crate) aliases: Aliases,
+    pub(crate) zombies: Vec<Zombie>,
+    pub(crate) dedicated: BTreeMap<u64, Dedicated>,
+    /// By `va`.
+    pub(crate) graves: BTreeMap<u64, Grave>,
+    /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
+    pub(crate) orphans: Vec<PhysHandle>,
+}
+
+/// Counts that belong to no heap.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// `extents + stock + dedicated + graves`, bytes.
+    pub(crate) mapped: AtomicU64,
+    pub(crate) peak_mapped: AtomicU64,
+    pub(crate) zombie_bytes: AtomicU64,
+    pub(crate) dedicated_live: AtomicU64,
+    /// The most that it ever was since the peaks were last reset.
+    pub(crate) dedicated_most: AtomicU64,
+    pub(crate) dedicated_requested: AtomicU64,
+    pub(crate) dedicated_mallocs: AtomicU64,
+    pub(crate) dedicated_frees: AtomicU64,
+    /// Bytes freed since memory was last given back by threshold.
+    pub(crate) freed_since_trim: AtomicU64,
+    pub(crate) growths: AtomicU64,
+    pub(crate) double_frees: AtomicU64,
+    pub(crate) unknown_pointers: AtomicU64,
+    /// Frees by id that came after the allocation had gone.
+    pub(crate) late_frees: AtomicU64,
+    pub(crate) out_of_memory: AtomicU64,
+}
+
+/// The pool of one device.
+pub struct Pool {
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) dev: DeviceId,
+    /// 1 to 255: tells pools apart in per-thread caches and allocation ids.
+    pub(crate) number: u64,
+    pub(crate) props: DeviceProps,
+    pub(crate) options: PoolOptions,
+    /// Bytes of the smallest extent; a multiple of the device's granularity, a power of two.
+    pub(crate) page: u64,
+    /// Devices that get access to every mapping, `dev` first.
+    pub(crate) access: Vec<DeviceId>,
+    pub(crate) limit: AtomicU64,
+    pub(crate) index: Index,
+    pub(crate) order: Order,
+    /// How to see which stream a handle is.
+    pub(crate) watch: Watch,
+    /// By number. Boxed: there is room for many, and a heap takes a kilobyte.
+    pub(crate) heaps: Box<[OnceBox<Heap>]>,
+    /// How many there are; changed under the lock of `streams`.
+    pub(crate) heap_count: AtomicU32,
+    /// Streams in use → their lanes and heaps.
+    pub(crate) streams: Apart<Mutex<HashMap<Key, StreamHeaps>>>,
+    pub(crate) core: Apart<Mutex<Core>>,
+    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock; taken by the calls themselves,
+    /// before any other lock, once.
+    pub(crate) changing: std::sync::RwLock<()>,
+    pub(crate) counters: Apart<Counters>,
+    pub(crate) own: OwnStream,
+    /// Streams of other devices that memory of this one is used on.
+    pub(crate) afar: Apart<Afar>,
+    /// Heaps of capture arenas, and which streams allocate from them.
+    pub(crate) privates: Apart<Privates>,
+    /// What is called with a stream that is being captured and that no route claims, if anything is.
+    pub(crate) unclaimed: OnceLock<Unclaimed>,
+    /// Who counts what is live, if anybody does. Set under the lock of `streams`.
+    pub(crate) counter: OnceLock<Arc<dyn Counter>>,
+}
+
+impl Pool {
+    /// The device this pool is for.
+    pub fn device(&self) -> DeviceId {
+        self.dev
+    }
+
+    /// Whether the pool's reservations contain the address.
+    #[inline]
+    pub fn owns(&self, addr: u64) -> bool {
+        self.index.covers(addr)
+    }
+
+    /// Reserves more addresses: at least `bytes`, normally the configured amount, less where the system refuses it.
+    pub(crate) fn reserve_root(&self, core: &mut Core, bytes: u64) -> Result<()> {
+        if !self.index.can_add_root() {
+            return Err(Error::new(Status::OutOfMemory, "no more address reservations are possible in this pool"));
+        }
+        let least = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        let mut want = self.options.va_size.max(least).next_multiple_of(self.page);
+        loop {
+            match self.driver.va_reserve(self.dev, want, self.page) {
+                Ok(base) => {
+                    self.index.add_root(base, want);
+                    // Makes the table that the first request needs, now and not then: addresses are taken from the first on.
+                    self.index.set(base, Entry::Empty);
+                    core.holes.add_root(base, want);
+                    return Ok(());
+                }
+                Err(e) if want / 2 >= least => {
+                    want = (want / 2).next_multiple_of(self.page);
+                    let _ = e;
+                }
+                Err(e) => return Err(e.context(format!("reserving {} of addresses", size::human(want)))),
+            }
+        }
+    }
+
+    /// Says what the slow path decided, if that is wanted.
+    pub(crate) fn say(&self, what: impl FnOnce() -> String) {
+        if self.options.log_decisions {
+            eprintln!("gpumem: device {}: {}", self.dev, what());
+        }
+    }
+
+    /// Counts a free of what a caller took for gpumem's.
+    pub fn note_unknown(&self) {
+        self.counters.unknown_pointers.fetch_add(1, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn heap(&self, number: u32) -> Option<&Heap> {
+        self.heaps.get(number as usize)?.get()
+    }
+
+    /// One more heap for a lane; `None` when there are too many. Callers hold the lock of `streams`.
+    pub(crate) fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
+        let number = self.heap_count.load(Relaxed);
+        let heap = self
+            .heaps
+            .get(number as usize)?
+            .get_or_init(|| Box::new(Heap::new(number, lane, self.order.identity(lane), of_captures, self.page)));
+        self.count_in(heap);
+        self.heap_count.store(number + 1, Release);
+        Some(heap)
+    }
+
+    pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
+        let count = self.heap_count.load(Acquire) as usize;
+        self.heaps.iter().take(count).filter_map(OnceBox::get)
+    }
+
+    /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it, or it is earlier in
+    /// the order of the heap's own stream. Not so for a capture: its work runs whenever and wherever the graph is launched,
+    /// not behind what the stream did before.
+    pub(crate) fn usable(&self, tag: Tag, heap: &Heap) -> bool {
+        self.order.settled(tag) || (!heap.is_of_captures() && self.order.own(tag, heap.lane))
+    }
+
+    /// Live bytes of all heaps, rounding included.
+    pub(crate) fn live_now(&self) -> u64 {
+        self.all_heaps().map(|h| h.live.load(Relaxed)).sum::<u64>() + self.counters.dedicated_live.load(Relaxed)
+    }
+
+    /// Dedicated memory is in use from now on.
+    pub(crate) fn add_dedicated_live(&self, bytes: u64, requested: u64) {
+        let live = self.counters.dedicated_live.fetch_add(bytes, Relaxed) + bytes;
+        self.counters.dedicated_most.fetch_max(live, Relaxed);
+        self.counters.dedicated_requested.fetch_add(requested, Relaxed);
+    }
+
+    /// What is claimed and will not be created does not count.
+    pub(crate) fn note_peak(&self) {
+        let mapped = self.counters.mapped.load(Relaxed).min(self.props.total_bytes);
+        self.counters.peak_mapped.fetch_max(mapped, Relaxed);
+    }
+
+    /// While the guard lives, physical memory may be on its way between two of the pool's books.
+    pub(crate) fn change(&self) -> std::sync::RwLockReadGuard<'_, ()> {
+        self.changing.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn sub_mapped(&self, bytes: u64) {
+        self.counters.mapped.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Bytes that may still be mapped under the limit.
+    pub(crate) fn headroom(&self) -> u64 {
+        self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
+    }
+}
+
+/// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now. Made when first needed.
+pub(crate) struct OwnStream(pub(crate) OnceLock<(StreamHandle, EventHandle)>);
+
+impl OwnStream {
+    pub(crate) fn new() -> OwnStream {
+        OwnStream(OnceLock::new())
+    }
+}
+
+impl Pool {
+    /// A new heap counts if its pool does. Under the lock of `streams`.
+    pub(crate) fn count_in(&self, heap: &Heap) {
+        if let Some(counter) = self.counter.get() {
+            heap.lock_quick().counter = Some(counter.clone());
+        }
+    }
+}
+
+/// Called with a stream that is being captured and that no route claims; it may begin one.
+pub type Unclaimed = Box<dyn Fn(&Pool, StreamHandle) -> Result<()> + Send + Sync>;

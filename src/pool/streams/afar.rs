@@ -1,0 +1,124 @@
+//! Streams of other devices, on which memory of this one is freed or used.
+//!
+//! A lane is a stream of the pool's own device: its markers are recorded there, and the context's marker covers it. A stream of
+//! another device therefore has no lane. What has to come after its work comes after the *relay*, a stream of the pool's
+//! device that only waits: the relay waits, on the device, for an event on the other stream, and the memory is freed in the
+//! relay's order.
+//!
+//! A use that was only announced ([`Pool::record_stream_afar`]) ends when the memory is freed, so the relay waits for it
+//! then. The thread that frees may not be able to name the per-thread stream that was announced; the legacy stream of its device
+//! stands for that, which waits for all per-thread streams. Where nothing can be recorded at that time, because of a
+//! capture, the memory goes to the context and the order owes a wait for the other devices ([`Order::owe`]).
+//!
+//! Lock order: the list of announced uses comes after a heap's lock and the core's; nothing is called under it.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::Driver;
+use crate::pool::order::tag::CONTEXT;
+use crate::pool::state::afar::RemoteStream;
+use crate::pool::state::pool::Pool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Makes `stream` of device `to` wait for what has been submitted to `on` of device `from`.
+fn wait_across(
+    driver: &dyn Driver,
+    (to, stream): (DeviceId, StreamHandle),
+    (from, on): (DeviceId, StreamHandle),
+) -> Result<()> {
+    let event = driver.event_create(from)?;
+    let waits = driver.event_record(from, event, on).and_then(|()| driver.stream_wait(to, stream, event));
+    // A pending event may be destroyed: the wait keeps what it needs.
+    let gone = driver.event_destroy(from, event);
+    waits.and(gone)
+}
+
+impl Pool {
+    /// A stream of this device for work that comes after what has been submitted to a stream of another one. `Capturing` while
+    /// that is being captured: an event on it would be part of the graph.
+    pub fn after(&self, dev: DeviceId, stream: StreamHandle) -> Result<StreamHandle> {
+        if self.driver.stream_is_capturing(dev, stream)? {
+            return Err(Error::new(
+                Status::Capturing,
+                format!(
+                    "memory of device {} cannot follow the stream {stream} of device {dev} while that, or a stream that it \
+                     waits for, is being captured; name a stream of device {}, or end the capture first",
+                    self.dev, self.dev
+                ),
+            ));
+        }
+        let relay = self.relay()?;
+        wait_across(&*self.driver, (self.dev, relay), (dev, stream))?;
+        Ok(relay)
+    }
+
+    /// Makes a stream of another device wait for what [`Self::after`]'s stream has been given.
+    pub fn before(&self, dev: DeviceId, stream: StreamHandle) -> Result<()> {
+        wait_across(&*self.driver, (dev, stream), (self.dev, self.relay()?))
+    }
+
+    /// Called under the lock that keeps the allocation alive.
+    pub(crate) fn announce(&self, ptr: u64, source: RemoteStream) {
+        let mut announced = lock(&self.afar.announced);
+        let sources = announced.entry(ptr).or_default();
+        if !sources.contains(&source) {
+            sources.push(source);
+        }
+        self.afar.count.store(announced.len() as u64, Relaxed);
+    }
+
+    /// Before the tags are taken that an allocation is freed with: the relay waits for its uses on other devices, which
+    /// `users`, if it has any, then stand for. Called under the lock that keeps the allocation alive, which is where the count was
+    /// changed, too.
+    pub(crate) fn bring_near(&self, ptr: u64, users: &mut Vec<u32>) {
+        if users.is_empty() || self.afar.count.load(Relaxed) == 0 {
+            return;
+        }
+        let sources = {
+            let mut announced = lock(&self.afar.announced);
+            let sources = announced.remove(&ptr);
+            self.afar.count.store(announced.len() as u64, Relaxed);
+            sources
+        };
+        if !sources.unwrap_or_default().iter().all(|s| self.follow_source(s).is_ok()) {
+            self.order.owe();
+            users.push(CONTEXT);
+        }
+    }
+
+    /// As [`Self::bring_near`], for an allocation that lives on.
+    pub(crate) fn bring_near_alive(&self, ptr: u64) -> Result<()> {
+        if self.afar.count.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let sources = lock(&self.afar.announced).get(&ptr).cloned().unwrap_or_default();
+        sources.iter().try_for_each(|s| self.follow_source(s))
+    }
+
+    fn follow_source(&self, source: &RemoteStream) -> Result<()> {
+        let RemoteStream { dev, stream, identity } = *source;
+        if self.driver.stream_id(dev, stream)? != identity {
+            return Err(Error::new(Status::InvalidStream, format!("the stream {stream} of device {dev} is gone")));
+        }
+        self.after(dev, stream).map(drop)
+    }
+
+    /// Whether it is the relay: then a marker on it need not wait for anybody to name it.
+    pub(crate) fn is_relay(&self, stream: StreamHandle) -> bool {
+        self.afar.relay.get() == Some(&stream)
+    }
+
+    pub(crate) fn relay(&self) -> Result<StreamHandle> {
+        if let Some(&relay) = self.afar.relay.get() {
+            return Ok(relay);
+        }
+        let stream = self.driver.stream_create(self.dev)?;
+        if self.afar.relay.set(stream).is_err() {
+            // Another thread was first.
+            let _ = self.driver.stream_destroy(self.dev, stream);
+        }
+        Ok(self.afar.relay.get().copied().unwrap_or(stream))
+    }
+}

@@ -1,0 +1,102 @@
+//! What a thread remembers of the streams it uses.
+//!
+//! A free takes the lane out of it without looking at the stream; an allocation makes sure that the handle still stands for the
+//! stream that it stood for (`calls/resolve.rs`).
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::StreamHandle;
+use std::cell::{Cell, RefCell};
+use std::sync::Mutex;
+
+/// How to make sure that a handle still stands for the stream it stood for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// It always does: the legacy stream.
+    Never,
+    /// By the driver's structures.
+    Look,
+    /// By a driver call.
+    Ask,
+}
+
+/// A place of the per-thread cache.
+pub(crate) struct CachedStream {
+    /// The pool's number; 0 in an empty place.
+    pub(crate) pool: Cell<u64>,
+    pub(crate) handle: Cell<usize>,
+    pub(crate) id: Cell<u64>,
+    pub(crate) heap: Cell<u32>,
+    pub(crate) lane: Cell<u32>,
+    pub(crate) check: Cell<Check>,
+    /// The order's count of captures met when the place was filled: it is filled anew after each.
+    pub(crate) captures: Cell<u64>,
+    /// How often the thread met others at the heap's lock of late, and the heap's count of allocations the last time.
+    pub(crate) met: Cell<u32>,
+    pub(crate) met_at: Cell<u64>,
+}
+
+impl CachedStream {
+    #[allow(clippy::declare_interior_mutable_const, reason = "only to make each place from")]
+    const EMPTY: CachedStream = CachedStream {
+        pool: Cell::new(0),
+        handle: Cell::new(0),
+        id: Cell::new(0),
+        heap: Cell::new(0),
+        lane: Cell::new(0),
+        check: Cell::new(Check::Ask),
+        captures: Cell::new(0),
+        met: Cell::new(0),
+        met_at: Cell::new(0),
+    };
+}
+
+/// Places of the per-thread cache; a thread seldom uses more streams at a time.
+const PLACES: usize = 8;
+
+thread_local! {
+    pub(crate) static CACHE: [CachedStream; PLACES] = const { [const { CachedStream::EMPTY }; PLACES] };
+}
+
+/// Pool and heap of per-thread streams whose threads have ended.
+static ORPHANS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+/// The identities of a thread's own streams; passed on when it ends.
+struct OwnStreams(RefCell<Vec<(u64, u64)>>);
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        lock(&ORPHANS).append(self.0.get_mut());
+    }
+}
+
+thread_local! {
+    pub(crate) static OWN_STREAMS: OwnStreams = const { OwnStreams(RefCell::new(Vec::new())) };
+}
+
+pub(crate) fn leave_at_exit(pool: u64, id: u64) {
+    // A thread that is ending already keeps its lane for good: no more than one per such thread.
+    let _ = OWN_STREAMS.try_with(|l| l.0.borrow_mut().push((pool, id)));
+}
+
+pub(crate) fn take_orphan(pool: u64) -> Option<u64> {
+    let mut orphans = lock(&ORPHANS);
+    let i = orphans.iter().position(|o| o.0 == pool)?;
+    Some(orphans.swap_remove(i).1)
+}
+
+/// Tells streams that are being captured from each other: by their handles, and per-thread streams, which share one,
+/// by an address of their thread's own.
+pub(crate) fn capture_key(stream: StreamHandle) -> usize {
+    match stream {
+        StreamHandle::PER_THREAD => CACHE.with(|c| std::ptr::from_ref(c) as usize),
+        s => s.0,
+    }
+}
+
+#[inline]
+pub(crate) fn slot(stream: StreamHandle) -> usize {
+    // Handles are pointers to structures of some hundred bytes: the low bits say nothing.
+    (stream.0 >> 4 ^ stream.0 >> 8 ^ stream.0 >> 12 ^ stream.0) % PLACES
+}

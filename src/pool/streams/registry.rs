@@ -1,0 +1,125 @@
+//! The registry: the lane and the heaps of each stream in use.
+//!
+//! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one at once, while the old one's
+//! work may still be running. When the identity behind a handle has changed, the heaps stay with the handle but everything the old
+//! stream may still be using waits for the context first.
+//!
+//! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a thread that has met others
+//! often enough moves to another heap of the same stream.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status, StreamHandle};
+use crate::pool::heap::state::Heap;
+use crate::pool::state::pool::Pool;
+use crate::pool::state::streams::{Key, StreamHeaps};
+use crate::pool::streams::cache::{leave_at_exit, take_orphan};
+
+/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
+pub(crate) const CAPTURED_ID: u64 = u64::MAX;
+
+/// Most heaps of one stream.
+const MAX_HEAPS: usize = 64;
+
+impl Pool {
+    /// Another heap of the same lane: a new one while there are fewer than threads that can run at once.
+    pub(crate) fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {
+        let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_HEAPS);
+        let mut streams = lock(&*self.streams);
+        let Some(members) = streams.values_mut().find(|m| m.lane == heap.lane) else { return heap };
+        if members.heaps.len() < most {
+            if let Some(new) = self.add_heap(heap.lane, false) {
+                members.heaps.push(new.number);
+                return new;
+            }
+        }
+        members.next = (members.next + 1) % members.heaps.len();
+        members.heaps.get(members.next).and_then(|&n| self.heap(n)).unwrap_or(heap)
+    }
+
+    /// The lane of a live stream, if the pool knows the stream and it is not being captured.
+    pub(crate) fn registered_lane(&self, stream: StreamHandle) -> Option<u32> {
+        let id = self.driver.stream_id(self.dev, stream).ok()?;
+        let lane = lock(&*self.streams).get(&Self::key(stream, id))?.lane;
+        (self.order.identity(lane) == id).then_some(lane)
+    }
+
+    fn key(stream: StreamHandle, id: u64) -> Key {
+        if stream == StreamHandle::PER_THREAD {
+            Key::PerThread(id)
+        } else {
+            Key::Handle(stream.0)
+        }
+    }
+
+    pub(crate) fn register(&self, stream: StreamHandle, id: u64) -> Result<&Heap> {
+        self.register_as(Self::key(stream, id), stream, id)
+    }
+
+    /// One more heap with a lane of its own, for captures: of no stream yet.
+    pub(crate) fn add_private_heap(&self) -> Result<&Heap> {
+        let _streams = lock(&*self.streams);
+        let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0).ok_or_else(|| self.too_many())?;
+        self.add_heap(lane, true).ok_or_else(|| self.too_many())
+    }
+
+    pub(crate) fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
+        let mut streams = lock(&*self.streams);
+        if let Some(members) = streams.get(&key) {
+            if self.order.identity(members.lane) != id {
+                self.change_hands(members, stream, id)?;
+            }
+            return self.first_heap(members);
+        }
+        let per_thread = matches!(key, Key::PerThread(_));
+        if per_thread {
+            // A thread that has ended leaves its stream's heaps behind.
+            if let Some(members) = take_orphan(self.number).and_then(|old| streams.remove(&Key::PerThread(old))) {
+                let members = streams.entry(key).or_insert(members);
+                leave_at_exit(self.number, id);
+                self.change_hands(members, stream, id)?;
+                return self.first_heap(members);
+            }
+        }
+        let lane = self.order.add_lane(!matches!(key, Key::Handle(_)), stream, id).ok_or_else(|| self.too_many())?;
+        let heap = self.add_heap(lane, id == CAPTURED_ID).ok_or_else(|| self.too_many())?;
+        streams.insert(key, StreamHeaps { lane, heaps: vec![heap.number], next: 0 });
+        if per_thread {
+            leave_at_exit(self.number, id);
+        }
+        Ok(heap)
+    }
+
+    #[cold]
+    fn too_many(&self) -> Error {
+        let most = self.options.max_lanes.saturating_sub(1);
+        Error::new(Status::Unsupported, format!("more than {most} streams have used this pool; reuse streams"))
+    }
+
+    fn first_heap(&self, members: &StreamHeaps) -> Result<&Heap> {
+        let first = members.heaps.first().and_then(|&n| self.heap(n));
+        first.ok_or_else(|| Error::internal("a stream has no heap"))
+    }
+
+    /// The lane's heaps go to another stream: what the old one may still be using waits for the context.
+    fn change_hands(&self, members: &StreamHeaps, stream: StreamHandle, id: u64) -> Result<()> {
+        // First the barrier, then the heaps: what is freed into one of them after its turn sees the barrier.
+        self.order.hand_over(members.lane, id);
+        if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
+            counter.stream_renewed(stream);
+        }
+        let mut waits = false;
+        for heap in members.heaps.iter().filter_map(|&n| self.heap(n)) {
+            let mut st = heap.lock();
+            st.retire(&self.order, &self.index);
+            heap.publish(&st);
+            waits |= st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
+        }
+        // Most often the old stream is long done; then its memory is ready again at once.
+        if waits && self.order.mark_context(&*self.driver, Some(stream))? {
+            self.order.poll(&*self.driver, [])?;
+        }
+        Ok(())
+    }
+}

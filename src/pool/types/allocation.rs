@@ -1,0 +1,85 @@
+//! What is allocated: requests, flags, and facts about live allocations.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::{DeviceId, Error, Status, StreamHandle};
+use crate::pool::types::receipts::Slip;
+use crate::pool::types::scope::Scope;
+use std::sync::Arc;
+
+/// Special needs of one allocation, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AllocFlags(pub u32);
+
+impl AllocFlags {
+    /// One physical handle, never remapped (NCCL, RDMA, IPC).
+    pub const SINGLE_HANDLE: AllocFlags = AllocFlags(1);
+
+    /// Single handle that can be exported as a file descriptor.
+    pub const EXPORTABLE: AllocFlags = AllocFlags(2);
+
+    /// The bytes after the allocation are unmapped, so overruns fault.
+    pub const GUARD: AllocFlags = AllocFlags(4);
+
+    /// Physical memory of its own that may be given up and come back at the same addresses.
+    pub const EVICTABLE: AllocFlags = AllocFlags(8);
+
+    /// Physical memory and addresses that nothing else shares. The pool's own: not accepted from C, and not shown.
+    pub const SEPARATE: AllocFlags = AllocFlags(1 << 31);
+
+    /// Every bit that has a meaning to users.
+    pub const ALL: AllocFlags = AllocFlags(15);
+}
+
+/// Facts about one live allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocInfo {
+    /// First byte.
+    pub base: u64,
+    /// Bytes asked for.
+    pub requested: u64,
+    /// Bytes usable from `base`.
+    pub usable: u64,
+    /// The device it lives on.
+    pub device: DeviceId,
+    /// The stream it was allocated on, as the caller named it.
+    pub stream: StreamHandle,
+    /// A number no other allocation of this process has.
+    pub id: u64,
+    /// The caller's tag.
+    pub tag: u64,
+    /// The flags it was made with.
+    pub flags: AllocFlags,
+}
+
+/// What to allocate from a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllocRequest<'a> {
+    /// Bytes; 0 gives a unique pointer that must be freed.
+    pub size: u64,
+    /// Alignment in bytes, a power of two; 0 means 256.
+    pub align: u64,
+    /// The stream whose order the allocation follows.
+    pub stream: StreamHandle,
+    /// Special needs.
+    pub flags: AllocFlags,
+    /// A number of the caller's, shown in dumps.
+    pub tag: u64,
+    /// What it belongs to, besides its user.
+    pub scope: Option<&'a Arc<Scope>>,
+    /// Its receipt, which leaves the slip when the allocation is made.
+    pub slip: Option<&'a Slip>,
+}
+
+/// The error for a request that no device could meet.
+pub(crate) fn too_large(bytes: u64) -> Error {
+    Error::new(Status::OutOfMemory, format!("{bytes} bytes were requested, more than any address space holds"))
+}
+
+/// A request in the pool's own terms: rounded bytes and alignment of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) size: u64,
+    pub(crate) align: u64,
+    pub(crate) stream: StreamHandle,
+}

@@ -1,0 +1,77 @@
+//! The settings of one pool.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::size;
+
+/// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it can tell apart.
+pub(crate) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 14 };
+
+/// Settings of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Addresses reserved at a time, bytes.
+    pub va_size: u64,
+    /// Smallest extent, bytes; 0 means the device's granularity.
+    pub page_size: u64,
+    /// Most bytes to map; 0 means no limit but the device's.
+    pub limit: u64,
+    /// Bytes to map at the start.
+    pub prealloc: u64,
+    /// Whether a stream may be made to wait on the device for memory that another stream freed.
+    pub wait: bool,
+    /// Free mapped bytes of one heap beyond which a free into it gives memory back; 0 means never.
+    pub trim_threshold: u64,
+    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000,
+    pub slack_permille: u32,
+    /// and how many bytes it may at least; more in a small heap that runs short. 0: nothing.
+    pub slack_floor: u64,
+    /// Share of its peak that a heap may map besides, rather than move memory, in 1/1000: by right,
+    pub bought_permille: u32,
+    /// and at most what it has earned by moving memory (`economy.rs`). The larger of the two counts.
+    pub earned_permille: u32,
+    /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
+    pub max_lanes: usize,
+    /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two,
+    pub max_extent: u64,
+    /// and how small it may become then while there is memory left, bytes: 0 is a page.
+    pub fine_extent: u64,
+    /// Largest extent to create for a request that finds nothing mapped at all, bytes.
+    pub first_extent: u64,
+    /// A request is made of no more extents than about this many.
+    pub extents_per_request: u64,
+    /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can move back for nothing.
+    pub max_aliases: usize,
+    /// How often to ask the device about memory that has a marker before anything is mapped instead.
+    pub patience: u32,
+    /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
+    pub watch: bool,
+    /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
+    pub log_decisions: bool,
+}
+
+impl Default for PoolOptions {
+    fn default() -> PoolOptions {
+        PoolOptions {
+            va_size: 8 * size::TIB,
+            page_size: 0,
+            limit: 0,
+            prealloc: 0,
+            wait: false,
+            trim_threshold: 0,
+            slack_permille: 12,
+            slack_floor: 32 * size::MIB,
+            bought_permille: 0,
+            earned_permille: 230,
+            max_lanes: MAX_LANES,
+            max_extent: 32 * size::MIB,
+            fine_extent: 16 * size::MIB,
+            first_extent: size::GIB,
+            extents_per_request: 16,
+            max_aliases: 128 << 10,
+            patience: 24,
+            watch: true,
+            log_decisions: false,
+        }
+    }
+}

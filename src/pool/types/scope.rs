@@ -1,0 +1,188 @@
+//! A scope: allocations that go together, as the arenas of [`crate::arena`] want them to.
+//!
+//! The pool knows of a scope only which allocations belong to it. Each heap lists its own of them (`heap/members.rs`)
+//! under its own lock, so joining and leaving cost no lock of their own, and whether an allocation is freed by its owner,
+//! by a finalizer or with its scope is decided where every free is decided: under that same lock.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use crate::base::sync::{lock, AtomicBool, AtomicU64, Mutex};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::Arc;
+
+/// A set of allocations, of any heaps, pools and streams.
+#[derive(Debug)]
+pub struct Scope {
+    /// Where an allocation goes that would join this scope when it is closed.
+    parent: Option<Arc<Scope>>,
+    /// Its allocations are freed as far as users can tell, and only kept from being handed out again.
+    reclaimed: bool,
+    /// Set under the lock of `state`, read under a heap's too: who walks a heap's list after it was set finds all that joined
+    /// there before.
+    closed: AtomicBool,
+    /// Bytes asked for of what is in it, and the most that was.
+    live_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
+    state: Mutex<Inner>,
+}
+
+/// What a scope's lock guards: it is the last of all locks.
+#[derive(Debug, Default)]
+struct Inner {
+    /// Pool and heap of each list that there is.
+    heaps: Vec<(u64, u32)>,
+    /// Pool, id and address of dedicated allocations.
+    dedicated: BTreeSet<(u64, u64, u64)>,
+    past: ScopeCounts,
+    dedicated_joined: u64,
+    dedicated_left: u64,
+}
+
+/// What happened in a scope so far, counts of allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScopeCounts {
+    /// Allocations that joined.
+    pub joined: u64,
+    /// Allocations that left: freed one by one, or moved elsewhere.
+    pub left: u64,
+}
+
+impl ScopeCounts {
+    pub(crate) fn add(&mut self, other: ScopeCounts) {
+        self.joined += other.joined;
+        self.left += other.left;
+    }
+}
+
+/// Where the parts of a scope are in one pool.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) heaps: Vec<u32>,
+    /// Address and id.
+    pub(crate) dedicated: Vec<(u64, u64)>,
+}
+
+impl Scope {
+    /// An empty scope. What would join it after it is closed joins the parent, if there is one and it is open, and so on.
+    pub fn new(parent: Option<Arc<Scope>>) -> Arc<Scope> {
+        Scope::make(parent, false)
+    }
+
+    /// A scope for what is to look freed to everyone while it is kept from being handed out again.
+    pub fn of_reclaimed() -> Arc<Scope> {
+        Scope::make(None, true)
+    }
+
+    fn make(parent: Option<Arc<Scope>>, reclaimed: bool) -> Arc<Scope> {
+        Arc::new(Scope {
+            parent,
+            reclaimed,
+            closed: AtomicBool::new(false),
+            live_bytes: AtomicU64::new(0),
+            peak_bytes: AtomicU64::new(0),
+            state: Mutex::new(Inner::default()),
+        })
+    }
+
+    /// Where allocations go that would join when this is closed.
+    pub fn parent(&self) -> Option<&Arc<Scope>> {
+        self.parent.as_ref()
+    }
+
+    pub(crate) fn is_of_reclaimed(&self) -> bool {
+        self.reclaimed
+    }
+
+    /// Nothing joins any more. Whatever joined before is found by `Pool::free_scope`.
+    pub fn close(&self) {
+        let _st = lock(&self.state);
+        self.closed.store(true, Release);
+    }
+
+    /// Whether [`Self::close`] was called.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Acquire)
+    }
+
+    /// Bytes asked for of what is in it.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Relaxed)
+    }
+
+    /// The most that was.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Relaxed)
+    }
+
+    /// Counts of what is in no pool's lists (see `Pool::scope_counts`): dedicated allocations, and lists that are gone.
+    pub fn past(&self) -> ScopeCounts {
+        let st = lock(&self.state);
+        let mut counts = st.past;
+        counts.add(ScopeCounts { joined: st.dedicated_joined, left: st.dedicated_left });
+        counts
+    }
+
+    #[inline]
+    pub(crate) fn grow(&self, bytes: u64) {
+        let live = self.live_bytes.fetch_add(bytes, Relaxed) + bytes;
+        // Mostly false: the peak is far behind.
+        if live > self.peak_bytes.load(Relaxed) {
+            self.peak_bytes.fetch_max(live, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shrink(&self, bytes: u64) {
+        self.live_bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Notes that a heap begins a list of its allocations of this scope. `false` when the scope is closed.
+    pub(crate) fn add_heap(&self, pool: u64, heap: u32) -> bool {
+        let mut st = lock(&self.state);
+        let open = !self.is_closed();
+        if open {
+            st.heaps.push((pool, heap));
+        }
+        open
+    }
+
+    /// A list that [`Self::add_heap`] noted is gone; what it had counted stays known.
+    pub(crate) fn remove_heap(&self, pool: u64, heap: u32, counts: ScopeCounts) {
+        let mut st = lock(&self.state);
+        st.heaps.retain(|&h| h != (pool, heap));
+        st.past.add(counts);
+    }
+
+    /// A dedicated allocation joins. `false` when the scope is closed.
+    pub(crate) fn add_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) -> bool {
+        let mut st = lock(&self.state);
+        if self.is_closed() {
+            return false;
+        }
+        st.dedicated.insert((pool, id, addr));
+        st.dedicated_joined += 1;
+        drop(st);
+        self.grow(bytes);
+        true
+    }
+
+    /// A dedicated allocation leaves.
+    pub(crate) fn remove_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) {
+        let mut st = lock(&self.state);
+        st.dedicated.remove(&(pool, id, addr));
+        st.dedicated_left += 1;
+        drop(st);
+        self.shrink(bytes);
+    }
+
+    /// What of it is in one pool.
+    pub(crate) fn parts(&self, pool: u64) -> Parts {
+        let st = lock(&self.state);
+        Parts {
+            heaps: st.heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect(),
+            dedicated: st.dedicated.range((pool, 0, 0)..=(pool, u64::MAX, u64::MAX)).map(|d| (d.2, d.1)).collect(),
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{lock, Apart, AtomicU64, Mutex, OnceBox, OnceLock};
+use crate::base::sync::{lock, Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status};
 use crate::driver::{Driver, Watch};
 use crate::pool::heap::region::GRANULE;
@@ -14,6 +14,7 @@ use crate::pool::state::arenas::Privates;
 use crate::pool::state::pool::{Core, Counters, OwnStream, Pool};
 use crate::pool::types::allocation::{too_large, Want};
 use crate::pool::types::options::PoolOptions;
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,8 +61,8 @@ impl Pool {
             },
             heap_count: AtomicU32::new(0),
             heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
-            streams: Apart(Mutex::new(HashMap::new())),
-            core: Apart(Mutex::new(Core::default())),
+            streams: Apart(Ranked::new(Rank::Streams, HashMap::new())),
+            core: Apart(Ranked::new(Rank::Core, Core::default())),
             changing: std::sync::RwLock::new(()),
             counters: Apart(Counters::default()),
             own: OwnStream::new(),

@@ -10,7 +10,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::size::round_up;
-use crate::base::sync::{lock, AtomicBool, Mutex};
+use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;
 use crate::pool::heap::part::Life;
 use crate::pool::heap::region::GRANULE;
@@ -21,6 +21,7 @@ use crate::pool::memory::index::SLOT;
 use crate::pool::state::arenas::{GraphArena, GraphArenaOptions, GraphArenaStats};
 use crate::pool::state::pool::Pool;
 use crate::pool::types::allocation::{too_large, AllocRequest};
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ impl Pool {
         Arc::new(GraphArena {
             options,
             counts: Arc::default(),
-            members: Mutex::default(),
+            members: Ranked::new(Rank::Arena, Vec::new()),
             released: AtomicBool::new(false),
         })
     }

@@ -7,7 +7,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::size::human;
-use crate::base::sync::{lock, Mutex};
+use crate::base::sync::lock;
 use crate::base::{size, Error, Result, Status, StreamHandle};
 use crate::pool::heap::part::{LayoutInUse, Notes, Now, Span, StreamPart, User};
 use crate::pool::heap::region::GRANULE;
@@ -18,6 +18,7 @@ use crate::pool::state::arenas::GraphArena;
 use crate::pool::state::pool::Pool;
 use crate::pool::streams::cache::capture_key;
 use crate::pool::types::allocation::{too_large, AllocRequest, Want};
+use crate::pool::types::ranks::{Rank, Ranked};
 use crate::pool::types::units::NONE;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -50,9 +51,9 @@ impl Pool {
             lane: heap.lane,
             monotone: arena.options.monotone,
             record,
-            heaps: Mutex::new(vec![heap.number]),
-            user: Mutex::new(User::new(now)),
-            notes: Mutex::new(Notes::new(record)),
+            heaps: Ranked::new(Rank::PartHeaps, vec![heap.number]),
+            user: Ranked::new(Rank::User, User::new(now)),
+            notes: Ranked::new(Rank::Leaf, Notes::new(record)),
             counts: arena.counts.clone(),
         });
         let mut st = heap.lock();

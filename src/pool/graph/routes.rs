@@ -5,13 +5,14 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{lock, AtomicBool, AtomicU64, Mutex};
+use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::part::{Now, Span};
 use crate::pool::heap::state::Heap;
 use crate::pool::state::arenas::{GraphArena, Route, Which, WhichStreams};
 use crate::pool::state::pool::{Pool, Unclaimed};
 use crate::pool::streams::cache::capture_key;
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl Pool {
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
         let routes = &self.privates.routes;
         let number = routes.begun.fetch_add(1, Relaxed) + 1;
-        let claims = Mutex::default();
+        let claims = Ranked::new(Rank::Claims, Vec::new());
         let route = Arc::new(Route { arena: arena.clone(), which, over, capture, number, claims });
         let mut list = lock(&routes.list);
         list.push(route.clone());

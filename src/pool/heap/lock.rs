@@ -8,7 +8,11 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 #[cfg(not(loom))]
+use crate::pool::types::ranks::{Held, Rank};
+#[cfg(not(loom))]
 use std::hint::spin_loop;
+#[cfg(not(loom))]
+use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
 use std::time::Duration;
 
@@ -30,7 +34,27 @@ pub(crate) struct Lock<T>(spin::mutex::SpinMutex<T>);
 
 /// The right to use it, until dropped.
 #[cfg(not(loom))]
-pub(crate) type Locked<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
+pub(crate) struct Locked<'a, T> {
+    guard: spin::mutex::SpinMutexGuard<'a, T>,
+    _held: Held,
+}
+
+#[cfg(not(loom))]
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> DerefMut for Locked<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
 
 #[cfg(not(loom))]
 impl<T> Lock<T> {
@@ -41,21 +65,30 @@ impl<T> Lock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
-        self.0.try_lock()
+        let guard = self.0.try_lock()?;
+        Some(Locked { guard, _held: Rank::Heap.taken() })
     }
 
     /// Takes the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, T> {
+        let held = Rank::Heap.wait();
         match self.0.try_lock() {
-            Some(locked) => locked,
-            None => self.wait(),
+            Some(guard) => Locked { guard, _held: held },
+            None => Locked { guard: self.wait(), _held: held },
         }
+    }
+
+    /// Takes the lock, perhaps with other heaps' in hand: for a thread that keeps all others out, and so waits for none that
+    /// waits for it.
+    pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
+        let guard = self.0.try_lock().unwrap_or_else(|| self.wait());
+        Locked { guard, _held: Rank::Heap.taken() }
     }
 
     /// Takes the lock after somebody else.
     #[cold]
-    pub(crate) fn wait(&self) -> Locked<'_, T> {
+    fn wait(&self) -> spin::mutex::SpinMutexGuard<'_, T> {
         for round in 0u32.. {
             if round < SPINS {
                 (0..1 << round).for_each(|_| spin_loop());
@@ -66,8 +99,8 @@ impl<T> Lock<T> {
             }
             // Looking first keeps the line shared among the waiters.
             if !self.0.is_locked() {
-                if let Some(locked) = self.0.try_lock() {
-                    return locked;
+                if let Some(guard) = self.0.try_lock() {
+                    return guard;
                 }
             }
         }
@@ -94,6 +127,10 @@ impl<T> Lock<T> {
 
     pub(crate) fn lock(&self) -> Locked<'_, T> {
         crate::base::sync::lock(&self.0)
+    }
+
+    pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
+        self.lock()
     }
 }
 

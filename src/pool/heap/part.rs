@@ -6,7 +6,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{AtomicU64, Mutex};
+use crate::base::sync::AtomicU64;
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -131,14 +132,25 @@ impl Notes {
     }
 }
 
-#[derive(Default)]
 pub(crate) struct Counts {
     /// Every heap of the arena.
-    pub(crate) heaps: Mutex<Vec<u32>>,
+    pub(crate) heaps: Ranked<Vec<u32>>,
     pub(crate) peak: AtomicU64,
     pub(crate) total: AtomicU64,
     pub(crate) allocations: AtomicU64,
     pub(crate) deviations: AtomicU64,
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts {
+            heaps: Ranked::new(Rank::PartHeaps, Vec::new()),
+            peak: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            deviations: AtomicU64::new(0),
+        }
+    }
 }
 
 /// One stream's part of an arena.
@@ -150,9 +162,9 @@ pub(crate) struct StreamPart {
     /// A copy of the arena's option: what grew in place could not be laid out.
     pub(crate) record: bool,
     /// That heap, and those of layouts.
-    pub(crate) heaps: Mutex<Vec<u32>>,
+    pub(crate) heaps: Ranked<Vec<u32>>,
     /// Which stream the handle stood for, and who has claimed it.
-    pub(crate) user: Mutex<User>,
-    pub(crate) notes: Mutex<Notes>,
+    pub(crate) user: Ranked<User>,
+    pub(crate) notes: Ranked<Notes>,
     pub(crate) counts: Arc<Counts>,
 }

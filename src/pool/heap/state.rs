@@ -83,6 +83,11 @@ impl Heap {
         self.state.lock()
     }
 
+    /// As [`Self::lock_quick`], for a thread that keeps all others out: see [`Lock::lock_among_others`].
+    pub(crate) fn lock_among_others(&self) -> Locked<'_, HeapState> {
+        self.state.lock_among_others()
+    }
+
     /// As [`Self::lock_quick`], if nobody has it.
     #[inline]
     pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {

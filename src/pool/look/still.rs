@@ -4,12 +4,13 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{lock, MutexGuard};
+use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::pool::heap::lock::Locked;
 use crate::pool::heap::state::{Heap, HeapState};
 use crate::pool::state::pool::{Core, Pool};
 use crate::pool::state::streams::{Key, StreamHeaps};
+use crate::pool::types::ranks::{Held, Rank, RankedGuard};
 use crate::pool::types::scope::Scope;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,12 +28,12 @@ pub fn add_to(sums: &mut Sums, scope: &Arc<Scope>, bytes: u64) {
 /// span, taken in the order that `pool/mod.rs` gives. A thread that has one calls nothing else of the pool's.
 pub struct Still<'a> {
     pool: &'a Pool,
-    _changing: RwLockWriteGuard<'a, ()>,
+    _changing: (RwLockWriteGuard<'a, ()>, Held),
     /// No heap is added.
-    _streams: MutexGuard<'a, HashMap<Key, StreamHeaps>>,
-    shells: MutexGuard<'a, Vec<u32>>,
+    _streams: RankedGuard<'a, HashMap<Key, StreamHeaps>>,
+    shells: RankedGuard<'a, Vec<u32>>,
     heaps: Vec<(&'a Heap, Locked<'a, HeapState>)>,
-    core: MutexGuard<'a, Core>,
+    core: RankedGuard<'a, Core>,
 }
 
 impl Pool {
@@ -40,12 +41,13 @@ impl Pool {
     pub fn hold_still(&self) -> Still<'_> {
         // Whoever holds several heaps' locks got all but the first by trying, so taking them one by one waits for nobody who
         // waits for us.
+        let changing = Rank::Changing.wait();
         Still {
             pool: self,
-            _changing: self.changing.write().unwrap_or_else(PoisonError::into_inner),
+            _changing: (self.changing.write().unwrap_or_else(PoisonError::into_inner), changing),
             _streams: lock(&*self.streams),
             shells: lock(&self.privates.shells),
-            heaps: self.all_heaps().map(|heap| (heap, heap.lock_quick())).collect(),
+            heaps: self.all_heaps().map(|heap| (heap, heap.lock_among_others())).collect(),
             core: lock(&*self.core),
         }
     }

@@ -6,12 +6,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize, Mutex, MutexGuard};
+use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize};
+use crate::pool::types::ranks::{Rank, Ranked, RankedGuard};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The captures known.
-#[derive(Default)]
 pub(crate) struct Captures {
     /// How many entries `keys` has, to be read without its lock.
     count: AtomicUsize,
@@ -19,14 +19,25 @@ pub(crate) struct Captures {
     changes: AtomicU64,
     /// Streams that were being captured when they were last named, by a number of the caller's, each with a number of that
     /// time.
-    keys: Apart<Mutex<HashMap<usize, u64>>>,
+    keys: Apart<Ranked<HashMap<usize, u64>>>,
     /// Times so far, from 1.
     met: AtomicU64,
 }
 
+impl Default for Captures {
+    fn default() -> Captures {
+        Captures {
+            count: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
+            keys: Apart(Ranked::new(Rank::Captures, HashMap::new())),
+            met: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Captures {
     /// Keeps others from learning of captures.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
+    pub(crate) fn lock(&self) -> RankedGuard<'_, HashMap<usize, u64>> {
         lock(&*self.keys)
     }
 

@@ -18,12 +18,13 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{lock, Apart, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceBox};
+use crate::base::sync::{lock, Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
 use crate::pool::order::captures::Captures;
 use crate::pool::order::tag::{Tag, CONTEXT};
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::VecDeque;
 use std::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};
@@ -61,7 +62,7 @@ struct Lane {
     identity: AtomicU64,
     away: AwayBatch,
     /// Recorded markers in the order they were recorded, epochs ascending.
-    markers: Mutex<VecDeque<Marker>>,
+    markers: Ranked<VecDeque<Marker>>,
 }
 
 /// With so many markers of the context pending, whoever records another first looks which are done.
@@ -92,8 +93,8 @@ pub(crate) struct Order {
     lanes: Box<[OnceBox<Lane>]>,
     count: AtomicU64,
     pub(crate) captures: Captures,
-    context: Apart<Mutex<VecDeque<ContextMarker>>>,
-    spare: Apart<Mutex<Vec<EventHandle>>>,
+    context: Apart<Ranked<VecDeque<ContextMarker>>>,
+    spare: Apart<Ranked<Vec<EventHandle>>>,
     /// Events made so far: each is spare, or a pending marker.
     events: AtomicU64,
     /// See `Order::owe`.
@@ -108,8 +109,8 @@ impl Order {
             lanes: (0..lanes).map(|_| OnceBox::new()).collect(),
             count: AtomicU64::new(0),
             captures: Captures::default(),
-            context: Apart(Mutex::new(VecDeque::new())),
-            spare: Apart(Mutex::new(Vec::new())),
+            context: Apart(Ranked::new(Rank::Context, VecDeque::new())),
+            spare: Apart(Ranked::new(Rank::Spare, Vec::new())),
             events: AtomicU64::new(0),
             owes: AtomicBool::new(false),
         };
@@ -131,7 +132,7 @@ impl Order {
             stream: AtomicUsize::new(stream.0),
             identity: AtomicU64::new(identity),
             away: AwayBatch::default(),
-            markers: Mutex::new(VecDeque::new()),
+            markers: Ranked::new(Rank::Markers, VecDeque::new()),
         };
         let _ = self.lanes.get(n as usize)?.set(Box::new(lane));
         self.count.store(n + 1, Release);
@@ -478,7 +479,7 @@ impl Order {
     /// The invariants written above [`Lane`], and that every event is spare or pending. Others may record events meanwhile: they
     /// wait, and who has one in hand puts it away first.
     pub(crate) fn validate(&self) -> Result<()> {
-        let lanes: Vec<_> = self.in_use().map(|l| (l, lock(&l.markers))).collect();
+        let lanes: Vec<_> = self.in_use().map(|l| (l, l.markers.lock_among_others())).collect();
         for (i, (l, markers)) in lanes.iter().enumerate() {
             let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
             if !(done <= marked && marked < epoch) {

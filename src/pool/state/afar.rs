@@ -2,8 +2,9 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{AtomicU64, Mutex, OnceLock};
+use crate::base::sync::{AtomicU64, OnceLock};
 use crate::base::{DeviceId, StreamHandle};
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::HashMap;
 
 /// A stream of another device.
@@ -19,13 +20,13 @@ pub(crate) struct Afar {
     /// Made when first needed, and kept.
     pub(crate) relay: OnceLock<StreamHandle>,
     /// Start of a live allocation → the streams that it was recorded on.
-    pub(crate) announced: Mutex<HashMap<u64, Vec<RemoteStream>>>,
+    pub(crate) announced: Ranked<HashMap<u64, Vec<RemoteStream>>>,
     /// How many entries `announced` has, so that nearly all frees look no further.
     pub(crate) count: AtomicU64,
 }
 
 impl Afar {
     pub(crate) fn new() -> Afar {
-        Afar { relay: OnceLock::new(), announced: Mutex::new(HashMap::new()), count: AtomicU64::new(0) }
+        Afar { relay: OnceLock::new(), announced: Ranked::new(Rank::Leaf, HashMap::new()), count: AtomicU64::new(0) }
     }
 }

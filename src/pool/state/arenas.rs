@@ -2,9 +2,10 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::base::StreamHandle;
 use crate::pool::heap::part::{Counts, StreamPart};
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ pub struct GraphArenaStats {
 pub struct GraphArena {
     pub(crate) options: GraphArenaOptions,
     pub(crate) counts: Arc<Counts>,
-    pub(crate) members: Mutex<Vec<Arc<StreamPart>>>,
+    pub(crate) members: Ranked<Vec<Arc<StreamPart>>>,
     pub(crate) released: AtomicBool,
 }
 
@@ -67,13 +68,17 @@ pub struct GraphArena {
 pub(crate) struct Privates {
     pub(crate) routes: Routes,
     /// Heaps of arenas that were released.
-    pub(crate) shells: Mutex<Vec<u32>>,
+    pub(crate) shells: Ranked<Vec<u32>>,
     pub(crate) identities: AtomicU64,
 }
 
 impl Default for Privates {
     fn default() -> Privates {
-        Privates { routes: Routes::default(), shells: Mutex::new(Vec::new()), identities: AtomicU64::new(IDENTITIES) }
+        Privates {
+            routes: Routes::default(),
+            shells: Ranked::new(Rank::Shells, Vec::new()),
+            identities: AtomicU64::new(IDENTITIES),
+        }
     }
 }
 
@@ -115,7 +120,7 @@ pub struct Route {
     /// Tells it from every other route of the pool; not 0.
     pub(crate) number: u64,
     /// What was allocated by it.
-    pub(crate) claims: Mutex<Vec<Claim>>,
+    pub(crate) claims: Ranked<Vec<Claim>>,
 }
 
 impl Route {
@@ -127,11 +132,16 @@ impl Route {
 }
 
 /// The routes of a pool.
-#[derive(Default)]
 pub(crate) struct Routes {
     /// How many there are, to be read without the lock.
     pub(crate) count: AtomicUsize,
-    pub(crate) list: Mutex<Vec<Arc<Route>>>,
+    pub(crate) list: Ranked<Vec<Arc<Route>>>,
     /// Routes begun so far.
     pub(crate) begun: AtomicU64,
+}
+
+impl Default for Routes {
+    fn default() -> Routes {
+        Routes { count: AtomicUsize::new(0), list: Ranked::new(Rank::Leaf, Vec::new()), begun: AtomicU64::new(0) }
+    }
 }

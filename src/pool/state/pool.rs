@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{Apart, AtomicU64, Mutex, OnceBox, OnceLock};
+use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, EventHandle, PhysHandle, Watch};
 use crate::pool::heap::state::Heap;
@@ -18,6 +18,7 @@ use crate::pool::state::arenas::Privates;
 use crate::pool::state::streams::{Key, StreamHeaps};
 use crate::pool::types::allocation::too_large;
 use crate::pool::types::options::PoolOptions;
+use crate::pool::types::ranks::{Held, Rank, Ranked};
 use crate::pool::types::receipts::Counter;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
@@ -90,8 +91,8 @@ pub struct Pool {
     /// How many there are; changed under the lock of `streams`.
     pub(crate) heap_count: AtomicU32,
     /// Streams in use → their lanes and heaps.
-    pub(crate) streams: Apart<Mutex<HashMap<Key, StreamHeaps>>>,
-    pub(crate) core: Apart<Mutex<Core>>,
+    pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>>>,
+    pub(crate) core: Apart<Ranked<Core>>,
     /// Shared by whoever makes or drops physical memory in several steps without a heap's lock; taken by the calls themselves,
     /// before any other lock, once.
     pub(crate) changing: std::sync::RwLock<()>,
@@ -204,8 +205,9 @@ impl Pool {
     }
 
     /// While the guard lives, physical memory may be on its way between two of the pool's books.
-    pub(crate) fn change(&self) -> std::sync::RwLockReadGuard<'_, ()> {
-        self.changing.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    pub(crate) fn change(&self) -> (std::sync::RwLockReadGuard<'_, ()>, Held) {
+        let held = Rank::Changing.wait();
+        (self.changing.read().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
 
     pub(crate) fn sub_mapped(&self, bytes: u64) {

@@ -2,6 +2,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod options;
+pub(crate) mod ranks;
 pub(crate) mod receipts;
 pub(crate) mod scope;
 pub(crate) mod units;

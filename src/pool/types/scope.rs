@@ -6,7 +6,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::{lock, AtomicBool, AtomicU64, Mutex};
+use crate::base::sync::{lock, AtomicBool, AtomicU64};
+use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub struct Scope {
     /// Bytes asked for of what is in it, and the most that was.
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
-    state: Mutex<Inner>,
+    state: Ranked<Inner>,
 }
 
 /// What a scope's lock guards: it is the last of all locks.
@@ -81,7 +82,7 @@ impl Scope {
             closed: AtomicBool::new(false),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
-            state: Mutex::new(Inner::default()),
+            state: Ranked::new(Rank::Scope, Inner::default()),
         })
     }
 

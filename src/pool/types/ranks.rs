@@ -1,0 +1,198 @@
+//! The order in which a thread takes locks, checked in debug builds.
+
+use crate::base::sync::{Lockable, Mutex, MutexGuard};
+use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, PoisonError};
+
+/// What a lock guards. A thread that waits for a lock holds none of the same rank or a later one. A lock that is only tried may
+/// be taken at any time: nobody waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// Steps between two of the pool's books: shared, or alone to look at everything.
+    Changing,
+    /// The parts of a capture arena.
+    Arena,
+    /// Who uses a part.
+    User,
+    /// What routes have allocated.
+    Claims,
+    /// The heaps of a part or of an arena.
+    PartHeaps,
+    /// The registry of streams.
+    Streams,
+    /// The heaps that released arenas left.
+    Shells,
+    /// A heap.
+    Heap,
+    /// Addresses, and what has no heap.
+    Core,
+    /// A lane's markers.
+    Markers,
+    /// The captures known.
+    Captures,
+    /// The context's markers.
+    Context,
+    /// Spare events.
+    Spare,
+    /// What is in a scope.
+    Scope,
+    /// Under these nothing is taken.
+    Leaf,
+}
+
+/// Says in debug builds that this thread has a lock, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    #[cfg(all(debug_assertions, not(loom)))]
+    rank: Rank,
+}
+
+#[cfg(all(debug_assertions, not(loom)))]
+mod held {
+    use super::Rank;
+    use std::cell::Cell;
+
+    const RANKS: usize = Rank::Leaf as usize + 1;
+
+    thread_local! {
+        /// How many locks of each rank the thread has.
+        static HELD: Cell<[u16; RANKS]> = const { Cell::new([0; RANKS]) };
+    }
+
+    /// The latest rank that the thread has a lock of, if it is `rank` or later.
+    pub(super) fn from(rank: Rank) -> Option<usize> {
+        let held = HELD.try_with(Cell::get).unwrap_or([0; RANKS]);
+        (rank as usize..RANKS).rev().find(|&r| held.get(r).is_some_and(|&n| n > 0))
+    }
+
+    /// One more, or one less. A thread that is ending counts no more.
+    pub(super) fn count(rank: Rank, more: bool) {
+        let _ = HELD.try_with(|h| {
+            let mut held = h.get();
+            if let Some(n) = held.get_mut(rank as usize) {
+                *n = if more { n.wrapping_add(1) } else { n.wrapping_sub(1) };
+            }
+            h.set(held);
+        });
+    }
+}
+
+impl Rank {
+    /// The thread is about to wait for a lock of this rank.
+    #[inline(always)]
+    pub(crate) fn wait(self) -> Held {
+        #[cfg(all(debug_assertions, not(loom)))]
+        if let Some(later) = held::from(self) {
+            debug_assert!(std::thread::panicking(), "waits for {self:?} while it holds a lock of rank {later}");
+        }
+        self.taken()
+    }
+
+    /// The thread has taken a lock of this rank without waiting, or while all others are kept out.
+    #[inline(always)]
+    pub(crate) fn taken(self) -> Held {
+        #[cfg(all(debug_assertions, not(loom)))]
+        held::count(self, true);
+        Held {
+            #[cfg(all(debug_assertions, not(loom)))]
+            rank: self,
+        }
+    }
+}
+
+#[cfg(all(debug_assertions, not(loom)))]
+impl Drop for Held {
+    fn drop(&mut self) {
+        held::count(self.rank, false);
+    }
+}
+
+/// A lock with a rank, for [`crate::base::sync::lock`].
+#[derive(Debug)]
+pub(crate) struct Ranked<T> {
+    rank: Rank,
+    mutex: Mutex<T>,
+}
+
+/// Access to what a [`Ranked`] guards.
+#[derive(Debug)]
+pub(crate) struct RankedGuard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Ranked<T> {
+    pub(crate) fn new(rank: Rank, value: T) -> Ranked<T> {
+        Ranked { rank, mutex: Mutex::new(value) }
+    }
+
+    /// Takes the lock, perhaps with others of its rank in hand: for a thread that takes all of them, one after the other, when
+    /// no other thread ever has two.
+    pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, T> {
+        RankedGuard { guard: crate::base::sync::lock(&self.mutex), _held: self.rank.taken() }
+    }
+}
+
+impl<T> Lockable for Ranked<T> {
+    type Guard<'a>
+        = RankedGuard<'a, T>
+    where
+        T: 'a;
+
+    #[inline]
+    fn take(&self) -> LockResult<Self::Guard<'_>> {
+        let held = self.rank.wait();
+        match self.mutex.lock() {
+            Ok(guard) => Ok(RankedGuard { guard, _held: held }),
+            Err(e) => Err(PoisonError::new(RankedGuard { guard: e.into_inner(), _held: held })),
+        }
+    }
+}
+
+impl<T> Deref for RankedGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for RankedGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(all(test, debug_assertions, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::base::sync::lock;
+
+    #[test]
+    fn locks_in_order_and_tried_ones_are_fine() {
+        let (heap, core) = (Ranked::new(Rank::Heap, 1), Ranked::new(Rank::Core, 2));
+        let one = lock(&heap);
+        let tried = Rank::Heap.taken();
+        let two = lock(&core);
+        assert_eq!((*one, *two), (1, 2));
+        drop((one, tried, two));
+        drop(lock(&heap));
+    }
+
+    #[test]
+    #[should_panic(expected = "waits for Heap")]
+    fn a_lock_out_of_order_is_caught() {
+        let (heap, core) = (Ranked::new(Rank::Heap, ()), Ranked::new(Rank::Core, ()));
+        let _core = lock(&core);
+        let _heap = lock(&heap);
+    }
+
+    #[test]
+    #[should_panic(expected = "waits for Core")]
+    fn two_of_one_rank_are_caught() {
+        let (a, b) = (Ranked::new(Rank::Core, ()), Ranked::new(Rank::Core, ()));
+        let _a = lock(&a);
+        let _b = lock(&b);
+    }
+}

@@ -4,7 +4,7 @@
 //! for one; then gpumem_last_status has the status. The text behind a failure is kept per thread: what was asked, what
 //! there was, and what to do next. Success does not clear it.
 
-use super::guard;
+use super::last_error;
 use crate::base::Status;
 use std::ffi::{c_char, CStr};
 
@@ -66,7 +66,7 @@ pub extern "C" fn gpumem_status_name(status: gpumem_status) -> *const c_char {
 /// For functions that return NULL or 0 on failure. Needs no device, cannot fail.
 #[no_mangle]
 pub extern "C" fn gpumem_last_status() -> gpumem_status {
-    guard::last_status() as gpumem_status
+    last_error::last_status() as gpumem_status
 }
 
 /// Copies the text of this thread's last failed call, cut to fit and always terminated.
@@ -77,7 +77,7 @@ pub extern "C" fn gpumem_last_status() -> gpumem_status {
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_last_error(buf: *mut c_char, cap: usize) -> usize {
     // SAFETY: the caller passes NULL or `cap` writable bytes.
-    unsafe { guard::last_text(buf, cap) }
+    unsafe { last_error::last_text(buf, cap) }
 }
 
 fn name(status: gpumem_status) -> &'static CStr {

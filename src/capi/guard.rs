@@ -1,30 +1,13 @@
 //! What every entry point runs in: no panic gets out, every failure is remembered for the thread it happened on.
 
 use super::error::gpumem_status;
-use super::text;
+use super::last_error::remember;
 use crate::base::{Error, Result, Status};
 use crate::context::Context;
 use std::any::Any;
-use std::cell::RefCell;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-
-/// Longest text kept, bytes; longer ones are cut at a character boundary.
-const TEXT_BYTES: usize = 1000;
-
-/// This thread's last failure. Plain bytes with a constant initial value, so that the thread-local needs neither
-/// lazy initialisation nor a destructor: it can be used from other libraries' exit handlers.
-struct LastError {
-    status: Status,
-    len: usize,
-    text: [u8; TEXT_BYTES],
-}
-
-thread_local! {
-    static LAST: RefCell<LastError> =
-        const { RefCell::new(LastError { status: Status::Ok, len: 0, text: [0; TEXT_BYTES] }) };
-}
 
 /// Runs an entry point that returns a status.
 pub(super) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_status {
@@ -120,20 +103,6 @@ fn from_panic(panic: Box<dyn Any + Send>) -> Error {
     e
 }
 
-fn remember(e: &Error) {
-    let cut = text::floor_char_boundary(&e.message, TEXT_BYTES);
-    // Neither failure can happen (no destructor, no re-entry); both would only lose a text.
-    let _ = LAST.try_with(|last| {
-        if let Ok(mut last) = last.try_borrow_mut() {
-            last.status = e.status;
-            last.len = cut;
-            for (to, from) in last.text.iter_mut().zip(e.message.as_bytes().iter().take(cut)) {
-                *to = *from;
-            }
-        }
-    });
-}
-
 /// Says on stderr what is known about a failure of the device that its driver reports with no particulars.
 #[cold]
 fn hint(e: &Error) {
@@ -145,35 +114,11 @@ fn hint(e: &Error) {
     }));
 }
 
-/// The status of this thread's last failure, `Ok` when there was none.
-pub(super) fn last_status() -> Status {
-    LAST.try_with(|last| last.try_borrow().map_or(Status::Ok, |last| last.status)).unwrap_or(Status::Ok)
-}
-
-/// Copies the text of this thread's last failure out; see [`text::copy_out`].
-///
-/// # Safety
-/// `buf` is null or `cap` writable bytes.
-pub(super) unsafe fn last_text(buf: *mut c_char, cap: usize) -> usize {
-    LAST.try_with(|last| match last.try_borrow() {
-        // SAFETY: passed on from the caller.
-        Ok(last) => unsafe { text::copy_out(last.text.get(..last.len).unwrap_or_default(), buf, cap) },
-        Err(_) => 0,
-    })
-    .unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::last_error::{last_status, text};
     use super::*;
-
-    fn text() -> String {
-        let mut buf = [0u8; 2048];
-        // SAFETY: a buffer of that many bytes.
-        let n = unsafe { last_text(buf.as_mut_ptr().cast(), buf.len()) };
-        String::from_utf8(buf[..n].to_vec()).unwrap()
-    }
 
     #[test]
     fn a_panic_becomes_a_status_and_a_text() {
@@ -203,19 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn errors_stay_on_their_thread_and_success_keeps_them() {
+    fn success_keeps_the_last_failure() {
         assert_eq!(guard(|| Err(Error::invalid("mine"))), Status::Invalid as i32);
-        let other = std::thread::spawn(|| (last_status(), text())).join().unwrap();
-        assert_eq!(other, (Status::Ok, String::new()));
         assert_eq!(guard(|| Ok(())), 0);
         assert_eq!((last_status(), text()), (Status::Invalid, "mine".into()));
-    }
-
-    #[test]
-    fn long_texts_are_cut_between_characters() {
-        guard(|| Err(Error::invalid("é".repeat(TEXT_BYTES))));
-        assert_eq!(text(), "é".repeat(TEXT_BYTES / 2));
-        guard(|| Err(Error::invalid("aé".repeat(TEXT_BYTES))));
-        assert!(text().len() >= TEXT_BYTES - 2);
     }
 }

@@ -22,6 +22,7 @@ mod guard;
 mod handles;
 pub mod host;
 pub mod ipc;
+mod last_error;
 pub mod malloc;
 pub mod memory;
 mod options;

@@ -31,11 +31,11 @@
 //! Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED). docs/spec/arenas.md has every
 //! rule.
 
+use super::arguments::{array, name};
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::handles::Handles;
 use super::options::{self, Extensible};
-use super::plan_state::{array, name};
 use super::text;
 use super::types::{address, gpumem_arena, gpumem_stream, not_null, stream};
 use crate::arena::{Arena, ExitReport};

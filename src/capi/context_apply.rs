@@ -3,8 +3,8 @@
 //! What a field says is turned into the text that the setting's environment variable would have, and set by that: so both are
 //! checked against the same ranges.
 
+use super::arguments::name;
 use super::context::*;
-use super::plan_state::name;
 use crate::base::{Error, Result};
 use crate::context::config::{Limit, PinnedBlocks, Prealloc, Slack};
 use crate::context::settings;

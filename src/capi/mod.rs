@@ -9,6 +9,7 @@
 
 pub mod alloc;
 pub mod arena;
+mod arguments;
 pub mod capture;
 pub mod check;
 pub mod context;

@@ -31,15 +31,18 @@
 //! progress; gpumem_plan_cancel and gpumem_plan_destroy do not. A call that changes a plan makes its layout stale:
 //! queries give GPUMEM_ERROR_INVALID until it is solved again.
 
+use super::arguments::{self, array};
 use super::error::gpumem_status;
 use super::guard::guard;
+use super::handles::Handles;
 use super::options::{self, Extensible};
-use super::plan_state::{self, array, change, Plan, PLANS};
+use super::plan_state::{Answer, Plan, State};
 use super::types::not_null;
 use crate::base::{Error, Result};
 use crate::plan::problem::{MAX_ALIGNMENT, MAX_BUFFERS};
 use crate::plan::{Arena, Buffer, Graph, Interval, Kind, Kinds, Place, Problem, Reserved, ValueId};
 use std::ffi::c_char;
+use std::sync::Arc;
 
 /// What a gpumem_plan seems to point to. There is nothing there.
 #[allow(non_camel_case_types)]
@@ -297,7 +300,7 @@ pub unsafe extern "C" fn gpumem_plan_arena_add(
     guard(|| {
         not_null(out, "out")?;
         // SAFETY: the caller passes NULL or a terminated string.
-        let name = unsafe { plan_state::name(name, "name") }?.map(Into::into);
+        let name = unsafe { arguments::name(name, "name") }?.map(Into::into);
         let id = change(plan, |state| Ok(state.graph.add_arena(Arena { name, capacity: limit(capacity) })))?;
         // SAFETY: not null, so a writable uint32_t by the contract.
         unsafe { out.write(id) };
@@ -381,6 +384,30 @@ pub extern "C" fn gpumem_plan_resize(plan: gpumem_plan, id: u32, bytes: u64) -> 
     guard(|| change(plan, |state| state.graph.resize(ValueId(id), bytes)))
 }
 
+/// Every plan of the process.
+static PLANS: Handles<Plan> = Handles::new(b'P', "gpumem_plan");
+
+/// Reads or changes a plan in its turn.
+pub(super) fn with<T>(plan: gpumem_plan, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+    get(plan)?.with(f)
+}
+
+/// Changes what is to be laid out; if that succeeds, the layout there was is stale.
+pub(super) fn change<T>(plan: gpumem_plan, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+    with(plan, |state| {
+        let changed = f(state)?;
+        if matches!(state.answer, Answer::Solved(_)) {
+            state.answer = Answer::Stale;
+        }
+        Ok(changed)
+    })
+}
+
+/// The plan of a handle.
+pub(super) fn get(plan: gpumem_plan) -> Result<Arc<Plan>> {
+    PLANS.get(plan as usize)
+}
+
 fn limit(bytes: u64) -> Option<u64> {
     (bytes != 0).then_some(bytes)
 }
@@ -443,7 +470,7 @@ pub(super) unsafe fn buffer(o: &gpumem_plan_buffer_options) -> Result<Buffer> {
         other => return refuse("place", &other, "use GPUMEM_PLAN_ANYWHERE, _FIXED or _PREFERRED"),
     };
     // SAFETY: passed on from the caller.
-    let (gaps, name) = unsafe { (array(o.gaps, o.gap_count, "gaps")?, plan_state::name(o.name, "name")?) };
+    let (gaps, name) = unsafe { (array(o.gaps, o.gap_count, "gaps")?, arguments::name(o.name, "name")?) };
     Ok(Buffer {
         size: o.bytes,
         lower: o.lower,

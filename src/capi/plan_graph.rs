@@ -5,11 +5,11 @@
 //! live from the operation that writes it to the last that reads it; inputs, parameters and constants are live
 //! throughout, outputs to the end. Values and buffers can be mixed in one plan.
 
+use super::arguments::{self, array};
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options;
-use super::plan::{buffer, gpumem_plan, gpumem_plan_buffer_options};
-use super::plan_state::{self, array, change, with};
+use super::plan::{buffer, change, gpumem_plan, gpumem_plan_buffer_options, with};
 use super::types::not_null;
 use crate::base::{Error, Result};
 use crate::plan::{Buffer, OpId, Preset, Value, ValueId};
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn gpumem_plan_op_add(
 ) -> gpumem_status {
     guard(|| {
         // SAFETY: the caller passes NULL or a terminated string.
-        let name = unsafe { plan_state::name(name, "name") }?;
+        let name = unsafe { arguments::name(name, "name") }?;
         // SAFETY: the caller passes arrays of that many elements, or NULL.
         let (inputs, outputs) =
             unsafe { (array(inputs, input_count, "inputs")?, array(outputs, output_count, "outputs")?) };
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn gpumem_plan_share(
     guard(|| {
         not_null(name, "name")?;
         // SAFETY: not null, so a terminated string by the contract.
-        let name = unsafe { plan_state::name(name, "name") }?.unwrap_or_default();
+        let name = unsafe { arguments::name(name, "name") }?.unwrap_or_default();
         change(plan, |state| state.graph.share(name, arena, offset, bytes))
     })
 }
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn gpumem_plan_share_from(
 pub unsafe extern "C" fn gpumem_plan_unshare(plan: gpumem_plan, name: *const c_char) -> gpumem_status {
     guard(|| {
         // SAFETY: the caller passes NULL or a terminated string.
-        let name = unsafe { plan_state::name(name, "name") }?;
+        let name = unsafe { arguments::name(name, "name") }?;
         change(plan, |state| match name {
             Some(name) => state.graph.unshare(name),
             None => {

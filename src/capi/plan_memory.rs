@@ -5,11 +5,11 @@
 
 use super::alloc::{self, gpumem_malloc_options};
 use super::arena as arenas;
+use super::arguments::array;
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options;
-use super::plan::gpumem_plan;
-use super::plan_state::{array, with};
+use super::plan::{gpumem_plan, with};
 use super::reserve;
 use super::types::{address, gpumem_stream, not_null, pointer, stream};
 use crate::base::{Error, Result, Status};

@@ -2,11 +2,12 @@
 //!
 //! Reports are text for people and for scripts; their formats are in docs/spec/planner.md.
 
+use super::arguments::array;
 use super::error::gpumem_status;
 use super::guard::guard;
-use super::plan::gpumem_plan;
+use super::plan::{gpumem_plan, with};
 use super::plan_solve::GPUMEM_PLAN_NO_OFFSET;
-use super::plan_state::{array, with, Solved};
+use super::plan_state::Solved;
 use super::text;
 use super::types::not_null;
 use crate::base::{Error, Result};

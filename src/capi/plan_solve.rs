@@ -7,8 +7,8 @@
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
-use super::plan::gpumem_plan;
-use super::plan_state::{get, with, Answer, Solved, State};
+use super::plan::{get, gpumem_plan, with};
+use super::plan_state::{Answer, Solved, State};
 use super::types::not_null;
 use crate::base::{Error, Result, Status};
 use crate::plan::{solve, verify, Effort, Layout, LayoutStatus, Problem, Slot, SolveOptions, ValueId};

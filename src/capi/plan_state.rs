@@ -1,18 +1,10 @@
-//! What a `gpumem_plan` is, and what its entry points share.
+//! What stands behind a `gpumem_plan`.
 
-use super::handles::Handles;
-use super::plan::gpumem_plan;
-use super::types::not_null;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
-use crate::plan::problem::MAX_BUFFERS;
 use crate::plan::{critical, ArenaUse, Graph, Interval, Layout, LayoutStatus, Lowered, Placement, Slot, Step};
-use std::ffi::{c_char, CStr};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
-
-/// Every plan of the process.
-pub(super) static PLANS: Handles<Plan> = Handles::new(b'P', "gpumem_plan");
 
 /// One plan. Its calls take turns at `state`; the flags are outside, for those that must not wait.
 pub(super) struct Plan {
@@ -78,6 +70,11 @@ impl Plan {
         // In this order: a solve clears `cancel` before it looks at `gone`, so one or the other stops it.
         self.gone.store(true, SeqCst);
         self.cancel.store(true, SeqCst);
+    }
+
+    /// Reads or changes the plan in its turn.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        f(&mut lock(&self.state))
     }
 
     /// Runs a solve that stops when the flag it is given is set.
@@ -174,56 +171,4 @@ impl Solved {
 
 fn no_slot(id: u32) -> Error {
     Error::invalid(format!("value {id} has no slot: its kind is left out of the plan, or nothing writes or reads it"))
-}
-
-/// Reads or changes a plan in its turn.
-pub(super) fn with<T>(plan: gpumem_plan, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-    f(&mut lock(&get(plan)?.state))
-}
-
-/// Changes what is to be laid out; if that succeeds, the layout there was is stale.
-pub(super) fn change<T>(plan: gpumem_plan, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-    with(plan, |state| {
-        let changed = f(state)?;
-        if matches!(state.answer, Answer::Solved(_)) {
-            state.answer = Answer::Stale;
-        }
-        Ok(changed)
-    })
-}
-
-/// The plan of a handle.
-pub(super) fn get(plan: gpumem_plan) -> Result<Arc<Plan>> {
-    PLANS.get(plan as usize)
-}
-
-/// Text of the caller's, or nothing for null.
-///
-/// # Safety
-/// `text` is null or a terminated string that stays as it is for `'a`.
-pub(super) unsafe fn name<'a>(text: *const c_char, parameter: &str) -> Result<Option<&'a str>> {
-    if text.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: not null, so a terminated string by the contract.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map(Some).map_err(|e| Error::invalid(format!("{parameter} is not UTF-8: {e}")))
-}
-
-/// An array of the caller's; it may be null when it is empty.
-///
-/// # Safety
-/// `ptr` is null or has `len` readable elements that stay as they are for `'a`.
-pub(super) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter: &str) -> Result<&'a [T]> {
-    if len == 0 {
-        return Ok(&[]);
-    }
-    not_null(ptr, parameter)?;
-    if len > MAX_BUFFERS || !ptr.is_aligned() {
-        return Err(Error::invalid(format!(
-            "{parameter} has {len} elements at {ptr:p}; it must be aligned, and {MAX_BUFFERS} are the most"
-        )));
-    }
-    // SAFETY: not null, aligned, and by the contract `len` elements; `MAX_BUFFERS` of them are far below `isize::MAX`.
-    Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }

@@ -11,9 +11,9 @@
 //! then `gpumem view steps.gmrec --out steps.html`. What is recorded costs a few tens of nanoseconds an allocation and free, stacks
 //! some microseconds; what is not recorded costs nothing.
 
+use super::arguments::name;
 use super::error::gpumem_status;
 use super::guard::guard;
-use super::plan_state::name;
 use super::types::{gpumem_stream, not_null, pointer};
 use crate::base::{Error, Result};
 use crate::context::Context;

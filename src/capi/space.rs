@@ -15,10 +15,10 @@
 //!
 //! Every function here is GPUMEM_ERROR_INVALID for a space that there is not.
 
+use super::arguments::name;
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
-use super::plan_state::name;
 use super::types::{gpumem_stream, not_null, stream};
 use crate::base::{Error, Result, Status};
 use crate::context::Context;

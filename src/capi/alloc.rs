@@ -6,7 +6,7 @@ use super::arena;
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
-use super::reserve;
+use super::reservations;
 use super::types::{address, device_id, gpumem_arena, gpumem_reservation, gpumem_stream, not_null, pointer, stream};
 use crate::base::{Error, Result};
 use crate::context::{Context, Request};
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn gpumem_malloc_with(
         not_null(out, "out")?;
         let ctx = Context::global()?;
         let arena = arena::named(opts.arena)?;
-        let reservation = reserve::named(opts.reservation)?;
+        let reservation = reservations::named(opts.reservation)?;
         let (arena, reservation) = (arena.as_ref(), reservation.as_deref());
         let ptr = ctx.malloc(&Request { arena, reservation, ..request(ctx, &opts)? })?;
         // SAFETY: not null, so a writable pointer by the contract.

@@ -29,7 +29,7 @@ use super::error::gpumem_status;
 use super::guard::guard;
 use super::handles::Handles;
 use super::options::{self, Extensible};
-use super::reserve::reservation;
+use super::reservations::reservation;
 use super::types::{address, gpumem_reservation, not_null, pointer};
 use crate::base::{Error, Result};
 use crate::context::Context;

@@ -35,6 +35,7 @@ pub mod plan_solve;
 mod plan_state;
 pub mod policy;
 pub mod record;
+mod reservations;
 pub mod reserve;
 pub mod space;
 pub mod stats;

@@ -10,7 +10,7 @@ use super::error::gpumem_status;
 use super::guard::guard;
 use super::options;
 use super::plan::{gpumem_plan, with};
-use super::reserve;
+use super::reservations;
 use super::types::{address, gpumem_stream, not_null, pointer, stream};
 use crate::base::{Error, Result, Status};
 use crate::context::{Context, Request};
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn gpumem_plan_materialise_with(
         let ctx = Context::global()?;
         let request = alloc::request(ctx, &opts)?;
         let named = arenas::named(opts.arena)?;
-        let reservation = reserve::named(opts.reservation)?;
+        let reservation = reservations::named(opts.reservation)?;
         let (arena, reservation) = (named.as_ref(), reservation.as_deref());
         let align = request.align.max(needs.align);
         let request = Request { arena, reservation, size: needs.size, align, ..request };

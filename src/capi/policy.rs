@@ -16,7 +16,7 @@
 use super::error::gpumem_status;
 use super::guard::guard;
 use super::options::{self, Extensible};
-use super::reserve::reservation;
+use super::reservations::reservation;
 use super::space::{c_space, gpumem_space, manager, space_id};
 use super::types::{gpumem_reservation, gpumem_stream};
 use crate::base::{Error, Result};

@@ -29,11 +29,11 @@
 
 use super::error::gpumem_status;
 use super::guard::guard;
-use super::handles::Handles;
 use super::options::{self, Extensible};
 use super::policy::{
     gpumem_free_user, gpumem_out_of_memory_callback, gpumem_reserve_policy, limit_policy, out_of_memory_policy,
 };
+use super::reservations::{reservation, RESERVATIONS};
 use super::space::{c_space, gpumem_space, manager, space_id, tier};
 use super::token::{gpumem_token, token};
 use super::types::{gpumem_reservation, gpumem_stream, not_null, stream, wait};
@@ -41,7 +41,6 @@ use crate::base::{Error, Result, StreamHandle};
 use crate::context::Context;
 use crate::tier::{Amount, Request, Reservation, SpaceId, Strategy, Tier};
 use std::ffi::c_void;
-use std::sync::Arc;
 
 /// In the space that is named: the default.
 pub const GPUMEM_RESERVE_SPACE: i32 = 1;
@@ -128,9 +127,6 @@ unsafe impl Extensible for gpumem_reservation_info {
     const FIRST_BYTES: usize = 72;
 }
 const _: () = assert!(size_of::<gpumem_reservation_info>() == 4 * 4 + 7 * 8);
-
-/// Every live reservation that C knows of.
-static RESERVATIONS: Handles<Reservation> = Handles::ended_by(b'R', "gpumem_reservation", "released");
 
 /// Promises bytes of a space, or waits until they can be.
 ///
@@ -281,20 +277,6 @@ pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpu
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_thread(r: gpumem_reservation) -> gpumem_status {
     guard(|| reservation(r)?.attach_thread())
-}
-
-/// The live reservation of a handle.
-pub(super) fn reservation(r: gpumem_reservation) -> Result<Arc<Reservation>> {
-    Context::global()?;
-    RESERVATIONS.get(r as usize)
-}
-
-/// The reservation that options name, if they name one.
-pub(super) fn named(r: gpumem_reservation) -> Result<Option<Arc<Reservation>>> {
-    match r.is_null() {
-        true => Ok(None),
-        false => reservation(r).map(Some),
-    }
 }
 
 fn strategy(o: &gpumem_reserve_options) -> Result<Strategy> {

@@ -22,6 +22,7 @@ pub mod graph;
 mod guard;
 mod handles;
 pub mod host;
+pub mod init;
 pub mod ipc;
 mod last_error;
 pub mod malloc;

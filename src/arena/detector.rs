@@ -8,9 +8,10 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::open::Arena;
+use super::pools::Pools;
 use super::quarantine::Quarantine;
 use super::records::{End, How, Record, Records};
-use super::registry::{Arena, Pools};
 use crate::base::sync::{lock, Mutex};
 use crate::base::{Error, Result, Status};
 use crate::pool::{AllocInfo, Pool, Reclaimed, Scope};

@@ -18,10 +18,14 @@ pub mod detector;
 pub mod dry_run;
 #[cfg(all(test, loom))]
 mod models;
+mod open;
+mod pools;
 mod quarantine;
 mod records;
 pub mod registry;
 mod thread;
 
 pub use detector::{DebugMode, Detector, DetectorOptions, DetectorStats};
-pub use registry::{Arena, ArenaStats, ExitReport, Registry};
+pub use open::Arena;
+pub use pools::Pools;
+pub use registry::{ArenaStats, ExitReport, Registry};

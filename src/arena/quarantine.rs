@@ -5,8 +5,8 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::pools::Pools;
 use super::records::Record;
-use super::registry::Pools;
 use crate::base::sync::{lock, Mutex};
 use crate::base::{DeviceId, Error, Result, Status};
 use crate::pool::{Held, Pool, Scope};

@@ -8,30 +8,17 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::detector::Detector;
+use super::open::{exited, Arena, Links, Shared};
+use super::pools::Pools;
 use super::records::How;
 use super::thread;
-use crate::base::sync::{lock, Mutex};
+use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::pool::{Kept, Pool, Reclaimed, Scope};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// One arena, open or not.
-#[derive(Debug)]
-pub struct Arena {
-    shared: Arc<Shared>,
-    /// Never that of another arena.
-    id: u64,
-    name: String,
-    /// How many arenas are around it: 0 for an outermost one.
-    depth: u32,
-    parent: Option<Arc<Arena>>,
-    scope: Arc<Scope>,
-    opened: Instant,
-    key: AtomicUsize,
-}
 
 /// What an exit did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,109 +64,11 @@ pub struct ArenaStats {
     pub open_for: Duration,
 }
 
-/// Where arenas stand to each other. Under the registry's mutex.
-#[derive(Debug)]
-struct Links {
-    arena: Arc<Arena>,
-    /// Threads attached.
-    threads: u32,
-    /// Open arenas right inside.
-    inside: u32,
-    promoted: u64,
-}
-
-/// What the arenas of one registry share.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    /// How often a thread is attached to an arena, over all of them; one more while there is a detector, and one while
-    /// allocations are counted.
-    attached: AtomicUsize,
-    /// Open arenas by id.
-    open: Mutex<BTreeMap<u64, Links>>,
-    last_id: std::sync::atomic::AtomicU64,
-}
-
 /// A process's arenas.
 #[derive(Debug, Default)]
 pub struct Registry {
     shared: Arc<Shared>,
     detector: Option<Detector>,
-}
-
-/// The pools whose memory arenas may hold.
-pub trait Pools {
-    /// Each of them.
-    fn each(&self, f: &mut dyn FnMut(&Pool));
-}
-
-impl Arena {
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    #[inline]
-    pub(super) fn is_of(&self, shared: &Shared) -> bool {
-        std::ptr::eq(&*self.shared, shared)
-    }
-
-    /// A number that no other arena of the process has.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The number of the arena around it.
-    pub fn parent_id(&self) -> Option<u64> {
-        self.parent.as_ref().map(|p| p.id)
-    }
-
-    /// The name it was entered with; may be empty.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// How many arenas are around it.
-    pub fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    /// What the pools know it by.
-    #[inline]
-    pub fn scope(&self) -> &Arc<Scope> {
-        &self.scope
-    }
-
-    /// How long it has been open, or how long ago it was opened.
-    pub fn age(&self) -> Duration {
-        self.opened.elapsed()
-    }
-
-    /// What was given to [`Self::set_key`]; 0 before.
-    pub fn key(&self) -> usize {
-        self.key.load(Relaxed)
-    }
-
-    /// Notes what whoever opened it knows it by.
-    pub fn set_key(&self, key: usize) {
-        self.key.store(key, Relaxed);
-    }
-
-    /// How texts call it.
-    fn text(&self) -> String {
-        match self.name.as_str() {
-            "" => format!("arena {} (depth {})", self.id, self.depth),
-            name => format!("arena {} {name:?} (depth {})", self.id, self.depth),
-        }
-    }
-}
-
-impl Shared {
-    /// A thread that was attached to an arena has ended.
-    pub(super) fn thread_gone(&self, arena: &Arena) {
-        if let Some(links) = lock(&self.open).get_mut(&arena.id) {
-            links.threads -= 1;
-        }
-        self.attached.fetch_sub(1, Relaxed);
-    }
 }
 
 impl Registry {
@@ -496,14 +385,4 @@ impl Registry {
             open_for: arena.age(),
         })
     }
-}
-
-impl Arena {
-    fn is_in(&self, other: &Arena) -> bool {
-        std::iter::successors(Some(self), |a| a.parent.as_deref()).any(|a| std::ptr::eq(a, other))
-    }
-}
-
-fn exited(arena: &Arena) -> Error {
-    Error::invalid(format!("{} has been exited already", arena.text()))
 }

@@ -5,7 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::registry::{Arena, Shared};
+use super::open::{Arena, Shared};
 use crate::driver::process;
 use std::cell::RefCell;
 use std::sync::Arc;

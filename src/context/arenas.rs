@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::{Context, Request};
-use crate::arena::registry::Pools;
+use crate::arena::Pools;
 use crate::arena::{Arena, ArenaStats, Detector, ExitReport};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::{add_to, Kept, Pool, Still, Sums};

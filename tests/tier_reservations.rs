@@ -449,7 +449,7 @@ fn a_callback_decides_is_told_the_facts_and_is_called_with_no_lock_held() {
     assert_empty(&m);
 }
 
-type LimitCallbackFor = gpumem::tier::policy::LimitCallback;
+type LimitCallbackFor = gpumem::tier::promise::policy::LimitCallback;
 
 #[test]
 fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {

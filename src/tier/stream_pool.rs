@@ -5,7 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::request::Wait;
+use super::promise::Wait;
 use crate::base::sync::{lock, Condvar, Mutex, MutexGuard};
 use crate::base::{Error, Result, Status};
 use std::collections::{BTreeMap, VecDeque};

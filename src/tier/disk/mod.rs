@@ -27,6 +27,7 @@ mod pump;
 mod reader;
 mod reaper;
 mod room;
+pub mod space;
 mod store;
 mod writer;
 
@@ -34,5 +35,6 @@ pub use copy::{inspect, ReadAhead, Sink};
 pub use format::file_bytes;
 pub use options::{After, Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
 pub use reader::{Arrived, Reader};
+pub use space::{Disks, Mount};
 pub use store::{Slot, Store};
 pub use writer::{Chunk, Refused, Writer};

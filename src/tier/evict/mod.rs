@@ -35,10 +35,9 @@ mod register;
 mod room;
 mod shift;
 
-use super::disk_space::Disks;
+use super::disk::Disks;
 use super::host::HostTier;
-use super::manager::Want;
-use super::{Manager, Reservation, Space, SpaceId, Tier};
+use super::promise::{Manager, Reservation, Space, SpaceId, Tier, Want};
 use crate::base::sync::OnceLock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;

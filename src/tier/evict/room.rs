@@ -6,7 +6,7 @@ use super::item::{Claim, Item, Outcome};
 use super::shift::{Goal, To};
 use super::Shared;
 use crate::base::{DeviceId, Result};
-use crate::tier::manager::Want;
+use crate::tier::promise::Want;
 use crate::tier::{SpaceId, Tier};
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 use super::node::{Node, Want};
 use crate::base::{Error, Result};
 use crate::driver::disk::Buffer;
-use crate::tier::account::Drawn;
+use crate::tier::promise::Drawn;
 use std::fmt;
 use std::sync::Arc;
 

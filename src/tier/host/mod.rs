@@ -34,9 +34,7 @@ mod parts;
 pub use memory::{HostMemory, Piece};
 pub use options::{HostNode, HostOptions, HostStats};
 
-use super::manager::Manager;
-use super::reservation::Reservation;
-use super::space::Space;
+use super::promise::{Manager, Reservation, Space};
 use crate::base::{Error, Result};
 use crate::driver::Driver;
 use grow::Grower;

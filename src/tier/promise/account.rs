@@ -1,4 +1,4 @@
-//! A reservation's books, and the receipt of an allocation that is counted.
+//! A reservation's books.
 //!
 //! `room` is what of the reservation is not drawn, and in the highest bit whether it is released. With `size`, which only
 //! changes under the manager's mutex, `drawn == size - room`. A draw takes from the room and an end of an allocation puts
@@ -12,6 +12,7 @@ use super::policy::{LimitPolicy, OutOfMemoryPolicy};
 use super::space::Space;
 use super::usage::Usage;
 use crate::base::sync::{AtomicU64, Mutex};
+use crate::base::Error;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -173,123 +174,7 @@ impl Account {
     }
 }
 
-/// Whose bytes an allocation uses.
-#[derive(Clone, Debug)]
-pub(super) enum From {
-    Reservation(Arc<Account>),
-    Space(Arc<Space>),
-}
-
-/// The receipt of an allocation's bytes. Whoever keeps the allocation keeps it, and drops it when the allocation ends, on
-/// whichever thread: that gives the bytes back to the reservation while that lives, else to the space.
-///
-/// Dropping it takes a few atomic operations; only where requests wait for the space it takes the manager's mutex, too,
-/// under which nothing else is ever called. So it may be dropped under any other lock.
-#[derive(Debug)]
-pub struct Drawn {
-    pub(super) from: From,
-    /// The stream that it was made on, and what that one's allocations use, where that is counted.
-    pub(super) stream: u64,
-    pub(super) usage: Option<Arc<Usage>>,
-    /// Bytes of the reservation.
-    inside: u64,
-    /// Bytes outside of any.
-    outside: u64,
-}
-
-impl Drawn {
-    pub(super) fn of_reservation(
-        account: Arc<Account>,
-        (stream, usage): (u64, Option<Arc<Usage>>),
-        inside: u64,
-        outside: u64,
-    ) -> Drawn {
-        let mut drawn = Drawn { from: From::Reservation(account), stream, usage, inside: 0, outside: 0 };
-        drawn.add(inside, outside);
-        drawn
-    }
-
-    pub(super) fn of_space(space: Arc<Space>, (stream, usage): (u64, Option<Arc<Usage>>), bytes: u64) -> Drawn {
-        let mut drawn = Drawn { from: From::Space(space), stream, usage, inside: 0, outside: 0 };
-        drawn.add(0, bytes);
-        drawn
-    }
-
-    /// Counts bytes that have been taken.
-    pub(super) fn add(&mut self, inside: u64, outside: u64) {
-        let bytes = inside + outside;
-        self.space().usage.add(bytes);
-        if let From::Reservation(account) = &self.from {
-            account.usage.add(bytes);
-        }
-        if let Some(usage) = &self.usage {
-            usage.add(bytes);
-        }
-        self.inside += inside;
-        self.outside += outside;
-    }
-
-    /// The allocation's bytes.
-    pub fn bytes(&self) -> u64 {
-        self.inside + self.outside
-    }
-
-    /// How many of them came from the reservation when it was made.
-    pub fn inside(&self) -> u64 {
-        self.inside
-    }
-
-    /// The space they are in.
-    pub fn space(&self) -> &Space {
-        match &self.from {
-            From::Reservation(account) => &account.space,
-            From::Space(space) => space,
-        }
-    }
-
-    /// The number of the reservation it was made with, if any.
-    pub fn reservation(&self) -> Option<u64> {
-        match &self.from {
-            From::Reservation(account) => Some(account.id),
-            From::Space(_) => None,
-        }
-    }
-
-    /// Gives the last `bytes` of the allocation back, at most all of it: those beyond the reservation first.
-    pub fn shrink(&mut self, bytes: u64) {
-        let outside = bytes.min(self.outside);
-        let inside = (bytes - outside).min(self.inside);
-        self.outside -= outside;
-        self.inside -= inside;
-        self.give(inside, outside);
-    }
-
-    /// What is used is counted down first and goes back into the rooms after, so that it never is more than they have
-    /// given.
-    fn give(&self, inside: u64, outside: u64) {
-        let bytes = inside + outside;
-        if bytes == 0 {
-            return;
-        }
-        if let Some(usage) = &self.usage {
-            usage.sub(bytes);
-        }
-        self.space().usage.sub(bytes);
-        let mut back = outside;
-        if let From::Reservation(account) = &self.from {
-            account.usage.sub(bytes);
-            if inside > 0 {
-                back += account.give(inside);
-            }
-        }
-        if back > 0 {
-            self.space().put(back);
-        }
-    }
-}
-
-impl Drop for Drawn {
-    fn drop(&mut self) {
-        self.give(self.inside, self.outside);
-    }
+/// The error of a call that needs a live reservation.
+pub(super) fn released(id: u64) -> Error {
+    Error::invalid(format!("reservation {id} has been released"))
 }

@@ -1,49 +1,10 @@
-//! What can be asked of a manager, and which spaces may answer.
+//! Which spaces may answer a request.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::hub::Cancel;
-use super::policy::{LimitPolicy, OutOfMemoryPolicy};
 use super::space::{Space, SpaceId, Tier};
 use crate::base::{Error, Result};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How many bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
-    /// So many, not less.
-    Exact(u64),
-    /// As many as there are, up to `most`; less than `least` will not do. What it became is the reservation's size.
-    UpTo {
-        /// Not less; not 0.
-        least: u64,
-        /// Not more.
-        most: u64,
-    },
-}
-
-impl Amount {
-    /// The least and the most bytes.
-    pub(super) fn bounds(self) -> (u64, u64) {
-        match self {
-            Amount::Exact(bytes) => (bytes, bytes),
-            Amount::UpTo { least, most } => (least, most),
-        }
-    }
-}
-
-/// How long to wait for room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wait {
-    /// Not at all: all or nothing at once.
-    #[default]
-    No,
-    /// At most so long.
-    For(Duration),
-    /// Until there is room, or the wait is cancelled, or the manager shut down.
-    Forever,
-}
 
 /// Which spaces will do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,55 +31,8 @@ pub enum Strategy {
     },
 }
 
-/// A request for a reservation.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// How many bytes.
-    pub amount: Amount,
-    /// Where.
-    pub strategy: Strategy,
-    /// How long to wait for them.
-    pub wait: Wait,
-    /// Ends the wait when triggered.
-    pub cancel: Option<Cancel>,
-    /// What an allocation does that does not fit the reservation.
-    pub policy: LimitPolicy,
-    /// What an allocation does for which there is no memory; `None`: as the space does.
-    pub out_of_memory: Option<OutOfMemoryPolicy>,
-}
-
-impl Request {
-    /// This many bytes of a space, at once or not at all.
-    pub fn exact(space: SpaceId, bytes: u64) -> Request {
-        Request::new(Strategy::Space(space), Amount::Exact(bytes))
-    }
-
-    /// Without waiting.
-    pub fn new(strategy: Strategy, amount: Amount) -> Request {
-        Request { amount, strategy, wait: Wait::No, cancel: None, policy: LimitPolicy::default(), out_of_memory: None }
-    }
-
-    /// The same, waiting.
-    pub fn wait(mut self, wait: Wait) -> Request {
-        self.wait = wait;
-        self
-    }
-
-    /// The same, with a limit policy.
-    pub fn policy(mut self, policy: LimitPolicy) -> Request {
-        self.policy = policy;
-        self
-    }
-
-    /// The same, to be cancelled by this token.
-    pub fn cancel(mut self, cancel: &Cancel) -> Request {
-        self.cancel = Some(cancel.clone());
-        self
-    }
-}
-
 /// The spaces that may answer a request, by index, in ranks: those of a rank are as good as each other.
-pub(super) type Candidates = Vec<Vec<usize>>;
+pub(in crate::tier) type Candidates = Vec<Vec<usize>>;
 
 fn there_are(spaces: &[Arc<Space>]) -> String {
     match spaces.is_empty() {
@@ -137,7 +51,7 @@ pub(super) fn find(spaces: &[Arc<Space>], id: SpaceId) -> Result<&Arc<Space>> {
 
 impl Strategy {
     /// The spaces that will do: at least one.
-    pub(super) fn candidates(&self, spaces: &[Arc<Space>]) -> Result<Candidates> {
+    pub(in crate::tier) fn candidates(&self, spaces: &[Arc<Space>]) -> Result<Candidates> {
         let of = |tier: Tier| spaces.iter().filter(|s| s.id.tier == tier).map(|s| s.index).collect::<Vec<_>>();
         let mut ranks = match self {
             Strategy::Space(id) => vec![vec![find(spaces, *id)?.index]],

@@ -11,7 +11,6 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::hub::Hub;
 use super::thresholds::Thresholds;
 use super::usage::Usage;
 use crate::base::sync::{lock, Apart, AtomicU64, Mutex};
@@ -132,6 +131,12 @@ impl SpaceUsage {
     }
 }
 
+/// Keeps the books of all spaces under one mutex, the manager's.
+pub(super) trait Clerk: fmt::Debug + Send + Sync {
+    /// Runs `change` under the mutex. If that returns true, serves those who wait, before anybody else can come.
+    fn with_mutex(&self, change: &mut dyn FnMut() -> bool);
+}
+
 /// One place that memory can be in.
 #[derive(Debug)]
 pub struct Space {
@@ -140,7 +145,9 @@ pub struct Space {
     pub(super) index: usize,
     pub(super) numa: Option<u32>,
     pub(super) per_stream: bool,
-    pub(super) hub: Weak<Hub>,
+    /// The number of its manager.
+    pub(super) manager: u64,
+    clerk: Weak<dyn Clerk>,
     /// Available bytes, times two, and [`WAITED`].
     room: Apart<AtomicU64>,
     pub(super) usage: Apart<Usage>,
@@ -162,7 +169,12 @@ fn available(room: u64) -> i64 {
 }
 
 impl Space {
-    pub(super) fn new(id: SpaceId, options: &SpaceOptions, index: usize, hub: Weak<Hub>) -> Result<Space> {
+    pub(super) fn new(
+        id: SpaceId,
+        options: &SpaceOptions,
+        index: usize,
+        (manager, clerk): (u64, Weak<dyn Clerk>),
+    ) -> Result<Space> {
         let limit = options.limit.unwrap_or(options.capacity);
         check(id, options.capacity, limit)?;
         let space = Space {
@@ -170,7 +182,8 @@ impl Space {
             index,
             numa: options.numa,
             per_stream: options.per_stream,
-            hub,
+            manager,
+            clerk,
             room: Apart(AtomicU64::new(limit << 1)),
             usage: Apart::default(),
             capacity: AtomicU64::new(options.capacity),
@@ -276,7 +289,7 @@ impl Space {
         self.excused.fetch_max(beyond, AcqRel);
     }
 
-    /// Gives bytes back and serves whoever waits for them.
+    /// Gives bytes back and serves those who wait for them.
     #[inline]
     pub(super) fn put(&self, bytes: u64) {
         if self.room.fetch_add(bytes << 1, AcqRel) & WAITED != 0 {
@@ -286,10 +299,21 @@ impl Space {
 
     #[cold]
     fn serve(&self) {
-        // Nobody can wait without the hub.
-        if let Some(hub) = self.hub.upgrade() {
-            hub.lock().serve();
-        }
+        // Nobody can wait without a manager.
+        self.with_mutex(|| ((), true));
+    }
+
+    /// Runs `change` under the mutex, and serves those who wait if it says so. `None`, and nothing done, when the manager
+    /// is gone.
+    pub(super) fn with_mutex<T>(&self, change: impl FnOnce() -> (T, bool)) -> Option<T> {
+        let clerk = self.clerk.upgrade()?;
+        let (mut change, mut done) = (Some(change), None);
+        clerk.with_mutex(&mut || {
+            let Some((value, serve)) = change.take().map(|change| change()) else { return false };
+            done = Some(value);
+            serve
+        });
+        done
     }
 
     /// Gives bytes back. Under the mutex; its holder serves the waiters.

@@ -5,8 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::account::Account;
-use super::hub::released;
+use super::account::{released, Account};
 use super::space::Space;
 use super::usage::Usage;
 use crate::base::sync::lock;

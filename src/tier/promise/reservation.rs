@@ -2,12 +2,14 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::account::{Account, Drawn, Taken};
-use super::hub::{released, Cancel, Hub};
+use super::account::{released, Account, Taken};
+use super::cancel::Cancel;
+use super::drawn::Drawn;
+use super::hub::Hub;
 use super::policy::{LimitPolicy, OutOfMemoryPolicy};
 use super::queue::Want;
-use super::request::Wait;
 use super::space::{Space, SpaceId};
+use super::terms::Wait;
 use super::usage::Usage;
 use crate::base::sync::lock;
 use crate::base::{size::human, Error, Result};
@@ -97,8 +99,8 @@ impl Reservation {
         self.account.released()
     }
 
-    /// Makes it `bytes` larger, or waits for that in turn. Whoever came before may be waiting for just what this reservation
-    /// has: a wait with no end is for those who know better.
+    /// Makes it `bytes` larger, or waits for that in turn. A request before it may be waiting for just what this
+    /// reservation has, so a wait with no end may never end.
     pub fn grow(&self, bytes: u64, wait: Wait, cancel: Option<&Cancel>) -> Result<()> {
         if bytes == 0 {
             return Err(Error::invalid("a reservation cannot grow by 0 bytes; ask for at least 1"));
@@ -109,7 +111,8 @@ impl Reservation {
             true => Err(released(account.id)),
             false => Ok(vec![vec![account.space.index]]),
         };
-        self.hub.request(want, own, wait, cancel.cloned()).map(drop)
+        let trigger = cancel.map(|c| c.trigger(&self.hub)).transpose()?;
+        self.hub.request(want, own, wait, trigger).map(drop)
     }
 
     /// Makes it `bytes` smaller, all of which must not be drawn.

@@ -6,12 +6,13 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::account::{Account, Policies};
-use super::hub::Cancel;
-use super::request::{Amount, Candidates};
 use super::space::Space;
+use super::strategy::Candidates;
+use super::terms::Amount;
 use crate::base::sync::Condvar;
 use crate::base::Result;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 /// What is waited for.
@@ -42,6 +43,9 @@ impl Want {
     }
 }
 
+/// What a token shares with those who wait with it. Written and read under the mutex.
+pub(super) type Trigger = Arc<AtomicBool>;
+
 /// One who waits.
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -49,7 +53,8 @@ pub(super) struct Waiter {
     pub(super) arrived: u64,
     pub(super) want: Want,
     pub(super) candidates: Candidates,
-    pub(super) cancel: Option<Cancel>,
+    /// Ends the wait once it is true.
+    pub(super) trigger: Option<Trigger>,
     /// Its thread sleeps here, with the manager's mutex.
     pub(super) bell: Arc<Condvar>,
 }

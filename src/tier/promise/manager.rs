@@ -2,14 +2,16 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::account::{Account, Drawn, Policies};
-use super::hub::{Cancel, Hub};
+use super::account::{Account, Policies};
+use super::cancel::Cancel;
+use super::drawn::{Drawn, Source};
+use super::hub::Hub;
 use super::policy::OutOfMemoryPolicy;
 use super::queue;
-use super::request::{find, Request};
+use super::request::Request;
 use super::reservation::Reservation;
-use super::source::Source;
-use super::space::{Space, SpaceId, SpaceOptions, SpaceUsage};
+use super::space::{Clerk, Space, SpaceId, SpaceOptions, SpaceUsage};
+use super::strategy::find;
 use super::thresholds::Thresholds;
 use super::usage::Usage;
 use crate::base::sync::OnceLock;
@@ -60,12 +62,13 @@ impl Manager {
 
     /// Adds a space.
     pub fn add_space(&self, id: SpaceId, options: &SpaceOptions) -> Result<Arc<Space>> {
+        let clerk = Arc::downgrade(&(self.hub.clone() as Arc<dyn Clerk>));
         let mut state = self.hub.lock();
         let books = &mut state.books;
         if books.spaces.iter().any(|s| s.id == id) {
             return Err(Error::invalid(format!("there is a space {id} already; change that one")));
         }
-        let space = Arc::new(Space::new(id, options, books.spaces.len(), Arc::downgrade(&self.hub))?);
+        let space = Arc::new(Space::new(id, options, books.spaces.len(), (self.hub.id, clerk))?);
         books.spaces.push(space.clone());
         books.out_of_memory.push(OutOfMemoryPolicy::default());
         Ok(space)
@@ -141,7 +144,8 @@ impl Manager {
         }
         let Request { amount, strategy, wait, cancel, policy, out_of_memory } = request;
         let want = queue::Want::New { amount, policies: Policies { limit: policy, out_of_memory } };
-        let account = self.hub.request(want, |books| strategy.candidates(&books.spaces), wait, cancel)?;
+        let trigger = cancel.map(|c| c.trigger(&self.hub)).transpose()?;
+        let account = self.hub.request(want, |books| strategy.candidates(&books.spaces), wait, trigger)?;
         Ok(Reservation::new(self.hub.clone(), account))
     }
 
@@ -312,7 +316,7 @@ impl Manager {
     }
 
     fn own(&self, space: &Space) -> Result<()> {
-        match std::ptr::eq(space.hub.as_ptr(), &*self.hub) {
+        match space.manager == self.hub.id {
             true => Ok(()),
             false => Err(Error::invalid(format!("this {} is another manager's", space.id))),
         }

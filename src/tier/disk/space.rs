@@ -2,15 +2,14 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::account::Drawn;
-use super::disk::{file_bytes, Store, StoreOptions};
-use super::manager::Manager;
-use super::reservation::Reservation;
-use super::space::{Space, SpaceId, SpaceOptions, Tier, MAX_BYTES};
-use super::thresholds::Thresholds;
+use super::format::file_bytes;
+use super::options::StoreOptions;
+use super::store::Store;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Disk, Engine, OsDisk};
+use crate::tier::promise::space::MAX_BYTES;
+use crate::tier::promise::{Drawn, Manager, Reservation, Space, SpaceId, SpaceOptions, Thresholds, Tier};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};

@@ -1,6 +1,6 @@
 //! What reservations share, under one mutex: the spaces' promises, the live reservations and the queue.
 //!
-//! Whoever makes room serves those who wait for it at once, under the mutex, so nobody can overtake them. A wait ends once:
+//! A call that makes room serves those who wait for it at once, under the mutex, so nobody can overtake them. A wait ends once:
 //! with a grant, or with an error, decided under the mutex and left for its thread to find.
 //!
 //! The mutex may be taken under any other lock of the library, and nothing outside of this folder is called while it is
@@ -8,16 +8,17 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::account::{Account, Policies};
+use super::account::{released, Account, Policies};
 use super::attach::Attachments;
 use super::policy::OutOfMemoryPolicy;
-use super::queue::{Queue, Waiter, Want};
-use super::request::{Candidates, Wait};
-use super::space::Space;
+use super::queue::{Queue, Trigger, Waiter, Want};
+use super::space::{Clerk, Space};
+use super::strategy::Candidates;
+use super::terms::Wait;
 use crate::base::sync::{self, Condvar, Mutex, MutexGuard};
 use crate::base::{size::human, Error, Result, Status};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -49,41 +50,6 @@ pub(super) struct Books {
     last_id: u64,
     /// Counts arrivals and grants.
     clock: u64,
-}
-
-/// Ends the wait of every request that carries it, now or later. Its copies are one token.
-#[derive(Clone, Debug)]
-pub struct Cancel(Arc<Token>);
-
-#[derive(Debug)]
-struct Token {
-    hub: Arc<Hub>,
-    /// Written and read under the hub's mutex.
-    triggered: AtomicBool,
-}
-
-impl Cancel {
-    pub(super) fn new(hub: Arc<Hub>) -> Cancel {
-        Cancel(Arc::new(Token { hub, triggered: AtomicBool::new(false) }))
-    }
-
-    /// Triggers it: those who wait with it get an error, unless they have been granted what they wait for.
-    pub fn cancel(&self) {
-        let hub = &self.0.hub;
-        let mut state = hub.lock();
-        self.0.triggered.store(true, Relaxed);
-        let State { books, queue, .. } = &mut *state;
-        let mine = |w: &Waiter| w.cancel.as_ref().is_some_and(|c| Arc::ptr_eq(&c.0, &self.0));
-        if queue.end_those(&books.spaces, |w| mine(w).then(|| cancelled(&w.want))) {
-            state.serve();
-        }
-    }
-
-    /// Whether it has been triggered.
-    pub fn is_cancelled(&self) -> bool {
-        let _state = self.0.hub.lock();
-        self.0.triggered.load(Relaxed)
-    }
 }
 
 fn cancelled(want: &Want) -> Error {
@@ -245,20 +211,17 @@ impl Hub {
         want: Want,
         candidates: impl FnOnce(&Books) -> Result<Candidates>,
         wait: Wait,
-        cancel: Option<Cancel>,
+        trigger: Option<Trigger>,
     ) -> Result<Arc<Account>> {
-        if cancel.as_ref().is_some_and(|c| !Arc::ptr_eq(&c.0.hub, self)) {
-            return Err(Error::invalid("the token is another manager's; make one with this manager"));
-        }
-        // So that the last copy of a callback, or of a token, never goes while the mutex is held.
-        let _outlive = (want.clone(), cancel.clone());
+        // So that the last copy of a callback never goes while the mutex is held.
+        let _outlive = want.clone();
         let mut state = self.lock();
         state.refuse_if_shut_down()?;
         let candidates = candidates(&state.books)?;
         if !state.books.ever(&want, &candidates) {
             return Err(state.books.never(&want, &candidates));
         }
-        if cancel.as_ref().is_some_and(|c| c.0.triggered.load(Relaxed)) {
+        if trigger.as_ref().is_some_and(|t| t.load(Relaxed)) {
             return Err(cancelled(&want));
         }
         let arrived = state.books.tick();
@@ -278,7 +241,7 @@ impl Hub {
         {
             let State { books, queue, .. } = &mut *state;
             let waiter =
-                Waiter { arrived, want: want.clone(), candidates: candidates.clone(), cancel, bell: bell.clone() };
+                Waiter { arrived, want: want.clone(), candidates: candidates.clone(), trigger, bell: bell.clone() };
             queue.join(waiter, &books.spaces);
         }
         // Who gave back before the spaces said that somebody waits did not come to serve.
@@ -321,6 +284,17 @@ impl Hub {
         Some((size, room))
     }
 
+    /// Ends the waits that carry this trigger, and refuses those to come.
+    pub(super) fn cancel(&self, trigger: &Trigger) {
+        let mut state = self.lock();
+        trigger.store(true, Relaxed);
+        let State { books, queue, .. } = &mut *state;
+        let theirs = |w: &Waiter| w.trigger.as_ref().is_some_and(|t| Arc::ptr_eq(t, trigger));
+        if queue.end_those(&books.spaces, |w| theirs(w).then(|| cancelled(&w.want))) {
+            state.serve();
+        }
+    }
+
     /// Refuses every request from now on, and ends every wait with an error.
     pub(super) fn shut_down(&self) {
         let mut state = self.lock();
@@ -330,6 +304,11 @@ impl Hub {
     }
 }
 
-pub(super) fn released(id: u64) -> Error {
-    Error::invalid(format!("reservation {id} has been released"))
+impl Clerk for Hub {
+    fn with_mutex(&self, change: &mut dyn FnMut() -> bool) {
+        let mut state = self.lock();
+        if change() {
+            state.serve();
+        }
+    }
 }

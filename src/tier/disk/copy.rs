@@ -2,12 +2,13 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::Slot;
 use super::failure::failed;
 use super::format::checksum;
 use super::options::After;
 use super::pump::Pump;
 use super::reader::{corrupt, read_ends, read_error, Reader};
-use super::store::{Slot, Store};
+use super::store::Store;
 use super::writer::{Chunk, Refused, Writer};
 use crate::base::{Error, Result};
 use crate::driver::disk::{Buffer, Direction, Disk, ALIGN};

@@ -17,6 +17,7 @@
 //!
 //! The semantics are in `docs/spec/tiers.md`, the measurements in `docs/adr/disk-io.md`.
 
+mod books;
 mod claim;
 mod copy;
 mod failure;
@@ -31,10 +32,11 @@ pub mod space;
 mod store;
 mod writer;
 
+pub use books::Slot;
 pub use copy::{inspect, ReadAhead, Sink};
 pub use format::file_bytes;
 pub use options::{After, Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
 pub use reader::{Arrived, Reader};
 pub use space::{Disks, Mount};
-pub use store::{Slot, Store};
+pub use store::Store;
 pub use writer::{Chunk, Refused, Writer};

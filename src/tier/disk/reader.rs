@@ -2,12 +2,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::Shared;
 use super::claim::SLOT;
 use super::failure::{failed, transfer};
 use super::format::{checksum, Content, BLOCK};
 use super::options::After;
 use super::pump::{Finished, Pump};
-use super::store::Shared;
 use super::writer::{check_chunk, Chunk, Refused, FOOTER_TAG, HEADER_TAG};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, Direction, Lane};

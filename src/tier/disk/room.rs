@@ -2,9 +2,9 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::Shared;
 use super::failure::{failed, is_full};
 use super::format::Content;
-use super::store::Shared;
 use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use std::fs::File;

@@ -2,12 +2,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::{Shared, Slot};
 use super::claim::{PART, SLOT};
 use super::failure::{failed, transfer};
 use super::format::{checksum, Content, BLOCK};
 use super::pump::Pump;
 use super::reaper::unlink;
-use super::store::{Shared, Slot};
 use crate::base::size::human;
 use crate::base::{Error, Result};
 use crate::driver::disk::{Buffer, Direction, Lane, ALIGN};

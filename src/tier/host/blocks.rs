@@ -2,9 +2,17 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::memory::Piece;
 use crate::base::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Neighbouring bytes of pinned memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Where they start.
+    pub addr: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
 
 /// All chunks of a node, in bytes that are multiples of a block's.
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
-//! Pinned memory, as whoever asked for it holds it.
+//! Pinned memory, as its owner holds it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::blocks::Piece;
 use super::node::{Node, Want};
 use crate::base::{Error, Result};
 use crate::driver::disk::Buffer;
@@ -9,17 +10,8 @@ use crate::tier::promise::Drawn;
 use std::fmt;
 use std::sync::Arc;
 
-/// Neighbouring bytes of pinned memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece {
-    /// Where they start.
-    pub addr: u64,
-    /// How many there are.
-    pub bytes: u64,
-}
-
-/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; whoever still copies to or from
-/// it waits for that before. Only where it outlives its [`HostTier`](super::HostTier) the last of it unpins it.
+/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; a copy to or
+/// from it must be waited for before. Only where it outlives its [`HostTier`](super::HostTier) the last of it unpins it.
 pub struct HostMemory {
     pieces: Vec<Piece>,
     bytes: u64,

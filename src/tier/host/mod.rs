@@ -31,7 +31,8 @@ mod node;
 mod options;
 mod parts;
 
-pub use memory::{HostMemory, Piece};
+pub use blocks::Piece;
+pub use memory::HostMemory;
 pub use options::{HostNode, HostOptions, HostStats};
 
 use super::promise::{Manager, Reservation, Space};

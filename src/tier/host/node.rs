@@ -2,8 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::blocks::Blocks;
-use super::memory::Piece;
+use super::blocks::{Blocks, Piece};
 use super::options::{HostNode, HostOptions, HostStats};
 use super::parts::{Parts, SMALLEST};
 use crate::base::sync::{lock, Condvar, Mutex, MutexGuard};

@@ -6,7 +6,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::inside::in_a_shift;
-use super::register::Register;
+use super::register::{Listed, Register};
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::pool::{AllocInfo, Guest};
@@ -100,9 +100,19 @@ pub(super) struct Item {
     pub(super) tag: u64,
     /// Where its device memory is drawn from.
     pub(super) source: Source,
-    register: Weak<Register>,
+    register: Weak<Register<Item>>,
     state: Mutex<State>,
     idle: Condvar,
+}
+
+impl Listed for Item {
+    fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
 }
 
 /// What the pool holds of an item: made before the allocation is.
@@ -138,7 +148,7 @@ pub(super) struct Claim {
 }
 
 impl Item {
-    pub(super) fn new(info: &AllocInfo, mapped: u64, drawn: Drawn, register: Weak<Register>) -> Arc<Item> {
+    pub(super) fn new(info: &AllocInfo, mapped: u64, drawn: Drawn, register: Weak<Register<Item>>) -> Arc<Item> {
         let source = drawn.source();
         let state = State { place: Some(Place::Device), by: None, holds: 0, gone: false, drawn: Some(drawn) };
         Arc::new(Item {
@@ -271,10 +281,13 @@ impl Item {
         drop(old);
     }
 
-    /// What is wrong with it, if nobody has it: it is in one place, with a receipt of what it takes there and of nothing else,
+    /// What is wrong with it, if nobody has it: it is in one place, where the register says, with a receipt of what it takes there and of nothing else,
     /// and what is held is in the device's memory.
-    pub(super) fn fault(&self) -> Option<&'static str> {
+    pub(super) fn fault(&self, said: SpaceId) -> Option<&'static str> {
         let st = lock(&self.state);
+        if st.place.as_ref().is_some_and(|place| place.space(self.device) != said) {
+            return Some("it is elsewhere than the register says");
+        }
         if st.by.is_some() || st.gone {
             return None;
         }

@@ -5,15 +5,14 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::Shared;
-use crate::base::sync::{lock, Condvar, Mutex};
+use super::shared::Shared;
 use crate::base::{Result, Status};
 use crate::driver::exit;
 use crate::tier::{Space, Tier};
 use std::io::Write;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{current, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-mover";
@@ -29,65 +28,6 @@ pub struct MoverOptions {
     pub enabled: bool,
     /// Whether to say on stderr what it cannot do.
     pub warn: bool,
-}
-
-/// What wakes it.
-#[derive(Default)]
-pub(super) struct Bell {
-    rung: Mutex<Rung>,
-    heard: Condvar,
-}
-
-#[derive(Default)]
-struct Rung {
-    now: bool,
-    ended: bool,
-}
-
-impl Bell {
-    pub(super) fn ring(&self) {
-        // Rung already: it will be heard.
-        if !std::mem::replace(&mut lock(&self.rung).now, true) {
-            self.heard.notify_one();
-        }
-    }
-
-    /// Whether it is over.
-    fn has_ended(&self) -> bool {
-        lock(&self.rung).ended
-    }
-
-    fn end(&self) {
-        lock(&self.rung).ended = true;
-        self.heard.notify_one();
-    }
-
-    /// Waits to be rung; `false` when it is over.
-    fn wait(&self) -> bool {
-        let mut rung = lock(&self.rung);
-        loop {
-            if rung.ended {
-                return false;
-            }
-            if std::mem::take(&mut rung.now) {
-                return true;
-            }
-            rung = self.heard.wait(rung).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Waits some time; `false` when it is over.
-    fn pause(&self, time: Duration) -> bool {
-        let start = Instant::now();
-        let mut rung = lock(&self.rung);
-        loop {
-            let left = time.saturating_sub(start.elapsed());
-            if rung.ended || left.is_zero() {
-                return !rung.ended;
-            }
-            rung = self.heard.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
 }
 
 /// The running mover. Dropping it cancels what it moves just now, and waits for the copies in flight and for the thread's end.

@@ -3,8 +3,8 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::item::{Claim, Item, Outcome};
+use super::shared::Shared;
 use super::shift::{Goal, To};
-use super::Shared;
 use crate::base::{DeviceId, Result};
 use crate::tier::promise::Want;
 use crate::tier::{SpaceId, Tier};

@@ -9,7 +9,7 @@ use super::inside::Inside;
 use super::item::{Claim, Place};
 use super::lanes::{Flow, Progress};
 use super::pending::{Begun, Pending, Way, SUBMITTING};
-use super::Shared;
+use super::shared::Shared;
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
 use crate::pool::{By, Pool, Waited};

@@ -5,17 +5,20 @@
 //! reasons are the same throughout: out-parameters point to locals, handles and addresses are live by the
 //! preconditions of [`Driver`], and the context that the call needs is current.
 
-use super::error::{is_refusal, CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
+use super::code::{is_refusal, CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
+use super::driver::CudaDriver;
+use super::error::Subject;
+use super::handles::{is_special, raw_event, raw_stream};
 use super::props::{physical, POSIX_FD};
-use super::{load, watch, CudaDriver, Subject};
+use super::{load, watch};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{
     CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
     PhysHandle, Watch,
 };
 use cudarc::driver::sys::{
-    CUevent, CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstream,
-    CUstreamCaptureStatus, CUstream_flags,
+    CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstreamCaptureStatus,
+    CUstream_flags,
 };
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,19 +27,6 @@ use std::sync::{MutexGuard, PoisonError};
 /// The identity of a device's legacy stream is this bit and the device's number. CUDA counts its own stream ids up
 /// from small numbers, so the two never meet.
 const LEGACY_ID: u64 = 1 << 63;
-
-pub(super) fn raw_stream(s: StreamHandle) -> CUstream {
-    s.0 as CUstream
-}
-
-pub(super) fn raw_event(e: EventHandle) -> CUevent {
-    e.0 as usize as CUevent
-}
-
-/// Whether the handle is one of the names that mean something else on every thread or device.
-pub(super) fn is_special(s: StreamHandle) -> bool {
-    s.0 <= 2
-}
 
 fn range(va: u64, bytes: u64) -> String {
     format!("{} at {va:#x}", size::human(bytes))

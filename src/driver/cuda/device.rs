@@ -1,7 +1,7 @@
 //! What is kept per device, and the guards that lend a thread the right context and capture mode.
 
-use super::error::{Code, CODE_SUCCESS};
-use super::load::Api;
+use super::api::Api;
+use super::code::{Code, CODE_SUCCESS};
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUstreamCaptureMode};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicPtr};

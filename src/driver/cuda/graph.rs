@@ -4,9 +4,11 @@
 //! nodes are counted in. They are in a table under numbers of ours, so a stale handle is an error and not a crash, and each
 //! is behind a lock, because CUDA leaves it to its callers not to use one from two threads at once.
 
-use super::calls::{is_special, raw_stream};
-use super::error::{Code, CODE_SUCCESS};
-use super::CudaDriver;
+use super::code::{Code, CODE_SUCCESS};
+use super::driver::CudaDriver;
+use super::graphs::{lock, stale, Objects};
+use super::handles::{is_special, raw_stream};
+use super::load::version_text;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::graph::Gone;
 use crate::driver::{CaptureInfo, CaptureMode, GraphHandle, GraphNodes};
@@ -14,67 +16,10 @@ use cudarc::driver::sys::{
     CUgraph, CUgraphExec, CUgraphNode, CUgraphNodeType, CUstreamCaptureMode, CUstreamCaptureStatus,
     CUuserObjectRetain_flags, CUuserObject_flags,
 };
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// CUDA's objects of one graph, as addresses.
-#[derive(Clone, Copy)]
-struct Objects {
-    graph: usize,
-    exec: usize,
-}
-
-/// One graph; `None` once it has been destroyed.
-struct Entry {
-    dev: DeviceId,
-    objects: Mutex<Option<Objects>>,
-}
-
-#[derive(Default)]
-struct Table {
-    list: HashMap<u64, Arc<Entry>>,
-    last: u64,
-}
-
-/// The graphs that were captured through this driver, and the tokens of any that are gone.
-#[derive(Default)]
-pub(super) struct Graphs {
-    table: Mutex<Table>,
-    pub gone: Arc<Gone>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn stale(g: GraphHandle) -> Error {
-    Error::invalid(format!("graph {} was never made, or has been destroyed", g.0))
-}
-
-impl Graphs {
-    fn add(&self, dev: DeviceId, objects: Objects) -> GraphHandle {
-        let mut table = lock(&self.table);
-        table.last += 1;
-        let handle = table.last;
-        table.list.insert(handle, Arc::new(Entry { dev, objects: Mutex::new(Some(objects)) }));
-        GraphHandle(handle)
-    }
-
-    fn get(&self, g: GraphHandle) -> Result<Arc<Entry>> {
-        lock(&self.table).list.get(&g.0).cloned().ok_or_else(|| stale(g))
-    }
-
-    fn of(&self, dev: DeviceId, g: GraphHandle) -> Result<Arc<Entry>> {
-        let entry = self.get(g)?;
-        if entry.dev != dev {
-            return Err(Error::invalid(format!("graph {} was captured on device {}, not {dev}", g.0, entry.dev)));
-        }
-        Ok(entry)
-    }
-}
+use std::sync::Arc;
 
 /// What a user object points to.
 struct Tie {
@@ -97,10 +42,7 @@ impl CudaDriver {
     /// An entry point that not every driver has.
     fn have<T>(&self, entry: Option<T>, name: &str) -> Result<T> {
         entry.ok_or_else(|| {
-            Error::new(
-                Status::Unsupported,
-                format!("the driver, for {}, lacks {name}", super::load::version_text(self.version)),
-            )
+            Error::new(Status::Unsupported, format!("the driver, for {}, lacks {name}", version_text(self.version)))
         })
     }
 

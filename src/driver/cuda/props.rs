@@ -1,8 +1,8 @@
 //! Facts about a device, and what memory is asked of it.
 
+use super::code::{CODE_INVALID_VALUE, CODE_SUCCESS};
 use super::device::Device;
-use super::error::{CODE_INVALID_VALUE, CODE_SUCCESS};
-use super::CudaDriver;
+use super::driver::CudaDriver;
 use crate::base::{size, DeviceId, Result};
 use crate::driver::{numa, DeviceProps, PhysFlags};
 use cudarc::driver::sys::{

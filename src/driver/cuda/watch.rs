@@ -8,10 +8,10 @@
 //! Found so on an H200, driver 580.159: the handle points to a pointer to the structure; the id is at byte 336, and
 //! byte 1096 begins a pointer that is null exactly while the stream is not being captured.
 
-use super::calls::{raw_event, raw_stream};
-use super::error::CODE_SUCCESS;
-use super::load::Api;
-use super::CudaDriver;
+use super::api::Api;
+use super::code::CODE_SUCCESS;
+use super::driver::CudaDriver;
+use super::handles::{raw_event, raw_stream};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::driver::watch::Fields;
 use crate::driver::{Driver, EventHandle, Watch};

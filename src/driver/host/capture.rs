@@ -5,25 +5,12 @@
 
 #![deny(unsafe_code)]
 
-use super::graph::{Node, Ties};
-use super::state::{State, Submission};
-use super::HostDriver;
+use super::captured::Capture;
+use super::device::HostDriver;
+use super::state::State;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{CaptureInfo, CaptureMode, Driver, GraphHandle};
 use std::sync::atomic::Ordering;
-use std::thread::ThreadId;
-
-/// A capture in progress.
-pub(super) struct Capture {
-    info: CaptureInfo,
-    mode: CaptureMode,
-    /// Who began it.
-    thread: ThreadId,
-    /// No illegal call has been made.
-    valid: bool,
-    nodes: Vec<Node>,
-    ties: Ties,
-}
 
 /// What a call waits for.
 #[derive(Clone, Copy)]
@@ -43,33 +30,6 @@ pub(super) fn spoilt(s: StreamHandle) -> Error {
              again without that call, or in a mode that allows it"
         ),
     )
-}
-
-impl Capture {
-    /// Notes work, or refuses it when the capture has been invalidated.
-    pub(super) fn note(&mut self, s: Submission) -> Result<()> {
-        if !self.valid {
-            return Err(Error::new(
-                Status::Capturing,
-                format!("{:?}: the capture of this stream has been invalidated; end it first", s.label),
-            ));
-        }
-        self.nodes.push(Node { label: s.label, work: s.work, reads: s.reads, writes: s.writes });
-        Ok(())
-    }
-
-    pub(super) fn is_valid(&self) -> bool {
-        self.valid
-    }
-
-    /// Whether it forbids waiting for other streams to this thread.
-    fn forbids_here(&self) -> bool {
-        match self.mode {
-            CaptureMode::Global => true,
-            CaptureMode::ThreadLocal => self.thread == std::thread::current().id(),
-            CaptureMode::Relaxed => false,
-        }
-    }
 }
 
 impl State {

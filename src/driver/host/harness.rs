@@ -2,11 +2,11 @@
 
 #![deny(unsafe_code)]
 
+use super::device::HostDriver;
 use super::kernel::Kernel;
-use super::op::Work;
-use super::report::{span, Report, ReportKind};
-use super::state::Submission;
-use super::HostDriver;
+use super::op::{Submission, Work};
+use super::ranges::span;
+use super::report::{Report, ReportKind};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use std::ops::Range;
 

@@ -3,10 +3,10 @@
 //! The tables here are what the device believes; the operating system's mappings follow them. They enforce CUDA's
 //! rules, which are stricter than the system's: whole extents only, nothing mapped over, access set separately.
 
-use super::op::{overlap, OpInfo};
+use super::op::OpInfo;
 use super::os;
 use super::physical::{check_size, Gone, Physical};
-use super::report::span;
+use super::ranges::{overlap, span};
 use crate::base::{size, DeviceId, Error, Result};
 use crate::driver::PhysHandle;
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! Operations: the units of work in a stream.
 
 use super::clock::Clock;
-use super::graph::Ties;
 use super::kernel::Body;
-use super::report::span;
+use super::ranges::{overlap, span};
+use super::ties::Ties;
 use crate::base::{DeviceId, StreamHandle};
 use std::borrow::Cow;
 use std::fmt;
@@ -90,7 +90,20 @@ impl Op {
     }
 }
 
-/// Whether two ranges have a byte in common.
-pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
+/// Work to be submitted.
+pub(super) struct Submission {
+    pub(super) label: Cow<'static, str>,
+    pub(super) work: Work,
+    pub(super) reads: Vec<Range<u64>>,
+    pub(super) writes: Vec<Range<u64>>,
+    /// `(lane, seq)` that must be complete first, besides stream order.
+    pub(super) deps: Vec<(usize, u64)>,
+    /// Those of the graph that it is a launch of.
+    pub(super) ties: Option<Arc<Ties>>,
+}
+
+impl Submission {
+    pub(super) fn new(label: impl Into<Cow<'static, str>>, work: Work) -> Submission {
+        Submission { label: label.into(), work, reads: Vec::new(), writes: Vec::new(), deps: Vec::new(), ties: None }
+    }
 }

@@ -119,8 +119,3 @@ impl Reports {
         list
     }
 }
-
-/// An address range for people.
-pub(super) fn span(r: &Range<u64>) -> String {
-    format!("[{:#x}, {:#x})", r.start, r.end)
-}

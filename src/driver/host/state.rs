@@ -3,17 +3,17 @@
 #![deny(unsafe_code)]
 
 use super::clock::Clock;
-use super::event::Events;
-use super::graph::{Graphs, Ties};
+use super::events::Events;
+use super::graphs::Graphs;
+use super::lanes::Lanes;
 use super::live::Live;
 use super::memory::{Mapping, Memory};
-use super::op::{overlap, Op, OpInfo, Work};
+use super::mood::Mood;
+use super::op::{Op, OpInfo, Submission};
 use super::race::{Conflict, Shadow};
-use super::report::{span, Report, ReportKind, Reports};
-use super::schedule::Mood;
-use super::stream::Lanes;
+use super::ranges::{overlap, span};
+use super::report::{Report, ReportKind, Reports};
 use crate::base::{Error, Result, Status};
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,24 +35,6 @@ pub(super) struct State {
     pub(super) checking: bool,
     /// Threads waiting for an operation that another thread is executing.
     pub(super) waiters: usize,
-}
-
-/// Work to be submitted.
-pub(super) struct Submission {
-    pub(super) label: Cow<'static, str>,
-    pub(super) work: Work,
-    pub(super) reads: Vec<Range<u64>>,
-    pub(super) writes: Vec<Range<u64>>,
-    /// `(lane, seq)` that must be complete first, besides stream order.
-    pub(super) deps: Vec<(usize, u64)>,
-    /// Those of the graph that it is a launch of.
-    pub(super) ties: Option<Arc<Ties>>,
-}
-
-impl Submission {
-    pub(super) fn new(label: impl Into<Cow<'static, str>>, work: Work) -> Submission {
-        Submission { label: label.into(), work, reads: Vec::new(), writes: Vec::new(), deps: Vec::new(), ties: None }
-    }
 }
 
 impl State {

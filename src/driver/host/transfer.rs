@@ -1,10 +1,11 @@
 //! Copies, fills, pinned memory, and the stand-in for the driver's own allocator.
 
+use super::device::HostDriver;
 use super::memory::{range, Origin};
-use super::op::{Source, Work};
+use super::op::{Source, Submission, Work};
+use super::os;
 use super::schedule::Guard;
-use super::state::{State, Submission};
-use super::{os, HostDriver};
+use super::state::State;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::sync::{lock, Mutex};
-use crate::base::Error;
+use crate::base::{Error, Interest};
 use crate::pool::Scope;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -39,9 +39,8 @@ pub(super) struct Links {
 /// The arenas of one registry, and how many threads are in one.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// How often a thread is attached to an arena, over all of them; one more while there is a detector, and one while
-    /// allocations are counted.
-    pub(super) attached: AtomicUsize,
+    /// Told of every thread that is attached to an arena.
+    pub(super) interest: Arc<Interest>,
     /// Open arenas by id.
     pub(super) open: Mutex<BTreeMap<u64, Links>>,
     pub(super) last_id: AtomicU64,
@@ -118,7 +117,7 @@ impl Shared {
         if let Some(links) = lock(&self.open).get_mut(&arena.id) {
             links.threads -= 1;
         }
-        self.attached.fetch_sub(1, Relaxed);
+        self.interest.leave_arena();
     }
 }
 

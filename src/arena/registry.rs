@@ -13,7 +13,7 @@ use super::pools::Pools;
 use super::records::How;
 use super::thread;
 use crate::base::sync::lock;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Interest, Result, Status};
 use crate::pool::{Kept, Pool, Reclaimed, Scope};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -73,9 +73,11 @@ pub struct Registry {
 
 impl Registry {
     /// A registry of no arenas yet. A detector sees all that its arenas free.
-    pub fn new(detector: Option<Detector>) -> Registry {
-        let attached = AtomicUsize::new(usize::from(detector.is_some()));
-        Registry { shared: Arc::new(Shared { attached, ..Shared::default() }), detector }
+    pub fn new(detector: Option<Detector>, interest: Arc<Interest>) -> Registry {
+        if detector.is_some() {
+            interest.join_arena();
+        }
+        Registry { shared: Arc::new(Shared { interest, ..Shared::default() }), detector }
     }
 
     /// What finds late uses of what arenas have freed, if that is wanted.
@@ -84,32 +86,10 @@ impl Registry {
         self.detector.as_ref()
     }
 
-    /// Every allocation is counted from now on, so each concerns somebody else.
-    pub fn count_all(&self) {
-        self.shared.attached.fetch_add(1, Relaxed);
-    }
-
-    /// One of those who count or watch allocations does so no more.
-    pub fn count_no_more(&self) {
-        self.shared.attached.fetch_sub(1, Relaxed);
-    }
-
-    /// Whether nobody is attached to an arena and there is no detector: just one who counts or watches.
-    pub fn only_counted(&self) -> bool {
-        self.shared.attached.load(Relaxed) == 1
-    }
-
     /// The numbers of an open arena and of those open inside it, innermost first.
     pub fn inside(&self, arena: &Arena) -> Vec<u64> {
         let open = lock(&self.shared.open);
         open.range(arena.id..).rev().filter(|(_, l)| l.arena.is_in(arena)).map(|(id, _)| *id).collect()
-    }
-
-    /// Whether any thread is attached to an arena, there is a detector, or allocations are counted. If none of that, an
-    /// allocation need not look for an arena, and concerns nobody else.
-    #[inline]
-    pub fn in_use(&self) -> bool {
-        self.shared.attached.load(Relaxed) != 0
     }
 
     /// Calls `f` with the scope of the calling thread's current arena. `f` must neither enter nor leave arenas.
@@ -169,7 +149,7 @@ impl Registry {
             return Err(Error::invalid("this thread is ending and can be attached to no arena"));
         }
         links.threads += 1;
-        self.shared.attached.fetch_add(1, Relaxed);
+        self.shared.interest.join_arena();
         Ok(())
     }
 

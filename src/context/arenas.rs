@@ -121,7 +121,7 @@ impl Context {
             return self.hit_in_arena(size, stream);
         }
         // Who only watches has no arena to be found.
-        let hit = match self.arenas.only_counted() {
+        let hit = match self.interest.is_events_only() {
             true => self.malloc_hit_of(size, stream, None)?,
             false => self.hit_in_arena(size, stream)?,
         };
@@ -137,7 +137,7 @@ impl Context {
         size: u64,
         stream: StreamHandle,
     ) -> Option<NonZeroU64> {
-        if !self.config.pool || !self.is_watched() || !self.arenas.only_counted() || self.tiers.get().is_some() {
+        if !self.config.pool || !self.interest.is_events_only() {
             return None;
         }
         let hit = self.made_pool(device)?.malloc_hit(size, stream.canonical())?;

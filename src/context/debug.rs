@@ -2,18 +2,11 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::{Config, Context, Request};
-use crate::arena::{Detector, DetectorOptions};
+use super::{Context, Request};
+use crate::arena::Detector;
 use crate::base::{Error, Result, Status};
 use crate::driver::Driver;
 use crate::pool::AllocFlags;
-
-/// The detector that a configuration asks for. Arenas need the pool, so without one there is nothing to detect.
-pub(super) fn detector(config: &Config) -> Option<Detector> {
-    let (mode, log, quarantine) = (config.arena_debug, config.log, config.quarantine());
-    let options = DetectorOptions { mode, quarantine, log, ..DetectorOptions::default() };
-    (config.pool && mode.is_on()).then(|| Detector::new(options))
-}
 
 impl Context {
     /// The detector, if there is one.

@@ -8,6 +8,7 @@ mod accounts;
 mod arenas;
 pub mod backend;
 mod capture;
+mod captures;
 pub mod config;
 mod debug;
 pub mod environment;
@@ -17,24 +18,27 @@ mod host;
 #[cfg(all(test, loom))]
 mod models;
 mod native;
+mod pinned;
 pub mod settings;
 mod snapshot;
+mod spaces;
 mod streams;
 pub mod tiers;
 mod trimmer;
 mod values;
 mod watch;
 
-use crate::arena::{Arena, Registry};
+use crate::arena::{Arena, Detector, DetectorOptions, Registry};
 use crate::base::sync::{lock, Mutex, OnceLock};
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Interest, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
 use crate::observe::page::Page;
 use crate::observe::{Event, Kind, Recorder};
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats, Scope};
 use crate::tier::Reservation;
-pub use capture::TorchPoolId;
+use captures::Captures;
+pub use captures::TorchPoolId;
 pub use config::Config;
 use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
 pub use evict::What;
@@ -78,14 +82,14 @@ pub struct Context {
     making: Mutex<()>,
     arenas: Registry,
     native: Native,
-    captures: capture::Shared,
+    captures: Arc<Captures>,
     /// Spaces, reservations and what moves data, once somebody asks for them.
     tiers: OnceLock<Tiers>,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
     recorder: Arc<Recorder>,
-    /// Whether somebody wants to know of every allocation.
-    watched: AtomicBool,
+    /// Who wants to know of every allocation.
+    interest: Arc<Interest>,
     /// Whether a free may be a hit: there is a pool, and nobody watches.
     quick_free: AtomicBool,
     /// What is done once at the process's end is done.
@@ -110,11 +114,12 @@ impl Context {
         };
         let driver = Counted::new(driver);
         driver.observe(recorder.clone());
+        let interest = Arc::<Interest>::default();
         let context = Context {
             driver: Arc::new(driver),
-            arenas: Registry::new(debug::detector(&config)),
+            arenas: Registry::new(detector(&config), interest.clone()),
             recorder,
-            watched: AtomicBool::new(false),
+            interest: interest.clone(),
             quick_free: AtomicBool::new(config.pool),
             page: OnceLock::new(),
             left: AtomicBool::new(false),
@@ -122,7 +127,7 @@ impl Context {
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
             native: Native::default(),
-            captures: capture::Shared::default(),
+            captures: Arc::default(),
             tiers: OnceLock::new(),
             trimmer: OnceLock::new(),
         };
@@ -288,9 +293,9 @@ impl Context {
     /// that count nanoseconds and then turn to [`Self::malloc_search`].
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
-        match self.arenas.in_use() {
-            false => self.malloc_hit_of(size, stream, None),
-            true => self.malloc_hit_in_arena(size, stream),
+        match self.interest.is_none() {
+            true => self.malloc_hit_of(size, stream, None),
+            false => self.malloc_hit_in_arena(size, stream),
         }
     }
 
@@ -298,7 +303,7 @@ impl Context {
     /// it is no hit.
     #[inline]
     pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
-        if !self.config.pool || self.arenas.in_use() {
+        if !self.config.pool || !self.interest.is_none() {
             return self.malloc_hit_on_watched(device, size, stream);
         }
         self.made_pool(device)?.malloc_hit(size, stream.canonical())
@@ -374,9 +379,9 @@ impl Context {
         if Context::is_evictable(req) {
             return self.malloc_evictable(req);
         }
-        match self.arenas.in_use() || req.arena.is_some() {
-            false => self.malloc_search_of(req, None),
-            true => self.malloc_search_in_arena(req),
+        match self.interest.is_none() && req.arena.is_none() {
+            true => self.malloc_search_of(req, None),
+            false => self.malloc_search_in_arena(req),
         }
     }
 
@@ -578,4 +583,11 @@ fn hit_in(pool: &Pool, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope
         None => pool.malloc_hit(size, stream),
         Some(scope) => pool.malloc_hit_in(size, stream, scope),
     }
+}
+
+/// The detector that a configuration asks for. Arenas need the pool, so without one there is nothing to detect.
+fn detector(config: &Config) -> Option<Detector> {
+    let (mode, log, quarantine) = (config.arena_debug, config.log, config.quarantine());
+    let options = DetectorOptions { mode, quarantine, log, ..DetectorOptions::default() };
+    (config.pool && mode.is_on()).then(|| Detector::new(options))
 }

@@ -1,6 +1,6 @@
 //! What the process's calls tell the recorder.
 //!
-//! Off, an allocation pays nothing: the flag that it looks at for arenas is the same one; a free looks at whether it may be a hit.
+//! Off, an allocation pays nothing: it looks at one word for arenas, tiers and events; a free looks at whether it may be a hit.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ impl Context {
     /// Whether somebody wants to know of every allocation.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
-        self.watched.load(Relaxed)
+        self.interest.in_events()
     }
 
     /// What takes events.
@@ -27,16 +27,14 @@ impl Context {
 
     /// Has the calls of this context make events, as long as somebody wants them.
     fn watch(&self) {
-        if !self.watched.swap(true, Relaxed) {
-            self.arenas.count_all();
+        if self.interest.start_events() {
             self.quick_free.store(false, Relaxed);
         }
     }
 
     /// The hit path is as it was once nobody wants events.
     fn unwatch(&self) {
-        if !self.recorder.is_on() && self.watched.swap(false, Relaxed) {
-            self.arenas.count_no_more();
+        if !self.recorder.is_on() && self.interest.stop_events() {
             self.quick_free.store(self.config.pool, Relaxed);
         }
     }
@@ -152,7 +150,7 @@ impl Context {
         match req.arena {
             Some(arena) => short(arena.id()),
             // Nobody is attached to one.
-            None if self.arenas.only_counted() => 0,
+            None if !self.interest.in_arenas() => 0,
             None => self.arenas.current().map_or(0, |a| short(a.id())),
         }
     }

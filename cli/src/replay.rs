@@ -5,9 +5,10 @@ use crate::session::{self, Place};
 use crate::trace::{self, Kind, Op, Trace};
 use gpumem::base::{size, DeviceId, Error, StreamHandle};
 use gpumem::context::{Context, Request};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -97,7 +98,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if args.json {
         report::json(&report)?;
     } else {
-        report::replay(&report)?;
+        print(&report)?;
     }
     Ok(report.failures == 0)
 }
@@ -308,5 +309,50 @@ fn describe(op: &Op, index: usize, e: &Error) -> String {
     match op.kind {
         Kind::Allocate => format!("operation {}, allocate {}: {e}", index + 1, size::human(op.size)),
         Kind::Free => format!("operation {}, free: {e}", index + 1),
+    }
+}
+
+/// The result as a table.
+fn print(r: &Report) -> io::Result<()> {
+    let mut t = report::Table::default();
+    t.row("log", &r.file);
+    t.row("device", format!("{} ({})", r.device, r.backend));
+    t.row("operations", passes_text(r));
+    t.row(
+        "streams, threads",
+        format!("{}, {}{}", r.streams, r.threads, if r.threads > 1 { " (replayed on one)" } else { "" }),
+    );
+    if r.skipped_lines > 0 {
+        t.row("lines skipped", format!("{} (failed or null in the log)", HumanCount(r.skipped_lines)));
+    }
+    t.row("failures", HumanCount(r.failures).to_string());
+    if let Some(first) = &r.first_failure {
+        t.row("first failure", first);
+    }
+    t.row("peak live", report::bytes(r.peak_live_bytes));
+    t.row("peak mapped", report::bytes(r.peak_mapped_bytes));
+    t.row("utilisation", r.utilisation.map_or("none: the pool mapped nothing".to_string(), |u| format!("{u:.4}")));
+    t.row("mean time", format!("{:.0} ns per operation", r.mean_ns_per_op));
+    let calls: Vec<_> =
+        r.driver_calls.iter().filter(|(_, &n)| n > 0).map(|(name, &n)| format!("{name} {}", HumanCount(n))).collect();
+    t.row("driver calls", if calls.is_empty() { "none".to_string() } else { calls.join(", ") });
+    for (i, p) in r.passes.iter().enumerate() {
+        t.row(
+            format!("pass {}", i + 1),
+            format!(
+                "peak mapped {}, {} failures, {:.0} ns per operation",
+                size::human(p.peak_mapped_bytes),
+                HumanCount(p.failures),
+                p.mean_ns_per_op
+            ),
+        );
+    }
+    t.print(&mut io::stdout().lock())
+}
+
+fn passes_text(r: &Report) -> String {
+    match r.passes.len() {
+        0 => HumanCount(r.ops).to_string(),
+        n => format!("{} in {n} passes", HumanCount(r.ops)),
     }
 }

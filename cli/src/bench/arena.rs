@@ -6,7 +6,7 @@ use super::measure::us_each;
 use super::report::Measurement;
 use super::script::Random;
 use super::target::malloc;
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Error, Result};
 use std::sync::Barrier;

@@ -4,7 +4,7 @@ use super::measure::us_each;
 use super::report::Measurement;
 use super::script::{Builder, Player};
 use super::target::{free, malloc};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, MIB};
 use gpumem::base::Result;
 use std::time::Instant;

@@ -4,7 +4,7 @@
 use super::measure::us_each;
 use super::report::Measurement;
 use super::script::{Builder, Player, Random, Script};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, GIB, MIB};
 use gpumem::base::Result;
 

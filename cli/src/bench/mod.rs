@@ -17,6 +17,7 @@ mod table;
 mod target;
 mod threads;
 mod traces;
+mod workbench;
 
 use crate::session::Place;
 use clap::ValueEnum;
@@ -27,6 +28,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use target::Target;
+use workbench::Bench;
 
 /// Most allocations that `--ops` takes: what a slot number has room for.
 const MOST_OPS: u64 = 1 << 31;
@@ -83,40 +85,6 @@ impl Workload {
             Workload::Arena => "arena",
             Workload::Replay => "replay",
         }
-    }
-}
-
-/// What a workload works with, and where it puts what it finds.
-struct Bench {
-    target: Target,
-    clock: Clock,
-    ops: Option<u64>,
-    repeat: u32,
-    files: Vec<PathBuf>,
-    bar: ProgressBar,
-    measurements: Vec<Measurement>,
-    scaled: Vec<String>,
-}
-
-impl Bench {
-    /// Allocations to make where the workload itself would make `own`.
-    fn ops_or(&self, own: usize) -> usize {
-        self.ops.map_or(own, |n| usize::try_from(n).unwrap_or(usize::MAX))
-    }
-
-    /// What is being measured now, for whoever watches a terminal.
-    fn step(&self, what: &str) {
-        self.bar.set_message(what.to_string());
-        self.bar.tick();
-    }
-
-    fn add(&mut self, measurement: Measurement) {
-        self.measurements.push(measurement);
-    }
-
-    /// Notes that the device is too small for the workload as it is meant.
-    fn scaled(&mut self, what: String) {
-        self.scaled.push(what);
     }
 }
 
@@ -233,7 +201,7 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
         match serde_json::from_slice::<Report>(&output.stdout) {
             Ok(report) => all = Some(report.after(all)),
             // Neither could another begin.
-            Err(_) if all.is_none() && output.status.code() == Some(i32::from(crate::EXIT_INPUT)) => break,
+            Err(_) if all.is_none() && output.status.code() == Some(i32::from(crate::exit_code::INPUT)) => break,
             Err(_) => {
                 eprintln!("gpumem: the workload {} gave no result ({})", workload.name(), output.status);
                 failed.push(workload.name().to_string());

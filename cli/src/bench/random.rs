@@ -3,7 +3,7 @@
 use super::measure::us_each;
 use super::report::Measurement;
 use super::script::{with_quantiles, Builder, Player, Random, Script};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, GIB};
 use gpumem::base::Result;
 

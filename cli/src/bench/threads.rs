@@ -3,7 +3,7 @@
 use super::measure::median;
 use super::report::Measurement;
 use super::script::{Builder, Player, Random, Script};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, MIB};
 use gpumem::base::{DeviceId, Error, Result, StreamHandle};
 use gpumem::context::Context;

@@ -2,7 +2,7 @@
 
 use super::measure::us_each;
 use super::report::Measurement;
-use super::Bench;
+use super::workbench::Bench;
 use crate::replay::{Replay, Streams};
 use crate::trace::{self, Trace, TraceError};
 use gpumem::base::Result;

@@ -1,6 +1,7 @@
 //! Fixed offsets that contradict each other: found before anything is solved, so that the message can name both lines.
 
-use super::input::{Column, Input, InputError};
+use super::columns::Column;
+use super::input::{Input, InputError};
 use gpumem::plan::{Place, Step};
 use std::collections::BTreeMap;
 

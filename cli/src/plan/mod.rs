@@ -1,8 +1,10 @@
 //! `gpumem plan`: buffers as CSV in, offsets in one arena out.
 
+mod columns;
 mod fixed;
 mod input;
 mod output;
+mod peak;
 mod row;
 mod summary;
 
@@ -11,6 +13,7 @@ use gpumem::plan::{self, ArenaUse, Buffer, Effort, Layout, LayoutStatus, Problem
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use input::Input;
 use output::Target;
+use peak::Peak;
 use std::error::Error;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -77,6 +80,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let svg = args.svg.as_deref().map(Target::new).transpose()?;
     one_on_stdout(args, [&out, &svg])?;
     let mut input = Input::read(&args.file)?;
+    fixed::check(&input)?;
     for arena in 0..input.problem.arenas().len() as u32 {
         input.problem.set_arena_capacity(arena, args.capacity).map_err(|e| e.message)?;
     }
@@ -132,22 +136,6 @@ fn same_file(a: &Path, b: &Path) -> bool {
         path.canonicalize().or_else(|_| folder.canonicalize().map(|f| f.join(path.file_name().unwrap_or_default())))
     };
     a == b || matches!((resolved(a), resolved(b)), (Ok(a), Ok(b)) if a == b)
-}
-
-/// Where most bytes are live.
-struct Peak {
-    step: u64,
-    buffers: usize,
-    bytes: u64,
-}
-
-impl Peak {
-    fn of(problem: &Problem) -> Peak {
-        let (step, live) = plan::critical(problem);
-        // The input has at most 2^62 bytes in all.
-        let bytes = live.iter().filter_map(|id| problem.buffers().get(id.index())).map(|b| b.extent()).sum();
-        Peak { step, buffers: live.len(), bytes }
-    }
 }
 
 /// Solves, and sees that the result is right.

@@ -1,6 +1,7 @@
 //! Files of results: each appears whole or not at all.
 
-use super::input::{Column, Input};
+use super::columns::Column;
+use super::input::Input;
 use gpumem::plan::{BufferId, Layout};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};

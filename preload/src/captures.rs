@@ -1,7 +1,8 @@
 //! Which streams are being captured. What is allocated there is the graph's, and the driver's business; and nothing may be
 //! called meanwhile that invalidates a capture.
 
-use crate::real::{Code, Real, Stream, SUCCESS};
+use crate::cuda::{Code, Stream, SUCCESS};
+use crate::real::Real;
 use gpumem::driver::ledger;
 use std::collections::HashSet;
 use std::ffi::c_int;

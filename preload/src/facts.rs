@@ -1,6 +1,7 @@
 //! What a pointer is, and how much memory there is. A program sees its allocation, not the handles that it is made of.
 
-use crate::real::{Code, Ptr, Real, SUCCESS};
+use crate::cuda::{Code, Ptr, SUCCESS};
+use crate::real::Real;
 use crate::served::{self, Served};
 use gpumem::pool::AllocInfo;
 use std::ffi::{c_int, c_uint, c_void};

@@ -1,6 +1,6 @@
 //! What every hook runs in: nothing unwinds into the program, and calls from inside go to the driver.
 
-use crate::real::Code;
+use crate::cuda::Code;
 use gpumem::driver::process;
 use std::cell::Cell;
 use std::panic::{catch_unwind, AssertUnwindSafe};

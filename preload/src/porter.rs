@@ -3,7 +3,7 @@
 //! trace processes are needed, which containers seldom have.
 
 use crate::guard::Inside;
-use crate::ipc::Name;
+use crate::name::Name;
 use crate::served;
 use gpumem::driver::{exit, process};
 use std::ffi::c_int;

@@ -1,8 +1,37 @@
+//! The hooks, under the names of the functions that they stand in for, and how a program comes to them.
+//!
 //! `cuGetProcAddress`: the driver is asked first, and what it answers is replaced where it is a function that is hooked.
 
-use crate::real::{address, Code, Hook, Real, Thread, HOOKS, SUCCESS};
-use crate::{settings, summary};
-use std::ffi::{c_char, c_int, c_void, CStr};
+use crate::cuda::{Access, Code, Ctx, IpcHandle, Location, MemPool, Ptr, Stream, NOT_INITIALIZED, SUCCESS};
+use crate::functions::functions;
+use crate::real::{Hook, Real, Thread, HOOKS};
+use crate::{alloc, captures, contexts, counters, facts, guard, ipc, mempool, ordered, pressure, settings};
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+
+macro_rules! exports {
+    (
+        hooked { $( $base:literal, $since:literal .. $until:literal, $thread:ident: $name:ident($($arg:ident: $ty:ty),*) = $hook:path; )* }
+        others { $( $other:ident($($oty:ty),*); )* }
+    ) => {
+        $(
+            #[no_mangle]
+            #[allow(non_snake_case)]
+            unsafe extern "C" fn $name($($arg: $ty),*) -> Code {
+                let Some(real) = Real::get() else { return NOT_INITIALIZED };
+                // SAFETY: the program's arguments, which are the driver function's by contract.
+                guard::run(|| unsafe { $hook(real, $($arg),*) }, || real.$name($($arg),*))
+            }
+        )*
+
+        /// In the order of `HOOKS`.
+        pub fn address(i: usize) -> usize {
+            [ $( $name as *const () as usize, )* ].get(i).copied().unwrap_or(0)
+        }
+    };
+}
+
+// What stands in for each function, under its own name: programs that are linked to the driver find it first.
+functions!(exports);
 
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `_PER_THREAD_DEFAULT_STREAM`; 0 is the first.
 const LEGACY: u64 = 1;
@@ -27,7 +56,7 @@ pub fn substitute(found: *mut c_void, name: &CStr, asked: Option<(c_int, u64)>) 
     let by_identity = HOOKS.iter().position(same);
     let hook = by_identity.or_else(|| HOOKS.iter().position(|h| asked.is_some_and(|a| fits(h, text, a, real))));
     let Some(i) = hook else { return found };
-    summary::replaced();
+    counters::replaced();
     if settings::get().log >= 2 {
         let export = HOOKS.get(i).map_or("", |h| h.export);
         let (version, flags) = asked.unwrap_or((0, 0));
@@ -54,7 +83,7 @@ fn replace(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u6
     if name.is_null() || out.is_null() {
         return;
     }
-    summary::looked_up();
+    counters::looked_up();
     // SAFETY: the driver has accepted both: a C string, and a place that it has written.
     unsafe { *out = substitute(*out, CStr::from_ptr(name), Some((version, flags))) };
 }

@@ -102,7 +102,9 @@ impl Crate {
                 }
                 // What follows in brackets is a visibility.
                 TokenTree::Ident(word) if word == "pub" => {
-                    at += usize::from(matches!(tokens.get(at + 1), Some(TokenTree::Group(g)) if g.delimiter() == Delimiter::Parenthesis));
+                    at += usize::from(
+                        matches!(tokens.get(at + 1), Some(TokenTree::Group(g)) if g.delimiter() == Delimiter::Parenthesis),
+                    );
                 }
                 TokenTree::Ident(word) => {
                     let word = word.to_string();
@@ -139,8 +141,13 @@ impl Crate {
             let edges = graph.entry(module.file.clone()).or_default();
             let again = module.passed_on.iter().filter(|(alias, _)| module.words.contains(*alias));
             for path in module.paths.iter().chain(again.map(|(_, path)| path)) {
-                if let Some(Found::Item(file)) = self.resolve(name, path, 0) {
-                    edges.insert(file);
+                match self.resolve(name, path, 0) {
+                    Some(Found::Item(file)) => drop(edges.insert(file)),
+                    // A module that is brought here and not named again: a macro may name it.
+                    Some(Found::Module(of)) if of.last().is_some_and(|last| !module.words.contains(last)) => {
+                        edges.extend(self.modules.get(&of).map(|module| module.file.clone()));
+                    }
+                    _ => {}
                 }
             }
             for glob in &module.globs {
@@ -263,13 +270,15 @@ fn path_at(tokens: &[TokenTree], at: usize) -> Name {
 fn is_test(token: Option<&TokenTree>) -> bool {
     let Some(TokenTree::Group(group)) = token else { return false };
     let text = group.stream().to_string();
-    text.starts_with("cfg") && text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test" || word == "loom")
+    text.starts_with("cfg")
+        && text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test" || word == "loom")
         && !text.contains("not")
 }
 
 /// Where the item that starts at `at` ends: after its block or semicolon.
 fn item_end(tokens: &[TokenTree], at: usize) -> usize {
-    let ends = |t: &TokenTree| is_punct(t, ';') || matches!(t, TokenTree::Group(g) if g.delimiter() == Delimiter::Brace);
+    let ends =
+        |t: &TokenTree| is_punct(t, ';') || matches!(t, TokenTree::Group(g) if g.delimiter() == Delimiter::Brace);
     tokens[at..].iter().position(ends).map_or(tokens.len(), |n| at + n + 1)
 }
 
@@ -315,7 +324,8 @@ fn use_tree(tokens: &[TokenTree], before: &Name, leaves: &mut Vec<(String, Name)
         if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
             path.pop();
         }
-        let alias = if ident(tokens, at).as_deref() == Some("as") { ident(tokens, at + 1) } else { path.last().cloned() };
+        let alias =
+            if ident(tokens, at).as_deref() == Some("as") { ident(tokens, at + 1) } else { path.last().cloned() };
         return leaves.extend(alias.map(|alias| (alias, path)));
     }
 }
@@ -329,7 +339,8 @@ pub fn circles(graph: &Graph) -> Vec<(BTreeSet<String>, String)> {
         let together: BTreeSet<&String> =
             left.iter().filter(|file| reach[first].contains(*file) && reach[*file].contains(first)).copied().collect();
         left.retain(|file| !together.contains(file));
-        let shortest = together.iter().filter_map(|file| shortest(graph, file)).min_by_key(Vec::len).unwrap_or_default();
+        let shortest =
+            together.iter().filter_map(|file| shortest(graph, file)).min_by_key(Vec::len).unwrap_or_default();
         found.push((together.into_iter().cloned().collect(), shortest.join(" -> ")));
     }
     found

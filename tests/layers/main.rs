@@ -1,9 +1,13 @@
-//! The rules that a compiler does not check: which folder may use which, where `unsafe` may be, how long a file may be.
+//! The rules that a compiler does not check: which folder may use which, that no files lead to each other in a circle,
+//! where `unsafe` may be.
 //!
 //! First comes the checker, then the library as it is, then planted faults that prove the checker sees them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod circles;
+
+use circles::Graph;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,6 +32,21 @@ const UNSAFE_FOLDERS: [&str; 2] = ["driver", "capi"];
 
 /// Single files elsewhere that may, relative to `src/`, each with its reason. Keep it short.
 const UNSAFE_FILES: [(&str, &str); 0] = [];
+
+/// The crates of the workspace, by their root file's folder.
+const CRATES: [&str; 3] = ["src", "cli/src", "preload/src"];
+
+/// Folders whose files may still lead to each other in circles: so many of them, and no more.
+const CIRCLES: [(&str, usize); 2] = [("src/pool", 27), ("src/plan", 26)];
+
+/// Folders within a folder, from the bottom up: each uses those before it. A single file counts as a folder.
+const ROOMS: [(&str, &[&str]); 2] = [
+    (
+        "capi",
+        &["call", "everyday", "settings", "device", "observe", "tiers", "arena", "capture", "alloc", "plan", "torch"],
+    ),
+    ("tier", &["promise", "host", "disk", "stream_pool", "evict"]),
+];
 
 /// Most lines of code between a `SAFETY:` comment and its `unsafe`: a statement may start above its block.
 const SAFETY_DISTANCE: usize = 3;
@@ -182,6 +201,30 @@ fn follows_colons(tokens: &[TokenTree], at: usize) -> bool {
     at >= 2 && is_colons(tokens, at - 2)
 }
 
+/// What is wrong with the order of the rooms of `folder`, from the bottom up, in a crate's graph.
+fn room_faults(graph: &Graph, folder: &str, rooms: &[&str]) -> Vec<String> {
+    let room = |file: &str| {
+        let inside = file.strip_prefix(folder)?.strip_prefix('/')?;
+        Some(inside.split('/').next()?.trim_end_matches(".rs").to_string())
+    };
+    let height = |room: &str| rooms.iter().position(|r| *r == room);
+    let mut faults = Vec::new();
+    for (file, used) in graph {
+        let Some(own) = room(file).filter(|room| room != "mod") else { continue };
+        let Some(at) = height(&own) else {
+            faults.push(format!("{file}: {own} is no room of {folder}; add it to the list"));
+            continue;
+        };
+        for other in used {
+            let Some(theirs) = room(other).and_then(|room| height(&room)) else { continue };
+            if theirs > at {
+                faults.push(format!("{file} uses {other}; {own} is below {}", rooms[theirs]));
+            }
+        }
+    }
+    faults
+}
+
 /// The rows of the table in `src/lib.rs`: level, folder in backquotes and brackets, what it holds.
 fn documented_levels(lib: &str) -> BTreeMap<String, u32> {
     let row = |line: &str| {
@@ -206,6 +249,55 @@ fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) {
             rust_files(&path, found);
         } else if path.extension().is_some_and(|e| e == "rs") {
             found.push(path);
+        }
+    }
+}
+
+/// The graph of a crate: which file uses which.
+fn graph_of(root: &str) -> Graph {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(root);
+    let mut files = Vec::new();
+    rust_files(&folder, &mut files);
+    assert!(files.len() > 5, "found only {files:?}");
+    let name = |file: &Path| file.strip_prefix(&folder).unwrap().to_str().unwrap().to_string();
+    let texts: Vec<_> = files.iter().map(|file| (name(file), fs::read_to_string(file).unwrap())).collect();
+    circles::graph(&texts)
+}
+
+#[test]
+fn files_do_not_lead_to_each_other() {
+    let mut faults = Vec::new();
+    let mut excused = BTreeMap::new();
+    for root in CRATES {
+        let graph = graph_of(root);
+        assert!(graph.values().map(BTreeSet::len).sum::<usize>() > graph.len(), "{root}: hardly any uses were read");
+        for (files, circle) in circles::circles(&graph) {
+            let of =
+                |folder: &str| files.iter().all(|file| format!("{root}/{file}").starts_with(&format!("{folder}/")));
+            match CIRCLES.iter().find(|(folder, _)| of(folder)) {
+                Some((folder, _)) => *excused.entry(*folder).or_default() += files.len(),
+                None => faults.push(format!("{root}: {} files lead to each other: {circle}", files.len())),
+            }
+        }
+    }
+    for (folder, most) in CIRCLES {
+        let now: usize = excused.remove(folder).unwrap_or_default();
+        if now > most {
+            faults.push(format!("{folder}: {now} files are in circles, {most} were; break the new one"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn rooms_use_those_below() {
+    let graph = graph_of("src");
+    for (folder, rooms) in ROOMS {
+        let faults = room_faults(&graph, folder, rooms);
+        assert!(faults.is_empty(), "{}", faults.join("\n"));
+        for room in rooms {
+            let path = src().join(folder).join(room);
+            assert!(path.is_dir() || path.with_extension("rs").is_file(), "{folder} has no room {room}");
         }
     }
 }
@@ -311,4 +403,103 @@ fn the_table_is_read_from_the_documentation() {
     let lib =
         "//! | level | folder | holds |\n//! |---|---|---|\n//! | 0 | [`base`] | errors |\n//! | 12 | [`x`] | y |\n";
     assert_eq!(documented_levels(lib), BTreeMap::from([("base".to_string(), 0), ("x".to_string(), 12)]));
+}
+
+/// The graph of planted files.
+fn planted_graph(files: &[(&str, &str)]) -> Graph {
+    circles::graph(&files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect::<Vec<_>>())
+}
+
+/// Plants files and finds just this circle, or with "" none.
+#[track_caller]
+fn planted_circle(files: &[(&str, &str)], circle: &str) {
+    let graph = planted_graph(files);
+    let found: Vec<_> = circles::circles(&graph).into_iter().map(|(_, circle)| circle).collect();
+    let expected: &[&str] = if circle.is_empty() { &[] } else { &[circle] };
+    assert_eq!(found, expected, "{graph:#?}");
+}
+
+#[test]
+fn circles_are_seen_however_a_path_is_written() {
+    let b = ("x/b.rs", "pub struct B; use super::a::A;");
+    for a in [
+        "pub struct A; use super::b::B;",
+        "pub struct A; use crate::x::b::B as Other;",
+        "pub struct A; use super::{b::{self, B}};",
+        "pub struct A; fn f() { super::b::B; }",
+        "pub struct A; use super::b; fn f(_: &b::B) {}",
+        "pub struct A; use super::b::*; fn f(_: B) {}",
+        "pub struct A; mod inner { use super::super::b::B; }",
+        "pub struct A; fn f() { assert!(crate::x::b::B) }",
+        "pub struct A; use super::b; a_macro!();",
+    ] {
+        planted_circle(
+            &[("lib.rs", "mod x;"), ("x/mod.rs", "mod a; mod b;"), ("x/a.rs", a), b],
+            "x/a.rs -> x/b.rs -> x/a.rs",
+        );
+    }
+    planted_circle(
+        &[
+            ("a.rs", "pub fn a() { crate::b::b() }"),
+            ("b.rs", "pub use crate::c::c as b;"),
+            ("c.rs", "use crate::a::a; fn c() {}"),
+        ],
+        "a.rs -> c.rs -> a.rs",
+    );
+}
+
+#[test]
+fn circles_through_a_folders_head_are_seen() {
+    let a = ("x/a.rs", "pub struct A; use super::Head;");
+    let head = "mod a; pub struct Head;";
+    planted_circle(&[("x/mod.rs", head), a], "");
+    planted_circle(&[("x/mod.rs", &format!("{head} pub use a::A;")), a], "");
+    let both = "x/a.rs -> x/mod.rs -> x/a.rs";
+    planted_circle(&[("x/mod.rs", &format!("{head} use a::A;")), a], both);
+    planted_circle(&[("x/mod.rs", &format!("{head} pub use a::A; fn f(_: A) {{}}")), a], both);
+    planted_circle(&[("x/mod.rs", &format!("{head} fn f(_: a::A) {{}}")), a], both);
+    // What the head only passes on is its definer's.
+    let passes = "mod a; mod b; pub use a::A; pub(super) use b::B;";
+    planted_circle(
+        &[
+            ("x/mod.rs", passes),
+            ("x/a.rs", "pub struct A; use super::B;"),
+            ("x/b.rs", "pub struct B; use crate::x::A;"),
+        ],
+        "x/a.rs -> x/b.rs -> x/a.rs",
+    );
+    planted_circle(&[("x/mod.rs", passes), ("x/a.rs", "pub struct A; use super::B;"), ("x/b.rs", "pub struct B;")], "");
+}
+
+#[test]
+fn tests_and_comments_make_no_circle() {
+    let b = ("b.rs", "pub struct B; use crate::a::A;");
+    for a in [
+        "pub struct A; #[cfg(test)] mod tests { use crate::b::B; }",
+        "pub struct A; #[cfg(all(test, loom))] use crate::b::B;",
+        "//! [`crate::b::B`]\npub struct A; /* use crate::b::B; */ const S: &str = \"use crate::b::B;\";",
+        "pub struct A; pub(in crate::b) fn f() { g.b::<u8>() }",
+    ] {
+        planted_circle(&[("a.rs", a), b], "");
+    }
+    let with_tests = "pub struct A; #[cfg(test)] #[path = \"a_tests.rs\"] mod tests;";
+    planted_circle(&[("a.rs", with_tests), ("a_tests.rs", "use crate::b::B;"), b], "");
+    planted_circle(&[("a.rs", "pub struct A; #[cfg(not(test))] use crate::b::B;"), b], "a.rs -> b.rs -> a.rs");
+}
+
+#[test]
+fn a_room_that_looks_up_is_seen() {
+    let files = |low: &'static str| {
+        [
+            ("t/mod.rs", "pub mod low; pub mod high;"),
+            ("t/low/a.rs", low),
+            ("t/high.rs", "pub struct High; use super::low::a::A;"),
+        ]
+    };
+    let rooms = ["low", "high"];
+    assert_eq!(room_faults(&planted_graph(&files("pub struct A;")), "t", &rooms), [""; 0]);
+    let faults = room_faults(&planted_graph(&files("pub struct A; use crate::t::high::High;")), "t", &rooms);
+    assert_eq!(faults, ["t/low/a.rs uses t/high.rs; low is below high"]);
+    let faults = room_faults(&planted_graph(&files("pub struct A;")), "t", &["low"]);
+    assert_eq!(faults, ["t/high.rs: high is no room of t; add it to the list"]);
 }

@@ -9,14 +9,12 @@
 mod buffer;
 mod fault;
 pub mod identity;
-mod lanes;
 mod os;
 mod threads;
-mod uring;
 
 pub use buffer::{Buffer, ALIGN};
 pub use fault::{DiskCall, DiskRule, Effect, FaultDisk};
-pub use os::{Engine, OsDisk};
+pub use os::OsDisk;
 
 use std::fs::File;
 use std::io;
@@ -35,7 +33,7 @@ pub struct DiskSpace {
 
 /// The calls.
 pub trait Disk: Send + Sync {
-    /// How data is read and written, for people: `io_uring`, `4 threads`.
+    /// How data is read and written, for people: `4 threads`.
     fn engine(&self) -> String;
     /// Bytes of the file system that `path` is on.
     fn space(&self, path: &Path) -> io::Result<DiskSpace>;

@@ -7,7 +7,7 @@ use super::options::StoreOptions;
 use super::store::Store;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
-use crate::driver::disk::{Disk, Engine, OsDisk};
+use crate::driver::disk::{Disk, OsDisk};
 use crate::tier::promise::space::MAX_BYTES;
 use crate::tier::promise::{Drawn, Manager, Reservation, Space, SpaceId, SpaceOptions, Thresholds, Tier};
 use std::os::unix::fs::MetadataExt;
@@ -57,7 +57,7 @@ impl Disks {
         if limit == Some(0) {
             return Err(Error::invalid(format!("a limit of 0 bytes for {}; leave the directory out", path.display())));
         }
-        let disk = self.disk()?;
+        let disk = self.disk();
         // The working directory may change before the store is opened.
         let path = std::fs::canonicalize(path).map_err(|e| at("looking for", path, &e))?;
         let found = std::fs::metadata(&path).map_err(|e| at("looking at", &path, &e))?;
@@ -119,13 +119,8 @@ impl Disks {
         }
     }
 
-    fn disk(&self) -> Result<Arc<dyn Disk>> {
-        let mut disk = lock(&self.disk);
-        if let Some(disk) = &*disk {
-            return Ok(disk.clone());
-        }
-        let new = OsDisk::new(Engine::Auto).map_err(|e| Error::new(Status::Io, format!("starting I/O: {e}")))?;
-        Ok(disk.insert(Arc::new(new)).clone())
+    fn disk(&self) -> Arc<dyn Disk> {
+        lock(&self.disk).get_or_insert_with(|| Arc::new(OsDisk::default())).clone()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::driver::disk::identity::unlikely_twice;
-use crate::driver::disk::{Disk, Engine, OsDisk};
+use crate::driver::disk::{Disk, OsDisk};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -29,8 +29,7 @@ impl Store {
     /// Opens a store under `mount`, a directory that this process may write to. Removes first what dead processes of this
     /// user left there. `Io` when the directory is not there or not to be written to; `OutOfMemory` when it is full.
     pub fn open(mount: &Path, options: &StoreOptions) -> Result<Store> {
-        let disk = OsDisk::new(Engine::Auto).map_err(|e| failed("starting I/O for", mount, &e))?;
-        Store::open_on(Arc::new(disk), mount, options)
+        Store::open_on(Arc::new(OsDisk::default()), mount, options)
     }
 
     /// The same with calls to the file system made by `disk`.

@@ -7,7 +7,7 @@ use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, Extensible};
 use crate::capi::call::text;
 use crate::capi::call::types::{device_id, not_null};
-use crate::context::Context;
+use crate::context::{counters, Context};
 use crate::pool::PoolStats;
 use std::ffi::{c_char, c_int};
 
@@ -180,64 +180,13 @@ pub unsafe extern "C" fn gpumem_driver_calls_get(
     })
 }
 
-/// Takes the core's counters apart by name, so that a counter added there cannot be forgotten here.
+/// The core's counters, which have the same names here.
 fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
-    let PoolStats {
-        reserved,
-        mapped,
-        peak_mapped,
-        requested,
-        live,
-        peak_live,
-        free,
-        waiting,
-        stock,
-        holes,
-        zombies,
-        largest_without_growth,
-        largest_free,
-        allocations,
-        mallocs,
-        frees,
-        extents,
-        moved,
-        stitches,
-        growths,
-        streams,
-        double_frees,
-        unknown_pointers,
-        late_frees,
-        out_of_memory,
-        limit,
-    } = *stats;
-    gpumem_stats {
-        size: 0,
-        device,
-        reserved,
-        mapped,
-        peak_mapped,
-        requested,
-        live,
-        peak_live,
-        free,
-        waiting,
-        stock,
-        holes,
-        zombies,
-        largest_without_growth,
-        largest_free,
-        allocations,
-        mallocs,
-        frees,
-        extents,
-        moved,
-        stitches,
-        growths,
-        streams,
-        double_frees,
-        unknown_pointers,
-        late_frees,
-        out_of_memory,
-        limit,
+    macro_rules! fields {
+        (() $($name:ident),*) => {{
+            let PoolStats { $($name),* } = *stats;
+            gpumem_stats { size: 0, device, $($name),* }
+        }};
     }
+    counters!(fields!())
 }

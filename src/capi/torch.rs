@@ -11,6 +11,7 @@
 //! torch calls where it cannot take an exception, only keep the error. Elsewhere no function of this header throws.
 
 use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::capi::call::arguments::put;
 use crate::capi::call::guard;
 use crate::capi::call::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
 use crate::capi::everyday::malloc::report_free;
@@ -100,10 +101,8 @@ pub unsafe extern "C-unwind" fn gpumem_torch_base_alloc(ptr: *mut c_void, size: 
     let result = guard::run(|| {
         not_null(ptr, "ptr")?;
         let info = Context::global()?.info_containing(address(ptr))?;
-        if !size.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { size.write(info.usable as usize) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(size, info.usable as usize) };
         Ok(pointer(info.base))
     });
     or_throw(result, std::ptr::null_mut())

@@ -18,6 +18,7 @@
 
 use crate::arena::DetectorStats;
 use crate::base::{Error, Status};
+use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::{guard, guard_hit};
 use crate::capi::call::options::{self, Extensible};
@@ -125,10 +126,8 @@ pub unsafe extern "C" fn gpumem_arena_describe(
         })?;
         // SAFETY: the caller passes `cap` writable bytes, or NULL and 0.
         let len = unsafe { text::copy_out(said.as_bytes(), buf, cap) };
-        if !needed.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { needed.write(len + 1) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(needed, len + 1) };
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Text and arrays that come in from C.
+//! Text and arrays that come in from C, and where results go.
 
 use super::types::not_null;
 use crate::base::{Error, Result};
@@ -34,4 +34,15 @@ pub(in crate::capi) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter:
     }
     // SAFETY: not null, aligned, and by the contract `len` elements; `MAX_BUFFERS` of them are far below `isize::MAX`.
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
+}
+
+/// Writes a result to where the caller wants it; to null, which it may pass, not at all.
+///
+/// # Safety
+/// `to` is null or a place to write to.
+pub(in crate::capi) unsafe fn put<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: not null, so a place to write to by the contract.
+        unsafe { to.write(value) };
+    }
 }

@@ -25,6 +25,7 @@
 
 use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
 use crate::base::{Error, Result};
+use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
@@ -234,10 +235,8 @@ pub unsafe extern "C" fn gpumem_capture_solve(
     guard(|| {
         let (planned, most) = Context::global()?.capture_plan(&*CAPTURES.get(capture as usize)?)?;
         for (to, value) in [(bytes, planned), (peak, most)] {
-            if !to.is_null() {
-                // SAFETY: not null, so writable by the contract.
-                unsafe { to.write(value) };
-            }
+            // SAFETY: the caller passes NULL or a place to write to.
+            unsafe { put(to, value) };
         }
         Ok(())
     })

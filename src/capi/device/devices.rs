@@ -3,6 +3,7 @@
 //! The same calls on a GPU and on the host device, so that one source runs on both. Devices are counted from 0 as
 //! CUDA counts them. The current device is CUDA's: setting it here or with cudaSetDevice is the same thing.
 
+use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, Extensible};
@@ -131,10 +132,8 @@ pub unsafe extern "C" fn gpumem_device_memory_get(
     guard(|| {
         let ctx = Context::global()?;
         let info = ctx.driver().mem_info(device_id(ctx, device)?)?;
-        if !free_bytes.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { free_bytes.write(info.free as usize) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(free_bytes, info.free as usize) };
         if !total_bytes.is_null() {
             // SAFETY: as above.
             unsafe { total_bytes.write(info.total as usize) };

@@ -12,7 +12,7 @@
 //! some microseconds; what is not recorded costs nothing.
 
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::name;
+use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::types::{gpumem_stream, not_null, pointer};
@@ -189,10 +189,8 @@ pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) ->
     guard(|| {
         let summary = Context::global()?.record_stop()?;
         for (out, n) in [(events, summary.events), (lost, summary.lost)] {
-            if !out.is_null() {
-                // SAFETY: not null, so a writable number by the contract.
-                unsafe { out.write(n) };
-            }
+            // SAFETY: the caller passes NULL or a place to write to.
+            unsafe { put(out, n) };
         }
         Ok(())
     })

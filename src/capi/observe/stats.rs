@@ -2,6 +2,7 @@
 //!
 //! Counters and dumps are a moment's picture: other threads go on while they are taken.
 
+use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, Extensible};
@@ -143,10 +144,8 @@ pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize
         let dump = ctx.dump(device_id(ctx, device)?)?;
         // SAFETY: the caller passes `cap` writable bytes, or NULL and 0.
         let len = unsafe { text::copy_out(dump.as_bytes(), buf, cap) };
-        if !needed.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { needed.write(len + 1) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(needed, len + 1) };
         Ok(())
     })
 }
@@ -172,10 +171,8 @@ pub unsafe extern "C" fn gpumem_driver_calls_get(
             // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
             unsafe { out.add(i).write(entry) };
         }
-        if !count.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { count.write(calls.len()) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(count, calls.len()) };
         Ok(())
     })
 }

@@ -33,7 +33,7 @@
 
 use super::state::{Answer, Plan, State};
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::{self, array};
+use crate::capi::call::arguments::{self, array, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
@@ -276,10 +276,8 @@ pub unsafe extern "C" fn gpumem_plan_buffers_add(
             buffers().try_for_each(|b| state.graph.add_buffer(Buffer { alignment: 0, ..b }).map(|_| ()))?;
             Ok(id as u32)
         })?;
-        if !first.is_null() {
-            // SAFETY: not null, so a writable uint32_t by the contract.
-            unsafe { first.write(id) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(first, id) };
         Ok(())
     })
 }

@@ -7,7 +7,7 @@
 
 use super::buffers::{buffer, change, gpumem_plan, gpumem_plan_buffer_options, with};
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::{self, array};
+use crate::capi::call::arguments::{self, array, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options;
@@ -71,10 +71,8 @@ pub unsafe extern "C" fn gpumem_plan_op_add(
             unsafe { (array(inputs, input_count, "inputs")?, array(outputs, output_count, "outputs")?) };
         let (inputs, outputs) = (values(inputs), values(outputs));
         let id = change(plan, |state| state.graph.add_op(name, &inputs, &outputs))?;
-        if !out.is_null() {
-            // SAFETY: not null, so a writable uint32_t by the contract.
-            unsafe { out.write(id.0) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(out, id.0) };
         Ok(())
     })
 }
@@ -214,10 +212,8 @@ pub unsafe extern "C" fn gpumem_plan_share_from(
         // One plan is locked at a time, so that two that share from each other cannot wait for each other.
         let other = with(from, |state| state.laid_out().cloned())?;
         let shared = change(plan, |state| state.graph.share_from(&other.lowered, &other.layout))?;
-        if !count.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { count.write(shared) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(count, shared) };
         Ok(())
     })
 }

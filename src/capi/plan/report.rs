@@ -6,7 +6,7 @@ use super::buffers::{gpumem_plan, with};
 use super::solve::GPUMEM_PLAN_NO_OFFSET;
 use super::state::Solved;
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::array;
+use crate::capi::call::arguments::{array, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::text;
@@ -83,10 +83,8 @@ pub unsafe extern "C" fn gpumem_plan_critical_get(
             // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
             unsafe { ids.add(i).write(*id) };
         }
-        if !count.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { count.write(live.len()) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(count, live.len()) };
         Ok(())
     })
 }
@@ -146,10 +144,8 @@ pub unsafe extern "C" fn gpumem_plan_verify(
         let lowered = with(plan, |state| state.graph.lower())?;
         let slots = slots(&lowered, arenas, offsets)?;
         let sizes = verify_slots(&lowered.problem, &slots)?;
-        if !bytes.is_null() {
-            // SAFETY: not null, so a writable uint64_t by the contract.
-            unsafe { bytes.write(sizes.iter().fold(0, |all, size| all.saturating_add(*size))) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(bytes, sizes.iter().fold(0, |all, size| all.saturating_add(*size))) };
         Ok(())
     })
 }
@@ -172,10 +168,8 @@ unsafe fn copy(
     let made = make(&solved);
     // SAFETY: passed on from the caller.
     let len = unsafe { text::copy_out(made.as_bytes(), buf, cap) };
-    if !needed.is_null() {
-        // SAFETY: not null, so a writable size_t by the contract.
-        unsafe { needed.write(len + 1) };
-    }
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { put(needed, len + 1) };
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 use super::buffers::{get, gpumem_plan, with};
 use super::state::{Answer, Solved, State};
 use crate::base::{Error, Result, Status};
+use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, Extensible};
@@ -248,10 +249,8 @@ pub unsafe extern "C" fn gpumem_plan_offsets_get(
                 unsafe { arenas.add(i).write(slot.arena) };
             }
         }
-        if !count.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { count.write(there) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(count, there) };
         Ok(())
     })
 }

@@ -27,6 +27,7 @@
 
 use super::reservations::reservation;
 use crate::base::{Error, Result};
+use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
@@ -182,14 +183,10 @@ pub unsafe extern "C" fn gpumem_host_blocks_get(
             let count = memory.pieces().len();
             return Err(Error::invalid(format!("there is no piece {i}: there are {count}, counted from 0")));
         };
-        if !ptr_out.is_null() {
-            // SAFETY: not null, so a writable pointer by the contract.
-            unsafe { ptr_out.write(pointer(addr)) };
-        }
-        if !bytes_out.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { bytes_out.write(bytes as usize) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(ptr_out, pointer(addr)) };
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(bytes_out, bytes as usize) };
         Ok(())
     })
 }
@@ -227,10 +224,8 @@ pub extern "C" fn gpumem_host_prepare(node: i32, bytes: u64) -> gpumem_status {
 pub unsafe extern "C" fn gpumem_host_trim(node: i32, keep: u64, out_or_null: *mut u64) -> gpumem_status {
     guard(|| {
         let bytes = Context::global()?.host_trim(named(node)?, keep)?;
-        if !out_or_null.is_null() {
-            // SAFETY: not null, so writable by the contract.
-            unsafe { out_or_null.write(bytes) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(out_or_null, bytes) };
         Ok(())
     })
 }

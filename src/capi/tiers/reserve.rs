@@ -34,6 +34,7 @@ use super::reservations::{reservation, RESERVATIONS};
 use super::space::{c_space, gpumem_space, manager, space_id, tier};
 use super::token::{gpumem_token, token};
 use crate::base::{Error, Result, StreamHandle};
+use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, Extensible};
@@ -176,10 +177,8 @@ pub unsafe extern "C" fn gpumem_reservation_release(r: gpumem_reservation, drawn
         Context::global()?;
         // Whoever takes it out releases it.
         let released = RESERVATIONS.remove(r as usize)?.release()?;
-        if !drawn_or_null.is_null() {
-            // SAFETY: not null, so writable by the contract.
-            unsafe { drawn_or_null.write(released.drawn) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(drawn_or_null, released.drawn) };
         Ok(())
     })
 }
@@ -219,10 +218,8 @@ pub unsafe extern "C" fn gpumem_reservation_shrink_to_fit(
 ) -> gpumem_status {
     guard(|| {
         let bytes = reservation(r)?.shrink_to_fit()?;
-        if !out_or_null.is_null() {
-            // SAFETY: not null, so writable by the contract.
-            unsafe { out_or_null.write(bytes) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(out_or_null, bytes) };
         Ok(())
     })
 }

@@ -16,7 +16,7 @@
 //! Every function here is GPUMEM_ERROR_INVALID for a space that there is not.
 
 use crate::base::{Error, Result, Status};
-use crate::capi::call::arguments::name;
+use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, Extensible};
@@ -112,10 +112,8 @@ pub unsafe extern "C" fn gpumem_space_list_get(out: *mut gpumem_space, cap: usiz
             // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
             unsafe { out.add(i).write(entry) };
         }
-        if !count.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { count.write(spaces.len()) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(count, spaces.len()) };
         Ok(())
     })
 }
@@ -207,10 +205,8 @@ pub unsafe extern "C" fn gpumem_space_stream_stats_get(
     guard(|| {
         let usage = stream_usage(space, s)?;
         for (to, value) in [(used, usage.now()), (peak, usage.peak())] {
-            if !to.is_null() {
-                // SAFETY: not null, so writable by the contract.
-                unsafe { to.write(value) };
-            }
+            // SAFETY: the caller passes NULL or a place to write to.
+            unsafe { put(to, value) };
         }
         Ok(())
     })

@@ -106,7 +106,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
     match source::open(path) {
         Ok(mut input) => {
             let mut start = Vec::with_capacity(MAGIC.len());
-            // An error is met again by whoever reads on.
+            // Reading on meets an error again.
             let _ = (&mut input).take(MAGIC.len() as u64).read_to_end(&mut start);
             match is_recording(&start) {
                 true => of_recording(&file, path),

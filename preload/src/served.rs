@@ -1,7 +1,7 @@
 //! A device that is served: its pool, the stream that unordered memory belongs to, and what waits there to be free.
 //!
 //! Memory from `cuMemAlloc` may be used on any stream at once, so it comes from the heap of a stream of gpumem's own on which
-//! nothing is ever submitted but waits for memory that other streams freed. While such a wait may be pending, whoever takes
+//! nothing is ever submitted but waits for memory that other streams freed. While such a wait may be pending, a thread that takes
 //! memory from that heap waits for the stream. What is freed into it has been waited for before.
 //!
 //! A device is served from the first request in one of its contexts until its primary context is reset. Then everything is

@@ -2,7 +2,7 @@
 //!
 //! Off by default: then there is no detector at all. With one, an arena that ends first takes what it frees out of
 //! everybody's reach, enters it here, and only then frees it, so an address can be in nobody's new allocation before it is
-//! in the table; and whoever is handed an address takes it out of the table.
+//! in the table; and the thread that is handed an address takes it out of the table.
 //!
 //! Lock order: the table's lock is the last one, nothing is called under it.
 
@@ -155,7 +155,7 @@ impl Detector {
     }
 
     /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated or a capture's freed: a
-    /// graph uses its memory each time that it is launched, whoever has freed it.
+    /// graph uses its memory each time that it is launched, no matter who freed it.
     fn poison(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
         let pooled = pool.move_scope(scope, quarantine.scope(), false);
         let records = self.remember(pooled.iter().rev(), end);

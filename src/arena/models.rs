@@ -3,7 +3,7 @@
 //! In the first, as in registries that keep a back-pointer from each allocation to its arena's record of it, the exit
 //! clears the back-pointer and then releases; a finalizer that finds the back-pointer cleared takes the allocation for an
 //! ordinary one, and releases it too. Clearing it is meant to say "the exit has this one", and reads as "nobody has". In
-//! the second, whoever releases first takes the record, under the lock that guards it.
+//! the second, the first to release takes the record, under the lock that guards it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

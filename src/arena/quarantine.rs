@@ -1,6 +1,6 @@
 //! What arenas have freed and nobody is to have yet: poisoned memory, or addresses with nothing behind them.
 //!
-//! First in, first out, up to so many bytes. No lock is held while the device is waited for or memory is read: whoever works
+//! First in, first out, up to so many bytes. No lock is held while the device is waited for or memory is read: the thread that works
 //! on items takes them out of the queue first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]

@@ -78,7 +78,7 @@ impl Context {
     }
 
     pub(super) fn validate_arenas(&self) -> Result<()> {
-        // Before the pools stand still: whoever has the arenas' lock may wait for one of them.
+        // Before the pools stand still: a thread that has the arenas' lock may wait for one of them.
         let scopes = self.arenas.scopes();
         let pools: Vec<Still<'_>> = self.pools().map(Pool::hold_still).collect();
         let mut sums = Sums::new();

@@ -344,7 +344,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_hit`], whoever watches.
+    /// As [`Self::free_hit`], watched or not.
     #[inline(always)]
     fn free_hit_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         match &*self.pools {

@@ -37,7 +37,7 @@ pub struct GraphNodes {
     pub memory: u64,
 }
 
-/// Tokens of graphs that are gone. Whoever adds one makes no driver call and holds nothing that `take` waits for, so a
+/// Tokens of graphs that are gone. The thread that adds one makes no driver call and holds nothing that `take` waits for, so a
 /// driver's own threads may.
 #[derive(Default)]
 pub(super) struct Gone {

@@ -1,5 +1,5 @@
-//! A driver that remembers which addresses are reserved, which memory there is and where it is mapped: for whoever has to
-//! export what lies under a range, to let another device in, or to undo everything at once.
+//! A driver that remembers which addresses are reserved, which memory there is and where it is mapped: to export what lies
+//! under a range, to let another device in, or to undo everything at once.
 //!
 //! It also knows how many stream captures are open in the process, where somebody counts them ([`captures`]): then it
 //! refuses what would invalidate them.

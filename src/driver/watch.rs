@@ -66,7 +66,7 @@ impl Fields {
         // SAFETY: the caller vouches for a live created stream (rule of the module `driver`), and the proof made when the
         // watch was found showed that such a handle is the address of a pointer to a structure that has aligned words at
         // both places. They are the driver's and may change under us, hence volatile; a stream's identity never does, and
-        // whoever begins a capture on a stream that another thread allocates on has to order the two.
+        // the thread that begins a capture on a stream that another thread allocates on has to order the two.
         unsafe {
             let structure = (s.0 as *const *const u8).read_volatile();
             let capture = structure.add(self.capture).cast::<u64>().read_volatile();

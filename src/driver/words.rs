@@ -11,7 +11,7 @@ const PAGE: usize = 64 << 10;
 /// Smaller tables are boxes, bytes.
 const LARGE: usize = 1 << 20;
 
-/// Words that are zero at first, and shared by whoever has a reference.
+/// Words that are zero at first, and shared by all that have a reference.
 #[derive(Debug)]
 pub struct Words {
     /// `len` words that this owns: of a mapping of their own, or of a box.

@@ -176,7 +176,7 @@ pub extern "C" fn gpumem_stream_pool_destroy(pool: gpumem_stream_pool) -> gpumem
         Context::global()?;
         let lender = POOLS.get(pool as usize)?;
         let mut lent = lock(&lender.state);
-        // With the last stream, whoever returns it ends the handle.
+        // The return of the last stream ends the handle.
         let now = !lent.closed && lent.streams.is_empty();
         lent.closed = true;
         drop(lent);

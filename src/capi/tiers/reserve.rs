@@ -175,7 +175,7 @@ pub unsafe extern "C" fn gpumem_reserve(
 pub unsafe extern "C" fn gpumem_reservation_release(r: gpumem_reservation, drawn_or_null: *mut u64) -> gpumem_status {
     guard(|| {
         Context::global()?;
-        // Whoever takes it out releases it.
+        // The thread that takes it out releases it.
         let released = RESERVATIONS.remove(r as usize)?.release()?;
         // SAFETY: the caller passes NULL or a place to write to.
         unsafe { put(drawn_or_null, released.drawn) };

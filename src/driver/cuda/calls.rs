@@ -245,7 +245,7 @@ impl Driver for CudaDriver {
         if self.devices.len() == 1 {
             return Ok(DeviceId(0));
         }
-        // A capturing stream does not say where it belongs; whoever captures on it has its device current.
+        // A capturing stream does not say where it belongs; a thread that captures on it has its device current.
         if is_special(s) || self.stream_is_capturing(DeviceId(0), s)? {
             return self.device_of_thread();
         }

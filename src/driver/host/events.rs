@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) struct Mark {
     /// `(lane, seq)`: it is reached when all of these are complete.
     pub(super) points: Vec<(usize, u64)>,
-    /// What is ordered before whoever waits for it.
+    /// What is ordered before the work that waits for it.
     pub(super) clock: Clock,
 }
 

@@ -81,7 +81,7 @@ impl Shadow {
             if let Some(w) = seg.write.as_ref().filter(|w| !w.before(op.lane, clock)) {
                 found.push(Conflict { earlier: w.clone(), earlier_writes: true, keys: *start..seg.end });
             }
-            // Whoever comes after this read comes after the reads before it.
+            // What comes after this read comes after the reads before it.
             seg.reads.retain(|r| !r.before(op.lane, clock));
             seg.reads.push(op.clone());
         }

@@ -1,7 +1,7 @@
 //! Closing files that have no name any more.
 //!
 //! A file system gives the blocks of a file back when its name is gone and nobody has it open; that may take long (0.25 s a GiB
-//! on ext4 mounted with `discard`). So whoever removes a file unlinks it while it is open, which is quick, and the *reaper*'s
+//! on ext4 mounted with `discard`). So a thread that removes a file unlinks it while it is open, which is quick, and the *reaper*'s
 //! thread closes it. What waits for that is *pending*: gone for the store, not yet free in the file system.
 //!
 //! A process that ends needs none of this: the kernel closes what is open, and the names are gone.

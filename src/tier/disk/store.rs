@@ -152,7 +152,7 @@ impl Store {
         self.shared.remove(self.shared.known(slot)?)
     }
 
-    /// Removes the directory with all files, whoever uses them, as the process exits. Waits for no lock, as other threads may
+    /// Removes the directory with all files, used or not, as the process exits. Waits for no lock, as other threads may
     /// have stopped anywhere. From then on nothing can be written or read: `ShuttingDown`.
     pub fn leave(&self) {
         self.shared.left.store(true, SeqCst);

@@ -1,6 +1,6 @@
 //! One evictable allocation: where its bytes are, and who may change that.
 //!
-//! Whoever moves an item *claims* it first. While it is claimed its bytes belong to the claim, and nobody waits for anything
+//! A thread *claims* an item before it moves it. While it is claimed its bytes belong to the claim, and nobody waits for anything
 //! but the claim's end. Its lock is held for moments only, and is the last of all but the manager's.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -38,7 +38,7 @@ pub(super) struct Filed {
 impl Drop for Filed {
     fn drop(&mut self) {
         if self.store.remove(self.slot).is_err() {
-            // The file is left to whoever opens a store there next, and takes its bytes until then.
+            // The file is left to the process that opens a store there next, and takes its bytes until then.
             std::mem::forget(self.drawn.take());
         }
     }
@@ -203,7 +203,7 @@ impl Item {
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
-    /// As [`Item::try_claim`], waiting for whoever has it. `None` when the allocation has ended.
+    /// As [`Item::try_claim`], waiting while another thread has it. `None` when the allocation has ended.
     pub(super) fn claim(self: &Arc<Item>, any_holds: bool) -> Result<Option<Claim>> {
         loop {
             match self.try_claim(any_holds, false) {
@@ -348,7 +348,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let item = &self.item;
         let space = self.place.as_ref().map(|p| p.space(item.device));
-        // Entered first: whoever claims it next finds it where it is.
+        // Entered first: the next claim finds it where it is.
         if let (Some(register), Some(space)) = (item.register.upgrade(), space) {
             register.shelve(item, space);
         }

@@ -35,7 +35,7 @@ struct Idle {
 }
 
 /// Tells how far a move is: bytes done, bytes in all. `false` cancels it. When it panics, what has not arrived stays where it was,
-/// and the panic goes on to whoever asked for the move.
+/// and the panic goes on to the caller that asked for the move.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 /// A borrowed lane: copies in flight, in order.

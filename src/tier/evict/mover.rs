@@ -70,7 +70,7 @@ fn run(shared: &Shared, options: MoverOptions) {
         drop(work);
         match emptied {
             Ok(true) => warned = false,
-            // All that is left is in use: whoever ends that rings, and so do many who do not.
+            // All that is left is in use. The end of that use rings, and so do many other calls.
             Ok(false) => {
                 if !shared.bell.pause(PATIENCE) {
                     return;

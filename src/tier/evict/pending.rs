@@ -10,7 +10,7 @@ use crate::tier::Drawn;
 use std::sync::Arc;
 
 /// A move that the pool knows of. However it is left, by an error or by a panic of a callback, the pool hears that it is over,
-/// and the bytes are where they were. Whoever leaves it knows that no copy to or from the device's memory is in flight, or
+/// and the bytes are where they were. Whatever leaves it knows that no copy to or from the device's memory is in flight, or
 /// says that nobody knows ([`Begun::undo`]).
 pub(super) struct Begun<'a> {
     pool: &'a Pool,

@@ -329,7 +329,7 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Submits the copies of a move between the device and pinned memory. Whoever is told may panic: all that the copies touch
+    /// Submits the copies of a move between the device and pinned memory. The callback may panic: all that the copies touch
     /// is in the queue before the first is submitted.
     fn submit(&mut self, begun: Begun<'a>, way: Way, claim: Claim) -> Result<()> {
         self.pending.push_back(Pending { begun, way, claim, upto: SUBMITTING });

@@ -17,7 +17,7 @@ pub struct HostMemory {
     bytes: u64,
     want: Want,
     node: Arc<Node>,
-    /// Dropped after the memory has been given back, so that whoever gets the promise finds the memory.
+    /// Dropped after the memory has been given back, so that the next to get the promise finds the memory.
     drawn: Drawn,
 }
 

@@ -429,7 +429,7 @@ impl Node {
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
         let mut st = self.lock();
         let mut unpinned = 0;
-        // Whoever trims does not want them.
+        // Nor are the chunks of the first use wanted any more.
         st.first = 0;
         loop {
             if st.busy {

@@ -4,7 +4,7 @@
 //! changes under the manager's mutex, `drawn == size - room`. A draw takes from the room and an end of an allocation puts
 //! back into it, each with one atomic operation and no lock; growing and shrinking add to and take from both. Releasing
 //! sets the bit: what is in the room at that moment goes back to the space, and what comes into it later goes on to the
-//! space, by whoever brings it. So each byte returns exactly once, whichever of the two comes first.
+//! space, by the thread that brings it. So each byte returns exactly once, whichever of the two comes first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

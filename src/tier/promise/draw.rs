@@ -1,7 +1,7 @@
 //! Counting an allocation: in a reservation, beyond one, or outside of any.
 //!
 //! Allocations never wait, so they are not held up by those who do: what a reservation has is its own, and what is
-//! available in the space goes to whoever takes it first. A waiter gets what is left when it is served.
+//! available in the space goes to the first that takes it. A waiter gets what is left when it is served.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

@@ -21,7 +21,8 @@ const MOST: u64 = 32 << 20;
 /// What is measured: its name, whether it is a bare file, seconds of each round's write and read.
 type Row = (String, bool, Vec<f64>, Vec<f64>);
 
-/// A file made beforehand, blocks of `block` bytes, `depth` at a time. Depth 1 without `allocated` is what `dd` does.
+/// A file made beforehand, blocks of `block` bytes, `depth` at a time. Depth 1 without `allocated`
+/// is what `dd` does.
 fn bare(disk: &OsDisk, path: &Path, total: u64, block: u64, depth: usize, allocated: bool) -> Result<Pair, Failure> {
     let start = Instant::now();
     let file = disk.create(path, true)?;

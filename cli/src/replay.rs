@@ -20,7 +20,8 @@ const CHUNK: usize = 1 << 14;
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    /// Passes over the log. After each, everything still live is freed; the next starts on the same pool.
+    /// Passes over the log. After each, everything still live is freed; the next starts on the same
+    /// pool.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// One JSON object on stdout instead of a table.
@@ -61,7 +62,8 @@ pub struct Report {
     pub utilisation: Option<f64>,
     /// Time of the loop over all operations ÷ operations.
     pub mean_ns_per_op: f64,
-    /// Driver calls the operations made, by name. Streams made before and frees after a pass are not in it.
+    /// Driver calls the operations made, by name. Streams made before and frees after a pass are
+    /// not in it.
     pub driver_calls: BTreeMap<&'static str, u64>,
     /// Each pass, when there was more than one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -114,8 +116,8 @@ fn progress_bar(args: &Args, trace: &Trace) -> ProgressBar {
     bar
 }
 
-/// A real stream for each stream value of the log: the two special values stand for themselves, as they did where
-/// the log was written; every other gets a stream of its own. Destroyed on drop.
+/// A real stream for each stream value of the log: the two special values stand for themselves, as
+/// they did where the log was written; every other gets a stream of its own. Destroyed on drop.
 pub struct Streams<'a> {
     ctx: &'a Context,
     device: DeviceId,
@@ -214,7 +216,8 @@ impl<'a> Replay<'a> {
         Ok(Pass { failures, peak_mapped, time, driver_calls })
     }
 
-    /// The timed part. `first` is the index of `ops[0]` in the log; the result is how many operations failed.
+    /// The timed part. `first` is the index of `ops[0]` in the log; the result is how many
+    /// operations failed.
     #[inline(never)]
     fn operations(&mut self, ops: &[Op], first: usize) -> u64 {
         let mut failures = 0;

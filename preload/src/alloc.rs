@@ -1,5 +1,5 @@
-//! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree`: memory that any stream may use at once, and whose free comes after all
-//! work that uses it.
+//! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree`: memory that any stream may use at once, and
+//! whose free comes after all work that uses it.
 
 use crate::cuda::{Code, Ctx, Ptr, INVALID_VALUE, SUCCESS};
 use crate::real::{other, Real};
@@ -10,7 +10,8 @@ use gpumem::driver::Driver;
 use gpumem::pool::AllocInfo;
 use std::ffi::c_uint;
 
-/// Rows of pitched memory begin at multiples of this, as the driver's do on every device that gpumem can serve.
+/// Rows of pitched memory begin at multiples of this, as the driver's do on every device that
+/// gpumem can serve.
 const PITCH: usize = 512;
 
 /// The memory, or the code of an error; `None`: the driver does it.
@@ -112,7 +113,8 @@ pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
     if marker || captures::any() {
         return served.quarantine.add(served, info.base, info.id, info.usable);
     }
-    // The contexts whose work may use it: that of the memory, the current one, and those of devices that were let in.
+    // The contexts whose work may use it: that of the memory, the current one, and those of devices
+    // that were let in.
     let mut waited = served.ledger.device_sync(served.dev).is_ok();
     for ctx in [info.tag as Ctx, here] {
         if ctx != 0 && ctx != served.primary() {

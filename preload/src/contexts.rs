@@ -44,8 +44,8 @@ fn leave(real: &Real, device: c_int) {
     }
 }
 
-/// The program's last release ends the context; gpumem does not keep it alive. At the end of the process everything goes anyway,
-/// and other threads may still be at work.
+/// The program's last release ends the context; gpumem does not keep it alive. At the end of the
+/// process everything goes anyway, and other threads may still be at work.
 fn released(real: &Real, device: c_int) {
     let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
     if last && !crate::counters::is_exiting() {

@@ -25,8 +25,8 @@ static PEAK_DRIVER: AtomicU64 = AtomicU64::new(0);
 /// The most that devices had mapped which have been reset.
 static ENDED_MAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// What the driver takes for a request: whole blocks of 2 MiB from 1 MiB on, else units of 512 bytes. It holds more where those
-/// leave gaps.
+/// What the driver takes for a request: whole blocks of 2 MiB from 1 MiB on, else units of 512
+/// bytes. It holds more where those leave gaps.
 fn rounded(bytes: u64) -> u64 {
     let unit = if bytes >= MIB { 2 * MIB } else { 512 };
     bytes.checked_next_multiple_of(unit).unwrap_or(bytes)

@@ -1,4 +1,5 @@
-//! The driver's functions that are hooked, each with its hook, and the others that are called from here.
+//! The driver's functions that are hooked, each with its hook, and the others that are called from
+//! here.
 
 /// Hands the list to a macro.
 macro_rules! functions {

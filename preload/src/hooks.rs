@@ -1,6 +1,8 @@
-//! The hooks, under the names of the functions that they stand in for, and how a program comes to them.
+//! The hooks, under the names of the functions that they stand in for, and how a program comes to
+//! them.
 //!
-//! `cuGetProcAddress`: the driver is asked first, and what it answers is replaced where it is a function that is hooked.
+//! `cuGetProcAddress`: the driver is asked first, and what it answers is replaced where it is a
+//! function that is hooked.
 
 use crate::cuda::{Access, Code, Ctx, IpcHandle, Location, MemPool, Ptr, Stream, NOT_INITIALIZED, SUCCESS};
 use crate::functions::functions;
@@ -30,7 +32,8 @@ macro_rules! exports {
     };
 }
 
-// What stands in for each function, under its own name: programs that are linked to the driver find it first.
+// What stands in for each function, under its own name: programs that are linked to the driver find
+// it first.
 functions!(exports);
 
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `_PER_THREAD_DEFAULT_STREAM`; 0 is the first.
@@ -44,8 +47,9 @@ pub fn is_hook(function: *mut c_void) -> bool {
     (0..HOOKS.len()).any(|i| address(i) == function as usize)
 }
 
-/// What the program gets in place of `found`, the driver's answer for `name`: a hook, where it is a hooked function. With
-/// `asked`, a version and flags, also where the driver's answer is not what its library exports.
+/// What the program gets in place of `found`, the driver's answer for `name`: a hook, where it is a
+/// hooked function. With `asked`, a version and flags, also where the driver's answer is not what
+/// its library exports.
 pub fn substitute(found: *mut c_void, name: &CStr, asked: Option<(c_int, u64)>) -> *mut c_void {
     let Ok(text) = name.to_str() else { return found };
     if found.is_null() || !HOOKS.iter().any(|h| h.base == text || h.export == text) || is_hook(found) {
@@ -65,7 +69,8 @@ pub fn substitute(found: *mut c_void, name: &CStr, asked: Option<(c_int, u64)>) 
     address(i) as *mut c_void
 }
 
-/// Whether a look-up means this function, going by its name: the driver must export it, and version and flags be known ones.
+/// Whether a look-up means this function, going by its name: the driver must export it, and version
+/// and flags be known ones.
 fn fits(h: &Hook, name: &str, (version, flags): (c_int, u64), real: &Real) -> bool {
     let thread = match flags {
         0 | LEGACY => Thread::Legacy,

@@ -1,6 +1,6 @@
-//! Memory handles for other processes (`cuIpcGetMemHandle`). The driver makes none for memory that is mapped, so a handle of
-//! gpumem's names the process and the allocation; who opens it asks that process ([`crate::porter`]), gets the memory under it
-//! as file descriptors, and maps it.
+//! Memory handles for other processes (`cuIpcGetMemHandle`). The driver makes none for memory that
+//! is mapped, so a handle of gpumem's names the process and the allocation; who opens it asks that
+//! process ([`crate::porter`]), gets the memory under it as file descriptors, and maps it.
 
 use crate::cuda::{Code, IpcHandle, Ptr, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
 use crate::name::Name;

@@ -112,7 +112,8 @@ pub unsafe fn choose_at(real: &Real, location: *mut Location, kind: c_int, pool:
     code
 }
 
-/// A pool of the program's own is the driver's business, and so is what is allocated while it is the current one.
+/// A pool of the program's own is the driver's business, and so is what is allocated while it is
+/// the current one.
 pub unsafe fn choose(real: &Real, device: c_int, pool: MemPool) -> Code {
     let code = real.cuDeviceSetMemPool(device, pool);
     if let Some(served) = served::existing(device).filter(|_| code == SUCCESS) {

@@ -8,7 +8,8 @@ use crate::{counters, settings};
 use gpumem::base::StreamHandle;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The memory, or the code of an error; `None`: the driver does it. With a pool, only if that is the default one.
+/// The memory, or the code of an error; `None`: the driver does it. With a pool, only if that is
+/// the default one.
 #[inline(always)]
 fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Option<Result<Ptr, Code>> {
     if bytes == 0 || bytes as u64 >= settings::get().native {
@@ -51,8 +52,8 @@ fn search(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> O
     }
 }
 
-/// The device of a stream of its primary context. Streams of created contexts are the driver's: gpumem's events are of the
-/// primary one.
+/// The device of a stream of its primary context. Streams of created contexts are the driver's:
+/// gpumem's events are of the primary one.
 fn of_stream(real: &Real, stream: Stream) -> Option<&'static Served> {
     let mut ctx = 0;
     if stream <= 2 {
@@ -67,7 +68,8 @@ fn of_stream(real: &Real, stream: Stream) -> Option<&'static Served> {
 unsafe fn finish(out: *mut Ptr, served: Option<Result<Ptr, Code>>, driver: impl FnOnce() -> Code) -> Code {
     match served {
         Some(Ok(ptr)) => {
-            // SAFETY: the callers have made sure that it is not null, so it is the program's place for an address.
+            // SAFETY: the callers have made sure that it is not null, so it is the program's place
+            // for an address.
             unsafe { out.write(ptr) };
             SUCCESS
         }

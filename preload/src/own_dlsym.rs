@@ -11,7 +11,8 @@ pub static GPUMEM_PRELOAD_DLVSYM: AtomicUsize = AtomicUsize::new(0);
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 pub type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// Makes sure that both are known; ends the process where the C library has neither, as nothing could go on.
+/// Makes sure that both are known; ends the process where the C library has neither, as nothing
+/// could go on.
 pub extern "C" fn find_own() {
     for (name, to) in [(&b"dlvsym\0"[..], &GPUMEM_PRELOAD_DLVSYM), (&b"dlsym\0"[..], &GPUMEM_PRELOAD_DLSYM)] {
         match elf::libc_function(name) {

@@ -1,8 +1,10 @@
-//! Memory that was freed without a stream, and waits until the device has passed everything that was submitted before.
+//! Memory that was freed without a stream, and waits until the device has passed everything that
+//! was submitted before.
 //!
-//! Frees are collected; a batch gets one context marker, an event that is complete once all that was submitted to the
-//! context before is done, on whatever stream. Then the batch is free for everybody. While a capture is open no marker can be
-//! recorded, which would invalidate it, and the batch stays open.
+//! Frees are collected; a batch gets one context marker, an event that is complete once all that
+//! was submitted to the context before is done, on whatever stream. Then the batch is free for
+//! everybody. While a capture is open no marker can be recorded, which would invalidate it, and the
+//! batch stays open.
 
 use crate::captures;
 use crate::cuda::Ptr;

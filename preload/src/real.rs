@@ -66,7 +66,8 @@ macro_rules! real {
                 #[inline]
                 pub fn $name(&self, $($arg: $ty),*) -> Code {
                     match self.$name {
-                        // SAFETY: what the program passed on, or out-parameters of the caller's own.
+                        // SAFETY: what the program passed on, or out-parameters of the caller's
+                        // own.
                         Some(f) => unsafe { f($($arg),*) },
                         None => NOT_INITIALIZED,
                     }

@@ -1,11 +1,13 @@
-//! A device that is served: its pool, the stream that unordered memory belongs to, and what waits there to be free.
+//! A device that is served: its pool, the stream that unordered memory belongs to, and what waits
+//! there to be free.
 //!
-//! Memory from `cuMemAlloc` may be used on any stream at once, so it comes from the heap of a stream of gpumem's own on which
-//! nothing is ever submitted but waits for memory that other streams freed. While such a wait may be pending, a thread that takes
-//! memory from that heap waits for the stream. What is freed into it has been waited for before.
+//! Memory from `cuMemAlloc` may be used on any stream at once, so it comes from the heap of a
+//! stream of gpumem's own on which nothing is ever submitted but waits for memory that other
+//! streams freed. While such a wait may be pending, a thread that takes memory from that heap waits
+//! for the stream. What is freed into it has been waited for before.
 //!
-//! A device is served from the first request in one of its contexts until its primary context is reset. Then everything is
-//! undone, and the next request starts afresh.
+//! A device is served from the first request in one of its contexts until its primary context is
+//! reset. Then everything is undone, and the next request starts afresh.
 
 use crate::cuda::{Code, Ctx, Ptr, Stream, INVALID_VALUE, OUT_OF_MEMORY, RELEASE_THRESHOLD, SUCCESS};
 use crate::quarantine::{Home, Quarantine};
@@ -80,7 +82,8 @@ pub fn of_primary(ctx: Ctx) -> Option<&'static Served> {
     all().find(|s| s.primary == ctx)
 }
 
-/// The device that a context is on, served from now on if it can be; and whether the context is the primary one.
+/// The device that a context is on, served from now on if it can be; and whether the context is the
+/// primary one.
 pub fn of_context(real: &Real, ctx: Ctx) -> Option<(&'static Served, bool)> {
     if ctx == 0 {
         return None;
@@ -199,12 +202,14 @@ impl Served {
         self.primary
     }
 
-    /// Memory that may be used on any stream at once. `tag` is the context that it belongs to, 0 for the primary one.
+    /// Memory that may be used on any stream at once. `tag` is the context that it belongs to, 0
+    /// for the primary one.
     pub fn take(&self, bytes: u64, tag: Ctx) -> Result<u64, Error> {
         self.quarantine.poll(self, false);
         if tag == 0 {
             if let Some(ptr) = self.pool.malloc_hit_on(self.dev, bytes, self.own) {
-                // What it took may have been brought here by a request that the stream still has to wait for.
+                // What it took may have been brought here by a request that the stream still has to
+                // wait for.
                 if self.searching.load(SeqCst) > 0 {
                     self.ledger.stream_sync(self.dev, self.own)?;
                 }

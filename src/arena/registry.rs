@@ -1,9 +1,9 @@
 //! Entering, exiting, attaching, keeping: what arenas do, over the pools' scopes.
 //!
-//! One mutex guards the tree of open arenas and who is attached to what. Allocating and freeing never take it: a thread
-//! finds its current arena in its own list, and looks there only while any thread is attached to one. No allocation is
-//! touched under it either: an arena is closed under the mutex, and what is in it freed afterwards, by the one thread that
-//! closed it.
+//! One mutex guards the tree of open arenas and who is attached to what. Allocating and freeing
+//! never take it: a thread finds its current arena in its own list, and looks there only while any
+//! thread is attached to one. No allocation is touched under it either: an arena is closed under
+//! the mutex, and what is in it freed afterwards, by the one thread that closed it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -92,7 +92,8 @@ impl Registry {
         open.range(arena.id..).rev().filter(|(_, l)| l.arena.is_in(arena)).map(|(id, _)| *id).collect()
     }
 
-    /// Calls `f` with the scope of the calling thread's current arena. `f` must neither enter nor leave arenas.
+    /// Calls `f` with the scope of the calling thread's current arena. `f` must neither enter nor
+    /// leave arenas.
     #[inline]
     pub fn with_scope<R>(&self, f: impl Fn(Option<&Arc<Scope>>) -> R) -> R {
         thread::with_current(&self.shared, |arena| f(arena.map(|a| &a.scope)))
@@ -153,8 +154,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes the thread's current arena, which must be this one, back; the one before it is current again. The arena stays
-    /// open.
+    /// Takes the thread's current arena, which must be this one, back; the one before it is current
+    /// again. The arena stays open.
     pub fn detach(&self, arena: &Arena) -> Result<()> {
         self.must_be_current(arena, "detach")?;
         self.let_go(arena);
@@ -183,9 +184,10 @@ impl Registry {
         }
     }
 
-    /// Ends an arena: what the keep list names (any address in an allocation; 0 is passed over) moves to the arena around
-    /// it, or becomes ordinary; everything else in it is freed. The arena must be the thread's current one, with no other
-    /// thread attached to it and no open arena inside. After an error nothing has changed.
+    /// Ends an arena: what the keep list names (any address in an allocation; 0 is passed over)
+    /// moves to the arena around it, or becomes ordinary; everything else in it is freed. The arena
+    /// must be the thread's current one, with no other thread attached to it and no open arena
+    /// inside. After an error nothing has changed.
     pub fn exit(&self, arena: &Arc<Arena>, keep: &[u64], pools: &dyn Pools) -> Result<ExitReport> {
         self.must_be_current(arena, "arena_exit")?;
         {
@@ -213,8 +215,8 @@ impl Registry {
         Ok(report)
     }
 
-    /// Ends an arena and every open one inside it, keeping nothing. No other thread may be attached to any of them; the
-    /// calling one need not be. After an error nothing has changed.
+    /// Ends an arena and every open one inside it, keeping nothing. No other thread may be attached
+    /// to any of them; the calling one need not be. After an error nothing has changed.
     pub fn abort(&self, arena: &Arc<Arena>, pools: &dyn Pools) -> Result<ExitReport> {
         let mut all;
         {
@@ -295,8 +297,8 @@ impl Registry {
         }
     }
 
-    /// Moves the allocation that contains `ptr` out of its arena into the one around that, or out of all arenas when
-    /// there is none, or with `escape`.
+    /// Moves the allocation that contains `ptr` out of its arena into the one around that, or out
+    /// of all arenas when there is none, or with `escape`.
     pub fn promote(&self, ptr: u64, escape: bool, pool: &Pool) -> Result<()> {
         // The arena may change, or be gone, until the move.
         for _ in 0..64 {

@@ -9,8 +9,8 @@ const TIERS: u64 = 1 << 62;
 /// Every allocation makes an event.
 const EVENTS: u64 = 1 << 63;
 
-/// See above. Below the two flags it counts how often a thread is attached to an arena, over all of them, and one more
-/// while there is a detector of late uses.
+/// See above. Below the two flags it counts how often a thread is attached to an arena, over all of
+/// them, and one more while there is a detector of late uses.
 #[derive(Debug, Default)]
 pub struct Interest(AtomicU64);
 

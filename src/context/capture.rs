@@ -15,8 +15,8 @@ impl Context {
     pub(super) fn detect_captures(&self, pool: &Pool) {
         let (captures, driver) = (self.captures.clone(), self.driver.clone());
         pool.on_unclaimed(Box::new(move |pool, stream| match captures.detect(&driver, pool, stream) {
-            // The capture has been invalidated already: nothing of it will run. Or graphs cannot tell of their end here: then
-            // nothing can be kept for them.
+            // The capture has been invalidated already: nothing of it will run. Or graphs cannot
+            // tell of their end here: then nothing can be kept for them.
             Err(e) if matches!(e.status, Status::Capturing | Status::Unsupported) => Ok(()),
             done => done,
         }));
@@ -68,7 +68,8 @@ impl Context {
         )
     }
 
-    /// Ends the capture, frees all that it allocated and that is live, and gives every reference up.
+    /// Ends the capture, frees all that it allocated and that is live, and gives every reference
+    /// up.
     pub fn capture_abort(&self, c: &Capture) -> Result<()> {
         c.abort(self.pool(c.device())?);
         Ok(())
@@ -89,8 +90,8 @@ impl Context {
         Ok(c.stats(self.pool(c.device())?))
     }
 
-    /// PyTorch: allocations on the streams that the filter accepts come from its pool `id` from now on, which has one
-    /// reference more.
+    /// PyTorch: allocations on the streams that the filter accepts come from its pool `id` from now
+    /// on, which has one reference more.
     pub fn torch_begin(&self, dev: DeviceId, id: TorchPoolId, filter: Filter) -> Result<()> {
         let pool = self.pool_for_captures(dev)?;
         let mut all = lock(&self.captures.of_torch);
@@ -111,8 +112,8 @@ impl Context {
         Ok(())
     }
 
-    /// PyTorch: gives one reference to the pool up. One that gpumem does not know is left alone: torch also releases
-    /// pools that nothing was allocated to.
+    /// PyTorch: gives one reference to the pool up. One that gpumem does not know is left alone:
+    /// torch also releases pools that nothing was allocated to.
     pub fn torch_release(&self, dev: DeviceId, id: TorchPoolId) -> Result<()> {
         let pool = self.pool_for_captures(dev)?;
         let released = {

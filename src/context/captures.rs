@@ -23,7 +23,8 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// Begins a capture by itself, for a stream that is being captured: its graph holds the only reference.
+    /// Begins a capture by itself, for a stream that is being captured: its graph holds the only
+    /// reference.
     pub(super) fn detect(&self, driver: &Counted, pool: &Pool, stream: StreamHandle) -> Result<()> {
         let dev = pool.device();
         let Some(info) = driver.capture_info(dev, stream)? else { return Ok(()) };

@@ -10,9 +10,10 @@ use crate::tier::host::HostStats;
 use crate::tier::{HostMemory, Reservation, Tier};
 
 impl Context {
-    /// Pinned memory in one piece: at a multiple of 4 KiB, or of its size rounded up to a power of two if that is less,
-    /// but of 256 at least. Of the node nearest to the current device when none is named. Drawn from what is attached to
-    /// the thread. To be given to [`Context::host_free`].
+    /// Pinned memory in one piece: at a multiple of 4 KiB, or of its size rounded up to a power of
+    /// two if that is less, but of 256 at least. Of the node nearest to the current device when
+    /// none is named. Drawn from what is attached to the thread. To be given to
+    /// [`Context::host_free`].
     pub fn host_malloc(&self, node: Option<u32>, bytes: u64) -> Result<u64> {
         let tiers = self.tiers()?;
         tiers.pinned.keep(tiers.host().contiguous(self.host_node(node)?, bytes, None)?)
@@ -37,7 +38,8 @@ impl Context {
         self.tiers()?.host().prepare(self.host_node(node)?, bytes)
     }
 
-    /// Unpins what a node can do without when `keep` bytes of blocks stay free; returns how many bytes.
+    /// Unpins what a node can do without when `keep` bytes of blocks stay free; returns how many
+    /// bytes.
     pub fn host_trim(&self, node: Option<u32>, keep: u64) -> Result<u64> {
         self.tiers()?.host().trim(self.host_node(node)?, keep)
     }

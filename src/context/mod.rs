@@ -52,7 +52,8 @@ use std::sync::Arc;
 use tiers::Tiers;
 use trimmer::Trimmer;
 
-/// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy stream, no flags.
+/// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy
+/// stream, no flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
     /// Bytes; 0 gives a unique pointer that must be freed.
@@ -69,8 +70,8 @@ pub struct Request<'a> {
     pub tag: u64,
     /// The arena it belongs to; `None` means the calling thread's current one, if it has one.
     pub arena: Option<&'a Arc<Arena>>,
-    /// The reservation that it draws from, whatever is attached; `None` means that of the stream or of the thread, if there
-    /// is one. It must be in the device's space.
+    /// The reservation that it draws from, whatever is attached; `None` means that of the stream or
+    /// of the thread, if there is one. It must be in the device's space.
     pub reservation: Option<&'a Reservation>,
 }
 
@@ -291,8 +292,8 @@ impl Context {
         Ok(stream)
     }
 
-    /// Allocates on a stream with every option at its default, if that needs neither a search nor a driver call; for callers
-    /// that count nanoseconds and then turn to [`Self::malloc_search`].
+    /// Allocates on a stream with every option at its default, if that needs neither a search nor a
+    /// driver call; for callers that count nanoseconds and then turn to [`Self::malloc_search`].
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         match self.interest.is_none() {
@@ -301,8 +302,8 @@ impl Context {
         }
     }
 
-    /// As [`Self::malloc_hit`], on a device that is named. A created stream of another one is unknown to this one's pool, so
-    /// it is no hit.
+    /// As [`Self::malloc_hit`], on a device that is named. A created stream of another one is
+    /// unknown to this one's pool, so it is no hit.
     #[inline]
     pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         if !self.config.pool || !self.interest.is_none() {
@@ -323,7 +324,8 @@ impl Context {
         }
     }
 
-    /// Where there are several devices. In a frame of its own, which one device's hits do not pay for.
+    /// Where there are several devices. In a frame of its own, which one device's hits do not pay
+    /// for.
     #[inline(never)]
     fn malloc_hit_on_one_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         // Default streams exist on every device; a created one is known to the pool of its own.
@@ -333,9 +335,9 @@ impl Context {
         }
     }
 
-    /// Frees in the order of `stream`, or of the stream the memory was allocated on, if that needs no more than giving it
-    /// back to the heap it is from. Nothing has happened when it returns `false`; then [`Self::free`] and
-    /// [`Self::free_async`] do it or say why not.
+    /// Frees in the order of `stream`, or of the stream the memory was allocated on, if that needs
+    /// no more than giving it back to the heap it is from. Nothing has happened when it returns
+    /// `false`; then [`Self::free`] and [`Self::free_async`] do it or say why not.
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         match self.quick_free.load(Relaxed) {
@@ -414,7 +416,8 @@ impl Context {
         }
     }
 
-    /// Frees in the order of `stream`: all use of the memory has been submitted to `stream` or ordered before it.
+    /// Frees in the order of `stream`: all use of the memory has been submitted to `stream` or
+    /// ordered before it.
     #[inline]
     pub fn free_async(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         match self.free_hit(ptr, Some(stream)) {
@@ -423,7 +426,8 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no hit.
+    /// As [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no
+    /// hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         if ptr == 0 {
             return Ok(());
@@ -450,7 +454,8 @@ impl Context {
         }
     }
 
-    /// Changes an allocation's size, in place where it can, else by copying in stream order. Null allocates.
+    /// Changes an allocation's size, in place where it can, else by copying in stream order. Null
+    /// allocates.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         match self.is_watched() {
             false => self.resize(ptr, size, stream),
@@ -505,8 +510,8 @@ impl Context {
         self.owner(ptr, "info")?.info_containing(ptr)
     }
 
-    /// Gives free physical memory of every started pool back to the driver until no more than `keep` bytes stay
-    /// mapped per device. Memory the device may still be using stays.
+    /// Gives free physical memory of every started pool back to the driver until no more than
+    /// `keep` bytes stay mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
         let event = |(): &()| Event { bytes: keep, ..Event::new(Kind::Trim, 0) };
         self.timed(event, || {
@@ -540,7 +545,8 @@ impl Context {
         self.pool(dev).map(Pool::reset_peaks)
     }
 
-    /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free memory goes back.
+    /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free
+    /// memory goes back.
     pub fn set_limit(&self, dev: DeviceId, bytes: u64) -> Result<()> {
         let pool = self.pool(dev)?;
         if bytes > 0 && bytes < pool.stats().mapped {
@@ -554,7 +560,8 @@ impl Context {
         self.pool(dev).map(Pool::dump)
     }
 
-    /// Checks every invariant of every pool, of arenas and of what is kept of those that have ended.
+    /// Checks every invariant of every pool, of arenas and of what is kept of those that have
+    /// ended.
     pub fn validate(&self) -> Result<()> {
         self.pools().try_for_each(Pool::validate)?;
         self.validate_accounts()?;
@@ -587,7 +594,8 @@ fn hit_in(pool: &Pool, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope
     }
 }
 
-/// The detector that a configuration asks for. Arenas need the pool, so without one there is nothing to detect.
+/// The detector that a configuration asks for. Arenas need the pool, so without one there is
+/// nothing to detect.
 fn detector(config: &Config) -> Option<Detector> {
     let (mode, log, quarantine) = (config.arena_debug, config.log, config.quarantine());
     let options = DetectorOptions { mode, quarantine, log, ..DetectorOptions::default() };

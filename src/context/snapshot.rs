@@ -27,11 +27,13 @@ pub(super) struct Failure<'a> {
 /// What a device's memory looks like to a request that did not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// Free bytes in physical pieces of which nothing is live: what a trim gives back, once the device is done with it.
+    /// Free bytes in physical pieces of which nothing is live: what a trim gives back, once the
+    /// device is done with it.
     pub whole: u64,
     /// Free bytes in physical pieces that something live lies in: nothing else can have them.
     pub stranded: u64,
-    /// Who holds those: address, and bytes that would come free with it, if everything else stayed. The largest first.
+    /// Who holds those: address, and bytes that would come free with it, if everything else stayed.
+    /// The largest first.
     pub by: Vec<(u64, u64)>,
     /// Bytes of evictable allocations that are in the device.
     pub evictable: u64,

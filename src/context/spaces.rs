@@ -1,4 +1,5 @@
-//! The tiers in use: started by the first call about any of them, or by the first pool with `GPUMEM_TIERS=on`.
+//! The tiers in use: started by the first call about any of them, or by the first pool with
+//! `GPUMEM_TIERS=on`.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -16,15 +17,16 @@ impl Context {
         }
     }
 
-    /// Removes the files of disk spaces, as the process exits: nobody else can read them. Touches nothing else, as the driver
-    /// may be gone, and waits for nobody.
+    /// Removes the files of disk spaces, as the process exits: nobody else can read them. Touches
+    /// nothing else, as the driver may be gone, and waits for nobody.
     pub fn leave_disks(&self) {
         if let Some(tiers) = self.tiers.get() {
             tiers.disks().leave();
         }
     }
 
-    /// Forgets a stream that is gone, and what was attached to it: the driver gives its handle to another one.
+    /// Forgets a stream that is gone, and what was attached to it: the driver gives its handle to
+    /// another one.
     pub fn forget_stream(&self, stream: StreamHandle) {
         if let Some(tiers) = self.tiers.get() {
             tiers.manager().forget_stream(stream.0 as u64);
@@ -60,8 +62,8 @@ impl Context {
         }
         let tiers =
             Tiers::start(&self.driver, &self.config, &self.pools).map_err(|e| e.context("starting the tiers"))?;
-        // Nobody gets a promise before all that lives is counted. What is allocated until the tiers are there is counted
-        // by the pool itself, outside of any reservation.
+        // Nobody gets a promise before all that lives is counted. What is allocated until the tiers
+        // are there is counted by the pool itself, outside of any reservation.
         self.pools().try_for_each(|pool| tiers.count(pool))?;
         let tiers = self.tiers.get_or_init(|| tiers);
         self.interest.start_tiers();

@@ -106,7 +106,8 @@ fn gpu_space(driver: &dyn Driver, config: &Config, manager: &Manager, device: u3
 
 fn host_options(config: &Config) -> HostOptions {
     let Config { pinned_blocks, pinned_limit, thresholds, .. } = config;
-    // A setting in bytes knows more than the system shows: a virtual machine may get memory as it uses it.
+    // A setting in bytes knows more than the system shows: a virtual machine may get memory as it
+    // uses it.
     let capacity = |bytes: u64| match *pinned_limit {
         Limit::Bytes(limit) => bytes.max(limit),
         _ => bytes,

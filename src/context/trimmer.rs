@@ -1,8 +1,10 @@
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
-//! The background trim: at every `GPUMEM_TRIM_INTERVAL`, free memory that has been unused for as long goes back.
+//! The background trim: at every `GPUMEM_TRIM_INTERVAL`, free memory that has been unused for as
+//! long goes back.
 //!
-//! One thread for all pools of a context. It holds nothing while it waits: no lock, and the pools only weakly. It ends
-//! with its context; the process's context lasts, so there it goes with the process, and a forked child has none.
+//! One thread for all pools of a context. It holds nothing while it waits: no lock, and the pools
+//! only weakly. It ends with its context; the process's context lasts, so there it goes with the
+//! process, and a forked child has none.
 
 use super::config::Config;
 use crate::base::sync::OnceLock;

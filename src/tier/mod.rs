@@ -2,19 +2,22 @@
 //!
 //! # Words
 //!
-//! - *space* ([`promise::space`]): one place that memory can be in: a device, a NUMA node of the host, a disk's mount. Of its
-//!   *capacity* (bytes there are), the *limit* may be promised or used. From the *trigger* on, data should be moved out,
-//!   down to the *stop* ([`promise::thresholds`]).
-//! - *reservation* ([`promise::reservation`]): a promise of bytes of one space, its *size*. *Drawn*: bytes of it that live
-//!   allocations use. A [`Drawn`] is the receipt of one allocation (`promise::drawn`).
-//! - *unreserved*: bytes that live allocations use outside of any live reservation: those made outside, those that outlive
-//!   theirs, and what a policy ([`promise::policy`]) let go beyond one.
-//! - *committed*: what is promised or used. *Beyond*: how far that is above the limit, by leave of a policy, or because the
-//!   limit was lowered.
-//! - *manager* ([`promise::manager`]): all spaces; who asks it for a reservation ([`promise::request`]) may wait in its *queue* (`promise::queue`).
+//! - *space* ([`promise::space`]): one place that memory can be in: a device, a NUMA node of the
+//!   host, a disk's mount. Of its *capacity* (bytes there are), the *limit* may be promised or
+//!   used. From the *trigger* on, data should be moved out, down to the *stop*
+//!   ([`promise::thresholds`]).
+//! - *reservation* ([`promise::reservation`]): a promise of bytes of one space, its *size*.
+//!   *Drawn*: bytes of it that live allocations use. A [`Drawn`] is the receipt of one allocation
+//!   (`promise::drawn`).
+//! - *unreserved*: bytes that live allocations use outside of any live reservation: those made
+//!   outside, those that outlive theirs, and what a policy ([`promise::policy`]) let go beyond one.
+//! - *committed*: what is promised or used. *Beyond*: how far that is above the limit, by leave of
+//!   a policy, or because the limit was lowered.
+//! - *manager* ([`promise::manager`]): all spaces; who asks it for a reservation
+//!   ([`promise::request`]) may wait in its *queue* (`promise::queue`).
 //! - *host* ([`host`]): pinned memory in blocks.
-//! - *disk* ([`disk`]): the store of the disk tier: slots in checksummed files under a mount; its spaces are in
-//!   [`disk::space`].
+//! - *disk* ([`disk`]): the store of the disk tier: slots in checksummed files under a mount; its
+//!   spaces are in [`disk::space`].
 //!
 //! # Equations
 //!
@@ -27,9 +30,10 @@
 //!
 //! # Locks
 //!
-//! One mutex for requests, releases and the queue (`promise::hub`). Allocations within a reservation, outside of any and their
-//! ends do without it, unless somebody waits for what they give back. It may be taken under any lock of the library; under it
-//! only those of a reservation's policies are.
+//! One mutex for requests, releases and the queue (`promise::hub`). Allocations within a
+//! reservation, outside of any and their ends do without it, unless somebody waits for what they
+//! give back. It may be taken under any lock of the library; under it only those of a reservation's
+//! policies are.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

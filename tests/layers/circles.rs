@@ -1,8 +1,8 @@
 //! Which file of a crate uses which, read from the paths in its code, and the circles among them.
 //!
-//! A `use` or a path inside code leads to the file that defines what it names, through whatever `mod.rs` passes it on:
-//! passing a name on with `pub use` is no use of it, unless the same file names it again. Test code is left out, and so
-//! is what paths do not show, such as methods.
+//! A `use` or a path inside code leads to the file that defines what it names, through whatever
+//! `mod.rs` passes it on: passing a name on with `pub use` is no use of it, unless the same file
+//! names it again. Test code is left out, and so is what paths do not show, such as methods.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -209,7 +209,8 @@ impl Crate {
         if module.items.contains(word) {
             return Some(Found::Item(module.file.clone()));
         }
-        // A path that starts with the name it defines is another crate's, or a module's handled above.
+        // A path that starts with the name it defines is another crate's, or a module's handled
+        // above.
         if let Some(path) = module.imports.get(word).filter(|path| path[0] != word) {
             return self.resolve(at, path, depth + 1);
         }
@@ -282,7 +283,8 @@ fn item_end(tokens: &[TokenTree], at: usize) -> usize {
     tokens[at..].iter().position(ends).map_or(tokens.len(), |n| at + n + 1)
 }
 
-/// The module that `mod name;` in `here` stands for, if the item is one; `#[path]` names a file beside `here`'s.
+/// The module that `mod name;` in `here` stands for, if the item is one; `#[path]` names a file
+/// beside `here`'s.
 fn file_module(here: &Name, item: &[TokenTree]) -> Option<Name> {
     let at = (0..item.len()).find(|&i| ident(item, i).as_deref() == Some("mod"))?;
     if !is_punct(item.get(at + 2)?, ';') {
@@ -330,7 +332,8 @@ fn use_tree(tokens: &[TokenTree], before: &Name, leaves: &mut Vec<(String, Name)
     }
 }
 
-/// Every set of files that lead to each other, each with a shortest circle inside it: `a -> b -> a`.
+/// Every set of files that lead to each other, each with a shortest circle inside it: `a -> b ->
+/// a`.
 pub fn circles(graph: &Graph) -> Vec<(BTreeSet<String>, String)> {
     let reach: BTreeMap<&String, BTreeSet<&String>> = graph.keys().map(|file| (file, reached(graph, file))).collect();
     let mut left: BTreeSet<&String> = graph.keys().filter(|file| reach[file].contains(file)).collect();

@@ -1,7 +1,8 @@
-//! The rules that a compiler does not check: which folder may use which, that no files lead to each other in a circle,
-//! where `unsafe` may be.
+//! The rules that a compiler does not check: which folder may use which, that no files lead to each
+//! other in a circle, where `unsafe` may be.
 //!
-//! First comes the checker, then the library as it is, then planted faults that prove the checker sees them.
+//! First comes the checker, then the library as it is, then planted faults that prove the checker
+//! sees them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -13,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every folder there is or will be. A folder uses itself and folders of a lower level; those of one level meet only
-/// in a higher one. The table at the top of `src/lib.rs` says the same of the folders that exist.
+/// Every folder there is or will be. A folder uses itself and folders of a lower level; those of
+/// one level meet only in a higher one. The table at the top of `src/lib.rs` says the same of the
+/// folders that exist.
 const LEVELS: [(&str, u32); 9] = [
     ("base", 0),
     ("driver", 1),
@@ -39,7 +41,8 @@ const CRATES: [&str; 3] = ["src", "cli/src", "preload/src"];
 /// Folders whose files may still lead to each other in circles: so many of them, and no more.
 const CIRCLES: [(&str, usize); 2] = [("src/pool", 27), ("src/plan", 26)];
 
-/// Folders within a folder, from the bottom up: each uses those before it. A single file counts as a folder.
+/// Folders within a folder, from the bottom up: each uses those before it. A single file counts as
+/// a folder.
 const ROOMS: [(&str, &[&str]); 2] = [
     (
         "capi",
@@ -48,7 +51,8 @@ const ROOMS: [(&str, &[&str]); 2] = [
     ("tier", &["promise", "host", "disk", "stream_pool", "evict"]),
 ];
 
-/// Most lines of code between a `SAFETY:` comment and its `unsafe`: a statement may start above its block.
+/// Most lines of code between a `SAFETY:` comment and its `unsafe`: a statement may start above its
+/// block.
 const SAFETY_DISTANCE: usize = 3;
 
 fn level(folder: &str) -> Option<u32> {
@@ -97,7 +101,8 @@ fn layering_fault(path: &str, line: usize, folder: &str, used: &str) -> Option<S
     }
 }
 
-/// How many modules a file's items are inside: 0 for `lib.rs`, 1 for `pool/mod.rs`, 2 for `pool/trim.rs`.
+/// How many modules a file's items are inside: 0 for `lib.rs`, 1 for `pool/mod.rs`, 2 for
+/// `pool/trim.rs`.
 fn module_depth(path: &str) -> usize {
     let parts = path.split('/').count();
     match path.rsplit('/').next() {
@@ -123,7 +128,8 @@ fn has_safety_comment(lines: &[&str], line: usize) -> bool {
 struct Uses {
     /// Line and first name after `crate::`, or after as many `super::` as lead there.
     folders: BTreeSet<(usize, String)>,
-    /// Line, and whether it is a block or an impl, which need a reason, rather than a function's declaration.
+    /// Line, and whether it is a block or an impl, which need a reason, rather than a function's
+    /// declaration.
     unsafes: Vec<(usize, bool)>,
 }
 
@@ -158,7 +164,8 @@ impl Uses {
         }
     }
 
-    /// The rest of a path, from the `::` at `at`; what is before it names a module inside `depth` others.
+    /// The rest of a path, from the `::` at `at`; what is before it names a module inside `depth`
+    /// others.
     fn path(&mut self, tokens: &[TokenTree], at: usize, depth: usize) {
         if !is_colons(tokens, at) {
             return;

@@ -1,4 +1,5 @@
-//! `hot`: malloc and free of one size on one stream, over and over. `live`: the same among many other live blocks.
+//! `hot`: malloc and free of one size on one stream, over and over. `live`: the same among many
+//! other live blocks.
 
 use super::measure::{us_each, Times};
 use super::report::Measurement;

@@ -1,7 +1,8 @@
 //! `gpumem bench`: what allocating costs on this machine, workload by workload.
 //!
-//! Each workload runs in a process of its own, on a fresh pool, so that none profits or suffers from what another left.
-//! The workloads are those of `bench/peers`, drawn from the same random numbers, so figures of both can be compared.
+//! Each workload runs in a process of its own, on a fresh pool, so that none profits or suffers
+//! from what another left. The workloads are those of `bench/peers`, drawn from the same random
+//! numbers, so figures of both can be compared.
 
 mod arena;
 mod checkerboard;
@@ -47,8 +48,8 @@ pub struct Args {
     /// Passes over each trace of `replay`.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, arena, cold; or replay followed by
-    /// the files to replay, as the last. Without any: all but replay.
+    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, arena,
+    /// cold; or replay followed by the files to replay, as the last. Without any: all but replay.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
 }
@@ -88,7 +89,8 @@ impl Workload {
     }
 }
 
-/// Runs the command; `Ok(false)` when a workload failed and others did not, or operations of a trace failed.
+/// Runs the command; `Ok(false)` when a workload failed and others did not, or operations of a
+/// trace failed.
 pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let (workloads, files) = parse(&args.workloads)?;
     let report = match *workloads.as_slice() {
@@ -135,8 +137,8 @@ fn parse(words: &[String]) -> Result<(Vec<Workload>, Vec<PathBuf>), String> {
     Ok((workloads, files))
 }
 
-/// One workload in this process, which has not used the allocator yet. The outer error is that it could not begin, or that
-/// a trace is none; the inner one is the allocator's.
+/// One workload in this process, which has not used the allocator yet. The outer error is that it
+/// could not begin, or that a trace is none; the inner one is the allocator's.
 fn here(
     args: &Args,
     workload: Workload,
@@ -171,7 +173,8 @@ fn here(
     Ok(measured.and_then(|()| bench.target.report(&bench.clock, bench.measurements, bench.scaled)))
 }
 
-/// Each workload in a process of its own. One that fails is named in the report; what it had to say is on stderr.
+/// Each workload in a process of its own. One that fails is named in the report; what it had to say
+/// is on stderr.
 fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Report, Box<dyn Error>> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find the gpumem command itself: {e}"))?;
     let mut all: Option<Report> = None;
@@ -213,7 +216,8 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
     Ok(report)
 }
 
-/// Shown on stderr only when that is a terminal. It has no thread of its own, which would disturb what is measured.
+/// Shown on stderr only when that is a terminal. It has no thread of its own, which would disturb
+/// what is measured.
 fn spinner() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     // The template is a constant; without it the line looks different and works the same.

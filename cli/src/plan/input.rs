@@ -15,8 +15,9 @@
 //! | `arena` | | number of the arena that it has to be in; empty for the first with room; `-` for a buffer that is left out |
 //! | `name` | | for people; means nothing here |
 //!
-//! This is what `gpumem_plan_csv_get` writes, and what MiniMalloc reads and writes, but for windows of gaps (`7-9@0:16`),
-//! which are refused. Other columns mean nothing here. The text is kept whole, so that the output can repeat it with offsets.
+//! This is what `gpumem_plan_csv_get` writes, and what MiniMalloc reads and writes, but for windows
+//! of gaps (`7-9@0:16`), which are refused. Other columns mean nothing here. The text is kept
+//! whole, so that the output can repeat it with offsets.
 
 use super::columns::{Column, Header};
 use super::row::{Bad, Row, LEFT_OUT};
@@ -33,7 +34,8 @@ const EXPECTED: &str = "id, lower (or start), upper (or end) and size";
 /// Where the header's line has to end, bytes: a file without lines is not read whole.
 const HEADER_LIMIT: u64 = 1 << 20;
 
-/// Why there is no problem to solve. Every message names the file, and where there is one the line and the column.
+/// Why there is no problem to solve. Every message names the file, and where there is one the line
+/// and the column.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// The file cannot be opened.

@@ -38,10 +38,12 @@ pub struct Args {
     /// The buffers: FILE.csv or FILE.csv.gz; - reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Most bytes of the arena, of each if there are several: a number, or one with K, M, G or T (powers of 1024).
+    /// Most bytes of the arena, of each if there are several: a number, or one with K, M, G or T
+    /// (powers of 1024).
     #[arg(long, value_name = "N", value_parser = capacity)]
     capacity: Option<u64>,
-    /// Seconds to search, beyond what is searched without. The result may then differ from run to run.
+    /// Seconds to search, beyond what is searched without. The result may then differ from run to
+    /// run.
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "fast")]
     time_limit: Option<Duration>,
     /// Threads to search with.
@@ -50,7 +52,8 @@ pub struct Args {
     /// One quick greedy layout instead of a search.
     #[arg(long)]
     fast: bool,
-    /// Write the input with a column offset, also in place of the input; - writes to standard output.
+    /// Write the input with a column offset, also in place of the input; - writes to standard
+    /// output.
     #[arg(long, value_name = "F.csv")]
     out: Option<PathBuf>,
     /// Draw the layout: steps to the right, bytes up; - writes to standard output.
@@ -59,7 +62,8 @@ pub struct Args {
     /// One JSON object on stdout instead of a table.
     #[arg(long, conflicts_with = "report")]
     json: bool,
-    /// Every buffer with its offset, sorted by that, on stdout instead of a table: lines of columns separated by tabs.
+    /// Every buffer with its offset, sorted by that, on stdout instead of a table: lines of columns
+    /// separated by tabs.
     #[arg(long)]
     report: bool,
 }

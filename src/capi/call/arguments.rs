@@ -32,7 +32,8 @@ pub(in crate::capi) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter:
             "{parameter} has {len} elements at {ptr:p}; it must be aligned, and {MAX_BUFFERS} are the most"
         )));
     }
-    // SAFETY: not null, aligned, and by the contract `len` elements; `MAX_BUFFERS` of them are far below `isize::MAX`.
+    // SAFETY: not null, aligned, and by the contract `len` elements; `MAX_BUFFERS` of them are far
+    // below `isize::MAX`.
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 

@@ -1,4 +1,5 @@
-//! What every entry point runs in: no panic gets out, every failure is remembered for the thread it happened on.
+//! What every entry point runs in: no panic gets out, every failure is remembered for the thread it
+//! happened on.
 
 use super::error::gpumem_status;
 use super::last_error::remember;
@@ -48,9 +49,9 @@ pub(in crate::capi) fn guard_value<T>(failed: T, entry: impl FnOnce() -> Result<
     run(entry).unwrap_or(failed)
 }
 
-/// Keeps the thread from being cancelled (`pthread_cancel`) until dropped. A cancellation unwinds the stack by force, which
-/// Rust's frames do not survive, and locks would stay taken. A pending one takes effect at the thread's next cancellation point.
-/// A hit has none, so it does without.
+/// Keeps the thread from being cancelled (`pthread_cancel`) until dropped. A cancellation unwinds
+/// the stack by force, which Rust's frames do not survive, and locks would stay taken. A pending
+/// one takes effect at the thread's next cancellation point. A hit has none, so it does without.
 pub(in crate::capi) struct Uncancelled(c_int);
 
 extern "C" {
@@ -77,10 +78,12 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Runs an entry point: a panic becomes an `Internal` error, and any error becomes the thread's last one.
+/// Runs an entry point: a panic becomes an `Internal` error, and any error becomes the thread's
+/// last one.
 pub(in crate::capi) fn run<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
     let _uncancelled = Uncancelled::new();
-    // Unwind safety: nothing of the caller's is seen again after a panic, and the core's locks recover from poison.
+    // Unwind safety: nothing of the caller's is seen again after a panic, and the core's locks
+    // recover from poison.
     let result = catch_unwind(AssertUnwindSafe(entry)).unwrap_or_else(|panic| Err(from_panic(panic)));
     if let Err(e) = &result {
         remember(e);
@@ -98,12 +101,14 @@ fn from_panic(panic: Box<dyn Any + Send>) -> Error {
         _ => "no message",
     };
     let e = Error::internal(format!("gpumem stopped at a bug of its own ({said}); please report it"));
-    // Dropping a foreign payload may panic in its turn, here outside of any catch. Leaking it cannot.
+    // Dropping a foreign payload may panic in its turn, here outside of any catch. Leaking it
+    // cannot.
     std::mem::forget(panic);
     e
 }
 
-/// Says on stderr what is known about a failure of the device that its driver reports with no particulars.
+/// Says on stderr what is known about a failure of the device that its driver reports with no
+/// particulars.
 #[cold]
 fn hint(e: &Error) {
     // A panic in here would lose a hint.

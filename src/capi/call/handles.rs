@@ -1,10 +1,13 @@
-//! Opaque handles: C holds a number in the shape of a pointer, and only this table makes an object of it.
+//! Opaque handles: C holds a number in the shape of a pointer, and only this table makes an object
+//! of it.
 //!
-//! Nothing is ever read through a handle, so one that is stale, destroyed twice or was never a handle is an error.
+//! Nothing is ever read through a handle, so one that is stale, destroyed twice or was never a
+//! handle is an error.
 //!
-//! Objects belong to the process that made them. A forked child starts with a table of its own: in the one that it was
-//! forked with, a lock may be held for good by a thread that does not exist in the child. It never looks into that one,
-//! so no call of the child's waits for anything of the parent's.
+//! Objects belong to the process that made them. A forked child starts with a table of its own: in
+//! the one that it was forked with, a lock may be held for good by a thread that does not exist in
+//! the child. It never looks into that one, so no call of the child's waits for anything of the
+//! parent's.
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
@@ -20,18 +23,19 @@ const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
 /// The live objects of one kind.
 ///
-/// A handle is `kind << 56 | slot << 32 | generation`. The kind is not 0 and differs from every other table's, and the
-/// top byte of an address is 0, so neither another kind's handle nor a pointer to memory is taken for one. A slot's
-/// generation goes up each time that its object goes; a slot that has used them all is not used again, so no handle is
-/// given out twice. Nor is one of a process given out by those forked from it, which start behind its slots.
+/// A handle is `kind << 56 | slot << 32 | generation`. The kind is not 0 and differs from every
+/// other table's, and the top byte of an address is 0, so neither another kind's handle nor a
+/// pointer to memory is taken for one. A slot's generation goes up each time that its object goes;
+/// a slot that has used them all is not used again, so no handle is given out twice. Nor is one of
+/// a process given out by those forked from it, which start behind its slots.
 pub(in crate::capi) struct Handles<T: 'static> {
     kind: u8,
     /// The C name of the type, for texts.
     name: &'static str,
     /// What has been done to one that is gone, for texts.
     ended: &'static str,
-    /// This process's table, or after a fork and before the first call that of the process it was forked from; null
-    /// before the very first call.
+    /// This process's table, or after a fork and before the first call that of the process it was
+    /// forked from; null before the very first call.
     table: AtomicPtr<OfProcess<T>>,
 }
 
@@ -40,10 +44,12 @@ struct OfProcess<T: 'static> {
     process: u32,
     /// Slots below belong to the processes that this one was forked from.
     first: usize,
-    /// How many slots of its own this one has used, without the lock: for those that are forked from it.
+    /// How many slots of its own this one has used, without the lock: for those that are forked
+    /// from it.
     used: AtomicU32,
     table: Mutex<Table<T>>,
-    /// That of the process that this one was forked from. Nothing looks into it; it is not lost, that is all.
+    /// That of the process that this one was forked from. Nothing looks into it; it is not lost,
+    /// that is all.
     _before: Option<&'static OfProcess<T>>,
 }
 
@@ -76,13 +82,14 @@ impl<T: 'static> Handles<T> {
         self.insert_in(self.of(std::process::id()), object)
     }
 
-    /// The object of a handle. It stays whole as long as this reference to it is held, also when it is removed.
+    /// The object of a handle. It stays whole as long as this reference to it is held, also when it
+    /// is removed.
     pub(in crate::capi) fn get(&self, handle: usize) -> Result<Arc<T>> {
         self.get_in(self.of(std::process::id()), handle)
     }
 
-    /// Takes the object of a handle out: the handle is stale from now on. The object is dropped by the caller, outside
-    /// of the table's lock.
+    /// Takes the object of a handle out: the handle is stale from now on. The object is dropped by
+    /// the caller, outside of the table's lock.
     pub(in crate::capi) fn remove(&self, handle: usize) -> Result<Arc<T>> {
         self.remove_in(self.of(std::process::id()), handle)
     }
@@ -91,7 +98,8 @@ impl<T: 'static> Handles<T> {
     fn of(&self, process: u32) -> &'static OfProcess<T> {
         let mut found = self.table.load(Acquire);
         loop {
-            // SAFETY: null, or a table that was made below and is never freed once it is found here.
+            // SAFETY: null, or a table that was made below and is never freed once it is found
+            // here.
             let there: Option<&'static OfProcess<T>> = unsafe { found.as_ref() };
             if let Some(own) = there.filter(|t| t.process == process) {
                 return own;
@@ -317,7 +325,8 @@ mod tests {
         let parent = table.of(1);
         let (a, b) = (table.insert_in(parent, 'a').unwrap(), table.insert_in(parent, 'b').unwrap());
         table.remove_in(parent, b).unwrap();
-        // A thread of the parent's is inside when the process forks: in the child nobody ever leaves.
+        // A thread of the parent's is inside when the process forks: in the child nobody ever
+        // leaves.
         let _inside = lock(&parent.table);
         let child = table.of(2);
         let c = table.insert_in(child, 'c').unwrap();

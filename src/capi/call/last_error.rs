@@ -8,8 +8,9 @@ use std::ffi::c_char;
 /// Longest text kept, bytes; longer ones are cut at a character boundary.
 const TEXT_BYTES: usize = 1000;
 
-/// This thread's last failure. Plain bytes with a constant initial value, so that the thread-local needs neither
-/// lazy initialisation nor a destructor: it can be used from other libraries' exit handlers.
+/// This thread's last failure. Plain bytes with a constant initial value, so that the thread-local
+/// needs neither lazy initialisation nor a destructor: it can be used from other libraries' exit
+/// handlers.
 struct LastError {
     status: Status,
     len: usize,
@@ -24,7 +25,8 @@ thread_local! {
 /// Keeps a failure as the last one of this thread.
 pub(in crate::capi) fn remember(e: &Error) {
     let cut = text::floor_char_boundary(&e.message, TEXT_BYTES);
-    // Neither can fail: there is no destructor and no re-entry. If one did, a text would be lost, no more.
+    // Neither can fail: there is no destructor and no re-entry. If one did, a text would be lost,
+    // no more.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             last.status = e.status;

@@ -1,19 +1,21 @@
 //! Structures that grow: the first field says how large the caller's version of it is.
 //!
-//! Reading: what the caller's version lacks is zero, the default; what this version lacks must be zero, or the caller
-//! asks for something this library cannot give. Writing: what fits.
+//! Reading: what the caller's version lacks is zero, the default; what this version lacks must be
+//! zero, or the caller asks for something this library cannot give. Writing: what fits.
 
 use super::types::not_null;
 use crate::base::{Error, Result};
 use std::mem::{size_of, MaybeUninit};
 
-/// The largest size believed. Anything above is an uninitialised field, not a structure of the future.
+/// The largest size believed. Anything above is an uninitialised field, not a structure of the
+/// future.
 const MAX_BYTES: usize = 4096;
 
 /// A structure whose first field is its `u32` size.
 ///
 /// # Safety
-/// The type is `repr(C)` with a `u32` first, has no padding, and every pattern of bits is a value of it.
+/// The type is `repr(C)` with a `u32` first, has no padding, and every pattern of bits is a value
+/// of it.
 pub(in crate::capi) unsafe trait Extensible: Copy {
     /// Its C name.
     const NAME: &'static str;
@@ -24,14 +26,15 @@ pub(in crate::capi) unsafe trait Extensible: Copy {
 /// Reads the caller's options.
 ///
 /// # Safety
-/// `ptr` is null, or readable for four bytes and for as many bytes as the `u32` there says, up to 4096.
+/// `ptr` is null, or readable for four bytes and for as many bytes as the `u32` there says, up to
+/// 4096.
 pub(in crate::capi) unsafe fn read<T: Extensible>(ptr: *const T) -> Result<T> {
     // SAFETY: passed on from the caller.
     let size = unsafe { checked_size(ptr) }?;
     let known = size.min(size_of::<T>());
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: the caller's structure is `size` bytes and ours at least `known`; copying bytes needs no alignment.
-    // Zeros and any bytes are a value of `T`.
+    // SAFETY: the caller's structure is `size` bytes and ours at least `known`; copying bytes needs
+    // no alignment. Zeros and any bytes are a value of `T`.
     let value = unsafe {
         std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), known);
         value.assume_init()
@@ -59,8 +62,8 @@ pub(in crate::capi) unsafe fn check_output<T: Extensible>(ptr: *const T) -> Resu
     unsafe { checked_size(ptr) }.map(|_| ())
 }
 
-/// Writes as much of `value` as the caller's structure holds, zeros where it is larger, and into its first field how
-/// many bytes were filled.
+/// Writes as much of `value` as the caller's structure holds, zeros where it is larger, and into
+/// its first field how many bytes were filled.
 ///
 /// # Safety
 /// As for [`read`], and writable.
@@ -69,8 +72,9 @@ pub(in crate::capi) unsafe fn write<T: Extensible>(ptr: *mut T, value: &T) -> Re
     let size = unsafe { checked_size(ptr) }?;
     let known = size.min(size_of::<T>());
     let bytes = ptr.cast::<u8>();
-    // SAFETY: the caller's structure is `size` bytes, ours is at least `known`, and they do not overlap (ours is on
-    // this side of the boundary). `T` has no padding, so all of its bytes are initialised.
+    // SAFETY: the caller's structure is `size` bytes, ours is at least `known`, and they do not
+    // overlap (ours is on this side of the boundary). `T` has no padding, so all of its bytes are
+    // initialised.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), bytes, known);
         std::ptr::write_bytes(bytes.add(known), 0, size - known);
@@ -114,7 +118,8 @@ mod tests {
     }
 
     fn read_words(words: &[u32]) -> Result<V2> {
-        // SAFETY: every test's first word is at most the bytes it passes, or refused before more is read.
+        // SAFETY: every test's first word is at most the bytes it passes, or refused before more is
+        // read.
         unsafe { read(words.as_ptr().cast::<V2>()) }
     }
 

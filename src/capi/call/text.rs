@@ -2,8 +2,9 @@
 
 use std::ffi::c_char;
 
-/// Copies `text` and a NUL into `buf` as far as they fit and returns the length of `text` in bytes, NUL not counted.
-/// Whatever the return value, a buffer of at least one byte holds a terminated string afterwards.
+/// Copies `text` and a NUL into `buf` as far as they fit and returns the length of `text` in bytes,
+/// NUL not counted. Whatever the return value, a buffer of at least one byte holds a terminated
+/// string afterwards.
 ///
 /// # Safety
 /// `buf` is null or `cap` writable bytes.
@@ -13,7 +14,8 @@ pub(in crate::capi) unsafe fn copy_out(text: &[u8], buf: *mut c_char, cap: usize
             Ok(s) => floor_char_boundary(s, cap - 1),
             Err(_) => text.len().min(cap - 1),
         };
-        // SAFETY: `fits < cap` and `fits <= text.len()`; the caller's buffer is not ours, so they do not overlap.
+        // SAFETY: `fits < cap` and `fits <= text.len()`; the caller's buffer is not ours, so they
+        // do not overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast::<u8>(), fits);
             buf.add(fits).write(0);

@@ -1,4 +1,5 @@
-//! Types every entry point uses, and their conversions. The header's prologue declares the handles here by hand.
+//! Types every entry point uses, and their conversions. The header's prologue declares the handles
+//! here by hand.
 
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::context::Context;
@@ -51,7 +52,8 @@ pub(in crate::capi) fn address(ptr: *const c_void) -> u64 {
     ptr as usize as u64
 }
 
-/// A device address as C holds it. Addresses come from this process's address space, so they always fit.
+/// A device address as C holds it. Addresses come from this process's address space, so they always
+/// fit.
 pub(in crate::capi) fn pointer(address: u64) -> *mut c_void {
     address as usize as *mut c_void
 }

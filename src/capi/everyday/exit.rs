@@ -1,8 +1,9 @@
-//! What the library does when the process exits: it ends recordings, and removes the files that it moved data to.
+//! What the library does when the process exits: it ends recordings, and removes the files that it
+//! moved data to.
 //!
-//! In the library's own termination function, and not by `atexit`: those of the program and of others, which may use what is
-//! in the files, all come before. A process that is killed, or ends by `_exit`, does not come here; the next one that uses the
-//! directory removes its files.
+//! In the library's own termination function, and not by `atexit`: those of the program and of
+//! others, which may use what is in the files, all come before. A process that is killed, or ends
+//! by `_exit`, does not come here; the next one that uses the directory removes its files.
 
 use crate::context::Context;
 use std::panic::{catch_unwind, AssertUnwindSafe};

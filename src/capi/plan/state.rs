@@ -67,7 +67,8 @@ impl Plan {
 
     /// Its handle is gone: a solve in progress is to end, and none is to start.
     pub(in crate::capi) fn abandon(&self) {
-        // In this order: a solve clears `cancel` before it looks at `gone`, so one or the other stops it.
+        // In this order: a solve clears `cancel` before it looks at `gone`, so one or the other
+        // stops it.
         self.gone.store(true, SeqCst);
         self.cancel.store(true, SeqCst);
     }

@@ -1,7 +1,7 @@
 //! The fields of `gpumem_context_options`, beside the table of settings.
 //!
-//! What a field says is turned into the text that the setting's environment variable would have, and set by that: so both are
-//! checked against the same ranges.
+//! What a field says is turned into the text that the setting's environment variable would have,
+//! and set by that: so both are checked against the same ranges.
 
 use super::context_options::*;
 use crate::base::{Error, Result};
@@ -82,8 +82,8 @@ macro_rules! share {
     };
 }
 
-/// A field that is a string: it is the caller's, see [`apply`]; the text in force has to be kept somewhere, see
-/// `gpumem_settings_get`.
+/// A field that is a string: it is the caller's, see [`apply`]; the text in force has to be kept
+/// somewhere, see `gpumem_settings_get`.
 const fn by_text(variable: &'static str) -> Fields {
     Fields { variable, constants: "", said: |_, _| Ok(None), put: |_, _| {} }
 }

@@ -1,9 +1,10 @@
 //! The table of the driver's entry points.
 //!
-//! cudarc's own loader is not used, for three reasons: it panics when the library or a symbol is missing; it looks for
-//! the unversioned `libcuda.so` first, which may be the toolkit's link-time stub; and it returns `CUresult` as a Rust
-//! `enum`, which an error code newer than the bindings would make undefined behaviour. Its bindings still give every
-//! type and constant, and each signature below is checked against them when this file is compiled.
+//! cudarc's own loader is not used, for three reasons: it panics when the library or a symbol is
+//! missing; it looks for the unversioned `libcuda.so` first, which may be the toolkit's link-time
+//! stub; and it returns `CUresult` as a Rust `enum`, which an error code newer than the bindings
+//! would make undefined behaviour. Its bindings still give every type and constant, and each
+//! signature below is checked against them when this file is compiled.
 
 use super::code::Code;
 use super::library::Library;
@@ -18,7 +19,8 @@ use sys::{
 
 macro_rules! entry_points {
     (required { $( $name:ident($($arg:ty),*); )* } optional { $( $opt:ident($($oarg:ty),*); )* }) => {
-        /// The driver's entry points, by their exported names. They return the raw code, never a Rust `enum`.
+        /// The driver's entry points, by their exported names. They return the raw code, never a
+        /// Rust `enum`.
         #[allow(non_snake_case)]
         pub(super) struct Api {
             $( pub $name: unsafe extern "C" fn($($arg),*) -> Code, )*
@@ -44,8 +46,8 @@ macro_rules! entry_points {
                     return Err(missing);
                 }
                 Ok(Api {
-                    // SAFETY: not null, and the driver exports this name with this C signature, whose CUresult is an
-                    // unsigned int.
+                    // SAFETY: not null, and the driver exports this name with this C signature,
+                    // whose CUresult is an unsigned int.
                     $( $name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> Code>($name) }, )*
                     // SAFETY: as above; null becomes `None`, which has the same representation.
                     $( $opt: unsafe {
@@ -116,7 +118,8 @@ entry_points! {
         cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         cuMemHostUnregister(*mut c_void);
-        // Captures and graphs: every driver has them, and a program that captures nothing can do without.
+        // Captures and graphs: every driver has them, and a program that captures nothing can do
+        // without.
         cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
         cuStreamBeginCaptureToGraph(CUstream, CUgraph, *const CUgraphNode, *const CUgraphEdgeData, usize, CUstreamCaptureMode); // 12.3
         cuStreamGetFlags(CUstream, *mut c_uint);

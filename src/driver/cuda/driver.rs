@@ -150,14 +150,16 @@ impl CudaDriver {
         Ok(context)
     }
 
-    /// Gives a thread that works on a device, and has no context, the one that the CUDA runtime would give it.
+    /// Gives a thread that works on a device, and has no context, the one that the CUDA runtime
+    /// would give it.
     pub(super) fn adopt(&self, dev: DeviceId) {
         // A failure is the next call's to tell.
         let Ok(current) = self.alive().and_then(|()| self.current_context()) else { return };
         if !current.is_null() {
             return;
         }
-        // Not for the sake of a thread that works on another device: a context costs its device hundreds of MiB.
+        // Not for the sake of a thread that works on another device: a context costs its device
+        // hundreds of MiB.
         if let Some(context) = self.retained(DeviceId(0)).or_else(|| (dev.0 == 0).then(|| self.context(dev).ok())?) {
             // SAFETY: a primary context that is never released.
             unsafe { (self.api.cuCtxSetCurrent)(context) };
@@ -174,7 +176,8 @@ impl CudaDriver {
         Ok(context)
     }
 
-    /// Makes the device's primary context current until the guard goes; does nothing when it is current already.
+    /// Makes the device's primary context current until the guard goes; does nothing when it is
+    /// current already.
     #[inline]
     pub(super) fn bind(&self, dev: DeviceId) -> Result<Bound<'_>> {
         self.alive()?;
@@ -195,8 +198,9 @@ impl CudaDriver {
         self.push(self.context(DeviceId(0))?)
     }
 
-    /// For calls that work in any primary context: the device's if it has been retained, else one that is there, so that no
-    /// further device gets one. A context costs its device hundreds of MiB.
+    /// For calls that work in any primary context: the device's if it has been retained, else one
+    /// that is there, so that no further device gets one. A context costs its device hundreds of
+    /// MiB.
     pub(super) fn bind_near(&self, dev: DeviceId) -> Result<Bound<'_>> {
         let retained = |d: &Device| !d.context.load(Ordering::Acquire).is_null();
         if retained(self.device(dev)?) {

@@ -17,7 +17,8 @@ pub(super) fn status(code: Code, subject: Subject) -> Status {
     match code {
         CODE_SUCCESS => Status::Ok,
         CODE_OUT_OF_MEMORY => Status::OutOfMemory,
-        // A destroyed context is what calls meet while the process exits (or after cudaDeviceReset).
+        // A destroyed context is what calls meet while the process exits (or after
+        // cudaDeviceReset).
         CODE_DEINITIALIZED | CODE_CONTEXT_IS_DESTROYED => Status::ShuttingDown,
         CODE_NO_DEVICE | CODE_STUB_LIBRARY => Status::NoDevice,
         CODE_NOT_SUPPORTED => Status::Unsupported,
@@ -27,7 +28,8 @@ pub(super) fn status(code: Code, subject: Subject) -> Status {
     }
 }
 
-/// `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`, with what to do where CUDA's own words do not say it.
+/// `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`, with what to do where CUDA's own words do not say
+/// it.
 pub(super) fn describe(api: &Api, code: Code) -> String {
     let name = look_up(api.cuGetErrorName, code);
     let text = look_up(api.cuGetErrorString, code);
@@ -57,7 +59,8 @@ fn look_up(call: unsafe extern "C" fn(CUresult, *mut *const c_char) -> Code, cod
     // SAFETY: CUresult is `repr(u32)`, so both types are the same C function.
     let call: LookUp = unsafe { std::mem::transmute(call) };
     let mut text = std::ptr::null();
-    // SAFETY: any number is accepted (an unknown one gives INVALID_VALUE); the result is a static C string.
+    // SAFETY: any number is accepted (an unknown one gives INVALID_VALUE); the result is a static C
+    // string.
     if unsafe { call(code, &mut text) } != CODE_SUCCESS || text.is_null() {
         return None;
     }

@@ -9,8 +9,8 @@ pub type LookUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_voi
 
 static LOOK_UP: OnceLock<LookUp> = OnceLock::new();
 
-/// Names are looked up with `f` from now on: for a library that puts a `dlsym` of its own in front of the process, and must not
-/// be answered by it. The first call decides.
+/// Names are looked up with `f` from now on: for a library that puts a `dlsym` of its own in front
+/// of the process, and must not be answered by it. The first call decides.
 pub fn look_up_with(f: LookUp) {
     let _ = LOOK_UP.set(f);
 }
@@ -22,11 +22,13 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Opens the first of `names` that is there. One that is there and does not load ends the search with an error.
+    /// Opens the first of `names` that is there. One that is there and does not load ends the
+    /// search with an error.
     pub(super) fn open(names: &[&str]) -> Result<Library> {
         for name in names {
             let c_name = CString::new(*name).map_err(|_| Error::invalid(format!("{name:?} is not a library name")))?;
-            // SAFETY: the name is a C string. Loading runs the library's constructors; the CUDA driver is made for it.
+            // SAFETY: the name is a C string. Loading runs the library's constructors; the CUDA
+            // driver is made for it.
             let handle = unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
             if !handle.is_null() {
                 return Ok(Library { handle, name: name.to_string() });
@@ -54,7 +56,8 @@ impl Library {
         match CString::new(name) {
             Ok(c_name) => {
                 let look_up = LOOK_UP.get().copied().unwrap_or(libc::dlsym);
-                // SAFETY: the handle is open for the life of the process and the name is a C string.
+                // SAFETY: the handle is open for the life of the process and the name is a C
+                // string.
                 unsafe { look_up(self.handle, c_name.as_ptr()) }
             }
             Err(_) => std::ptr::null_mut(),
@@ -75,7 +78,8 @@ impl Library {
 }
 
 fn last_dl_error() -> String {
-    // SAFETY: dlerror has no preconditions; its text is this thread's and is copied before the next dl call.
+    // SAFETY: dlerror has no preconditions; its text is this thread's and is copied before the next
+    // dl call.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "unknown reason".into();

@@ -11,8 +11,8 @@ use std::ffi::c_int;
 /// The oldest driver that has every required entry point: CUDA 12.0 (`cuStreamGetId`).
 pub(super) const OLDEST: c_int = 12_000;
 
-/// Where the driver is looked for. The first is the name the driver installs; the second is often only a stub that
-/// exists for linking, which `cuInit` then reports.
+/// Where the driver is looked for. The first is the name the driver installs; the second is often
+/// only a stub that exists for linking, which `cuInit` then reports.
 pub const LIBRARY_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// A loaded and initialised driver with at least one device.
@@ -30,8 +30,8 @@ pub(super) fn version_text(version: c_int) -> String {
     format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Loads and initialises the driver. `NoDevice` means that there is no driver or no device; a driver that is there
-/// and cannot be used is `Unsupported` or `Driver`.
+/// Loads and initialises the driver. `NoDevice` means that there is no driver or no device; a
+/// driver that is there and cannot be used is `Unsupported` or `Driver`.
 pub(super) fn load(names: &[&str]) -> Result<Loaded> {
     let library = Library::open(names)?;
     let get_version = library.symbol("cuDriverGetVersion");

@@ -1,7 +1,8 @@
 //! Page-locked host memory: the driver's own, and ordinary pages that are registered with it.
 //!
-//! Registering pages that are there already is an order of magnitude faster than `cuMemHostAlloc` (31 against 329 ms a GiB,
-//! H200, driver 580.159.04), and it lets us choose the pages' NUMA node and size.
+//! Registering pages that are there already is an order of magnitude faster than `cuMemHostAlloc`
+//! (31 against 329 ms a GiB, H200, driver 580.159.04), and it lets us choose the pages' NUMA node
+//! and size.
 
 use super::driver::CudaDriver;
 use crate::base::{size, DeviceId, Error, Result};

@@ -1,7 +1,7 @@
 //! Stream capture: what is recorded, which calls are legal meanwhile, and which of them spoil it.
 //!
-//! One stream is captured at a time by one capture: waiting for another stream's event, by which CUDA joins streams to a
-//! capture, is refused.
+//! One stream is captured at a time by one capture: waiting for another stream's event, by which
+//! CUDA joins streams to a capture, is refused.
 
 #![deny(unsafe_code)]
 
@@ -40,7 +40,8 @@ impl State {
         }
     }
 
-    /// Refuses a call that waits for the device when a capture forbids it, and spoils each that does, as CUDA does.
+    /// Refuses a call that waits for the device when a capture forbids it, and spoils each that
+    /// does, as CUDA does.
     pub(super) fn refuse_in_capture(&mut self, call: &str, reach: Reach) -> Result<()> {
         let legacy = matches!(reach, Reach::Lane(l) if self.lanes.legacy.contains(&l));
         let of = |lane: usize| self.lanes.list.get(lane).map(|l| l.dev);

@@ -1,7 +1,8 @@
 //! Graphs: work that was captured, to be submitted again and again.
 //!
-//! A launch submits every node to the launching stream as if it had been submitted there one by one, so each is checked
-//! then: against what is live when the graph is launched, against what is mapped and who races when it runs.
+//! A launch submits every node to the launching stream as if it had been submitted there one by
+//! one, so each is checked then: against what is live when the graph is launched, against what is
+//! mapped and who races when it runs.
 
 #![deny(unsafe_code)]
 
@@ -36,7 +37,8 @@ impl State {
         ties: &Arc<Ties>,
         after: Option<&Mark>,
     ) -> Result<Option<u64>> {
-        // What can refuse the first node is asked before anything changes; nothing refuses a later one.
+        // What can refuse the first node is asked before anything changes; nothing refuses a later
+        // one.
         self.legacy_order(lane, &mut Vec::new())?;
         let mut deps = Vec::new();
         if let Some(mark) = after {

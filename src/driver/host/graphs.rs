@@ -30,7 +30,8 @@ pub(super) struct Graph {
     pub(super) last: Option<Mark>,
 }
 
-/// All graphs. One counter numbers captures, the graphs that they make and handles, so none is mistaken for another.
+/// All graphs. One counter numbers captures, the graphs that they make and handles, so none is
+/// mistaken for another.
 #[derive(Default)]
 pub(super) struct Graphs {
     pub(super) list: HashMap<u64, Graph>,

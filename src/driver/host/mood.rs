@@ -20,8 +20,9 @@ impl Rng {
     }
 }
 
-/// How the simulated device behaves for a while: it stalls, dawdles, or rushes, and neglects one lane. A device with one
-/// steady speed would hide mistakes that need a long queue, or one stream far behind the others.
+/// How the simulated device behaves for a while: it stalls, dawdles, or rushes, and neglects one
+/// lane. A device with one steady speed would hide mistakes that need a long queue, or one stream
+/// far behind the others.
 pub(super) struct Mood {
     pub(super) rng: Rng,
     /// Calls until the mood changes.

@@ -46,7 +46,8 @@ impl fmt::Display for OpInfo {
 /// What an operation does when its turn comes.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Nothing: its completion is what events wait for; its dependencies are what `stream_wait` waits for.
+    /// Nothing: its completion is what events wait for; its dependencies are what `stream_wait`
+    /// waits for.
     Mark,
     /// Copies between two ranges that do not overlap.
     Copy { dst: u64, src: Source, size: u64 },
@@ -72,7 +73,8 @@ pub(super) struct Op {
     pub(super) info: Arc<OpInfo>,
     /// What is ordered before it, besides the earlier operations of its own lane.
     pub(super) clock: Arc<Clock>,
-    /// `(lane, seq)` of operations that must be complete before it may run, besides those of its own lane.
+    /// `(lane, seq)` of operations that must be complete before it may run, besides those of its
+    /// own lane.
     pub(super) deps: Vec<(usize, u64)>,
     /// Device or pinned memory that it reads.
     pub(super) reads: Vec<Range<u64>>,

@@ -1,9 +1,10 @@
 //! The scheduler: no threads of its own. Work makes progress when the driver is called.
 //!
-//! Each call lets the device take some steps (how many depends on its [`Mood`](super::mood::Mood)), chosen by a seeded generator among the operations whose turn it may
-//! be; calls that wait run what they wait for. With `eager` set, everything that can run does so at once. One thread
-//! calling in a fixed order gives the same schedule for the same seed. An operation's data is moved, and its body run,
-//! with the lock dropped; its lane is marked as running meanwhile.
+//! Each call lets the device take some steps (how many depends on its [`Mood`](super::mood::Mood)),
+//! chosen by a seeded generator among the operations whose turn it may be; calls that wait run what
+//! they wait for. With `eager` set, everything that can run does so at once. One thread calling in
+//! a fixed order gives the same schedule for the same seed. An operation's data is moved, and its
+//! body run, with the lock dropped; its lane is marked as running meanwhile.
 
 use super::device::HostDriver;
 use super::kernel::KernelCtx;
@@ -66,8 +67,8 @@ impl State {
             .find(|lane| Some(*lane) != except && matches!(self.next_in(*lane), Next::Ready))
     }
 
-    /// Takes a ready operation from its lane. What needs no data moved is done at once; otherwise the operation is
-    /// returned for execution, and `finish` must follow.
+    /// Takes a ready operation from its lane. What needs no data moved is done at once; otherwise
+    /// the operation is returned for execution, and `finish` must follow.
     fn begin(&mut self, lane: usize) -> Option<Op> {
         let op = self.lanes.list.get_mut(lane)?.queue.pop_front()?;
         let run = match &op.work {
@@ -118,8 +119,9 @@ impl State {
     }
 }
 
-/// Moves the data of an operation, or runs its kernel. The caller holds no lock; `check_access` has found every
-/// declared range mapped and accessible, and unmapping waits while the lane is marked as running.
+/// Moves the data of an operation, or runs its kernel. The caller holds no lock; `check_access` has
+/// found every declared range mapped and accessible, and unmapping waits while the lane is marked
+/// as running.
 fn execute(op: &Op) -> Vec<(ReportKind, String)> {
     match &op.work {
         Work::Copy { dst, src, size } => {
@@ -127,9 +129,10 @@ fn execute(op: &Op) -> Vec<(ReportKind, String)> {
                 Source::Address(a) => *a as *const u8,
                 Source::Staged(bytes) => bytes.as_ptr(),
             };
-            // SAFETY: device ranges are mapped (see above); pinned ones live until `host_free`, which waits for this;
-            // pageable ones are valid because the caller of `copy_async` promised it and is still inside the call.
-            // `copy` rather than `copy_nonoverlapping`: two addresses may be aliases of one physical range.
+            // SAFETY: device ranges are mapped (see above); pinned ones live until `host_free`,
+            // which waits for this; pageable ones are valid because the caller of `copy_async`
+            // promised it and is still inside the call. `copy` rather than `copy_nonoverlapping`:
+            // two addresses may be aliases of one physical range.
             unsafe { std::ptr::copy(from, *dst as *mut u8, *size as usize) }
         }
         Work::Fill { dst, byte, size } => {
@@ -155,7 +158,8 @@ fn execute(op: &Op) -> Vec<(ReportKind, String)> {
 
 impl HostDriver {
     fn lock(&self) -> Guard<'_> {
-        // A panic elsewhere cannot have left the state half changed in a way that matters more than going on.
+        // A panic elsewhere cannot have left the state half changed in a way that matters more than
+        // going on.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -217,7 +221,8 @@ impl HostDriver {
         st
     }
 
-    /// Refuses calls that wait for the device from inside a kernel's body, where they could never return.
+    /// Refuses calls that wait for the device from inside a kernel's body, where they could never
+    /// return.
     pub(super) fn check_may_wait(&self, call: &str) -> Result<()> {
         if IN_BODY.get() {
             return Err(Error::new(Status::Driver, format!("{call} waits for the device and was called by a kernel")));
@@ -225,7 +230,8 @@ impl HostDriver {
         Ok(())
     }
 
-    /// Runs the device until operation `seq` of `lane` is complete. Other operations run in between, at random.
+    /// Runs the device until operation `seq` of `lane` is complete. Other operations run in
+    /// between, at random.
     pub(super) fn run_until<'a>(&'a self, mut st: Guard<'a>, lane: usize, seq: u64) -> Result<Guard<'a>> {
         while !st.lanes.done(lane, seq) {
             let mut at = lane;

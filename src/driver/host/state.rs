@@ -54,8 +54,8 @@ impl State {
         Ok(())
     }
 
-    /// Queues work in a lane and returns its number there. Work for a lane that is being captured becomes a node of
-    /// the graph, and 0 is returned.
+    /// Queues work in a lane and returns its number there. Work for a lane that is being captured
+    /// becomes a node of the graph, and 0 is returned.
     pub(super) fn submit(&mut self, lane: usize, mut s: Submission) -> Result<u64> {
         if let Some(capture) = self.lanes.get_mut(lane)?.capture.as_mut() {
             return capture.note(s).map(|()| 0);
@@ -85,7 +85,8 @@ impl State {
         Ok(l.submitted)
     }
 
-    /// The legacy default stream waits for all blocking streams of its device, and they wait for it.
+    /// The legacy default stream waits for all blocking streams of its device, and they wait for
+    /// it.
     pub(super) fn legacy_order(&mut self, lane: usize, deps: &mut Vec<(usize, u64)>) -> Result<()> {
         let (dev, blocking) = (self.lanes.get(lane)?.dev, self.lanes.get(lane)?.blocking);
         if !blocking {
@@ -137,8 +138,8 @@ impl State {
         }
     }
 
-    /// Resolves every range of an operation that is about to run: faults and races are reported. Says whether it
-    /// may run.
+    /// Resolves every range of an operation that is about to run: faults and races are reported.
+    /// Says whether it may run.
     pub(super) fn check_access(&mut self, op: &Op, kernel: bool) -> Result<bool> {
         let dev = self.lanes.get(op.info.lane)?.dev;
         let mut pieces = Vec::new();
@@ -195,8 +196,9 @@ impl State {
         self.reports.push(Report::new(ReportKind::Race, &[&c.earlier, &op.info], range, text));
     }
 
-    /// What everything still to run is ordered after: what the host has seen, unless work submitted before it saw
-    /// that is still queued. A lane's clock never goes back, so its oldest operation knows least.
+    /// What everything still to run is ordered after: what the host has seen, unless work submitted
+    /// before it saw that is still queued. A lane's clock never goes back, so its oldest operation
+    /// knows least.
     fn floor(&self) -> Clock {
         let mut floor = self.host.clone();
         for l in &self.lanes.list {
@@ -218,8 +220,9 @@ impl State {
         users
     }
 
-    /// Reports those of `users` that may still be using `r`, which has just gone: whatever `after` is not ordered
-    /// after. `after` is the clock of an operation of `lane`, or the host's and no lane.
+    /// Reports those of `users` that may still be using `r`, which has just gone: whatever `after`
+    /// is not ordered after. `after` is the clock of an operation of `lane`, or the host's and no
+    /// lane.
     pub(super) fn report_in_use(
         &mut self,
         users: Vec<Arc<OpInfo>>,

@@ -1,9 +1,10 @@
 //! Streams: handles, identities and queues.
 //!
-//! A *lane* is the queue behind a stream. Handles are slots, reused last in first out like CUDA's; identities come
-//! from a counter of the process and are never reused. The work of a destroyed stream stays in its lane and still
-//! runs. A dead lane whose work the host has seen complete can serve a new stream, which goes on with its numbering:
-//! all of the old work is ordered before anything new anyway.
+//! A *lane* is the queue behind a stream. Handles are slots, reused last in first out like CUDA's;
+//! identities come from a counter of the process and are never reused. The work of a destroyed
+//! stream stays in its lane and still runs. A dead lane whose work the host has seen complete can
+//! serve a new stream, which goes on with its numbering: all of the old work is ordered before
+//! anything new anyway.
 
 #![deny(unsafe_code)]
 

@@ -56,7 +56,8 @@ impl HostDriver {
         let source = if from_tracked || self.options.eager || !into_tracked {
             Source::Address(src)
         } else {
-            // CUDA lets the caller reuse pageable memory when the call returns, however late the copy runs.
+            // CUDA lets the caller reuse pageable memory when the call returns, however late the
+            // copy runs.
             // SAFETY: the caller promises that `size` bytes can be read at `src` during the call.
             Source::Staged(unsafe { std::slice::from_raw_parts(src as *const u8, size as usize) }.into())
         };

@@ -1,4 +1,5 @@
-//! The books of a store, which its writers and readers share with it: which slots there are, and what they take.
+//! The books of a store, which its writers and readers share with it: which slots there are, and
+//! what they take.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -169,8 +170,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the blocks of an unlinked file go, later. Before its bytes leave the counters, so that what is available does not
-    /// go down in between.
+    /// Lets the blocks of an unlinked file go, later. Before its bytes leave the counters, so that
+    /// what is available does not go down in between.
     pub fn close_removed(&self, file: Option<File>, content: Content) {
         if let Some(file) = file {
             self.reaper.close(file, content.file_bytes());

@@ -12,7 +12,8 @@ use std::io;
 use std::path::Path;
 
 impl Shared {
-    /// A file of the right length whose space is its own. Where that is not there, the space of removed ones is waited for.
+    /// A file of the right length whose space is its own. Where that is not there, the space of
+    /// removed ones is waited for.
     pub fn make_file(&self, path: &Path, content: Content) -> Result<File> {
         let mut pending = self.reaper.pending();
         loop {

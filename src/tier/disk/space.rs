@@ -50,9 +50,10 @@ impl Disks {
         Disks { disk: Mutex::new(Some(disk)), ..Disks::new(manager, options, thresholds) }
     }
 
-    /// Adds a space for a directory, of at most `limit` bytes of files, and returns its number. Its capacity is that of the
-    /// file system, or the limit if that is less; without a limit as much may be used as the file system has left now.
-    /// Nothing is written yet. `Io` when the directory is not there.
+    /// Adds a space for a directory, of at most `limit` bytes of files, and returns its number. Its
+    /// capacity is that of the file system, or the limit if that is less; without a limit as much
+    /// may be used as the file system has left now. Nothing is written yet. `Io` when the directory
+    /// is not there.
     pub fn add_mount(&self, path: &Path, limit: Option<u64>) -> Result<u32> {
         if limit == Some(0) {
             return Err(Error::invalid(format!("a limit of 0 bytes for {}; leave the directory out", path.display())));
@@ -109,8 +110,8 @@ impl Disks {
         lock(&self.mounts).clone()
     }
 
-    /// Removes the files of all stores, as the process exits. Waits for no lock: what somebody has just then stays, for who
-    /// opens a store there next.
+    /// Removes the files of all stores, as the process exits. Waits for no lock: what somebody has
+    /// just then stays, for who opens a store there next.
     pub fn leave(&self) {
         for mount in try_lock(&self.mounts).iter().flat_map(|mounts| mounts.iter()) {
             if let Some(store) = try_lock(&mount.store).as_deref().and_then(Option::as_ref) {
@@ -148,8 +149,8 @@ impl Mount {
         &self.path
     }
 
-    /// The store there, opened if it is not; that removes what dead processes left. `Io` when the directory is not there any
-    /// more or not to be written to; the next call tries again.
+    /// The store there, opened if it is not; that removes what dead processes left. `Io` when the
+    /// directory is not there any more or not to be written to; the next call tries again.
     pub fn store(&self) -> Result<Arc<Store>> {
         let mut store = lock(&self.store);
         if let Some(store) = &*store {
@@ -173,8 +174,9 @@ impl Mount {
         lock(&self.store).is_some()
     }
 
-    /// Counts what a slot of `bytes` of data takes of the space: the whole file. To be kept as long as the slot. In the
-    /// reservation, which must be one of this space; without one, in that which is attached to the thread, or outside of any.
+    /// Counts what a slot of `bytes` of data takes of the space: the whole file. To be kept as long
+    /// as the slot. In the reservation, which must be one of this space; without one, in that which
+    /// is attached to the thread, or outside of any.
     pub fn draw(&self, bytes: u64, reservation: Option<&Reservation>) -> Result<Drawn> {
         let file = file_bytes(bytes, self.options.chunk_bytes)?;
         match reservation {

@@ -19,15 +19,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// Data in files under one mount. Any thread may use it; closing it, or dropping the last of it, its writers and its readers,
-/// removes all of its files.
+/// Data in files under one mount. Any thread may use it; closing it, or dropping the last of it,
+/// its writers and its readers, removes all of its files.
 pub struct Store {
     shared: Arc<Shared>,
 }
 
 impl Store {
-    /// Opens a store under `mount`, a directory that this process may write to. Removes first what dead processes of this
-    /// user left there. `Io` when the directory is not there or not to be written to; `OutOfMemory` when it is full.
+    /// Opens a store under `mount`, a directory that this process may write to. Removes first what
+    /// dead processes of this user left there. `Io` when the directory is not there or not to be
+    /// written to; `OutOfMemory` when it is full.
     pub fn open(mount: &Path, options: &StoreOptions) -> Result<Store> {
         Store::open_on(Arc::new(OsDisk::default()), mount, options)
     }
@@ -50,7 +51,8 @@ impl Store {
         Ok(Store { shared: Arc::new(shared) })
     }
 
-    /// How it works here, in a sentence: the directory, direct or not and why not, what reads and writes.
+    /// How it works here, in a sentence: the directory, direct or not and why not, what reads and
+    /// writes.
     pub fn describe(&self) -> String {
         let Shared { claim, abilities, disk, options, .. } = &*self.shared;
         let live = if claim.locked { "" } else { "; files cannot be locked: names tell which stores live" };
@@ -83,7 +85,8 @@ impl Store {
         lock(&self.shared.books).usage
     }
 
-    /// How much it can hold. What the file system is giving back just now is available: who writes waits for it if need be.
+    /// How much it can hold. What the file system is giving back just now is available: who writes
+    /// waits for it if need be.
     pub fn capacity(&self) -> Result<StoreCapacity> {
         let dir = &self.shared.claim.dir;
         // Asked first: what is given back meanwhile counts twice for a moment, not less.
@@ -101,9 +104,9 @@ impl Store {
         while self.shared.reaper.wait_for_one(&mut pending) {}
     }
 
-    /// Starts writing `bytes` of data: makes a file and reserves its space, so that it cannot run out later. `OutOfMemory`
-    /// when there is not enough, `Invalid` for 0; nothing has been written then. Waits for the blocks of what was removed
-    /// before if there is not enough without them.
+    /// Starts writing `bytes` of data: makes a file and reserves its space, so that it cannot run
+    /// out later. `OutOfMemory` when there is not enough, `Invalid` for 0; nothing has been written
+    /// then. Waits for the blocks of what was removed before if there is not enough without them.
     pub fn begin_write(&self, bytes: u64) -> Result<Writer> {
         let shared = &self.shared;
         shared.check_there()?;
@@ -120,9 +123,9 @@ impl Store {
         }
     }
 
-    /// Starts reading a slot: checks that its file is the one that was written, but for the data, which is checked as it is
-    /// read. The slot cannot be removed meanwhile. `Corrupt` when the file is truncated or altered, `Invalid` when there is no
-    /// such slot.
+    /// Starts reading a slot: checks that its file is the one that was written, but for the data,
+    /// which is checked as it is read. The slot cannot be removed meanwhile. `Corrupt` when the
+    /// file is truncated or altered, `Invalid` when there is no such slot.
     pub fn begin_read(&self, slot: Slot) -> Result<Reader> {
         let shared = &self.shared;
         shared.check_there()?;
@@ -145,15 +148,16 @@ impl Store {
         }
     }
 
-    /// Removes a slot and its file. A file that is not there any more is removed. `Invalid` when there is no such slot, or
-    /// somebody is reading it; after any error it is as it was. Does not wait for the file system to give the blocks back,
-    /// but when it is behind with many.
+    /// Removes a slot and its file. A file that is not there any more is removed. `Invalid` when
+    /// there is no such slot, or somebody is reading it; after any error it is as it was. Does not
+    /// wait for the file system to give the blocks back, but when it is behind with many.
     pub fn remove(&self, slot: Slot) -> Result<()> {
         self.shared.remove(self.shared.known(slot)?)
     }
 
-    /// Removes the directory with all files, used or not, as the process exits. Waits for no lock, as other threads may
-    /// have stopped anywhere. From then on nothing can be written or read: `ShuttingDown`.
+    /// Removes the directory with all files, used or not, as the process exits. Waits for no lock,
+    /// as other threads may have stopped anywhere. From then on nothing can be written or read:
+    /// `ShuttingDown`.
     pub fn leave(&self) {
         self.shared.left.store(true, SeqCst);
         self.shared.claim.clear(&*self.shared.disk);

@@ -48,8 +48,9 @@ impl Evictor {
         Evictor { shared, mover: OnceLock::new(), options }
     }
 
-    /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is given, else as any other.
-    /// Where there is none, what may be moved by itself makes room. It belongs to no arena.
+    /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is
+    /// given, else as any other. Where there is none, what may be moved by itself makes room. It
+    /// belongs to no arena.
     pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Reservation>) -> Result<u64> {
         let shared = &self.shared;
         let ticket = Arc::new(Ticket::default());
@@ -67,8 +68,8 @@ impl Evictor {
         Ok(info.base)
     }
 
-    /// Keeps the allocation in the device's memory until it is unheld as often, restoring it if need be, for use by work
-    /// submitted after this returns.
+    /// Keeps the allocation in the device's memory until it is unheld as often, restoring it if
+    /// need be, for use by work submitted after this returns.
     pub fn hold(&self, base: u64) -> Result<()> {
         let item = self.item(base)?;
         if item.pin_resident()? {
@@ -84,8 +85,9 @@ impl Evictor {
         Ok(())
     }
 
-    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is ordered before it. From the first
-    /// unhold on the allocation may be moved by itself whenever it is not held.
+    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is
+    /// ordered before it. From the first unhold on the allocation may be moved by itself whenever
+    /// it is not held.
     pub fn unhold(&self, base: u64, stream: StreamHandle) -> Result<()> {
         let item = self.item(base)?;
         if item.look().0 == 0 {
@@ -99,8 +101,9 @@ impl Evictor {
         Ok(())
     }
 
-    /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it; `None`: to the streams that
-    /// were named when it was unheld, or else the one it was allocated on.
+    /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it;
+    /// `None`: to the streams that were named when it was unheld, or else the one it was allocated
+    /// on.
     pub fn shift(
         &self,
         base: u64,
@@ -112,8 +115,8 @@ impl Evictor {
         self.shift_all(vec![item], goal, by, progress)
     }
 
-    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is held, or nothing is moved. Where one
-    /// cannot be moved, those before it have been, and the error says how many.
+    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is held, or nothing
+    /// is moved. Where one cannot be moved, those before it have been, and the error says how many.
     pub fn shift_tag(
         &self,
         tag: u64,
@@ -154,8 +157,8 @@ impl Evictor {
         Ok(Location { space, holds, bytes: item.bytes, mapped: item.mapped })
     }
 
-    /// Moves what may be moved by itself out of a space, oldest use first, until `bytes` are free that were not. Returns how
-    /// many: perhaps fewer, perhaps some more.
+    /// Moves what may be moved by itself out of a space, oldest use first, until `bytes` are free
+    /// that were not. Returns how many: perhaps fewer, perhaps some more.
     pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.shared.make_room(space, bytes)
     }
@@ -178,8 +181,9 @@ impl Evictor {
         self.shared.register.find(base).ok_or_else(|| self.shared.none(base))
     }
 
-    /// Checks the equations of the parts, and that the pools agree: what is registered lives there and is moved by nobody, what
-    /// is in the device has memory, and nothing else is evictable. For a moment at which nobody allocates, frees or moves.
+    /// Checks the equations of the parts, and that the pools agree: what is registered lives there
+    /// and is moved by nobody, what is in the device has memory, and nothing else is evictable. For
+    /// a moment at which nobody allocates, frees or moves.
     pub fn validate(&self) -> Result<()> {
         let register = &self.shared.register;
         let fault = |item: &Item, said| item.fault(said).map(|fault| format!("{fault}; {item:?}"));

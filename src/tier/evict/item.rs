@@ -1,7 +1,8 @@
 //! One evictable allocation: where its bytes are, and who may change that.
 //!
-//! A thread *claims* an item before it moves it. While it is claimed its bytes belong to the claim, and nobody waits for anything
-//! but the claim's end. Its lock is held for moments only, and is the last of all but the manager's.
+//! A thread *claims* an item before it moves it. While it is claimed its bytes belong to the claim,
+//! and nobody waits for anything but the claim's end. Its lock is held for moments only, and is the
+//! last of all but the manager's.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -38,7 +39,8 @@ pub(super) struct Filed {
 impl Drop for Filed {
     fn drop(&mut self) {
         if self.store.remove(self.slot).is_err() {
-            // The file is left to the process that opens a store there next, and takes its bytes until then.
+            // The file is left to the process that opens a store there next, and takes its bytes
+            // until then.
             std::mem::forget(self.drawn.take());
         }
     }
@@ -184,8 +186,8 @@ impl Item {
         self.idle.notify_all();
     }
 
-    /// Claims it, to move it out of the device or elsewhere; `any_holds`: although it is held; `leaves`: see
-    /// [`Claim::leaves`].
+    /// Claims it, to move it out of the device or elsewhere; `any_holds`: although it is held;
+    /// `leaves`: see [`Claim::leaves`].
     pub(super) fn try_claim(self: &Arc<Item>, any_holds: bool, leaves: bool) -> Outcome {
         let mut st = lock(&self.state);
         if st.gone {
@@ -203,7 +205,8 @@ impl Item {
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
-    /// As [`Item::try_claim`], waiting while another thread has it. `None` when the allocation has ended.
+    /// As [`Item::try_claim`], waiting while another thread has it. `None` when the allocation has
+    /// ended.
     pub(super) fn claim(self: &Arc<Item>, any_holds: bool) -> Result<Option<Claim>> {
         loop {
             match self.try_claim(any_holds, false) {
@@ -281,8 +284,9 @@ impl Item {
         drop(old);
     }
 
-    /// What is wrong with it, if nobody has it: it is in one place, where the register says, with a receipt of what it takes there and of nothing else,
-    /// and what is held is in the device's memory.
+    /// What is wrong with it, if nobody has it: it is in one place, where the register says, with a
+    /// receipt of what it takes there and of nothing else, and what is held is in the device's
+    /// memory.
     pub(super) fn fault(&self, said: SpaceId) -> Option<&'static str> {
         let st = lock(&self.state);
         if st.place.as_ref().is_some_and(|place| place.space(self.device) != said) {
@@ -336,7 +340,8 @@ impl Claim {
         st.holds = st.holds.saturating_add(1);
     }
 
-    /// It is about to be moved out, and nothing that others may hold up is in the way: who wants device memory may wait for it.
+    /// It is about to be moved out, and nothing that others may hold up is in the way: who wants
+    /// device memory may wait for it.
     pub(super) fn leaves(&self) {
         if let Some(by) = &mut lock(&self.item.state).by {
             by.leaves_device = matches!(self.place, Some(Place::Device));

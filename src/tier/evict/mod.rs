@@ -2,26 +2,29 @@
 //!
 //! # Words
 //!
-//! - *evict*: to copy an allocation's bytes to a lower tier and give up its device memory. Its addresses stay its own.
-//!   *Restore*: to map memory there again and copy them back.
-//! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right to move them.
-//! - *hold*: to keep an item in the device's memory, restoring it if need be. What has been unheld at least once is moved *by
-//!   itself*: when its space is too full, or when there is no memory for something else. What never was is moved only when
-//!   asked for.
-//! - *register* ([`register`]): all items, and those that are moved by themselves by their last use.
+//! - *evict*: to copy an allocation's bytes to a lower tier and give up its device memory. Its
+//!   addresses stay its own. *Restore*: to map memory there again and copy them back.
+//! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right
+//!   to move them.
+//! - *hold*: to keep an item in the device's memory, restoring it if need be. What has been unheld
+//!   at least once is moved *by itself*: when its space is too full, or when there is no memory for
+//!   something else. What never was is moved only when asked for.
+//! - *register* ([`register`]): all items, and those that are moved by themselves by their last
+//!   use.
 //! - *flow* ([`lanes`]): copies in flight on a stream of the move's own.
-//! - *shift* ([`shift`]): one or several items on their way; *mover* ([`mover`]): the thread that empties spaces that are too
-//!   full.
+//! - *shift* ([`shift`]): one or several items on their way; *mover* ([`mover`]): the thread that
+//!   empties spaces that are too full.
 //!
 //! # Order
 //!
-//! A move out waits on the device for the item's uses, and gives the memory up when its copies are known to be over. A move in
-//! is over when it returns, so all work submitted after it sees the bytes. No lock is held while anything is copied.
+//! A move out waits on the device for the item's uses, and gives the memory up when its copies are
+//! known to be over. A move in is over when it returns, so all work submitted after it sees the
+//! bytes. No lock is held while anything is copied.
 //!
 //! # What survives
 //!
-//! Bytes leave a place only when they are known to be whole in another: until then a failure, a cancelled move or the end of
-//! the process's patience leaves them where they were.
+//! Bytes leave a place only when they are known to be whole in another: until then a failure, a
+//! cancelled move or the end of the process's patience leaves them where they were.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

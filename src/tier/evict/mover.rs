@@ -1,7 +1,8 @@
 //! The mover: a thread that empties spaces that are too full, between their thresholds.
 //!
-//! It sleeps until somebody finds a space at its trigger, then moves what may be moved by itself, oldest use first, until just
-//! no more than the stop is used. Below the trigger it does nothing, so use that swings between the two moves nothing.
+//! It sleeps until somebody finds a space at its trigger, then moves what may be moved by itself,
+//! oldest use first, until just no more than the stop is used. Below the trigger it does nothing,
+//! so use that swings between the two moves nothing.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -30,7 +31,8 @@ pub struct MoverOptions {
     pub warn: bool,
 }
 
-/// The running mover. Dropping it cancels what it moves just now, and waits for the copies in flight and for the thread's end.
+/// The running mover. Dropping it cancels what it moves just now, and waits for the copies in
+/// flight and for the thread's end.
 pub(super) struct Mover {
     shared: Weak<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -98,8 +100,8 @@ impl Shared {
         self.parts.gpu.iter().chain(&self.hosts).filter(move |s| s.should_downgrade() && way(s)).cloned()
     }
 
-    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if there is as much. Whether
-    /// none of them stays too full.
+    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if
+    /// there is as much. Whether none of them stays too full.
     fn empty_all(&self) -> Result<bool> {
         let (mut outcome, mut emptied) = (Ok(()), true);
         for space in self.too_full().collect::<Vec<_>>() {

@@ -21,7 +21,8 @@ pub(super) struct Register<T> {
     books: Mutex<Books<T>>,
 }
 
-/// `shelves` holds, of each entry that may be moved by itself, its last use and address, under the space that it is in.
+/// `shelves` holds, of each entry that may be moved by itself, its last use and address, under the
+/// space that it is in.
 #[derive(Debug)]
 struct Books<T> {
     entries: BTreeMap<u64, Entry<T>>,
@@ -116,8 +117,8 @@ impl<T: Listed> Register<T> {
         books.put_on(item.base());
     }
 
-    /// Up to `most` of those in a space that may be moved by themselves, behind `after`, oldest use first, each with its
-    /// last use.
+    /// Up to `most` of those in a space that may be moved by themselves, behind `after`, oldest use
+    /// first, each with its last use.
     pub(super) fn oldest(&self, space: SpaceId, after: (u64, u64), most: usize) -> Vec<(u64, Arc<T>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let books = lock(&self.books);
@@ -131,7 +132,8 @@ impl<T: Listed> Register<T> {
         lock(&self.books).entries.values().map(|e| e.item.clone()).collect()
     }
 
-    /// Checks the equation above, and of each item, with the space that it is said to be in, what `fault` finds.
+    /// Checks the equation above, and of each item, with the space that it is said to be in, what
+    /// `fault` finds.
     pub(super) fn validate(&self, fault: impl Fn(&T, SpaceId) -> Option<String>) -> Result<(), String> {
         let books = lock(&self.books);
         let shelved: usize = books.shelves.values().map(BTreeSet::len).sum();

@@ -19,7 +19,8 @@ pub struct Piece {
 pub(super) struct Blocks {
     /// Bytes by address.
     chunks: BTreeMap<u64, u64>,
-    /// Free bytes by address. None reaches over the end of a chunk, and none ends where another of its chunk begins.
+    /// Free bytes by address. None reaches over the end of a chunk, and none ends where another of
+    /// its chunk begins.
     runs: BTreeMap<u64, u64>,
     /// The same, as `(bytes, address)`.
     by_length: BTreeSet<(u64, u64)>,
@@ -95,7 +96,8 @@ impl Blocks {
         Some(addr)
     }
 
-    /// Takes `bytes` in as few pieces as possible: the longest runs, and for what is left the shortest that has it.
+    /// Takes `bytes` in as few pieces as possible: the longest runs, and for what is left the
+    /// shortest that has it.
     pub(super) fn take_many(&mut self, bytes: u64) -> Option<Vec<Piece>> {
         if bytes > self.free {
             return None;

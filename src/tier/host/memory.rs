@@ -10,14 +10,16 @@ use crate::tier::promise::Drawn;
 use std::fmt;
 use std::sync::Arc;
 
-/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; a copy to or
-/// from it must be waited for before. Only where it outlives its [`HostTier`](super::HostTier) the last of it unpins it.
+/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; a copy
+/// to or from it must be waited for before. Only where it outlives its
+/// [`HostTier`](super::HostTier) the last of it unpins it.
 pub struct HostMemory {
     pieces: Vec<Piece>,
     bytes: u64,
     want: Want,
     node: Arc<Node>,
-    /// Dropped after the memory has been given back, so that the next to get the promise finds the memory.
+    /// Dropped after the memory has been given back, so that the next to get the promise finds the
+    /// memory.
     drawn: Drawn,
 }
 
@@ -31,8 +33,9 @@ impl HostMemory {
         HostMemory { pieces, bytes, want, node, drawn }
     }
 
-    /// Where it is: pieces that add up to [`HostMemory::bytes`]. All but the last are whole blocks, each piece starts at a
-    /// multiple of its size or of 4 KiB, and none overlaps another or another memory.
+    /// Where it is: pieces that add up to [`HostMemory::bytes`]. All but the last are whole blocks,
+    /// each piece starts at a multiple of its size or of 4 KiB, and none overlaps another or
+    /// another memory.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
@@ -57,8 +60,8 @@ impl HostMemory {
         self.drawn.reservation()
     }
 
-    /// All of it as memory to read files into and write them from. `Invalid`, and the memory goes back, when it is not one
-    /// piece, or not a multiple of 4 KiB.
+    /// All of it as memory to read files into and write them from. `Invalid`, and the memory goes
+    /// back, when it is not one piece, or not a multiple of 4 KiB.
     pub fn into_buffer(self) -> Result<Buffer> {
         match *self.pieces.as_slice() {
             [Piece { addr, bytes }] => Buffer::foreign(addr, bytes, Box::new(self)),

@@ -1,10 +1,12 @@
 //! A reservation's books.
 //!
-//! `room` is what of the reservation is not drawn, and in the highest bit whether it is released. With `size`, which only
-//! changes under the manager's mutex, `drawn == size - room`. A draw takes from the room and an end of an allocation puts
-//! back into it, each with one atomic operation and no lock; growing and shrinking add to and take from both. Releasing
-//! sets the bit: what is in the room at that moment goes back to the space, and what comes into it later goes on to the
-//! space, by the thread that brings it. So each byte returns exactly once, whichever of the two comes first.
+//! `room` is what of the reservation is not drawn, and in the highest bit whether it is released.
+//! With `size`, which only changes under the manager's mutex, `drawn == size - room`. A draw takes
+//! from the room and an end of an allocation puts back into it, each with one atomic operation and
+//! no lock; growing and shrinking add to and take from both. Releasing sets the bit: what is in the
+//! room at that moment goes back to the space, and what comes into it later goes on to the space,
+//! by the thread that brings it. So each byte returns exactly once, whichever of the two comes
+//! first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -123,8 +125,8 @@ impl Account {
         }
     }
 
-    /// Ends a draw of `bytes`. Once the reservation is released they are the space's again: the caller has to put as many
-    /// there as this returns.
+    /// Ends a draw of `bytes`. Once the reservation is released they are the space's again: the
+    /// caller has to put as many there as this returns.
     #[inline]
     pub(super) fn give(&self, bytes: u64) -> u64 {
         match self.room.fetch_add(bytes, AcqRel) & RELEASED {
@@ -140,8 +142,9 @@ impl Account {
         self.room.fetch_add(bytes, AcqRel);
     }
 
-    /// Draws `bytes` of a room of exactly `room` bytes with `more`, given by the space, added. Under the mutex, and only of
-    /// a live one. `false`, and nothing done, when the room has changed.
+    /// Draws `bytes` of a room of exactly `room` bytes with `more`, given by the space, added.
+    /// Under the mutex, and only of a live one. `false`, and nothing done, when the room has
+    /// changed.
     pub(super) fn grow_and_take(&self, room: u64, more: u64, bytes: u64) -> bool {
         debug_assert!(room + more >= bytes);
         if self.room.compare_exchange(room, room + more - bytes, AcqRel, Acquire).is_err() {
@@ -152,8 +155,8 @@ impl Account {
         true
     }
 
-    /// Takes between `least` and `most` bytes away that are not drawn, and says how many; the caller has to put as many
-    /// into the space. Under the mutex.
+    /// Takes between `least` and `most` bytes away that are not drawn, and says how many; the
+    /// caller has to put as many into the space. Under the mutex.
     pub(super) fn shrink(&self, least: u64, most: u64) -> Result<u64, Taken> {
         let n = self.take_between(least, most)?;
         self.size.fetch_sub(n, AcqRel);
@@ -161,8 +164,8 @@ impl Account {
         Ok(n)
     }
 
-    /// Ends the reservation, if nobody has: returns its size and what was not drawn of it, which the caller has to put into
-    /// the space. Under the mutex.
+    /// Ends the reservation, if nobody has: returns its size and what was not drawn of it, which
+    /// the caller has to put into the space. Under the mutex.
     pub(super) fn release(&self) -> Option<(u64, u64)> {
         let room = self.room.fetch_or(RELEASED, AcqRel);
         if room & RELEASED != 0 {

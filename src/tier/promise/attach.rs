@@ -1,7 +1,8 @@
-//! Which reservation an allocation draws from that names none: its stream's, else its thread's in that space.
+//! Which reservation an allocation draws from that names none: its stream's, else its thread's in
+//! that space.
 //!
-//! Allocations ask often and attachments change rarely. So each thread remembers its last answers, and a number that
-//! every change raises tells it when they are old.
+//! Allocations ask often and attachments change rarely. So each thread remembers its last answers,
+//! and a number that every change raises tells it when they are old.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -56,8 +57,8 @@ fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> Option<R> {
 }
 
 impl Attachments {
-    /// The reservation that an allocation on the stream draws from, and the stream's usage. The reservation may be
-    /// released by the time it is used.
+    /// The reservation that an allocation on the stream draws from, and the stream's usage. The
+    /// reservation may be released by the time it is used.
     pub(super) fn current(&self, hub: u64, space: &Space, stream: u64) -> Stream {
         let version = self.version.load(Acquire);
         let key = (space.index, stream);

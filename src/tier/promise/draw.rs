@@ -1,7 +1,8 @@
 //! Counting an allocation: in a reservation, beyond one, or outside of any.
 //!
-//! Allocations never wait, so they are not held up by those who do: what a reservation has is its own, and what is
-//! available in the space goes to the first that takes it. A waiter gets what is left when it is served.
+//! Allocations never wait, so they are not held up by those who do: what a reservation has is its
+//! own, and what is available in the space goes to the first that takes it. A waiter gets what is
+//! left when it is served.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -69,7 +70,8 @@ impl Hub {
         Ok(Drawn::of_reservation(account.clone(), (stream, usage), inside, outside))
     }
 
-    /// Counts an allocation that is there already outside of any reservation, whether or not there is room for it.
+    /// Counts an allocation that is there already outside of any reservation, whether or not there
+    /// is room for it.
     pub(super) fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
         let bytes = bytes.min(MAX_BYTES);
         if !space.take(bytes) {
@@ -79,8 +81,8 @@ impl Hub {
         Drawn::of_space(space.clone(), (stream, self.attachments.usage(self.id, space, stream)), bytes)
     }
 
-    /// The policy for allocations for which there is no memory: that of the reservation they are made with, else of the
-    /// one attached to the stream, else of the space.
+    /// The policy for allocations for which there is no memory: that of the reservation they are
+    /// made with, else of the one attached to the stream, else of the space.
     pub(super) fn out_of_memory(
         &self,
         space: &Space,
@@ -95,7 +97,8 @@ impl Hub {
         own.unwrap_or_else(|| self.lock().books.out_of_memory.get(space.index).cloned().unwrap_or_default())
     }
 
-    /// Counts an allocation as one that a receipt was of: in its reservation while that lives, else outside of any.
+    /// Counts an allocation as one that a receipt was of: in its reservation while that lives, else
+    /// outside of any.
     pub(super) fn draw_again(&self, source: &Source, bytes: u64) -> Result<Drawn> {
         match &source.from {
             From::Reservation(account) if !account.released() => {

@@ -26,11 +26,13 @@ impl From {
     }
 }
 
-/// The receipt of an allocation's bytes. The keeper of the allocation keeps it, and drops it when the allocation ends, on
-/// any thread: that gives the bytes back to the reservation while that lives, else to the space.
+/// The receipt of an allocation's bytes. The keeper of the allocation keeps it, and drops it when
+/// the allocation ends, on any thread: that gives the bytes back to the reservation while that
+/// lives, else to the space.
 ///
-/// Dropping it takes a few atomic operations; only where requests wait for the space it takes the manager's mutex, too,
-/// under which nothing else is ever called. So it may be dropped under any other lock.
+/// Dropping it takes a few atomic operations; only where requests wait for the space it takes the
+/// manager's mutex, too, under which nothing else is ever called. So it may be dropped under any
+/// other lock.
 #[derive(Debug)]
 pub struct Drawn {
     pub(super) from: From,
@@ -101,7 +103,8 @@ impl Drawn {
         }
     }
 
-    /// Gives the last `bytes` of the allocation back, at most all of it: those beyond the reservation first.
+    /// Gives the last `bytes` of the allocation back, at most all of it: those beyond the
+    /// reservation first.
     pub fn shrink(&mut self, bytes: u64) {
         let outside = bytes.min(self.outside);
         let inside = (bytes - outside).min(self.inside);
@@ -110,8 +113,8 @@ impl Drawn {
         self.give(inside, outside);
     }
 
-    /// What is used is counted down first and goes back into the rooms after, so that it never is more than they have
-    /// given.
+    /// What is used is counted down first and goes back into the rooms after, so that it never is
+    /// more than they have given.
     fn give(&self, inside: u64, outside: u64) {
         let bytes = inside + outside;
         if bytes == 0 {
@@ -138,8 +141,9 @@ impl Drawn {
         Source { from: self.from.clone(), stream: self.stream }
     }
 
-    /// Draws `bytes` more where it was drawn from: from the reservation while that lives, by its policy, but for a policy that
-    /// calls back, which counts as one that fails; else from the space. May be called under any lock.
+    /// Draws `bytes` more where it was drawn from: from the reservation while that lives, by its
+    /// policy, but for a policy that calls back, which counts as one that fails; else from the
+    /// space. May be called under any lock.
     pub fn grow(&mut self, bytes: u64) -> Result<()> {
         if bytes > MAX_BYTES {
             return Err(no_more(self.space(), bytes));

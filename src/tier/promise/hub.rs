@@ -1,10 +1,12 @@
-//! What reservations share, under one mutex: the spaces' promises, the live reservations and the queue.
+//! What reservations share, under one mutex: the spaces' promises, the live reservations and the
+//! queue.
 //!
-//! A call that makes room serves those who wait for it at once, under the mutex, so nobody can overtake them. A wait ends once:
-//! with a grant, or with an error, decided under the mutex and left for its thread to find.
+//! A call that makes room serves those who wait for it at once, under the mutex, so nobody can
+//! overtake them. A wait ends once: with a grant, or with an error, decided under the mutex and
+//! left for its thread to find.
 //!
-//! The mutex may be taken under any other lock of the library, and nothing outside of this folder is called while it is
-//! held: no pool, no driver, no callback, not even the destructor of one.
+//! The mutex may be taken under any other lock of the library, and nothing outside of this folder
+//! is called while it is held: no pool, no driver, no callback, not even the destructor of one.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -62,8 +64,8 @@ impl Books {
         self.clock
     }
 
-    /// Gives what is wanted if one of the candidates that are not `held` has it: of the first rank where any has, the one
-    /// with the most room.
+    /// Gives what is wanted if one of the candidates that are not `held` has it: of the first rank
+    /// where any has, the one with the most room.
     fn grant(
         &mut self,
         want: &Want,
@@ -131,8 +133,8 @@ impl Books {
 }
 
 impl State {
-    /// Goes through those who wait, from the first, and gives each what it wants if there is room. To be called whenever
-    /// there may be more room than before, or one fewer who waits.
+    /// Goes through those who wait, from the first, and gives each what it wants if there is room.
+    /// To be called whenever there may be more room than before, or one fewer who waits.
     pub(super) fn serve(&mut self) {
         let State { books, queue, .. } = self;
         let mut held = vec![false; books.spaces.len()];
@@ -266,7 +268,8 @@ impl Hub {
         }
     }
 
-    /// Ends a reservation: what is drawn of it becomes use outside of any. `None` when it is released already.
+    /// Ends a reservation: what is drawn of it becomes use outside of any. `None` when it is
+    /// released already.
     pub(super) fn release(&self, account: &Arc<Account>) -> Option<(u64, u64)> {
         let mut state = self.lock();
         let (size, room) = account.release()?;

@@ -8,8 +8,8 @@ use crate::base::StreamHandle;
 use crate::pool::{Counter, Receipt};
 use std::sync::Arc;
 
-/// Counts what lives in a device's pool without a receipt, outside of any reservation: what was there when counting began,
-/// and what was on its way.
+/// Counts what lives in a device's pool without a receipt, outside of any reservation: what was
+/// there when counting began, and what was on its way.
 pub struct LiveCounter {
     manager: Arc<Manager>,
     space: Arc<Space>,

@@ -35,7 +35,8 @@ pub struct Want {
     pub space: SpaceId,
     /// How many bytes.
     pub bytes: u64,
-    /// The number of the reservation that is too small, and by how much; `None` when the space is, or the memory itself.
+    /// The number of the reservation that is too small, and by how much; `None` when the space is,
+    /// or the memory itself.
     pub reservation: Option<(u64, u64)>,
 }
 
@@ -92,8 +93,9 @@ impl Manager {
         Ok(space.snapshot(reservations as u64, state.queue.wanting(space.index)))
     }
 
-    /// Sets how many bytes a space has, and how many of them may be promised or used. What is above a lowered limit stays
-    /// and counts as `beyond`; who waits for what can no longer ever be gets an error. The thresholds are parts of the limit.
+    /// Sets how many bytes a space has, and how many of them may be promised or used. What is above
+    /// a lowered limit stays and counts as `beyond`; who waits for what can no longer ever be gets
+    /// an error. The thresholds are parts of the limit.
     pub fn set_limits(&self, id: SpaceId, capacity: u64, limit: u64, thresholds: Thresholds) -> Result<()> {
         let mut state = self.hub.lock();
         let space = find(&state.books.spaces, id)?.clone();
@@ -104,8 +106,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Sets how many of a space's bytes may be promised or used, all of them with `None`, as [`Manager::set_limits`] does.
-    /// The thresholds stay the same parts of it.
+    /// Sets how many of a space's bytes may be promised or used, all of them with `None`, as
+    /// [`Manager::set_limits`] does. The thresholds stay the same parts of it.
     pub fn set_limit(&self, id: SpaceId, limit: Option<u64>) -> Result<()> {
         let mut state = self.hub.lock();
         let space = find(&state.books.spaces, id)?.clone();
@@ -115,14 +117,16 @@ impl Manager {
         Ok(())
     }
 
-    /// Sets from which use of a space on data should be moved out, and down to which, in parts of its limit.
+    /// Sets from which use of a space on data should be moved out, and down to which, in parts of
+    /// its limit.
     pub fn set_thresholds(&self, id: SpaceId, thresholds: Thresholds) -> Result<()> {
         let state = self.hub.lock();
         find(&state.books.spaces, id)?.set_thresholds(thresholds);
         Ok(())
     }
 
-    /// Sets what allocations in a space do for which there is no memory, unless their reservation says otherwise.
+    /// Sets what allocations in a space do for which there is no memory, unless their reservation
+    /// says otherwise.
     pub fn set_out_of_memory_policy(&self, id: SpaceId, policy: OutOfMemoryPolicy) -> Result<()> {
         // Out here, so that the old one ends with no lock held.
         let _old;
@@ -133,8 +137,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Promises bytes, or waits for them. How many is the reservation's size: exactly those asked for, or with
-    /// [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Waiting is in turn: nobody overtakes in a space that both want.
+    /// Promises bytes, or waits for them. How many is the reservation's size: exactly those asked
+    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Waiting is in
+    /// turn: nobody overtakes in a space that both want.
     pub fn reserve(&self, request: Request) -> Result<Reservation> {
         let (least, most) = request.amount.bounds();
         if least == 0 || least > most {
@@ -159,8 +164,9 @@ impl Manager {
         self.hub.lock().queue.len()
     }
 
-    /// Counts an allocation on a stream: in the reservation attached to the stream, else in the thread's of this space,
-    /// else outside of any. To be called with no lock held: the reservation's policy may call back.
+    /// Counts an allocation on a stream: in the reservation attached to the stream, else in the
+    /// thread's of this space, else outside of any. To be called with no lock held: the
+    /// reservation's policy may call back.
     pub fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
         self.own(space)?;
         self.hub.draw(space, bytes, stream)
@@ -172,8 +178,9 @@ impl Manager {
         self.hub.draw_outside(space, bytes, stream)
     }
 
-    /// Counts an allocation as [`Manager::draw`] does and makes it with `allocate`. Where either finds no memory, the
-    /// out-of-memory policy decides whether to try both again. To be called with no lock held.
+    /// Counts an allocation as [`Manager::draw`] does and makes it with `allocate`. Where either
+    /// finds no memory, the out-of-memory policy decides whether to try both again. To be called
+    /// with no lock held.
     pub fn allocate<T>(
         &self,
         space: &Arc<Space>,
@@ -184,8 +191,8 @@ impl Manager {
         self.allocate_with(space, None, bytes, stream, |drawn| Ok((allocate()?, drawn)))
     }
 
-    /// As [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`, whatever is attached, if there
-    /// is one: it must be of this space.
+    /// As [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`,
+    /// whatever is attached, if there is one: it must be of this space.
     pub fn allocate_with<T>(
         &self,
         space: &Arc<Space>,
@@ -217,8 +224,8 @@ impl Manager {
         self.attempt(space, (bytes, source.stream()), || source.account().cloned(), draw, allocate)
     }
 
-    /// Tries an allocation: where there is no memory, again after the relief has made room, and as often as the policy says.
-    /// `from` is the reservation that is drawn from, if any.
+    /// Tries an allocation: where there is no memory, again after the relief has made room, and as
+    /// often as the policy says. `from` is the reservation that is drawn from, if any.
     fn attempt<T>(
         &self,
         space: &Arc<Space>,
@@ -256,21 +263,21 @@ impl Manager {
         }
     }
 
-    /// Sets who makes room where there is no memory: it is told what is wanted, and says whether to try again. Called with no
-    /// lock held. Only once.
+    /// Sets who makes room where there is no memory: it is told what is wanted, and says whether to
+    /// try again. Called with no lock held. Only once.
     pub fn set_relief(&self, relief: Relief) {
         let _ = self.relief.set(relief);
     }
 
-    /// Counts an allocation as one that a receipt was of: in the same reservation while that lives, else outside of any. For
-    /// what leaves memory and comes back. To be called with no lock held.
+    /// Counts an allocation as one that a receipt was of: in the same reservation while that lives,
+    /// else outside of any. For what leaves memory and comes back. To be called with no lock held.
     pub fn draw_from_source(&self, source: &Source, bytes: u64) -> Result<Drawn> {
         self.own(source.space())?;
         self.hub.draw_again(source, bytes)
     }
 
-    /// Counts an allocation that is there already, outside of any reservation and also where the limit forbids it. May be
-    /// called under any lock.
+    /// Counts an allocation that is there already, outside of any reservation and also where the
+    /// limit forbids it. May be called under any lock.
     pub fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
         self.hub.draw_anyway(space, bytes, stream)
     }
@@ -287,7 +294,8 @@ impl Manager {
         Ok(current.account.filter(|a| !a.released()).map(|a| a.id))
     }
 
-    /// What the live allocations of a stream use in a space, and their peak; `None` where that is not counted.
+    /// What the live allocations of a stream use in a space, and their peak; `None` where that is
+    /// not counted.
     pub fn stream_usage(&self, space: &Arc<Space>, stream: u64) -> Result<Option<Arc<Usage>>> {
         self.own(space)?;
         Ok(self.hub.attachments.usage(self.hub.id, space, stream))
@@ -305,12 +313,14 @@ impl Manager {
         self.hub.attachments.detach_thread(self.hub.id, space)
     }
 
-    /// Forgets a stream that is gone: its attachments and its usage. Allocations made on it stay counted.
+    /// Forgets a stream that is gone: its attachments and its usage. Allocations made on it stay
+    /// counted.
     pub fn forget_stream(&self, stream: u64) {
         self.hub.attachments.forget_stream(stream);
     }
 
-    /// Refuses every request from now on and ends every wait with an error. Allocations and releases go on as before.
+    /// Refuses every request from now on and ends every wait with an error. Allocations and
+    /// releases go on as before.
     pub fn shut_down(&self) {
         self.hub.shut_down();
     }
@@ -322,8 +332,9 @@ impl Manager {
         }
     }
 
-    /// Checks the equations of [`tier`](super). Others may draw and give back meanwhile, without a lock and in two steps, so what
-    /// does not add up is looked at again for longer than a thread rests between two steps.
+    /// Checks the equations of [`tier`](super). Others may draw and give back meanwhile, without a
+    /// lock and in two steps, so what does not add up is looked at again for longer than a thread
+    /// rests between two steps.
     pub fn validate(&self) -> Result<()> {
         const PATIENCE: Duration = Duration::from_secs(1);
         const PAUSE: Duration = Duration::from_micros(50);

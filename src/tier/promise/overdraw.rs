@@ -8,7 +8,8 @@ use super::space::MAX_BYTES;
 use crate::base::sync::lock;
 use crate::base::{size::human, Error, Result, Status};
 
-/// What was taken: bytes of the reservation, bytes outside of any. `None` when the reservation is released.
+/// What was taken: bytes of the reservation, bytes outside of any. `None` when the reservation is
+/// released.
 pub(super) type Parts = Option<(u64, u64)>;
 
 /// How a reservation may grow for an allocation.
@@ -34,7 +35,8 @@ fn overdrawn(account: &Account, bytes: u64, also: &str) -> Error {
     Error::new(Status::OutOfMemory, text)
 }
 
-/// Takes an allocation's bytes, by the reservation's policy where they do not fit. No lock is held in a callback.
+/// Takes an allocation's bytes, by the reservation's policy where they do not fit. No lock is held
+/// in a callback.
 pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Result<Parts> {
     let mut attempt = 0u32;
     loop {

@@ -1,4 +1,5 @@
-//! What happens when an allocation does not fit its reservation, and when memory itself has run out.
+//! What happens when an allocation does not fit its reservation, and when memory itself has run
+//! out.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -70,7 +71,8 @@ pub enum Decision {
     Retry,
 }
 
-/// Decides what to do about an allocation that does not fit its reservation. Called with no lock held.
+/// Decides what to do about an allocation that does not fit its reservation. Called with no lock
+/// held.
 pub type LimitCallback = Arc<dyn Fn(&Overdraw) -> Decision + Send + Sync>;
 
 /// What happens when an allocation does not fit its reservation. None of them waits.
@@ -81,8 +83,8 @@ pub enum LimitPolicy {
     Fail,
     /// What is missing is taken from outside of the reservation, if the space's limit allows.
     Ignore,
-    /// The reservation grows to `factor` times its size, or as much as the allocation needs if that is more; where the
-    /// space has less than that, to what there is.
+    /// The reservation grows to `factor` times its size, or as much as the allocation needs if that
+    /// is more; where the space has less than that, to what there is.
     Increase {
         /// How much larger.
         factor: Factor,
@@ -124,8 +126,8 @@ pub struct Shortage {
     pub attempt: u32,
 }
 
-/// Frees, evicts or releases something and returns whether the allocation should be tried again. Called with no lock
-/// held. Allocations that it makes itself do not come back to it.
+/// Frees, evicts or releases something and returns whether the allocation should be tried again.
+/// Called with no lock held. Allocations that it makes itself do not come back to it.
 pub type OutOfMemoryCallback = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
 
 /// What happens when there is no memory for an allocation, whatever was promised.
@@ -170,8 +172,8 @@ impl Drop for Inside {
 }
 
 impl OutOfMemoryPolicy {
-    /// Tries an allocation; when there is no memory for it, and the policy says so, again. Other errors are returned at
-    /// once. To be called with no lock held.
+    /// Tries an allocation; when there is no memory for it, and the policy says so, again. Other
+    /// errors are returned at once. To be called with no lock held.
     pub fn allocate<T>(
         &self,
         space: SpaceId,
@@ -231,7 +233,8 @@ mod tests {
         }
     }
 
-    /// The callback is told bytes, stream and attempt, and asks for two more tries; the third succeeds.
+    /// The callback is told bytes, stream and attempt, and asks for two more tries; the third
+    /// succeeds.
     #[test]
     fn an_out_of_memory_callback_retries_until_it_fits() {
         let told = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -274,7 +277,8 @@ mod tests {
         assert_eq!(OutOfMemoryPolicy::Fail.allocate(SPACE, 1, 0, oom::<()>), oom());
     }
 
-    /// A callback that allocates does not come back to itself, and is there again for the next allocation.
+    /// A callback that allocates does not come back to itself, and is there again for the next
+    /// allocation.
     #[test]
     fn an_out_of_memory_callback_does_not_recurse() {
         let calls = Arc::new(AtomicU64::new(0));

@@ -1,7 +1,8 @@
 //! Who waits, first come first served.
 //!
-//! A waiter that does not fit holds every space that would do for it, for all who came later; so nobody overtakes anybody
-//! in a space that both want, and each waiter's turn comes once those before it have had theirs or have left.
+//! A waiter that does not fit holds every space that would do for it, for all who came later; so
+//! nobody overtakes anybody in a space that both want, and each waiter's turn comes once those
+//! before it have had theirs or have left.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

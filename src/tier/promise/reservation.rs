@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 /// A promise of bytes in one space. Dropping it releases it.
 ///
-/// Every method may be called from any thread, none of them with a lock held that a callback of a policy takes.
+/// Every method may be called from any thread, none of them with a lock held that a callback of a
+/// policy takes.
 #[derive(Debug)]
 pub struct Reservation {
     hub: Arc<Hub>,
@@ -29,7 +30,8 @@ pub struct Reservation {
 pub struct Released {
     /// Its size, in bytes.
     pub size: u64,
-    /// Bytes of live allocations that were drawn of it. They count as use outside of any reservation from now on.
+    /// Bytes of live allocations that were drawn of it. They count as use outside of any
+    /// reservation from now on.
     pub drawn: u64,
 }
 
@@ -84,7 +86,8 @@ impl Reservation {
         self.account.drawn()
     }
 
-    /// Bytes of live allocations made with it, also those beyond its size and those that outlive it, and their peak.
+    /// Bytes of live allocations made with it, also those beyond its size and those that outlive
+    /// it, and their peak.
     pub fn usage(&self) -> &Usage {
         &self.account.usage
     }
@@ -99,8 +102,8 @@ impl Reservation {
         self.account.released()
     }
 
-    /// Makes it `bytes` larger, or waits for that in turn. A request before it may be waiting for just what this
-    /// reservation has, so a wait with no end may never end.
+    /// Makes it `bytes` larger, or waits for that in turn. A request before it may be waiting for
+    /// just what this reservation has, so a wait with no end may never end.
     pub fn grow(&self, bytes: u64, wait: Wait, cancel: Option<&Cancel>) -> Result<()> {
         if bytes == 0 {
             return Err(Error::invalid("a reservation cannot grow by 0 bytes; ask for at least 1"));
@@ -123,7 +126,8 @@ impl Reservation {
         self.shrink_between(bytes, bytes).map(drop)
     }
 
-    /// Makes it as small as what is drawn of it and returns how many bytes went back to the space, possibly none.
+    /// Makes it as small as what is drawn of it and returns how many bytes went back to the space,
+    /// possibly none.
     pub fn shrink_to_fit(&self) -> Result<u64> {
         self.shrink_between(0, u64::MAX)
     }
@@ -150,7 +154,8 @@ impl Reservation {
         }
     }
 
-    /// Ends it. What is drawn of it goes on as use outside of any reservation; it is detached from streams and threads.
+    /// Ends it. What is drawn of it goes on as use outside of any reservation; it is detached from
+    /// streams and threads.
     pub fn release(&self) -> Result<Released> {
         match self.hub.release(&self.account) {
             Some((size, room)) => Ok(Released { size, drawn: size.saturating_sub(room) }),
@@ -168,7 +173,8 @@ impl Reservation {
         self.hub.attachments.attach_stream(&self.account, stream)
     }
 
-    /// Lets allocations of the calling thread in this space draw from it, on streams that have none of their own.
+    /// Lets allocations of the calling thread in this space draw from it, on streams that have none
+    /// of their own.
     pub fn attach_thread(&self) -> Result<()> {
         self.hub.attachments.attach_thread(self.hub.id, &self.account)
     }

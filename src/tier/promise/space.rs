@@ -1,13 +1,14 @@
 //! One place that memory can be in, and the counters of its bytes.
 //!
-//! What may still be promised or used is one word, `room`: the bytes available, signed, times two, and in the lowest bit
-//! whether anybody waits for them. So an allocation outside of any reservation is counted with one compare-and-swap, its
-//! end with one addition, and that addition shows at once whether there is somebody to serve; nobody's wake-up is lost
-//! between two looks.
+//! What may still be promised or used is one word, `room`: the bytes available, signed, times two,
+//! and in the lowest bit whether anybody waits for them. So an allocation outside of any
+//! reservation is counted with one compare-and-swap, its end with one addition, and that addition
+//! shows at once whether there is somebody to serve; nobody's wake-up is lost between two looks.
 //!
 //! - `committed == promised + unreserved == limit - available`
-//! - `used == sum of what is drawn from reservations + unreserved`, and `used <= committed` at every moment: what is
-//!   counted as used has been taken from the room before, and goes back to it after.
+//! - `used == sum of what is drawn from reservations + unreserved`, and `used <= committed` at
+//!   every moment: what is counted as used has been taken from the room before, and goes back to it
+//!   after.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -90,7 +91,8 @@ impl SpaceOptions {
     }
 }
 
-/// The counters of a space at one moment. In bytes but for the last three; exact while nobody draws or gives back.
+/// The counters of a space at one moment. In bytes but for the last three; exact while nobody draws
+/// or gives back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
     /// Bytes there are.
@@ -107,7 +109,8 @@ pub struct SpaceUsage {
     pub peak: u64,
     /// What can still be promised or used.
     pub available: u64,
-    /// How far `promised + unreserved` is above the limit, which only a policy or a lowered limit can bring about.
+    /// How far `promised + unreserved` is above the limit, which only a policy or a lowered limit
+    /// can bring about.
     pub beyond: u64,
     /// From this use on data should be moved out.
     pub trigger: u64,
@@ -133,7 +136,8 @@ impl SpaceUsage {
 
 /// Keeps the books of all spaces under one mutex, the manager's.
 pub(super) trait Clerk: fmt::Debug + Send + Sync {
-    /// Runs `change` under the mutex. If that returns true, serves those who wait, before anybody else can come.
+    /// Runs `change` under the mutex. If that returns true, serves those who wait, before anybody
+    /// else can come.
     fn with_mutex(&self, change: &mut dyn FnMut() -> bool);
 }
 
@@ -251,8 +255,8 @@ impl Space {
         self.take_between(bytes, bytes, 0).is_some()
     }
 
-    /// Takes at least `least` and at most `most` bytes (neither above [`MAX_BYTES`]), leaving no less than `floor`
-    /// available, and says how many.
+    /// Takes at least `least` and at most `most` bytes (neither above [`MAX_BYTES`]), leaving no
+    /// less than `floor` available, and says how many.
     #[inline]
     pub(super) fn take_between(&self, least: u64, most: u64, floor: i64) -> Option<u64> {
         let mut room = self.room.load(Acquire);
@@ -269,7 +273,8 @@ impl Space {
         }
     }
 
-    /// Takes `bytes` although the limit forbids it, but not more than the capacity. Under the mutex.
+    /// Takes `bytes` although the limit forbids it, but not more than the capacity. Under the
+    /// mutex.
     pub(super) fn take_beyond(&self, bytes: u64) -> bool {
         let spare = self.capacity() - self.limit();
         let taken = self.take_between(bytes, bytes, -(spare as i64)).is_some();
@@ -277,7 +282,8 @@ impl Space {
         taken
     }
 
-    /// Takes `bytes` (at most [`MAX_BYTES`]) although there may not be as many: they are in use already. Under the mutex.
+    /// Takes `bytes` (at most [`MAX_BYTES`]) although there may not be as many: they are in use
+    /// already. Under the mutex.
     pub(super) fn take_anyway(&self, bytes: u64) {
         self.room.fetch_sub(bytes << 1, AcqRel);
         self.excuse();
@@ -303,8 +309,8 @@ impl Space {
         self.with_mutex(|| ((), true));
     }
 
-    /// Runs `change` under the mutex, and serves those who wait if it says so. `None`, and nothing done, when the manager
-    /// is gone.
+    /// Runs `change` under the mutex, and serves those who wait if it says so. `None`, and nothing
+    /// done, when the manager is gone.
     pub(super) fn with_mutex<T>(&self, change: impl FnOnce() -> (T, bool)) -> Option<T> {
         let clerk = self.clerk.upgrade()?;
         let (mut change, mut done) = (Some(change), None);
@@ -346,8 +352,8 @@ impl Space {
         self.refigure(thresholds);
     }
 
-    /// What the thresholds come to: parts of the limit, which is never above the capacity. Of the capacity, a limit below the
-    /// trigger would leave nothing to move out ever.
+    /// What the thresholds come to: parts of the limit, which is never above the capacity. Of the
+    /// capacity, a limit below the trigger would leave nothing to move out ever.
     fn refigure(&self, thresholds: Thresholds) {
         let limit = self.limit();
         self.trigger.store(thresholds.trigger_bytes(limit), Release);
@@ -375,8 +381,8 @@ impl Space {
         }
     }
 
-    /// Checks the equations above, given the sums over its live reservations and whether anybody waits. Under the mutex,
-    /// while nobody draws or gives back.
+    /// Checks the equations above, given the sums over its live reservations and whether anybody
+    /// waits. Under the mutex, while nobody draws or gives back.
     pub(super) fn validate(&self, sizes: u64, drawn: u64, waited: bool) -> Result<()> {
         let bad = |what: &str| Err(Error::internal(format!("{}: {what}; {:?}", self.id, self.snapshot(0, 0))));
         let room = self.room.load(Acquire);

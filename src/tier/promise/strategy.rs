@@ -15,14 +15,16 @@ pub enum Strategy {
     Tier(Tier),
     /// Any of the first tier that has room, else of the next, and so on.
     Tiers(Vec<Tier>),
-    /// One that data of `from` can be moved down to: a lower tier, the nearest first, or just the tier `to`.
+    /// One that data of `from` can be moved down to: a lower tier, the nearest first, or just the
+    /// tier `to`.
     DowngradeFrom {
         /// Where the data is.
         from: SpaceId,
         /// The tier that it is to go to.
         to: Option<Tier>,
     },
-    /// One that data of `from` can be moved up to: a higher tier, the nearest first, or just the tier `to`.
+    /// One that data of `from` can be moved up to: a higher tier, the nearest first, or just the
+    /// tier `to`.
     UpgradeFrom {
         /// Where the data is.
         from: SpaceId,
@@ -31,7 +33,8 @@ pub enum Strategy {
     },
 }
 
-/// The spaces that may answer a request, by index, in ranks: those of a rank are as good as each other.
+/// The spaces that may answer a request, by index, in ranks: those of a rank are as good as each
+/// other.
 pub(in crate::tier) type Candidates = Vec<Vec<usize>>;
 
 fn there_are(spaces: &[Arc<Space>]) -> String {

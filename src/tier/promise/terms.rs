@@ -9,7 +9,8 @@ use std::time::Duration;
 pub enum Amount {
     /// So many, not less.
     Exact(u64),
-    /// As many as there are, up to `most`; less than `least` will not do. What it became is the reservation's size.
+    /// As many as there are, up to `most`; less than `least` will not do. What it became is the
+    /// reservation's size.
     UpTo {
         /// Not less; not 0.
         least: u64,

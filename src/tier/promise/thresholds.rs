@@ -1,7 +1,8 @@
 //! When a space is too full, and when it is empty enough again.
 //!
 //! Fractions are whole millionths and byte counts are rounded so that the comparisons are exact:
-//! `used >= trigger x limit` is `used >= trigger_bytes`, and `used <= stop x limit` is `used <= stop_bytes`.
+//! `used >= trigger x limit` is `used >= trigger_bytes`, and `used <= stop x limit` is `used <=
+//! stop_bytes`.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -34,7 +35,8 @@ impl Fraction {
     }
 }
 
-/// At which use of its limit a space wants data moved out, and down to which. The limit is never above the capacity.
+/// At which use of its limit a space wants data moved out, and down to which. The limit is never
+/// above the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     trigger: Fraction,
@@ -48,7 +50,8 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Moving starts at `trigger` of the limit and ends at `stop`, which must not be above it. Both from 0 to 1.
+    /// Moving starts at `trigger` of the limit and ends at `stop`, which must not be above it. Both
+    /// from 0 to 1.
     pub fn new(trigger: f64, stop: f64) -> Result<Thresholds> {
         let both = Thresholds { trigger: Fraction::new(trigger)?, stop: Fraction::new(stop)? };
         if both.stop > both.trigger {

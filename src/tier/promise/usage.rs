@@ -27,7 +27,8 @@ impl Usage {
     /// Starts the peak anew, from what is in use now.
     pub fn reset_peak(&self) {
         self.peak.swap(0, AcqRel);
-        // Reads by writing: an `add` is either before this and counted here, or after it and then sees the swap.
+        // Reads by writing: an `add` is either before this and counted here, or after it and then
+        // sees the swap.
         let now = self.now.fetch_add(0, AcqRel);
         self.peak.fetch_max(now, AcqRel);
     }

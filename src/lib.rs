@@ -2,7 +2,8 @@
 //!
 //! # Layers
 //!
-//! A folder may use folders of a lower number, and nothing else (`tests/layers.rs` enforces it):
+//! A folder uses folders of a lower number and nothing else, and no file leads back to itself
+//! through others (`tests/layers/` enforces both):
 //!
 //! | level | folder | holds |
 //! |---|---|---|
@@ -16,29 +17,39 @@
 //! | 4 | [`context`] | configuration, and one of everything per device |
 //! | 5 | [`capi`] | the C ABI: check, convert, one core call |
 //!
-//! How the pool works is in `docs/spec/pool.md`, how graphs get memory in `docs/spec/capture.md`, why it works that way in `docs/adr/`.
+//! `docs/spec/pool.md` says how the pool works, `docs/spec/capture.md` how graphs get memory, and
+//! `docs/adr/` why.
 //!
 //! # Threads
 //!
-//! The library starts no thread but, with `GPUMEM_TRIM_INTERVAL`, the background trim's; one that pins host memory ahead of need, once
-//! somebody has used pinned memory; one that moves data out of spaces that are too full, once there is evictable memory, unless
-//! `GPUMEM_MOVER=off`; one for each disk space that closes removed files, as that may take long; and helpers that
-//! touch the pages of large blocks and end with the call. Every call may come from any thread. Allocating on the hit path
-//! takes one lock, that of a heap of the stream; threads that use streams of their own do not meet there, and threads that
-//! share one get heaps of their own once they keep meeting. The order in which locks are taken is at the top of [`pool`]; no
-//! lock is held in a call that waits for the device. A lock poisoned by a panic is taken all the same, and a panic becomes an
-//! error at the C ABI.
+//! The library starts no thread by itself, but these once they are needed:
+//!
+//! - the background trim's, with `GPUMEM_TRIM_INTERVAL`;
+//! - one that pins host memory ahead of need, after the first use of pinned memory;
+//! - one that moves data out of spaces that are too full, after the first evictable allocation,
+//!   unless `GPUMEM_MOVER=off`;
+//! - four that read and write files, after the first move to or from a disk, and one for each disk
+//!   space that closes removed files, as that may take long;
+//! - helpers that touch the pages of large blocks and end with the call.
+//!
+//! Every call may come from any thread. Allocating on the hit path takes one lock, that of a heap
+//! of the stream. Threads that use streams of their own do not meet there; threads that share one
+//! get heaps of their own once they keep meeting. The top of [`pool`] says in which order locks are
+//! taken. No lock is held in a call that waits for the device. A lock poisoned by a panic is taken
+//! all the same, and a panic becomes an error at the C ABI.
 //!
 //! # Start, fork, exit
 //!
-//! Loading the library runs nothing: the first call that needs a device makes the process's one
-//! [`context`](context::Context), and a failure to make it is reported and tried again by the next call. A child forked
-//! after that gets `GPUMEM_ERROR_FORKED` from every call that needs the context, and its frees do nothing; one forked
-//! before may start its own.
-//! The context is never destroyed: no destructor calls CUDA, at exit the operating system takes everything but the files of
-//! disk spaces, which the library removes. Once the driver is shutting down, calls return `GPUMEM_ERROR_SHUTTING_DOWN` and
-//! frees do nothing. Once exit handlers run, the library's own threads make no driver call any more; a call that they
-//! are in is waited for, but no longer than a second.
+//! Loading the library runs nothing. The first call that needs a device makes the process's one
+//! [`context`](context::Context); a failure to make it is reported, and the next call tries again.
+//! A child forked after that gets `GPUMEM_ERROR_FORKED` from every call that needs the context, and
+//! its frees do nothing; a child forked before may start its own.
+//!
+//! The context is never destroyed: no destructor calls CUDA. At exit the operating system takes
+//! everything but the files of disk spaces, which the library removes. Once the driver is shutting
+//! down, calls return `GPUMEM_ERROR_SHUTTING_DOWN` and frees do nothing. Once exit handlers run,
+//! the library's own threads make no more driver calls; a call that they are in is waited for, but
+//! no longer than a second.
 
 pub mod arena;
 pub mod base;

@@ -5,22 +5,22 @@
 #[path = "support/cc.rs"]
 mod cc;
 
-use gpumem::capi::alloc::{gpumem_malloc_options, gpumem_pointer_info};
-use gpumem::capi::arena::{gpumem_arena_report, gpumem_arena_stats};
-use gpumem::capi::check::gpumem_arena_debug_stats;
-use gpumem::capi::context::gpumem_context_options;
-use gpumem::capi::device::gpumem_device_props;
-use gpumem::capi::evict::{gpumem_location, gpumem_move_options, gpumem_move_report};
-use gpumem::capi::graph::gpumem_sim_graph_info;
-use gpumem::capi::host::gpumem_host_stats;
-use gpumem::capi::plan::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
-use gpumem::capi::plan_solve::{gpumem_plan_solve_options, gpumem_plan_stats};
-use gpumem::capi::policy::{gpumem_overdraw, gpumem_reserve_policy, gpumem_shortage};
-use gpumem::capi::record::{gpumem_allocation, gpumem_event, gpumem_visit_filter};
-use gpumem::capi::reserve::{gpumem_reservation_info, gpumem_reserve_options};
-use gpumem::capi::space::{gpumem_space, gpumem_space_stats};
-use gpumem::capi::stats::{gpumem_driver_call, gpumem_stats};
-use gpumem::capi::streams::gpumem_stream_pool_stats;
+use gpumem::capi::alloc::malloc_with::{gpumem_malloc_options, gpumem_pointer_info};
+use gpumem::capi::arena::check::gpumem_arena_debug_stats;
+use gpumem::capi::arena::scope::{gpumem_arena_report, gpumem_arena_stats};
+use gpumem::capi::capture::sim_graph::gpumem_sim_graph_info;
+use gpumem::capi::device::devices::gpumem_device_props;
+use gpumem::capi::device::stream_pool::gpumem_stream_pool_stats;
+use gpumem::capi::observe::record::{gpumem_allocation, gpumem_event, gpumem_visit_filter};
+use gpumem::capi::observe::stats::{gpumem_driver_call, gpumem_stats};
+use gpumem::capi::plan::buffers::{gpumem_plan_buffer_options, gpumem_plan_interval, gpumem_plan_options};
+use gpumem::capi::plan::solve::{gpumem_plan_solve_options, gpumem_plan_stats};
+use gpumem::capi::settings::context_options::gpumem_context_options;
+use gpumem::capi::tiers::evict::{gpumem_location, gpumem_move_options, gpumem_move_report};
+use gpumem::capi::tiers::host::gpumem_host_stats;
+use gpumem::capi::tiers::policy::{gpumem_overdraw, gpumem_reserve_policy, gpumem_shortage};
+use gpumem::capi::tiers::reserve::{gpumem_reservation_info, gpumem_reserve_options};
+use gpumem::capi::tiers::space::{gpumem_space, gpumem_space_stats};
 use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_SONAME};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSymbol};

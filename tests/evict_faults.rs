@@ -10,14 +10,14 @@ use evict_support::{Options, Rig, D, PAGE};
 use gpumem::base::size::MIB;
 use gpumem::base::{DeviceId, Error, Result, Status, StreamHandle};
 use gpumem::context::What;
-use gpumem::driver::disk::{Disk, DiskCall, DiskRule, Effect, Engine, FaultDisk, OsDisk};
+use gpumem::driver::disk::{Disk, DiskCall, DiskRule, Effect, FaultDisk, OsDisk};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Call, Driver, FaultRule};
 use gpumem::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
 use gpumem::tier::disk::StoreOptions;
-use gpumem::tier::disk_space::Disks;
 use gpumem::tier::evict::{Evictor, Goal, MoverOptions, Parts, To};
 use gpumem::tier::host::{HostNode, HostOptions as Held, HostTier};
+use gpumem::tier::Disks;
 use gpumem::tier::{Manager, SpaceId, SpaceOptions, Thresholds, Tier};
 use std::fs;
 use std::path::Path;
@@ -120,7 +120,7 @@ struct Parted {
 
 impl Parted {
     fn new(held: u64) -> Parted {
-        Parted::over(held, |_| Arc::new(OsDisk::new(Engine::Auto).unwrap()))
+        Parted::over(held, |_| Arc::new(OsDisk::default()))
     }
 
     /// Over what `disk` makes for its directory.

@@ -9,7 +9,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// A header of `include/gpumem/`, made of sections: files of `src/capi`, in the order of reading.
+/// A header of `include/gpumem/`, made of sections: files of `src/capi`, in the order of reading. A section that more
+/// than one file holds names them all; the first has its comment.
 struct Part {
     name: &'static str,
     about: &'static str,
@@ -19,47 +20,57 @@ struct Part {
 }
 
 const PARTS: [Part; 12] = [
-    Part { name: "core", about: "statuses, malloc and free", needs: &[], sections: &["error", "malloc", "version"] },
+    Part {
+        name: "core",
+        about: "statuses, malloc and free",
+        needs: &[],
+        sections: &["call/error", "everyday/malloc", "everyday/version"],
+    },
     Part {
         name: "alloc",
         about: "allocating with options, facts about an allocation, sharing it",
         needs: &[],
-        sections: &["alloc", "ipc"],
+        sections: &["alloc/malloc_with", "alloc/ipc"],
     },
-    Part { name: "settings", about: "starting with settings of the program's own", needs: &[], sections: &["context"] },
+    Part {
+        name: "settings",
+        about: "starting with settings of the program's own",
+        needs: &[],
+        sections: &["settings/context_options settings/init"],
+    },
     Part {
         name: "device",
         about: "devices, streams, copies: where there is no CUDA runtime to ask",
         needs: &[],
-        sections: &["device", "stream", "streams", "memory"],
+        sections: &["device/devices", "device/stream", "device/stream_pool", "device/memory"],
     },
-    Part { name: "stats", about: "counters, dumps, checks", needs: &[], sections: &["stats"] },
-    Part { name: "record", about: "recordings, snapshots, events", needs: &[], sections: &["record"] },
+    Part { name: "stats", about: "counters, dumps, checks", needs: &[], sections: &["observe/stats"] },
+    Part { name: "record", about: "recordings, snapshots, events", needs: &[], sections: &["observe/record"] },
     Part {
         name: "arena",
         about: "allocations that end together, and the finder of late uses",
         needs: &[],
-        sections: &["arena", "check"],
+        sections: &["arena/scope", "arena/check"],
     },
-    Part { name: "capture", about: "memory for CUDA graphs", needs: &[], sections: &["capture"] },
+    Part { name: "capture", about: "memory for CUDA graphs", needs: &[], sections: &["capture/capture_arena"] },
     Part {
         name: "tiers",
         about: "spaces, reservations, moving memory out of the device and back",
         needs: &[],
-        sections: &["space", "policy", "token", "reserve", "evict", "host"],
+        sections: &["tiers/space", "tiers/policy", "tiers/token", "tiers/reserve", "tiers/evict", "tiers/host"],
     },
     Part {
         name: "plan",
         about: "layouts computed ahead of a run",
         needs: &["alloc"],
-        sections: &["plan", "plan_graph", "plan_solve", "plan_report", "plan_memory"],
+        sections: &["plan/buffers", "plan/graph", "plan/solve", "plan/report", "plan/memory"],
     },
     Part { name: "torch", about: "what PyTorch calls", needs: &[], sections: &["torch"] },
     Part {
         name: "sim",
         about: "graphs without a CUDA runtime, for tests; gpumem.h does not include it",
         needs: &[],
-        sections: &["graph"],
+        sections: &["capture/sim_graph"],
     },
 ];
 
@@ -78,9 +89,10 @@ fn module_comment(source: &str) -> Vec<&str> {
     source.lines().map_while(|l| l.strip_prefix("//!")).map(|l| l.strip_prefix(' ').unwrap_or(l)).collect()
 }
 
-fn section(name: &str) -> String {
-    let path = format!("src/capi/{name}.rs");
-    let source = read(&path);
+fn section(names: &str) -> String {
+    let paths: Vec<String> = names.split(' ').map(|name| format!("src/capi/{name}.rs")).collect();
+    let path = &paths[0];
+    let source = read(path);
     let mut out = String::from("\n/* ");
     let comment = module_comment(&source);
     let title = comment.first().unwrap_or_else(|| panic!("{path} has no module comment"));
@@ -91,8 +103,9 @@ fn section(name: &str) -> String {
     out.push_str(" */\n\n");
 
     let config = cbindgen::Config::from_file(root().join("cbindgen.toml")).unwrap();
-    let bindings =
-        cbindgen::Builder::new().with_config(config).with_src(root().join(&path)).generate().expect("cbindgen");
+    let builder = cbindgen::Builder::new().with_config(config);
+    let builder = paths.iter().fold(builder, |builder, path| builder.with_src(root().join(path)));
+    let bindings = builder.generate().expect("cbindgen");
     let mut declarations = Vec::new();
     bindings.write(&mut declarations);
     out.push_str(String::from_utf8(declarations).unwrap().trim());
@@ -323,10 +336,17 @@ fn every_name_in_a_comment_exists() {
 fn every_entry_point_is_declared_and_explained() {
     let header: String = generate().into_iter().map(|(_, text)| text).collect();
     let mut entries = 0;
-    for file in std::fs::read_dir(root().join("src/capi")).unwrap().map(|e| e.unwrap().path()) {
-        if file.extension().is_none_or(|e| e != "rs") {
-            continue;
+    let mut folders = vec![root().join("src/capi")];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
+            }
         }
+    }
+    for file in files.into_iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
         let source = std::fs::read_to_string(&file).unwrap();
         for (before, after) in source.match_indices("#[no_mangle]").map(|(at, _)| source.split_at(at)) {
             let name = after.split("fn ").nth(1).unwrap().split('(').next().unwrap();

@@ -6,9 +6,9 @@
 
 use gpumem::base::{Error, Result, Status};
 use gpumem::capi::gpumem_reservation;
-use gpumem::capi::policy::*;
-use gpumem::capi::reserve::*;
-use gpumem::capi::space::*;
+use gpumem::capi::tiers::policy::*;
+use gpumem::capi::tiers::reserve::*;
+use gpumem::capi::tiers::space::*;
 use gpumem::context::config::Backend;
 use gpumem::context::{Config, Context};
 use gpumem::tier::{Drawn, Manager, Space, SpaceId, Tier};

@@ -9,7 +9,7 @@ use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Error, Status};
 use gpumem::context::config::{DiskMount, Limit, PinnedBlocks};
 use gpumem::context::{Config, Context};
-use gpumem::driver::disk::{Buffer, Disk, Engine, OsDisk};
+use gpumem::driver::disk::{Buffer, Disk, OsDisk};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::{numa, Driver};
 use gpumem::tier::disk::{file_bytes, After, StoreOptions};
@@ -82,7 +82,7 @@ fn a_space_is_listed_from_the_start_and_its_store_opened_at_first_use() {
 #[test]
 fn without_a_limit_it_is_what_the_file_system_has_left() {
     let (dir, (manager, disks)) = (Dir::new("unlimited"), disks());
-    let before = OsDisk::new(Engine::Threads(1)).unwrap().space(&dir.0).unwrap();
+    let before = OsDisk::with_threads(1).space(&dir.0).unwrap();
     disks.add_mount(&dir.0, None).unwrap();
     let usage = manager.usage(id(0)).unwrap();
     assert_eq!(usage.capacity, before.total);

@@ -449,7 +449,7 @@ fn a_callback_decides_is_told_the_facts_and_is_called_with_no_lock_held() {
     assert_empty(&m);
 }
 
-type LimitCallbackFor = gpumem::tier::policy::LimitCallback;
+type LimitCallbackFor = gpumem::tier::promise::policy::LimitCallback;
 
 #[test]
 fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
@@ -457,7 +457,7 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
     let m = Arc::new(m);
     let cache = Arc::new(Mutex::new(vec![m.draw(&space, 400, 1).unwrap(), m.draw(&space, 500, 1).unwrap()]));
     let told = Arc::new(Mutex::new(Vec::new()));
-    let evict: policy::OutOfMemoryCallback = {
+    let evict: gpumem::tier::promise::policy::OutOfMemoryCallback = {
         let (cache, told) = (cache.clone(), told.clone());
         Arc::new(move |s: &Shortage| {
             told.lock().unwrap().push((s.space, s.bytes, s.stream, s.attempt));

@@ -2,7 +2,7 @@
 
 use super::sweep::through_lane;
 use super::{median, rate, Failure};
-use gpumem::driver::disk::{Buffer, Direction, Disk, Engine, OsDisk};
+use gpumem::driver::disk::{Buffer, Direction, Disk, OsDisk};
 use gpumem::tier::disk::{After, Store, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ const MOST: u64 = 32 << 20;
 /// What is measured: its name, whether it is a bare file, seconds of each round's write and read.
 type Row = (String, bool, Vec<f64>, Vec<f64>);
 
-/// A file made beforehand, blocks of `block` bytes, `depth` at a time. Depth 1 without `allocated` is what `dd` does.
+/// A file made beforehand, blocks of `block` bytes, `depth` at a time. Depth 1 without `allocated`
+/// is what `dd` does.
 fn bare(disk: &OsDisk, path: &Path, total: u64, block: u64, depth: usize, allocated: bool) -> Result<Pair, Failure> {
     let start = Instant::now();
     let file = disk.create(path, true)?;
@@ -53,18 +54,16 @@ fn slots(store: &Store, total: u64, bytes: u64, buffers: &mut Vec<Buffer>) -> Re
 
 /// Prints both, and the store's share of the best bare ones.
 pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
-    let disk = Arc::new(OsDisk::new(Engine::Auto)?);
-    let threads = Arc::new(OsDisk::new(Engine::Threads(4))?);
-    let blocking = OsDisk::new(Engine::Threads(1))?;
+    let disk = Arc::new(OsDisk::default());
+    let blocking = OsDisk::with_threads(1);
     let open = |disk: &Arc<OsDisk>, chunk_bytes| {
         Store::open_on(disk.clone(), dir, &StoreOptions { chunk_bytes, ..StoreOptions::default() })
     };
     let mut stores = Vec::new();
     for chunk in CHUNKS {
-        stores.push(("", open(&disk, chunk)?));
+        stores.push(open(&disk, chunk)?);
     }
-    stores.push((", threads", open(&threads, 512 << 10)?));
-    let store = &stores[1].1;
+    let store = &stores[1];
     println!("{}\n{} MiB, medians of {rounds} rounds in turns", store.describe(), total >> 20);
     let path = dir.join("gpumem-bench-bare");
     let mut rows: Vec<Row> = Vec::new();
@@ -87,11 +86,11 @@ pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
         for block in [1u64 << 20, 4 << 20, 8 << 20] {
             row(format!("like dd, {} MiB", block >> 20), true, bare(&blocking, &path, total, block, 1, false)?);
         }
-        for (engine, store) in &stores {
+        for store in &stores {
             let chunk = store.chunk_bytes();
             for count in BUFFERS.into_iter().filter(|&count| count * chunk <= MOST) {
                 let mut buffers = (0..count).map(|_| Buffer::new(chunk)).collect::<Result<Vec<_>, _>>()?;
-                let name = format!("slot, {} KiB x {count}{engine}", chunk >> 10);
+                let name = format!("slot, {} KiB x {count}", chunk >> 10);
                 row(name, false, slots(store, total, total, &mut buffers)?);
             }
         }

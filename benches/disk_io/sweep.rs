@@ -1,7 +1,7 @@
-//! Every engine, block size and number of requests in flight, on bare files.
+//! Every block size and number of requests in flight, on bare files.
 
 use super::{median, rate, Failure};
-use gpumem::driver::disk::{Buffer, Completion, Direction, Disk, Engine, IoRequest, OsDisk};
+use gpumem::driver::disk::{Buffer, Completion, Direction, Disk, IoRequest, OsDisk};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,32 +50,22 @@ pub fn through_lane(
 /// Prints a table.
 pub fn run(dir: &Path, total: u64, rounds: usize) -> Result<(), Failure> {
     println!("MB/s, {} MiB, median of {rounds}, O_DIRECT, file allocated beforehand", total >> 20);
-    println!("{:>10} {:>8} {:>6} {:>8} {:>8}", "engine", "block", "depth", "write", "read");
+    println!("{:>8} {:>6} {:>8} {:>8}", "block", "depth", "write", "read");
     let path = dir.join("gpumem-bench-sweep");
-    let uring = OsDisk::new(Engine::Uring).ok();
-    if uring.is_none() {
-        println!("io_uring is not permitted here");
-    }
     for block in [64 << 10, 256 << 10, 1 << 20, 4 << 20] {
         for depth in [1, 2, 4, 8, 16] {
-            let threads = OsDisk::new(Engine::Threads(depth))?;
-            let mut engines = vec![("threads", &threads)];
-            engines.extend(uring.as_ref().map(|u| ("io_uring", u)));
-            let mut times = vec![(Vec::new(), Vec::new()); engines.len()];
+            let disk = OsDisk::with_threads(depth);
+            let (mut writes, mut reads) = (Vec::new(), Vec::new());
             for _ in 0..rounds {
-                for ((_, disk), (writes, reads)) in engines.iter().zip(&mut times) {
-                    let file = disk.create(&path, true)?;
-                    disk.remove(&path)?;
-                    disk.allocate(&file, total)?;
-                    let file = Arc::new(file);
-                    writes.push(through_lane(disk, &file, Direction::Write, total, block, depth)?);
-                    reads.push(through_lane(disk, &file, Direction::Read, total, block, depth)?);
-                }
+                let file = disk.create(&path, true)?;
+                disk.remove(&path)?;
+                disk.allocate(&file, total)?;
+                let file = Arc::new(file);
+                writes.push(through_lane(&disk, &file, Direction::Write, total, block, depth)?);
+                reads.push(through_lane(&disk, &file, Direction::Read, total, block, depth)?);
             }
-            for ((name, _), (writes, reads)) in engines.iter().zip(&mut times) {
-                let (write, read) = (rate(total, median(writes)), rate(total, median(reads)));
-                println!("{name:>10} {:>6}K {depth:>6} {write:>8.0} {read:>8.0}", block >> 10);
-            }
+            let (write, read) = (rate(total, median(&mut writes)), rate(total, median(&mut reads)));
+            println!("{:>6}K {depth:>6} {write:>8.0} {read:>8.0}", block >> 10);
         }
     }
     Ok(())

@@ -3,8 +3,8 @@
 
 use gpumem::base::size::GIB;
 use gpumem::base::{DeviceId, StreamHandle};
+use gpumem::capi::everyday::malloc::{gpumem_free_async, gpumem_malloc_async};
 use gpumem::capi::gpumem_stream;
-use gpumem::capi::malloc::{gpumem_free_async, gpumem_malloc_async};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;

@@ -5,9 +5,10 @@ use crate::report;
 use crate::self_test::{self, Check};
 use crate::session::{self, Backend};
 use crate::settings::{self, Setting};
-use gpumem::base::{DeviceId, Result};
+use gpumem::base::{size, DeviceId, Result};
 use gpumem::context::{self, Context};
 use serde::Serialize;
+use std::io;
 
 /// Command line of `doctor`.
 #[derive(clap::Args)]
@@ -85,7 +86,7 @@ pub fn run(args: &Args) -> std::result::Result<bool, Box<dyn std::error::Error>>
     if args.json {
         report::json(&report)?;
     } else {
-        report::doctor(&report)?;
+        print(&report)?;
     }
     Ok(report.ok)
 }
@@ -171,4 +172,80 @@ fn device(ctx: &Context, dev: DeviceId) -> Result<DeviceReport> {
         peers,
         pool_limit_bytes: ctx.config().limit.of(props.total_bytes),
     })
+}
+
+/// The result as a table.
+fn print(r: &Report) -> io::Result<()> {
+    let mut t = report::Table::default();
+    t.row("gpumem", r.version);
+    match &r.backend {
+        Some(b) => {
+            t.row("backend", format!("{} ({})", b.name, b.why));
+            t.row("driver", &b.driver);
+        }
+        None => t.row("backend", "none could be opened"),
+    }
+    for d in &r.devices {
+        t.heading(format!("Device {}", d.ordinal));
+        t.row("name", &d.name);
+        t.row("memory", format!("{} free of {}", size::human(d.free_bytes), size::human(d.total_bytes)));
+        t.row("granularity", size::human(d.granularity));
+        t.row("compute capability", d.compute_capability.as_deref().unwrap_or("none (host device)"));
+        t.row("virtual memory management", yes(d.vmm));
+        t.row("export as POSIX fd", yes(d.posix_fd));
+        t.row("GPUDirect RDMA", yes(d.rdma));
+        t.row("peers", list(&d.peers));
+        t.row("pool limit", report::bytes(d.pool_limit_bytes));
+    }
+    t.heading("Limits");
+    for l in &r.limits {
+        t.row(
+            l.name,
+            match &l.remark {
+                Some(remark) => format!("{} ({remark})", l.value),
+                None => l.value.clone(),
+            },
+        );
+    }
+    if !r.settings.is_empty() {
+        t.heading("Settings");
+    }
+    for s in &r.settings {
+        t.row(s.name, format!("{} ({})", s.value, s.source));
+    }
+    t.heading("Self-test");
+    for c in &r.self_test {
+        let verdict = if c.passed { "pass" } else { "FAIL" };
+        t.row(
+            format!("device {}: {}", c.device, c.check),
+            match &c.detail {
+                Some(detail) => format!("{verdict}: {detail}"),
+                None => verdict.to_string(),
+            },
+        );
+    }
+    if r.self_test.is_empty() {
+        t.row("not run", "there is no device to run it on");
+    }
+    t.heading(if r.problems.is_empty() { "No problem found." } else { "Problems" });
+    for p in &r.problems {
+        t.row(format!("- {p}"), "");
+    }
+    t.print(&mut io::stdout().lock())
+}
+
+fn yes(b: bool) -> &'static str {
+    if b {
+        "yes"
+    } else {
+        "no"
+    }
+}
+
+fn list(items: &[u32]) -> String {
+    if items.is_empty() {
+        "none".to_string()
+    } else {
+        items.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    }
 }

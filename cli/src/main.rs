@@ -6,6 +6,7 @@
 
 mod bench;
 mod doctor;
+mod exit_code;
 mod limits;
 mod man;
 mod plan;
@@ -22,13 +23,8 @@ mod top;
 mod trace;
 mod view;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
-
-/// Exit code when the command did its work and what it looked at is not well: a failed operation, a failed check.
-const EXIT_UNWELL: u8 = 1;
-/// Exit code when the command could not do its work: bad usage, bad input, no such device. clap uses it too.
-const EXIT_INPUT: u8 = 2;
 
 #[derive(Parser)]
 #[command(name = "gpumem", version, about = "GPU memory allocator: look at the machine, replay logs, measure, plan")]
@@ -116,7 +112,7 @@ fn main() -> ExitCode {
         Command::View(args) => view::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Top(args) => top::run(&args),
-        Command::Man(args) => man::run(&args),
+        Command::Man(args) => man::run(&args, Cli::command()),
     };
     // Recordings of this process itself end here.
     if let Some(context) = gpumem::context::Context::existing() {
@@ -124,10 +120,10 @@ fn main() -> ExitCode {
     }
     match result {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(EXIT_UNWELL),
+        Ok(false) => ExitCode::from(exit_code::UNWELL),
         Err(e) => {
             eprintln!("gpumem: {e}");
-            ExitCode::from(EXIT_INPUT)
+            ExitCode::from(exit_code::INPUT)
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The manual pages, made of what `--help` says: one for the command, one for each subcommand.
 
-use crate::Cli;
-use clap::CommandFactory;
+use clap::Command;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -12,10 +11,10 @@ pub struct Args {
     folder: PathBuf,
 }
 
-/// Writes the pages.
-pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
+/// Writes the pages of `command`.
+pub fn run(args: &Args, command: Command) -> Result<bool, Box<dyn Error>> {
     let folder = args.folder.display();
-    clap_mangen::generate_to(Cli::command(), &args.folder)
+    clap_mangen::generate_to(command, &args.folder)
         .map_err(|e| format!("the manual pages cannot be written to {folder}: {e}"))?;
     Ok(true)
 }

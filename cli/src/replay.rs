@@ -5,9 +5,10 @@ use crate::session::{self, Place};
 use crate::trace::{self, Kind, Op, Trace};
 use gpumem::base::{size, DeviceId, Error, StreamHandle};
 use gpumem::context::{Context, Request};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ const CHUNK: usize = 1 << 14;
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    /// Passes over the log. After each, everything still live is freed; the next starts on the same pool.
+    /// Passes over the log. After each, everything still live is freed; the next starts on the same
+    /// pool.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// One JSON object on stdout instead of a table.
@@ -60,7 +62,8 @@ pub struct Report {
     pub utilisation: Option<f64>,
     /// Time of the loop over all operations ÷ operations.
     pub mean_ns_per_op: f64,
-    /// Driver calls the operations made, by name. Streams made before and frees after a pass are not in it.
+    /// Driver calls the operations made, by name. Streams made before and frees after a pass are
+    /// not in it.
     pub driver_calls: BTreeMap<&'static str, u64>,
     /// Each pass, when there was more than one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -97,7 +100,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if args.json {
         report::json(&report)?;
     } else {
-        report::replay(&report)?;
+        print(&report)?;
     }
     Ok(report.failures == 0)
 }
@@ -113,8 +116,8 @@ fn progress_bar(args: &Args, trace: &Trace) -> ProgressBar {
     bar
 }
 
-/// A real stream for each stream value of the log: the two special values stand for themselves, as they did where
-/// the log was written; every other gets a stream of its own. Destroyed on drop.
+/// A real stream for each stream value of the log: the two special values stand for themselves, as
+/// they did where the log was written; every other gets a stream of its own. Destroyed on drop.
 pub struct Streams<'a> {
     ctx: &'a Context,
     device: DeviceId,
@@ -213,7 +216,8 @@ impl<'a> Replay<'a> {
         Ok(Pass { failures, peak_mapped, time, driver_calls })
     }
 
-    /// The timed part. `first` is the index of `ops[0]` in the log; the result is how many operations failed.
+    /// The timed part. `first` is the index of `ops[0]` in the log; the result is how many
+    /// operations failed.
     #[inline(never)]
     fn operations(&mut self, ops: &[Op], first: usize) -> u64 {
         let mut failures = 0;
@@ -308,5 +312,50 @@ fn describe(op: &Op, index: usize, e: &Error) -> String {
     match op.kind {
         Kind::Allocate => format!("operation {}, allocate {}: {e}", index + 1, size::human(op.size)),
         Kind::Free => format!("operation {}, free: {e}", index + 1),
+    }
+}
+
+/// The result as a table.
+fn print(r: &Report) -> io::Result<()> {
+    let mut t = report::Table::default();
+    t.row("log", &r.file);
+    t.row("device", format!("{} ({})", r.device, r.backend));
+    t.row("operations", passes_text(r));
+    t.row(
+        "streams, threads",
+        format!("{}, {}{}", r.streams, r.threads, if r.threads > 1 { " (replayed on one)" } else { "" }),
+    );
+    if r.skipped_lines > 0 {
+        t.row("lines skipped", format!("{} (failed or null in the log)", HumanCount(r.skipped_lines)));
+    }
+    t.row("failures", HumanCount(r.failures).to_string());
+    if let Some(first) = &r.first_failure {
+        t.row("first failure", first);
+    }
+    t.row("peak live", report::bytes(r.peak_live_bytes));
+    t.row("peak mapped", report::bytes(r.peak_mapped_bytes));
+    t.row("utilisation", r.utilisation.map_or("none: the pool mapped nothing".to_string(), |u| format!("{u:.4}")));
+    t.row("mean time", format!("{:.0} ns per operation", r.mean_ns_per_op));
+    let calls: Vec<_> =
+        r.driver_calls.iter().filter(|(_, &n)| n > 0).map(|(name, &n)| format!("{name} {}", HumanCount(n))).collect();
+    t.row("driver calls", if calls.is_empty() { "none".to_string() } else { calls.join(", ") });
+    for (i, p) in r.passes.iter().enumerate() {
+        t.row(
+            format!("pass {}", i + 1),
+            format!(
+                "peak mapped {}, {} failures, {:.0} ns per operation",
+                size::human(p.peak_mapped_bytes),
+                HumanCount(p.failures),
+                p.mean_ns_per_op
+            ),
+        );
+    }
+    t.print(&mut io::stdout().lock())
+}
+
+fn passes_text(r: &Report) -> String {
+    match r.passes.len() {
+        0 => HumanCount(r.ops).to_string(),
+        n => format!("{} in {n} passes", HumanCount(r.ops)),
     }
 }

@@ -1,12 +1,17 @@
-//! Allocation logs in the format of RMM's logging adaptor, `Thread,Time,Action,Pointer,Size,Stream`, and recordings of gpumem's.
+//! Allocation logs in the format of RMM's logging adaptor,
+//! `Thread,Time,Action,Pointer,Size,Stream`, and recordings of gpumem's.
 //!
-//! A log is read whole and turned into operations on dense slots, so that a replay does no parsing and no hashing.
-//! RMM writes no quotes, so one line is one record and every message can name its line; empty lines are ignored.
-//! - `Thread` and `Time` may be any text (RMM writes clock times); only the number of threads is kept.
-//! - `Action` is `allocate`, `free` (or `deallocate`), or `allocate failure`, which is counted and not replayed.
-//! - `Pointer` and `Stream` are `0x` and hexadecimal digits, or decimal digits. `(nil)` is the null pointer; zero-byte
-//!   allocations that gave it, and frees of it, are counted and not replayed.
-//! - `Size` is decimal. The size of a free says nothing that the allocation did not say, and is only checked to be one.
+//! A log is read whole and turned into operations on dense slots, so that a replay does no parsing
+//! and no hashing. RMM writes no quotes, so one line is one record and every message can name its
+//! line; empty lines are ignored.
+//! - `Thread` and `Time` may be any text (RMM writes clock times); only the number of threads is
+//!   kept.
+//! - `Action` is `allocate`, `free` (or `deallocate`), or `allocate failure`, which is counted and
+//!   not replayed.
+//! - `Pointer` and `Stream` are `0x` and hexadecimal digits, or decimal digits. `(nil)` is the null
+//!   pointer; zero-byte allocations that gave it, and frees of it, are counted and not replayed.
+//! - `Size` is decimal. The size of a free says nothing that the allocation did not say, and is
+//!   only checked to be one.
 
 use crate::record;
 use crate::source::{self, decimal, explain, quote, OpenError};
@@ -68,7 +73,8 @@ pub struct Trace {
     pub peak_live_bytes: u64,
 }
 
-/// Why a log cannot be replayed. Every message names the file, and where there is one the line and the field.
+/// Why a log cannot be replayed. Every message names the file, and where there is one the line and
+/// the field.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened.
@@ -106,7 +112,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
     match source::open(path) {
         Ok(mut input) => {
             let mut start = Vec::with_capacity(MAGIC.len());
-            // An error is met again by whoever reads on.
+            // Reading on meets an error again.
             let _ = (&mut input).take(MAGIC.len() as u64).read_to_end(&mut start);
             match is_recording(&start) {
                 true => of_recording(&file, path),

@@ -1,15 +1,17 @@
-//! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree`: memory that any stream may use at once, and whose free comes after all
-//! work that uses it.
+//! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree`: memory that any stream may use at once, and
+//! whose free comes after all work that uses it.
 
-use crate::real::{other, Code, Ctx, Ptr, Real, INVALID_VALUE, SUCCESS};
+use crate::cuda::{Code, Ctx, Ptr, INVALID_VALUE, SUCCESS};
+use crate::real::{other, Real};
 use crate::served::{self, Served};
 use crate::settings::{self, Free};
-use crate::{captures, summary};
+use crate::{captures, counters};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocInfo;
 use std::ffi::c_uint;
 
-/// Rows of pitched memory begin at multiples of this, as the driver's do on every device that gpumem can serve.
+/// Rows of pitched memory begin at multiples of this, as the driver's do on every device that
+/// gpumem can serve.
 const PITCH: usize = 512;
 
 /// The memory, or the code of an error; `None`: the driver does it.
@@ -25,10 +27,10 @@ fn serve(real: &Real, bytes: usize) -> Option<Result<Ptr, Code>> {
             (served, if primary { 0 } else { ctx })
         }
     };
-    let _time = summary::time();
+    let _time = counters::time();
     match served.take(bytes as u64, tag) {
         Ok(ptr) => {
-            summary::made(bytes as u64);
+            counters::made(bytes as u64);
             Some(Ok(ptr))
         }
         Err(e) => served::code(&e).map(Err),
@@ -44,7 +46,7 @@ pub unsafe fn alloc(real: &Real, out: *mut Ptr, bytes: usize) -> Code {
         }
         Some(Err(code)) => code,
         None => {
-            summary::left();
+            counters::left();
             real.cuMemAlloc_v2(out, bytes)
         }
     }
@@ -75,7 +77,7 @@ pub unsafe fn pitch(
         }
         Some(Err(code)) => code,
         None => {
-            summary::left();
+            counters::left();
             real.cuMemAllocPitch_v2(out, pitch, width, height, element)
         }
     }
@@ -83,7 +85,7 @@ pub unsafe fn pitch(
 
 pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
     let Some(served) = served::owner(ptr).filter(|_| ptr != 0) else { return real.cuMemFree_v2(ptr) };
-    let _time = summary::time();
+    let _time = counters::time();
     let info = match served.pool.info(ptr) {
         Ok(info) if !served.quarantine.has(ptr) => info,
         _ => return INVALID_VALUE,
@@ -92,7 +94,7 @@ pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
     served.pool.note_free(ptr, None);
     match free_settled(real, served, &info) {
         true => {
-            summary::freed(info.requested);
+            counters::freed(info.requested);
             SUCCESS
         }
         // It was in the quarantine by the time that it was to be put there.
@@ -111,7 +113,8 @@ pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
     if marker || captures::any() {
         return served.quarantine.add(served, info.base, info.id, info.usable);
     }
-    // The contexts whose work may use it: that of the memory, the current one, and those of devices that were let in.
+    // The contexts whose work may use it: that of the memory, the current one, and those of devices
+    // that were let in.
     let mut waited = served.ledger.device_sync(served.dev).is_ok();
     for ctx in [info.tag as Ctx, here] {
         if ctx != 0 && ctx != served.primary() {

@@ -1,7 +1,8 @@
-//! Which streams are being captured. What is allocated there is the graph's, and the driver's business; and nothing may be
-//! called meanwhile that invalidates a capture.
+//! Which streams are being captured. What is allocated there is the graph's, and the driver's
+//! business; and nothing may be called meanwhile that invalidates a capture.
 
-use crate::real::{Code, Real, Stream, SUCCESS};
+use crate::cuda::{Code, Stream, SUCCESS};
+use crate::real::Real;
 use gpumem::driver::ledger;
 use std::collections::HashSet;
 use std::ffi::c_int;
@@ -56,7 +57,8 @@ fn gone(stream: Stream) {
 
 fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
     let code = end();
-    // A failed end is one all the same, but for that of a stream that only joined the capture, or of another thread.
+    // A failed end is one all the same, but for that of a stream that only joined the capture, or
+    // of another thread.
     if code == SUCCESS || !real.is_captured(stream) {
         gone(stream);
     }

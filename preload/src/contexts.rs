@@ -1,6 +1,7 @@
 //! Contexts that end, and devices that see each other's memory.
 
-use crate::real::{other, Code, Ctx, Real, SUCCESS};
+use crate::cuda::{Code, Ctx, SUCCESS};
+use crate::real::{other, Real};
 use crate::served;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicI64, Ordering::*};
@@ -43,11 +44,11 @@ fn leave(real: &Real, device: c_int) {
     }
 }
 
-/// The program's last release ends the context; gpumem does not keep it alive. At the end of the process everything goes anyway,
-/// and other threads may still be at work.
+/// The program's last release ends the context; gpumem does not keep it alive. At the end of the
+/// process everything goes anyway, and other threads may still be at work.
 fn released(real: &Real, device: c_int) {
     let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
-    if last && !crate::summary::is_exiting() {
+    if last && !crate::counters::is_exiting() {
         leave(real, device);
     }
 }
@@ -89,7 +90,7 @@ pub unsafe fn enable_peer(real: &Real, peer: Ctx, flags: c_uint) -> Code {
     let here = real.device_of(real.current());
     let Some((served, _)) = served::of_context(real, peer) else { return code };
     match here.and_then(|d| u32::try_from(d).ok()).map(gpumem::base::DeviceId) {
-        Some(guest) if guest != served.dev && served.ledger.let_in(guest).is_err() => crate::real::MAP_FAILED,
+        Some(guest) if guest != served.dev && served.ledger.let_in(guest).is_err() => crate::cuda::MAP_FAILED,
         _ => code,
     }
 }

@@ -1,6 +1,8 @@
-//! What a pointer is, and how much memory there is. A program sees its allocation, not the handles that it is made of.
+//! What a pointer is, and how much memory there is. A program sees its allocation, not the handles
+//! that it is made of.
 
-use crate::real::{Code, Ptr, Real, SUCCESS};
+use crate::cuda::{Code, Ptr, SUCCESS};
+use crate::real::Real;
 use crate::served::{self, Served};
 use gpumem::pool::AllocInfo;
 use std::ffi::{c_int, c_uint, c_void};
@@ -15,7 +17,8 @@ const RANGE_START: c_int = 11;
 const RANGE_SIZE: c_int = 12;
 const MEMPOOL: c_int = 17;
 
-/// The driver's free bytes, and those that gpumem would give back; within gpumem's limit, if there is one.
+/// The driver's free bytes, and those that gpumem would give back; within gpumem's limit, if there
+/// is one.
 pub unsafe fn memory(real: &Real, free: *mut usize, total: *mut usize) -> Code {
     let code = real.cuMemGetInfo_v2(free, total);
     let served = served::of_context(real, real.current()).filter(|_| code == SUCCESS && !free.is_null());
@@ -58,7 +61,8 @@ pub unsafe fn range(real: &Real, base: *mut Ptr, bytes: *mut usize, ptr: Ptr) ->
 
 /// Writes an attribute that is gpumem's to tell; `false`: the driver knows it.
 unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void) -> bool {
-    // SAFETY: not null by the callers, and of the type that the attribute has by CUDA's documentation.
+    // SAFETY: not null by the callers, and of the type that the attribute has by CUDA's
+    // documentation.
     unsafe {
         match what {
             CONTEXT => out.cast::<usize>().write(if info.tag == 0 { served.primary() } else { info.tag as usize }),
@@ -106,8 +110,8 @@ pub unsafe fn attributes(real: &Real, count: c_uint, what: *mut c_int, out: *mut
     code
 }
 
-/// Memory under handles of one's own cannot be told to be synchronous. It is written down, so that who asks gets the answer
-/// that it gave.
+/// Memory under handles of one's own cannot be told to be synchronous. It is written down, so that
+/// who asks gets the answer that it gave.
 pub unsafe fn set_attribute(real: &Real, value: *const c_void, what: c_int, ptr: Ptr) -> Code {
     match find(ptr).filter(|_| what == SYNC_MEMOPS && !value.is_null()) {
         Some((served, info)) => {

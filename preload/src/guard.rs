@@ -1,6 +1,7 @@
-//! What every hook runs in: nothing unwinds into the program, and calls from inside go to the driver.
+//! What every hook runs in: nothing unwinds into the program, and calls from inside go to the
+//! driver.
 
-use crate::real::Code;
+use crate::cuda::Code;
 use gpumem::driver::process;
 use std::cell::Cell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -9,7 +10,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 const UNKNOWN: Code = 999;
 
 thread_local! {
-    /// How many hooks this thread is in. Without lazy initialisation or a destructor, so it serves in exit handlers too.
+    /// How many hooks this thread is in. Without lazy initialisation or a destructor, so it serves
+    /// in exit handlers too.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -36,7 +38,8 @@ impl Drop for Inside {
     }
 }
 
-/// Runs `hook`, or `driver` where the hook has no say: inside of another one, or in a forked child, which has no memory.
+/// Runs `hook`, or `driver` where the hook has no say: inside of another one, or in a forked child,
+/// which has no memory.
 #[inline(always)]
 pub fn run(hook: impl FnOnce() -> Code, driver: impl FnOnce() -> Code) -> Code {
     if is_inside() || process::forked() {

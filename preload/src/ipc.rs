@@ -1,9 +1,11 @@
-//! Memory handles for other processes (`cuIpcGetMemHandle`). The driver makes none for memory that is mapped, so a handle of
-//! gpumem's names the process and the allocation; who opens it asks that process ([`crate::porter`]), gets the memory under it
-//! as file descriptors, and maps it.
+//! Memory handles for other processes (`cuIpcGetMemHandle`). The driver makes none for memory that
+//! is mapped, so a handle of gpumem's names the process and the allocation; who opens it asks that
+//! process ([`crate::porter`]), gets the memory under it as file descriptors, and maps it.
 
+use crate::cuda::{Code, IpcHandle, Ptr, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
+use crate::name::Name;
 use crate::porter;
-use crate::real::{other, Code, IpcHandle, Ptr, Real, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
+use crate::real::{other, Real};
 use crate::served::{self, Served};
 use gpumem::base::Error;
 use gpumem::driver::PhysHandle;
@@ -11,46 +13,6 @@ use std::collections::HashMap;
 use std::ffi::c_uint;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
-
-/// What no handle of the driver's begins with.
-const MAGIC: &[u8; 8] = b"gpumem\x01\xf5";
-
-/// A handle's content. The address is the exporter's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Name {
-    pub pid: u32,
-    pub device: u32,
-    /// Chosen by the exporting process at random: two containers may have the same numbers.
-    pub nonce: u64,
-    pub base: Ptr,
-    pub id: u64,
-    pub bytes: u64,
-}
-
-impl Name {
-    fn write(self) -> IpcHandle {
-        let mut handle = IpcHandle([0; 64]);
-        let words = [self.nonce, self.base, self.id, self.bytes].map(u64::to_ne_bytes).concat();
-        let parts =
-            [MAGIC.to_vec(), self.pid.to_ne_bytes().to_vec(), self.device.to_ne_bytes().to_vec(), words].concat();
-        handle.0.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
-        handle
-    }
-
-    fn read(handle: &IpcHandle) -> Option<Name> {
-        let rest = handle.0.strip_prefix(MAGIC)?;
-        let word = |at: usize| Some(u64::from_ne_bytes(rest.get(at..at + 8)?.try_into().ok()?));
-        let half = |at: usize| Some(u32::from_ne_bytes(rest.get(at..at + 4)?.try_into().ok()?));
-        Some(Name {
-            pid: half(0)?,
-            device: half(4)?,
-            nonce: word(8)?,
-            base: word(16)?,
-            id: word(24)?,
-            bytes: word(32)?,
-        })
-    }
-}
 
 /// Memory of another process.
 struct Import {

@@ -1,45 +1,52 @@
-//! `libgpumem_preload.so`: a CUDA program that is started with it allocates from gpumem, and need not know.
+//! `libgpumem_preload.so`: a CUDA program that is started with it allocates from gpumem, and need
+//! not know.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `elf` | the C library's own `dlsym`, found without asking it |
+//! | `elf`, `own_dlsym` | the C library's own `dlsym`, found without asking it |
 //! | `look_up` | the `dlsym` and `dlvsym` of this process |
-//! | `real` | the driver's functions behind the hooks, and the table of hooks |
-//! | `resolve` | `cuGetProcAddress`: the driver's answer, with hooks in place of what is hooked |
+//! | `cuda`, `functions`, `real` | CUDA's types; the list of functions and hooks; the driver's functions |
+//! | `hooks` | the hooks by name, and `cuGetProcAddress`: the driver's answer, with hooks in place of what is hooked |
 //! | `guard` | what every hook runs in |
 //! | `served` | a device that is served: pool, stream, quarantine |
 //! | `alloc`, `ordered`, `mempool` | allocating and freeing; in stream order; the default pool |
 //! | `quarantine` | memory that waits until the device has passed its free |
 //! | `captures` | which streams are being captured |
 //! | `facts` | what pointers are, how much memory there is |
-//! | `ipc`, `porter` | memory handles for other processes, and who hands the memory over |
+//! | `ipc`, `name`, `porter` | memory handles for other processes, what they name, handing the memory over |
 //! | `contexts` | contexts that end, peers |
 //! | `pressure` | other calls that fail for lack of memory that gpumem could give back |
-//! | `settings`, `summary` | environment, what is said at the end |
+//! | `settings`, `counters`, `summary` | environment, what is counted, what is said at the end |
 //!
 //! `docs/spec/preload.md` says what is hooked and what it means. Rules:
 //! - The driver is asked first. A function is replaced only where the driver has answered with it.
-//! - What is unusual (a null pointer, no size, no context) goes to the driver, which has its own errors for it. So does memory
-//!   that is not gpumem's, and everything once gpumem cannot work.
-//! - Nothing runs when the library is loaded, but that the addresses of `dlsym` are looked for at its first call.
+//! - What is unusual (a null pointer, no size, no context) goes to the driver, which has its own
+//!   errors for it. So does memory that is not gpumem's, and everything once gpumem cannot work.
+//! - Nothing runs when the library is loaded, but that the addresses of `dlsym` are looked for at
+//!   its first call.
 
 #![cfg(target_os = "linux")]
 
 mod alloc;
 mod captures;
 mod contexts;
+mod counters;
+mod cuda;
 mod elf;
 mod facts;
+mod functions;
 mod guard;
+mod hooks;
 mod ipc;
 mod look_up;
 mod mempool;
+mod name;
 mod ordered;
+mod own_dlsym;
 mod porter;
 mod pressure;
 mod quarantine;
 mod real;
-mod resolve;
 mod served;
 mod settings;
 mod summary;

@@ -1,45 +1,12 @@
-//! `dlsym` and `dlvsym` of this process. Only names that begin with `cu` are looked at; for all others the C library's own
-//! function is jumped to with registers, stack and return address as they came, since it looks at the caller's address for
-//! `RTLD_NEXT`. `RTLD_NEXT` itself is always left to it: who asks for the next definition wants that one.
+//! `dlsym` and `dlvsym` of this process. Only names that begin with `cu` are looked at; for all
+//! others the C library's own function is jumped to with registers, stack and return address as
+//! they came, since it looks at the caller's address for `RTLD_NEXT`. `RTLD_NEXT` itself is always
+//! left to it: who asks for the next definition wants that one.
 
-use crate::{elf, guard, resolve};
+use crate::own_dlsym::{find_own, own_dlsym, Dlvsym, GPUMEM_PRELOAD_DLSYM, GPUMEM_PRELOAD_DLVSYM};
+use crate::{guard, hooks};
 use std::ffi::{c_char, c_void, CStr};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-/// The C library's own, once looked for; before, what looks for them.
-static GPUMEM_PRELOAD_DLSYM: AtomicUsize = AtomicUsize::new(0);
-static GPUMEM_PRELOAD_DLVSYM: AtomicUsize = AtomicUsize::new(0);
-
-type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-
-/// Makes sure that both are known; ends the process where the C library has neither, as nothing could go on.
-extern "C" fn find_own() {
-    for (name, to) in [(&b"dlvsym\0"[..], &GPUMEM_PRELOAD_DLVSYM), (&b"dlsym\0"[..], &GPUMEM_PRELOAD_DLSYM)] {
-        match elf::libc_function(name) {
-            0 => {
-                const WHY: &[u8] = b"gpumem: the C library's dlsym was not found; start the program without gpumem\n";
-                // SAFETY: writes a constant, and ends the process.
-                unsafe {
-                    libc::write(2, WHY.as_ptr().cast(), WHY.len());
-                    libc::_exit(127);
-                }
-            }
-            address => to.store(address, Relaxed),
-        }
-    }
-}
-
-/// The C library's `dlsym`, as called from here.
-pub unsafe extern "C" fn own_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    if GPUMEM_PRELOAD_DLSYM.load(Relaxed) == 0 {
-        find_own();
-    }
-    // SAFETY: found above, so the C library's dlsym.
-    let own: Dlsym = unsafe { std::mem::transmute(GPUMEM_PRELOAD_DLSYM.load(Relaxed)) };
-    // SAFETY: as the caller promises.
-    unsafe { own(handle, name) }
-}
+use std::sync::atomic::Ordering::Relaxed;
 
 macro_rules! front {
     ($name:literal, $symbol:ident, $own:ident, $hook:ident) => {
@@ -86,8 +53,9 @@ unsafe fn answer(handle: *mut c_void, name: *const c_char, found: *mut c_void) -
     if found.is_null() || guard::is_inside() {
         return found;
     }
-    // A search of everything finds this library's own functions, driver or not. Then the driver decides.
-    let found = if resolve::is_hook(found) && handle == libc::RTLD_DEFAULT {
+    // A search of everything finds this library's own functions, driver or not. Then the driver
+    // decides.
+    let found = if hooks::is_hook(found) && handle == libc::RTLD_DEFAULT {
         // SAFETY: as the caller promises.
         unsafe { own_dlsym(libc::RTLD_NEXT, name) }
     } else {
@@ -97,7 +65,7 @@ unsafe fn answer(handle: *mut c_void, name: *const c_char, found: *mut c_void) -
         return found;
     }
     // SAFETY: not null, so a C string.
-    resolve::substitute(found, unsafe { CStr::from_ptr(name) }, None)
+    hooks::substitute(found, unsafe { CStr::from_ptr(name) }, None)
 }
 
 unsafe extern "C" fn hook_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {

@@ -1,26 +1,18 @@
 //! The default pool of a device, as far as programs ask about it.
 
-use crate::real::{Code, MemPool, Real, INVALID_VALUE, SUCCESS};
+use crate::counters;
+use crate::cuda::{Access, Code, Location, MemPool, INVALID_VALUE, RELEASE_THRESHOLD, SUCCESS};
+use crate::real::Real;
 use crate::served::{self, Served};
-use crate::summary;
 use gpumem::base::DeviceId;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::*;
 
-/// A `CUmemAccessDesc`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Access {
-    location: c_int,
-    id: c_int,
-    flags: c_int,
-}
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, and `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const DEVICE: c_int = 1;
 const READ_WRITE: c_int = 3;
 
-/// `CU_MEMPOOL_ATTR_*`.
-pub const RELEASE_THRESHOLD: c_int = 4;
+/// `CU_MEMPOOL_ATTR_*`, besides [`RELEASE_THRESHOLD`].
 const RESERVED: c_int = 5;
 const RESERVED_HIGH: c_int = 6;
 const USED: c_int = 7;
@@ -79,7 +71,7 @@ pub unsafe fn set(real: &Real, pool: MemPool, what: c_int, value: *mut c_void) -
     if number != 0 {
         return INVALID_VALUE;
     }
-    summary::ended(served);
+    counters::ended(served.peak_mapped());
     // The pool resets both of its marks; the other one is kept here.
     let [_, used_high, _, reserved_high] = marks(served);
     let [used, reserved] = &served.marks;
@@ -106,14 +98,6 @@ pub unsafe fn access(real: &Real, pool: MemPool, map: *const Access, count: usiz
     code
 }
 
-/// A `CUmemLocation`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Location {
-    kind: c_int,
-    id: c_int,
-}
-
 /// As [`choose`], where what is meant is named by a location and a kind of memory.
 pub unsafe fn choose_at(real: &Real, location: *mut Location, kind: c_int, pool: MemPool) -> Code {
     let code = real.cuMemSetMemPool(location, kind, pool);
@@ -128,7 +112,8 @@ pub unsafe fn choose_at(real: &Real, location: *mut Location, kind: c_int, pool:
     code
 }
 
-/// A pool of the program's own is the driver's business, and so is what is allocated while it is the current one.
+/// A pool of the program's own is the driver's business, and so is what is allocated while it is
+/// the current one.
 pub unsafe fn choose(real: &Real, device: c_int, pool: MemPool) -> Code {
     let code = real.cuDeviceSetMemPool(device, pool);
     if let Some(served) = served::existing(device).filter(|_| code == SUCCESS) {

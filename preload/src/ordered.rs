@@ -1,24 +1,26 @@
 //! `cuMemAllocAsync` and `cuMemFreeAsync`, and `cuMemAllocFromPoolAsync` of the default pool.
 
 use crate::captures::{any as any_capture, of_thread};
-use crate::real::{other, Code, MemPool, Ptr, Real, Stream, INVALID_VALUE, SUCCESS};
+use crate::cuda::{Code, MemPool, Ptr, Stream, INVALID_VALUE, SUCCESS};
+use crate::real::{other, Real};
 use crate::served::{self, Served};
-use crate::{settings, summary};
+use crate::{counters, settings};
 use gpumem::base::StreamHandle;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The memory, or the code of an error; `None`: the driver does it. With a pool, only if that is the default one.
+/// The memory, or the code of an error; `None`: the driver does it. With a pool, only if that is
+/// the default one.
 #[inline(always)]
 fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Option<Result<Ptr, Code>> {
     if bytes == 0 || bytes as u64 >= settings::get().native {
         return None;
     }
-    let _time = summary::time();
+    let _time = counters::time();
     if pool.is_none() && !any_capture() {
         if let Some(served) = served::of_primary(real.current()) {
             if served.pool_is_current.load(Relaxed) {
                 if let Some(ptr) = served.pool.malloc_hit_on(served.dev, bytes as u64, StreamHandle(stream)) {
-                    summary::made(bytes as u64);
+                    counters::made(bytes as u64);
                     return Some(Ok(ptr.get()));
                 }
             }
@@ -43,15 +45,15 @@ fn search(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> O
     }
     match served.take_ordered(bytes as u64, stream) {
         Ok(ptr) => {
-            summary::made(bytes as u64);
+            counters::made(bytes as u64);
             Some(Ok(ptr))
         }
         Err(e) => served::code(&e).map(Err),
     }
 }
 
-/// The device of a stream of its primary context. Streams of created contexts are the driver's: gpumem's events are of the
-/// primary one.
+/// The device of a stream of its primary context. Streams of created contexts are the driver's:
+/// gpumem's events are of the primary one.
 fn of_stream(real: &Real, stream: Stream) -> Option<&'static Served> {
     let mut ctx = 0;
     if stream <= 2 {
@@ -66,13 +68,14 @@ fn of_stream(real: &Real, stream: Stream) -> Option<&'static Served> {
 unsafe fn finish(out: *mut Ptr, served: Option<Result<Ptr, Code>>, driver: impl FnOnce() -> Code) -> Code {
     match served {
         Some(Ok(ptr)) => {
-            // SAFETY: the callers have made sure that it is not null, so it is the program's place for an address.
+            // SAFETY: the callers have made sure that it is not null, so it is the program's place
+            // for an address.
             unsafe { out.write(ptr) };
             SUCCESS
         }
         Some(Err(code)) => code,
         None => {
-            summary::left();
+            counters::left();
             driver()
         }
     }
@@ -106,7 +109,7 @@ pub unsafe fn from_pool_own(real: &Real, out: *mut Ptr, bytes: usize, pool: MemP
 #[inline(always)]
 fn release(real: &Real, ptr: Ptr, stream: Stream) -> Option<Code> {
     let served = served::owner(ptr).filter(|_| ptr != 0)?;
-    let _time = summary::time();
+    let _time = counters::time();
     // A free in a capture is a node for the graph's own memory; the driver refuses other memory.
     if any_capture() && real.is_captured(stream) {
         return None;
@@ -114,13 +117,13 @@ fn release(real: &Real, ptr: Ptr, stream: Stream) -> Option<Code> {
     if served.quarantine.has(ptr) {
         return Some(INVALID_VALUE);
     }
-    let bytes = if summary::is_on() { served.pool.info(ptr).map_or(0, |i| i.requested) } else { 0 };
+    let bytes = if counters::is_on() { served.pool.info(ptr).map_or(0, |i| i.requested) } else { 0 };
     if served.has_created() || !served.pool.free_hit(ptr, Some(StreamHandle(stream))) {
         if let Err(code) = release_slowly(real, served, ptr, stream) {
             return code;
         }
     }
-    summary::freed(bytes);
+    counters::freed(bytes);
     Some(SUCCESS)
 }
 

@@ -1,9 +1,10 @@
-//! Who hands memory to other processes: a thread behind a socket with an abstract name, started by the first handle. It
-//! answers processes of the same user, and gives file descriptors of the memory under an allocation that is live. No rights to
-//! trace processes are needed, which containers seldom have.
+//! Who hands memory to other processes: a thread behind a socket with an abstract name, started by
+//! the first handle. It answers processes of the same user, and gives file descriptors of the
+//! memory under an allocation that is live. No rights to trace processes are needed, which
+//! containers seldom have.
 
 use crate::guard::Inside;
-use crate::ipc::Name;
+use crate::name::Name;
 use crate::served;
 use gpumem::driver::{exit, process};
 use std::ffi::c_int;
@@ -79,7 +80,8 @@ fn answer(mut stream: UnixStream) -> Option<()> {
     let mut asked = [0u8; 24];
     stream.read_exact(&mut asked).ok()?;
     let [device, base, id] = words::<3>(&asked)?;
-    // Freed, or another allocation by now, or too many pieces: nothing is sent, and the connection ends.
+    // Freed, or another allocation by now, or too many pieces: nothing is sent, and the connection
+    // ends.
     let served = served::existing(c_int::try_from(device).ok()?)?;
     let info = served.info_containing(base).filter(|i| i.base == base && i.id == id)?;
     let (pieces, offset) = exit::check().ok().and_then(|()| served.ledger.export(base, info.requested).ok())?;
@@ -109,7 +111,8 @@ fn send(stream: &UnixStream, fds: &[RawFd]) -> Option<()> {
     let mut byte = [1u8];
     let mut control: Control = [0; 256];
     let bytes = u32::try_from(std::mem::size_of_val(fds)).ok()?;
-    // SAFETY: the message points to locals that outlive the call, and the control data fits its room.
+    // SAFETY: the message points to locals that outlive the call, and the control data fits its
+    // room.
     unsafe {
         let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
         let mut message: libc::msghdr = zeroed();
@@ -130,7 +133,8 @@ fn receive(stream: &UnixStream) -> Option<Vec<OwnedFd>> {
     let mut byte = [0u8];
     let mut control: Control = [0; 256];
     let mut fds = Vec::new();
-    // SAFETY: as above; the kernel writes whole control messages, and the descriptors in them are new and this process's.
+    // SAFETY: as above; the kernel writes whole control messages, and the descriptors in them are
+    // new and this process's.
     unsafe {
         let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
         let mut message: libc::msghdr = zeroed();
@@ -154,7 +158,8 @@ fn receive(stream: &UnixStream) -> Option<Vec<OwnedFd>> {
     Some(fds)
 }
 
-/// The memory of another process's allocation: descriptors with their bytes, and where in the first it begins.
+/// The memory of another process's allocation: descriptors with their bytes, and where in the first
+/// it begins.
 pub fn fetch(name: &Name) -> Option<(Vec<(OwnedFd, u64)>, u64)> {
     let mut stream = UnixStream::connect_addr(&address(name.pid, name.nonce).ok()?).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

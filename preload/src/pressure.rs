@@ -1,7 +1,8 @@
-//! Calls that gpumem does not serve, and that may fail for lack of memory that it holds free: they are tried again once it has
-//! given that back.
+//! Calls that gpumem does not serve, and that may fail for lack of memory that it holds free: they
+//! are tried again once it has given that back.
 
-use crate::real::{Code, Ptr, Real, OUT_OF_MEMORY};
+use crate::cuda::{Code, Ptr, OUT_OF_MEMORY};
+use crate::real::Real;
 use crate::served;
 use std::ffi::{c_uint, c_void};
 

@@ -1,14 +1,15 @@
-//! Memory that was freed without a stream, and waits until the device has passed everything that was submitted before.
+//! Memory that was freed without a stream, and waits until the device has passed everything that
+//! was submitted before.
 //!
-//! Frees are collected; a batch gets one context marker, an event that is complete once all that was submitted to the
-//! context before is done, on whatever stream. Then the batch is free for everybody. While a capture is open no marker can be
-//! recorded, which would invalidate it, and the batch stays open.
+//! Frees are collected; a batch gets one context marker, an event that is complete once all that
+//! was submitted to the context before is done, on whatever stream. Then the batch is free for
+//! everybody. While a capture is open no marker can be recorded, which would invalidate it, and the
+//! batch stays open.
 
 use crate::captures;
-use crate::real::Ptr;
-use crate::served::Served;
-use gpumem::base::Status;
-use gpumem::driver::{Driver, EventHandle};
+use crate::cuda::Ptr;
+use gpumem::base::{DeviceId, Status};
+use gpumem::driver::{Driver, EventHandle, Ledger};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,16 @@ struct Waiting {
     members: HashSet<Ptr>,
     /// Events to use again.
     spare: Vec<EventHandle>,
+}
+
+/// The device that memory in a quarantine is on.
+pub trait Home {
+    /// Its driver.
+    fn ledger(&self) -> &Ledger;
+    /// Its number.
+    fn dev(&self) -> DeviceId;
+    /// Takes memory back that the device has passed.
+    fn give_back(&self, ptr: Ptr, id: u64);
 }
 
 #[derive(Default)]
@@ -58,7 +69,7 @@ impl Quarantine {
     }
 
     /// Takes memory; `false` when it is in here already.
-    pub fn add(&self, served: &Served, ptr: Ptr, id: u64, bytes: u64) -> bool {
+    pub fn add(&self, home: &impl Home, ptr: Ptr, id: u64, bytes: u64) -> bool {
         let mut w = self.lock();
         if !w.members.insert(ptr) {
             return false;
@@ -67,26 +78,26 @@ impl Quarantine {
         w.open_bytes = w.open_bytes.saturating_add(bytes);
         self.count.fetch_add(1, Release);
         if w.open.len() >= FREES || w.open_bytes >= BYTES {
-            self.mark(served, &mut w);
+            self.mark(home, &mut w);
         }
         true
     }
 
     /// Frees what the device has passed; with `all`, what has no marker yet gets one first.
     #[inline]
-    pub fn poll(&self, served: &Served, all: bool) {
+    pub fn poll(&self, home: &impl Home, all: bool) {
         if self.count.load(Acquire) > 0 {
-            self.poll_some(served, all);
+            self.poll_some(home, all);
         }
     }
 
-    fn poll_some(&self, served: &Served, all: bool) {
+    fn poll_some(&self, home: &impl Home, all: bool) {
         let mut w = self.lock();
         if all {
-            self.mark(served, &mut w);
+            self.mark(home, &mut w);
         }
         while let Some((event, _)) = w.marked.front() {
-            if !served.ledger.event_query(served.dev, *event).unwrap_or(false) {
+            if !home.ledger().event_query(home.dev(), *event).unwrap_or(false) {
                 break;
             }
             let Some((event, batch)) = w.marked.pop_front() else { break };
@@ -94,21 +105,21 @@ impl Quarantine {
             for (ptr, id) in batch {
                 w.members.remove(&ptr);
                 self.count.fetch_sub(1, Release);
-                served.put(ptr, id);
+                home.give_back(ptr, id);
             }
         }
     }
 
     /// Gives the open batch a marker, if that can be done now.
-    fn mark(&self, served: &Served, w: &mut Waiting) {
+    fn mark(&self, home: &impl Home, w: &mut Waiting) {
         if w.open.is_empty() || captures::any() {
             return;
         }
-        let event = match w.spare.pop().map_or_else(|| served.ledger.event_create(served.dev), Ok) {
+        let event = match w.spare.pop().map_or_else(|| home.ledger().event_create(home.dev()), Ok) {
             Ok(event) => event,
             Err(_) => return,
         };
-        match served.ledger.context_record(served.dev, event) {
+        match home.ledger().context_record(home.dev(), event) {
             Ok(()) => {
                 w.open_bytes = 0;
                 let batch = std::mem::take(&mut w.open);
@@ -119,12 +130,12 @@ impl Quarantine {
                 if e.status == Status::Unsupported {
                     self.unsupported.store(true, Relaxed);
                     // From now on the host waits: also for what is in here.
-                    if served.ledger.device_sync(served.dev).is_ok() {
+                    if home.ledger().device_sync(home.dev()).is_ok() {
                         w.open_bytes = 0;
                         for (ptr, id) in std::mem::take(&mut w.open) {
                             w.members.remove(&ptr);
                             self.count.fetch_sub(1, Release);
-                            served.put(ptr, id);
+                            home.give_back(ptr, id);
                         }
                     }
                 }

@@ -1,15 +1,18 @@
-//! A device that is served: its pool, the stream that unordered memory belongs to, and what waits there to be free.
+//! A device that is served: its pool, the stream that unordered memory belongs to, and what waits
+//! there to be free.
 //!
-//! Memory from `cuMemAlloc` may be used on any stream at once, so it comes from the heap of a stream of gpumem's own on which
-//! nothing is ever submitted but waits for memory that other streams freed. While such a wait may be pending, whoever takes
-//! memory from that heap waits for the stream. What is freed into it has been waited for before.
+//! Memory from `cuMemAlloc` may be used on any stream at once, so it comes from the heap of a
+//! stream of gpumem's own on which nothing is ever submitted but waits for memory that other
+//! streams freed. While such a wait may be pending, a thread that takes memory from that heap waits
+//! for the stream. What is freed into it has been waited for before.
 //!
-//! A device is served from the first request in one of its contexts until its primary context is reset. Then everything is
-//! undone, and the next request starts afresh.
+//! A device is served from the first request in one of its contexts until its primary context is
+//! reset. Then everything is undone, and the next request starts afresh.
 
-use crate::quarantine::Quarantine;
-use crate::real::{other, Code, Ctx, Ptr, Real, Stream, SUCCESS};
-use crate::{mempool, real, settings, summary};
+use crate::cuda::{Code, Ctx, Ptr, Stream, INVALID_VALUE, OUT_OF_MEMORY, RELEASE_THRESHOLD, SUCCESS};
+use crate::quarantine::{Home, Quarantine};
+use crate::real::{other, Real};
+use crate::{counters, settings};
 use gpumem::base::{DeviceId, Error, Status, StreamHandle};
 use gpumem::context::config::Backend;
 use gpumem::context::{Config, Context, Request};
@@ -79,7 +82,8 @@ pub fn of_primary(ctx: Ctx) -> Option<&'static Served> {
     all().find(|s| s.primary == ctx)
 }
 
-/// The device that a context is on, served from now on if it can be; and whether the context is the primary one.
+/// The device that a context is on, served from now on if it can be; and whether the context is the
+/// primary one.
 pub fn of_context(real: &Real, ctx: Ctx) -> Option<(&'static Served, bool)> {
     if ctx == 0 {
         return None;
@@ -142,7 +146,7 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
     }
     let dev = DeviceId(u32::try_from(device).unwrap_or(u32::MAX));
     process::watch_forks();
-    summary::watch_exit();
+    counters::watch_exit();
     let driver = cuda::open()?;
     let props = driver.device_props(dev)?;
     if !props.vmm {
@@ -162,7 +166,7 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
     other!(real, cuDeviceGetMemPool(&mut current_pool, device));
     if default_pool != 0 {
         // The program may have set it before it allocated anything.
-        real.cuMemPoolGetAttribute(default_pool, mempool::RELEASE_THRESHOLD, (&raw mut threshold).cast());
+        real.cuMemPoolGetAttribute(default_pool, RELEASE_THRESHOLD, (&raw mut threshold).cast());
     }
     Ok(Served {
         dev,
@@ -185,8 +189,8 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
 /// A driver's code for a failure of gpumem's. `None`: the driver knows it better, and is asked.
 pub fn code(e: &Error) -> Option<Code> {
     match e.status {
-        Status::OutOfMemory => Some(real::OUT_OF_MEMORY),
-        Status::Invalid | Status::UnknownPointer | Status::DoubleFree => Some(real::INVALID_VALUE),
+        Status::OutOfMemory => Some(OUT_OF_MEMORY),
+        Status::Invalid | Status::UnknownPointer | Status::DoubleFree => Some(INVALID_VALUE),
         Status::InvalidStream => Some(400),
         Status::Capturing => Some(900),
         _ => None,
@@ -198,12 +202,14 @@ impl Served {
         self.primary
     }
 
-    /// Memory that may be used on any stream at once. `tag` is the context that it belongs to, 0 for the primary one.
+    /// Memory that may be used on any stream at once. `tag` is the context that it belongs to, 0
+    /// for the primary one.
     pub fn take(&self, bytes: u64, tag: Ctx) -> Result<u64, Error> {
         self.quarantine.poll(self, false);
         if tag == 0 {
             if let Some(ptr) = self.pool.malloc_hit_on(self.dev, bytes, self.own) {
-                // What it took may have been brought here by a request that the stream still has to wait for.
+                // What it took may have been brought here by a request that the stream still has to
+                // wait for.
                 if self.searching.load(SeqCst) > 0 {
                     self.ledger.stream_sync(self.dev, self.own)?;
                 }
@@ -293,10 +299,16 @@ impl Served {
         let all = lock(&self.created).remove(&ctx).unwrap_or_default();
         self.created_live.fetch_sub(all.len() as u64, Relaxed);
         for (ptr, id) in all {
-            summary::freed(self.pool.info(ptr).map_or(0, |i| i.requested));
+            counters::freed(self.pool.info(ptr).map_or(0, |i| i.requested));
             self.pool.note_free(ptr, None);
             self.put(ptr, id);
         }
+    }
+
+    /// The most that was mapped, bytes.
+    pub fn peak_mapped(&self) -> u64 {
+        let [_, reserved] = &self.marks;
+        reserved.load(Relaxed).max(self.pool.made_pool(self.dev).map_or(0, |p| p.stats().peak_mapped))
     }
 
     /// Free memory, as far as it would be given back once the device is idle, bytes.
@@ -304,6 +316,20 @@ impl Served {
         let _ = self.ledger.device_sync(self.dev);
         self.quarantine.poll(self, true);
         self.pool.stats(self.dev).map_or(0, |s| s.mapped.saturating_sub(s.live))
+    }
+}
+
+impl Home for Served {
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    fn dev(&self) -> DeviceId {
+        self.dev
+    }
+
+    fn give_back(&self, ptr: Ptr, id: u64) {
+        self.put(ptr, id);
     }
 }
 
@@ -315,7 +341,7 @@ pub fn end(device: c_int) -> Option<&'static Served> {
     if old.is_null() {
         return None;
     }
-    summary::ended(served);
+    counters::ended(served.peak_mapped());
     let _ = served.ledger.device_sync(served.dev);
     if let Err(e) = served.ledger.tear_down(served.dev) {
         if settings::get().log >= 1 {

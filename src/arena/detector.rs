@@ -1,16 +1,18 @@
 //! Finding uses of memory after the arena that it belonged to has ended.
 //!
-//! Off by default: then there is no detector at all. With one, an arena that ends first takes what it frees out of
-//! everybody's reach, enters it here, and only then frees it, so an address can be in nobody's new allocation before it is
-//! in the table; and whoever is handed an address takes it out of the table.
+//! Off by default: then there is no detector at all. With one, an arena that ends first takes what
+//! it frees out of everybody's reach, enters it here, and only then frees it, so an address can be
+//! in nobody's new allocation before it is in the table; and the thread that is handed an address
+//! takes it out of the table.
 //!
 //! Lock order: the table's lock is the last one, nothing is called under it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::open::Arena;
+use super::pools::Pools;
 use super::quarantine::Quarantine;
 use super::records::{End, How, Record, Records};
-use super::registry::{Arena, Pools};
 use crate::base::sync::{lock, Mutex};
 use crate::base::{Error, Result, Status};
 use crate::pool::{AllocInfo, Pool, Reclaimed, Scope};
@@ -60,7 +62,8 @@ impl fmt::Display for DebugMode {
 pub struct DetectorOptions {
     /// What it does.
     pub mode: DebugMode,
-    /// How much of what is freed it keeps from being handed out: bytes of memory, or with `unmap` of addresses.
+    /// How much of what is freed it keeps from being handed out: bytes of memory, or with `unmap`
+    /// of addresses.
     pub quarantine: u64,
     /// How much it says on stderr; 0 is nothing.
     pub log: u32,
@@ -87,7 +90,8 @@ pub struct DetectorStats {
     pub kept: u64,
     /// and the bytes of memory or of addresses that are kept of them.
     pub kept_bytes: u64,
-    /// Allocations that could not be filled, unmapped or looked at in time, because of a capture or an error.
+    /// Allocations that could not be filled, unmapped or looked at in time, because of a capture or
+    /// an error.
     pub unchecked: u64,
 }
 
@@ -153,8 +157,9 @@ impl Detector {
         Reclaimed { count: pooled.count + dedicated.len() as u64, bytes: pooled.bytes + bytes }
     }
 
-    /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated or a capture's freed: a
-    /// graph uses its memory each time that it is launched, whoever has freed it.
+    /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated
+    /// or a capture's freed: a graph uses its memory each time that it is launched, no matter who
+    /// freed it.
     fn poison(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
         let pooled = pool.move_scope(scope, quarantine.scope(), false);
         let records = self.remember(pooled.iter().rev(), end);
@@ -166,7 +171,8 @@ impl Detector {
         }
     }
 
-    /// Remembers all of a closed scope in one pool; what is dedicated is unmapped, what is pooled freed.
+    /// Remembers all of a closed scope in one pool; what is dedicated is unmapped, what is pooled
+    /// freed.
     fn unmap(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
         let dedicated = pool.hold_scope(scope);
         let records = self.remember(dedicated.iter().map(|d| &d.0), end);
@@ -179,7 +185,8 @@ impl Detector {
         all
     }
 
-    /// Enters allocations into the table, in the order in which they were made as far as that is known.
+    /// Enters allocations into the table, in the order in which they were made as far as that is
+    /// known.
     fn remember<'a>(&self, infos: impl Iterator<Item = &'a AllocInfo>, end: &Arc<End>) -> Vec<Arc<Record>> {
         let mut records = lock(&self.records);
         infos
@@ -196,8 +203,8 @@ impl Detector {
         lock(&self.records).cut(base..base.saturating_add(bytes.max(1)));
     }
 
-    /// An error when `ptr` is in memory that an arena's end has freed and that has not been handed out since. `op` and
-    /// `operand` are for the text: who uses it, as what.
+    /// An error when `ptr` is in memory that an arena's end has freed and that has not been handed
+    /// out since. `op` and `operand` are for the text: who uses it, as what.
     pub fn check(&self, ptr: u64, op: &str, operand: &str) -> Result<()> {
         let found = lock(&self.records).at(ptr).cloned();
         match found {
@@ -206,7 +213,8 @@ impl Detector {
         }
     }
 
-    /// An error when the allocation with this id is not the live one, `live`, if there is one, at the address checked.
+    /// An error when the allocation with this id is not the live one, `live`, if there is one, at
+    /// the address checked.
     pub fn check_id(&self, ptr: u64, id: u64, live: Option<u64>, op: &str, operand: &str) -> Result<()> {
         if live == Some(id) {
             return Ok(());
@@ -223,7 +231,8 @@ impl Detector {
         self.stale(Some(&self.stale_uses), text)
     }
 
-    /// Counts what was found, where that is not done yet, says it, and makes an error of it, if the process goes on.
+    /// Counts what was found, where that is not done yet, says it, and makes an error of it, if the
+    /// process goes on.
     fn stale(&self, count: Option<&AtomicU64>, text: String) -> Result<()> {
         // Each of the first, then each time their number doubles.
         let n = count.map_or(1, |count| count.fetch_add(1, Relaxed) + 1);
@@ -242,7 +251,8 @@ impl Detector {
         self.options.mode.unmap
     }
 
-    /// Looks at all poisoned memory now. An error when any was written to since it was freed, or last looked at.
+    /// Looks at all poisoned memory now. An error when any was written to since it was freed, or
+    /// last looked at.
     pub fn verify(&self, pools: &dyn Pools) -> Result<()> {
         let Some(quarantine) = &self.quarantine else { return Ok(()) };
         let mut first = None;
@@ -264,8 +274,8 @@ impl Detector {
         self.quarantine.as_ref().is_some_and(|quarantine| quarantine.empty(pools, tell))
     }
 
-    /// What to say of a driver's error that means that the device has used memory which is not mapped: what was there, in
-    /// all likelihood. Once.
+    /// What to say of a driver's error that means that the device has used memory which is not
+    /// mapped: what was there, in all likelihood. Once.
     pub fn fault_hint(&self, e: &Error) -> Option<String> {
         let is_fault = e.status == Status::Driver && e.message.contains("ILLEGAL_ADDRESS");
         let quarantine = self.quarantine.as_ref().filter(|_| is_fault && self.options.mode.unmap)?;
@@ -285,7 +295,8 @@ impl Detector {
         Some(format!("{addr:#x} is {offset} bytes into {record}, reclaimed {}", record.by()))
     }
 
-    /// How a range of addresses was reclaimed, if some of it was: `reclaimed by arena_exit at depth 0 (...)`.
+    /// How a range of addresses was reclaimed, if some of it was: `reclaimed by arena_exit at depth
+    /// 0 (...)`.
     pub fn reclaimed(&self, base: u64, bytes: u64) -> Option<String> {
         lock(&self.records).inside(&(base..base.saturating_add(bytes.max(1)))).map(|r| r.reclaimed())
     }

@@ -1,9 +1,11 @@
-//! Why a finalizer and an exit agree on who frees: a model of a registry that does not let them, and of one that does.
+//! Why a finalizer and an exit agree on who frees: a model of a registry that does not let them,
+//! and of one that does.
 //!
-//! In the first, as in registries that keep a back-pointer from each allocation to its arena's record of it, the exit
-//! clears the back-pointer and then releases; a finalizer that finds the back-pointer cleared takes the allocation for an
-//! ordinary one, and releases it too. Clearing it is meant to say "the exit has this one", and reads as "nobody has". In
-//! the second, whoever releases first takes the record, under the lock that guards it.
+//! In the first, as in registries that keep a back-pointer from each allocation to its arena's
+//! record of it, the exit clears the back-pointer and then releases; a finalizer that finds the
+//! back-pointer cleared takes the allocation for an ordinary one, and releases it too. Clearing it
+//! is meant to say "the exit has this one", and reads as "nobody has". In the second, the first to
+//! release takes the record, under the lock that guards it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -45,7 +47,8 @@ fn exit_by_back_pointer(a: &Allocation) {
     }
 }
 
-/// A finalizer that looks at the back-pointer first, without the lock, to be quick with what is in no arena.
+/// A finalizer that looks at the back-pointer first, without the lock, to be quick with what is in
+/// no arena.
 fn finalize_by_back_pointer(a: &Allocation) {
     match a.tracked.load(Acquire) {
         // Ordinary, as far as one can see.

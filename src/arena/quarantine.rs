@@ -1,12 +1,13 @@
-//! What arenas have freed and nobody is to have yet: poisoned memory, or addresses with nothing behind them.
+//! What arenas have freed and nobody is to have yet: poisoned memory, or addresses with nothing
+//! behind them.
 //!
-//! First in, first out, up to so many bytes. No lock is held while the device is waited for or memory is read: whoever works
-//! on items takes them out of the queue first.
+//! First in, first out, up to so many bytes. No lock is held while the device is waited for or
+//! memory is read: the thread that works on items takes them out of the queue first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::pools::Pools;
 use super::records::Record;
-use super::registry::Pools;
 use crate::base::sync::{lock, Mutex};
 use crate::base::{DeviceId, Error, Result, Status};
 use crate::pool::{Held, Pool, Scope};
@@ -89,8 +90,8 @@ impl Quarantine {
         &self.scope
     }
 
-    /// Fills allocations of one pool and keeps them. Waits for the device, unless a stream is being captured. What there is no
-    /// room for is freed as it is, without being looked at.
+    /// Fills allocations of one pool and keeps them. Waits for the device, unless a stream is being
+    /// captured. What there is no room for is freed as it is, without being looked at.
     pub(super) fn poison(&self, pool: &Pool, records: Vec<Arc<Record>>) {
         let (records, beyond) = self.fitting(records);
         self.unchecked.fetch_add(beyond.len() as u64, Relaxed);
@@ -104,7 +105,8 @@ impl Quarantine {
         let ranges: Vec<(u64, u64)> = records.iter().map(|r| (r.base, r.usable)).collect();
         records.iter().for_each(|r| pool.near_streams(r.base, r.id));
         let passed = matches!(pool.wait_for_device(), Ok(true));
-        // For their users they are freed now, so the streams that they were recorded on may be gone later.
+        // For their users they are freed now, so the streams that they were recorded on may be gone
+        // later.
         records.iter().for_each(|r| pool.forget_streams(r.base, r.id, passed));
         let filled = passed && pool.fill(&ranges, POISON).is_ok();
         if !filled {
@@ -114,8 +116,8 @@ impl Quarantine {
         self.keep(records.into_iter().map(|record| Item { dev: pool.device(), record, kept }));
     }
 
-    /// Splits allocations, oldest first, into those that the quarantine will keep once it has shrunk, and the others: the newest
-    /// that fit together, but for those that do not fit at all.
+    /// Splits allocations, oldest first, into those that the quarantine will keep once it has
+    /// shrunk, and the others: the newest that fit together, but for those that do not fit at all.
     fn fitting(&self, records: Vec<Arc<Record>>) -> (Vec<Arc<Record>>, Vec<Arc<Record>>) {
         let mut room = Some(self.most);
         let mut keeps: Vec<bool> = Vec::with_capacity(records.len());
@@ -131,8 +133,8 @@ impl Quarantine {
         records.into_iter().partition(|_| keeps.next().unwrap_or(false))
     }
 
-    /// Keeps the addresses of freed allocations of one pool, and has their memory unmapped once the device has passed it:
-    /// now, unless a stream is being captured.
+    /// Keeps the addresses of freed allocations of one pool, and has their memory unmapped once the
+    /// device has passed it: now, unless a stream is being captured.
     pub(super) fn unmap(&self, pool: &Pool, held: Vec<(Arc<Record>, Held)>) {
         if held.is_empty() {
             return;
@@ -153,7 +155,8 @@ impl Quarantine {
         }
     }
 
-    /// Lets go of the oldest until no more is kept than there may be, calling `found` for each that was written to.
+    /// Lets go of the oldest until no more is kept than there may be, calling `found` for each that
+    /// was written to.
     pub(super) fn shrink(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) {
         self.shrink_to(self.most, false, pools, found);
     }
@@ -168,7 +171,8 @@ impl Quarantine {
         self.shrink_to(0, true, pools, found) > 0
     }
 
-    /// Returns how many went. Unless `anyway`, poisoned memory stays while it cannot be read because of a capture.
+    /// Returns how many went. Unless `anyway`, poisoned memory stays while it cannot be read
+    /// because of a capture.
     fn shrink_to(&self, most: u64, anyway: bool, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> usize {
         let mut out: Vec<Item> = Vec::new();
         {
@@ -229,8 +233,8 @@ impl Quarantine {
         ))
     }
 
-    /// Looks at all poisoned memory now, and fills again what was written to. Returns how much that was, a count.
-    /// `Capturing` while a stream is being captured; nothing was done then.
+    /// Looks at all poisoned memory now, and fills again what was written to. Returns how much that
+    /// was, a count. `Capturing` while a stream is being captured; nothing was done then.
     pub(super) fn verify(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> Result<u64> {
         let mut all_done = Ok(true);
         pools.each(&mut |pool| {

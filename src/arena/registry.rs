@@ -1,37 +1,24 @@
 //! Entering, exiting, attaching, keeping: what arenas do, over the pools' scopes.
 //!
-//! One mutex guards the tree of open arenas and who is attached to what. Allocating and freeing never take it: a thread
-//! finds its current arena in its own list, and looks there only while any thread is attached to one. No allocation is
-//! touched under it either: an arena is closed under the mutex, and what is in it freed afterwards, by the one thread that
-//! closed it.
+//! One mutex guards the tree of open arenas and who is attached to what. Allocating and freeing
+//! never take it: a thread finds its current arena in its own list, and looks there only while any
+//! thread is attached to one. No allocation is touched under it either: an arena is closed under
+//! the mutex, and what is in it freed afterwards, by the one thread that closed it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::detector::Detector;
+use super::open::{exited, Arena, Links, Shared};
+use super::pools::Pools;
 use super::records::How;
 use super::thread;
-use crate::base::sync::{lock, Mutex};
-use crate::base::{Error, Result, Status};
+use crate::base::sync::lock;
+use crate::base::{Error, Interest, Result, Status};
 use crate::pool::{Kept, Pool, Reclaimed, Scope};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// One arena, open or not.
-#[derive(Debug)]
-pub struct Arena {
-    shared: Arc<Shared>,
-    /// Never that of another arena.
-    id: u64,
-    name: String,
-    /// How many arenas are around it: 0 for an outermost one.
-    depth: u32,
-    parent: Option<Arc<Arena>>,
-    scope: Arc<Scope>,
-    opened: Instant,
-    key: AtomicUsize,
-}
 
 /// What an exit did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,28 +64,6 @@ pub struct ArenaStats {
     pub open_for: Duration,
 }
 
-/// Where arenas stand to each other. Under the registry's mutex.
-#[derive(Debug)]
-struct Links {
-    arena: Arc<Arena>,
-    /// Threads attached.
-    threads: u32,
-    /// Open arenas right inside.
-    inside: u32,
-    promoted: u64,
-}
-
-/// What the arenas of one registry share.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    /// How often a thread is attached to an arena, over all of them; one more while there is a detector, and one while
-    /// allocations are counted.
-    attached: AtomicUsize,
-    /// Open arenas by id.
-    open: Mutex<BTreeMap<u64, Links>>,
-    last_id: std::sync::atomic::AtomicU64,
-}
-
 /// A process's arenas.
 #[derive(Debug, Default)]
 pub struct Registry {
@@ -106,87 +71,13 @@ pub struct Registry {
     detector: Option<Detector>,
 }
 
-/// The pools whose memory arenas may hold.
-pub trait Pools {
-    /// Each of them.
-    fn each(&self, f: &mut dyn FnMut(&Pool));
-}
-
-impl Arena {
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    #[inline]
-    pub(super) fn is_of(&self, shared: &Shared) -> bool {
-        std::ptr::eq(&*self.shared, shared)
-    }
-
-    /// A number that no other arena of the process has.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The number of the arena around it.
-    pub fn parent_id(&self) -> Option<u64> {
-        self.parent.as_ref().map(|p| p.id)
-    }
-
-    /// The name it was entered with; may be empty.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// How many arenas are around it.
-    pub fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    /// What the pools know it by.
-    #[inline]
-    pub fn scope(&self) -> &Arc<Scope> {
-        &self.scope
-    }
-
-    /// How long it has been open, or how long ago it was opened.
-    pub fn age(&self) -> Duration {
-        self.opened.elapsed()
-    }
-
-    /// What was given to [`Self::set_key`]; 0 before.
-    pub fn key(&self) -> usize {
-        self.key.load(Relaxed)
-    }
-
-    /// Notes what whoever opened it knows it by.
-    pub fn set_key(&self, key: usize) {
-        self.key.store(key, Relaxed);
-    }
-
-    /// How texts call it.
-    fn text(&self) -> String {
-        match self.name.as_str() {
-            "" => format!("arena {} (depth {})", self.id, self.depth),
-            name => format!("arena {} {name:?} (depth {})", self.id, self.depth),
-        }
-    }
-}
-
-impl Shared {
-    /// A thread that was attached to an arena has ended.
-    pub(super) fn thread_gone(&self, arena: &Arena) {
-        if let Some(links) = lock(&self.open).get_mut(&arena.id) {
-            links.threads -= 1;
-        }
-        self.attached.fetch_sub(1, Relaxed);
-    }
-}
-
 impl Registry {
     /// A registry of no arenas yet. A detector sees all that its arenas free.
-    pub fn new(detector: Option<Detector>) -> Registry {
-        let attached = AtomicUsize::new(usize::from(detector.is_some()));
-        Registry { shared: Arc::new(Shared { attached, ..Shared::default() }), detector }
+    pub fn new(detector: Option<Detector>, interest: Arc<Interest>) -> Registry {
+        if detector.is_some() {
+            interest.join_arena();
+        }
+        Registry { shared: Arc::new(Shared { interest, ..Shared::default() }), detector }
     }
 
     /// What finds late uses of what arenas have freed, if that is wanted.
@@ -195,35 +86,14 @@ impl Registry {
         self.detector.as_ref()
     }
 
-    /// Every allocation is counted from now on, so each concerns somebody else.
-    pub fn count_all(&self) {
-        self.shared.attached.fetch_add(1, Relaxed);
-    }
-
-    /// One of those who count or watch allocations does so no more.
-    pub fn count_no_more(&self) {
-        self.shared.attached.fetch_sub(1, Relaxed);
-    }
-
-    /// Whether nobody is attached to an arena and there is no detector: just one who counts or watches.
-    pub fn only_counted(&self) -> bool {
-        self.shared.attached.load(Relaxed) == 1
-    }
-
     /// The numbers of an open arena and of those open inside it, innermost first.
     pub fn inside(&self, arena: &Arena) -> Vec<u64> {
         let open = lock(&self.shared.open);
         open.range(arena.id..).rev().filter(|(_, l)| l.arena.is_in(arena)).map(|(id, _)| *id).collect()
     }
 
-    /// Whether any thread is attached to an arena, there is a detector, or allocations are counted. If none of that, an
-    /// allocation need not look for an arena, and concerns nobody else.
-    #[inline]
-    pub fn in_use(&self) -> bool {
-        self.shared.attached.load(Relaxed) != 0
-    }
-
-    /// Calls `f` with the scope of the calling thread's current arena. `f` must neither enter nor leave arenas.
+    /// Calls `f` with the scope of the calling thread's current arena. `f` must neither enter nor
+    /// leave arenas.
     #[inline]
     pub fn with_scope<R>(&self, f: impl Fn(Option<&Arc<Scope>>) -> R) -> R {
         thread::with_current(&self.shared, |arena| f(arena.map(|a| &a.scope)))
@@ -280,12 +150,12 @@ impl Registry {
             return Err(Error::invalid("this thread is ending and can be attached to no arena"));
         }
         links.threads += 1;
-        self.shared.attached.fetch_add(1, Relaxed);
+        self.shared.interest.join_arena();
         Ok(())
     }
 
-    /// Takes the thread's current arena, which must be this one, back; the one before it is current again. The arena stays
-    /// open.
+    /// Takes the thread's current arena, which must be this one, back; the one before it is current
+    /// again. The arena stays open.
     pub fn detach(&self, arena: &Arena) -> Result<()> {
         self.must_be_current(arena, "detach")?;
         self.let_go(arena);
@@ -314,9 +184,10 @@ impl Registry {
         }
     }
 
-    /// Ends an arena: what the keep list names (any address in an allocation; 0 is passed over) moves to the arena around
-    /// it, or becomes ordinary; everything else in it is freed. The arena must be the thread's current one, with no other
-    /// thread attached to it and no open arena inside. After an error nothing has changed.
+    /// Ends an arena: what the keep list names (any address in an allocation; 0 is passed over)
+    /// moves to the arena around it, or becomes ordinary; everything else in it is freed. The arena
+    /// must be the thread's current one, with no other thread attached to it and no open arena
+    /// inside. After an error nothing has changed.
     pub fn exit(&self, arena: &Arc<Arena>, keep: &[u64], pools: &dyn Pools) -> Result<ExitReport> {
         self.must_be_current(arena, "arena_exit")?;
         {
@@ -344,8 +215,8 @@ impl Registry {
         Ok(report)
     }
 
-    /// Ends an arena and every open one inside it, keeping nothing. No other thread may be attached to any of them; the
-    /// calling one need not be. After an error nothing has changed.
+    /// Ends an arena and every open one inside it, keeping nothing. No other thread may be attached
+    /// to any of them; the calling one need not be. After an error nothing has changed.
     pub fn abort(&self, arena: &Arc<Arena>, pools: &dyn Pools) -> Result<ExitReport> {
         let mut all;
         {
@@ -426,8 +297,8 @@ impl Registry {
         }
     }
 
-    /// Moves the allocation that contains `ptr` out of its arena into the one around that, or out of all arenas when
-    /// there is none, or with `escape`.
+    /// Moves the allocation that contains `ptr` out of its arena into the one around that, or out
+    /// of all arenas when there is none, or with `escape`.
     pub fn promote(&self, ptr: u64, escape: bool, pool: &Pool) -> Result<()> {
         // The arena may change, or be gone, until the move.
         for _ in 0..64 {
@@ -496,14 +367,4 @@ impl Registry {
             open_for: arena.age(),
         })
     }
-}
-
-impl Arena {
-    fn is_in(&self, other: &Arena) -> bool {
-        std::iter::successors(Some(self), |a| a.parent.as_deref()).any(|a| std::ptr::eq(a, other))
-    }
-}
-
-fn exited(arena: &Arena) -> Error {
-    Error::invalid(format!("{} has been exited already", arena.text()))
 }

@@ -1,21 +1,23 @@
 //! Which arenas a thread is attached to; the innermost is its current one.
 //!
-//! A thread that ends detaches itself. While a thread runs its last destructors the list may be gone already: then it has
-//! no current arena, and what it allocates is ordinary.
+//! A thread that ends detaches itself. While a thread runs its last destructors the list may be
+//! gone already: then it has no current arena, and what it allocates is ordinary.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::registry::{Arena, Shared};
+use super::open::{Arena, Shared};
 use crate::driver::process;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// A thread's arenas, innermost last, of all registries (there is one in a process, and one for each test's context).
+/// A thread's arenas, innermost last, of all registries (there is one in a process, and one for
+/// each test's context).
 struct Stack(RefCell<Vec<Arc<Arena>>>);
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // In a forked child the registry's lock may be held for ever, by a thread that is not there.
+        // In a forked child the registry's lock may be held for ever, by a thread that is not
+        // there.
         let forked = process::forked();
         for arena in self.0.get_mut().drain(..).filter(|_| !forked) {
             arena.shared().thread_gone(&arena);

@@ -2,9 +2,11 @@
 
 pub mod error;
 pub mod id;
+pub mod interest;
 pub mod size;
 #[doc(hidden)]
 pub mod sync;
 
 pub use error::{Error, Result, Status};
 pub use id::{DeviceId, StreamHandle};
+pub use interest::Interest;

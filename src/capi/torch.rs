@@ -10,10 +10,11 @@
 //! gpumem_last_error, which Python sees as RuntimeError; gpumem_torch_free and gpumem_torch_record_stream, which
 //! torch calls where it cannot take an exception, only keep the error. Elsewhere no function of this header throws.
 
-use super::guard;
-use super::malloc::report_free;
-use super::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::capi::call::arguments::put;
+use crate::capi::call::guard;
+use crate::capi::call::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
+use crate::capi::everyday::malloc::report_free;
 use crate::context::{Context, Request};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -100,10 +101,8 @@ pub unsafe extern "C-unwind" fn gpumem_torch_base_alloc(ptr: *mut c_void, size: 
     let result = guard::run(|| {
         not_null(ptr, "ptr")?;
         let info = Context::global()?.info_containing(address(ptr))?;
-        if !size.is_null() {
-            // SAFETY: not null, so a writable size_t by the contract.
-            unsafe { size.write(info.usable as usize) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(size, info.usable as usize) };
         Ok(pointer(info.base))
     });
     or_throw(result, std::ptr::null_mut())
@@ -248,7 +247,7 @@ fn or_throw<T: Copy>(result: Result<T>, failed: T) -> T {
 #[cold]
 #[inline(never)]
 fn throw(e: Error) {
-    let mut text: [c_char; 1100] = super::text::fill(&e.to_string());
+    let mut text: [c_char; 1100] = crate::capi::call::text::fill(&e.to_string());
     drop(e);
     if let Some(throw) = torch_throw() {
         // Nothing in the frames from here to the entry point's needs dropping, and all may be unwound by contract.

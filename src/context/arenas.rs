@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::{Context, Request};
-use crate::arena::registry::Pools;
+use crate::arena::Pools;
 use crate::arena::{Arena, ArenaStats, Detector, ExitReport};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::{add_to, Kept, Pool, Still, Sums};
@@ -25,7 +25,8 @@ impl Context {
         self.arenas.enter(name).inspect(|arena| self.saw_enter(arena))
     }
 
-    /// Frees all that was allocated in an arena but what `keep` names; see [`crate::arena::Registry::exit`].
+    /// Frees all that was allocated in an arena but what `keep` names; see
+    /// [`crate::arena::Registry::exit`].
     pub fn arena_exit(&self, arena: &Arc<Arena>, keep: &[u64]) -> Result<ExitReport> {
         self.exit_watched(arena, keep, || self.arenas.exit(arena, keep, self))
     }
@@ -78,7 +79,8 @@ impl Context {
     }
 
     pub(super) fn validate_arenas(&self) -> Result<()> {
-        // Before the pools stand still: whoever has the arenas' lock may wait for one of them.
+        // Before the pools stand still: a thread that has the arenas' lock may wait for one of
+        // them.
         let scopes = self.arenas.scopes();
         let pools: Vec<Still<'_>> = self.pools().map(Pool::hold_still).collect();
         let mut sums = Sums::new();
@@ -91,7 +93,8 @@ impl Context {
         self.detector().map_or(Ok(()), |d| d.validate(self))
     }
 
-    /// Frees `ptr` if the allocation with this id lives there; whether it did. See [`Pool::free_id`].
+    /// Frees `ptr` if the allocation with this id lives there; whether it did. See
+    /// [`Pool::free_id`].
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
         if !self.config.pool {
             return match self.native.info_containing(ptr) {
@@ -113,15 +116,15 @@ impl Context {
         freed
     }
 
-    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one, or there is a detector, or the
-    /// tiers are in use.
+    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one, or
+    /// there is a detector, or the tiers are in use.
     #[inline(never)]
     pub(super) fn malloc_hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         if !self.is_watched() {
             return self.hit_in_arena(size, stream);
         }
         // Who only watches has no arena to be found.
-        let hit = match self.arenas.only_counted() {
+        let hit = match self.interest.is_events_only() {
             true => self.malloc_hit_of(size, stream, None)?,
             false => self.hit_in_arena(size, stream)?,
         };
@@ -137,7 +140,7 @@ impl Context {
         size: u64,
         stream: StreamHandle,
     ) -> Option<NonZeroU64> {
-        if !self.config.pool || !self.is_watched() || !self.arenas.only_counted() || self.tiers.get().is_some() {
+        if !self.config.pool || !self.interest.is_events_only() {
             return None;
         }
         let hit = self.made_pool(device)?.malloc_hit(size, stream.canonical())?;
@@ -160,8 +163,8 @@ impl Context {
         Some(hit)
     }
 
-    /// [`Context::malloc_search`] while a thread is attached to an arena, there is a detector or the tiers are in use,
-    /// or for a request that names an arena.
+    /// [`Context::malloc_search`] while a thread is attached to an arena, there is a detector or
+    /// the tiers are in use, or for a request that names an arena.
     pub(super) fn malloc_search_in_arena(&self, req: &Request) -> Result<u64> {
         let arena = match req.arena {
             Some(arena) => Some(arena.clone()),
@@ -176,14 +179,15 @@ impl Context {
         Ok(ptr)
     }
 
-    /// Allocates in an arena that is not, or need not be, the thread's own: it may be exited meanwhile.
+    /// Allocates in an arena that is not, or need not be, the thread's own: it may be exited
+    /// meanwhile.
     fn malloc_in_named(&self, req: &Request, arena: &Arc<Arena>) -> Result<u64> {
         let gone = || Error::invalid(format!("arena {} has been exited already", arena.id()));
         if arena.scope().is_closed() {
             return Err(gone());
         }
-        // Made outside of the arena, where nobody else frees it, and moved into it: so its id is known before an exit can
-        // free it and its address be somebody else's.
+        // Made outside of the arena, where nobody else frees it, and moved into it: so its id is
+        // known before an exit can free it and its address be somebody else's.
         let ptr = self.malloc_search_of(req, None)?;
         let kept = self.owner(ptr, "malloc")?.keep(ptr, None, Some(arena.scope()));
         if !arena.scope().is_closed() {

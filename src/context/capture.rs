@@ -1,56 +1,22 @@
 //! Captures of one process: begun by the user, by PyTorch's hooks, or by themselves.
 
+use super::captures::TorchPoolId;
 use super::config::CaptureDetection;
 use super::Context;
 use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
-use crate::base::sync::{lock, AtomicU64, Mutex};
+use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{Counted, Driver};
+use crate::driver::Driver;
 use crate::observe::{Event, Kind};
 use crate::pool::{Filter, Pool};
-use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
-
-/// How PyTorch names a memory pool.
-pub type TorchPoolId = (u64, u64);
-
-/// Captures that nobody holds a handle to.
-#[derive(Default)]
-pub(super) struct Captures {
-    /// By the token that their graph holds.
-    by_graph: Mutex<HashMap<u64, Capture>>,
-    /// By device and PyTorch's pool: one for each begin that was not released, the oldest first.
-    of_torch: Mutex<HashMap<(DeviceId, TorchPoolId), Vec<Capture>>>,
-    /// Tokens given out so far.
-    tokens: AtomicU64,
-}
-
-impl Captures {
-    /// Begins a capture by itself, for a stream that is being captured: its graph holds the only reference.
-    fn detect(&self, driver: &Counted, pool: &Pool, stream: StreamHandle) -> Result<()> {
-        let dev = pool.device();
-        let Some(info) = driver.capture_info(dev, stream)? else { return Ok(()) };
-        let capture = Capture::begin_in_progress(pool, stream)?;
-        let token = self.tokens.fetch_add(1, Relaxed) + 1;
-        // The graph may be gone the moment that it holds the token.
-        lock(&self.by_graph).insert(token, capture);
-        let held = driver.graph_retain(dev, info.graph, token);
-        if held.is_err() {
-            let capture = lock(&self.by_graph).remove(&token);
-            capture.iter().for_each(|c| c.abort(pool));
-        }
-        held
-    }
-}
 
 impl Context {
     /// Lets the pool begin captures by itself.
     pub(super) fn detect_captures(&self, pool: &Pool) {
         let (captures, driver) = (self.captures.clone(), self.driver.clone());
         pool.on_unclaimed(Box::new(move |pool, stream| match captures.detect(&driver, pool, stream) {
-            // The capture has been invalidated already: nothing of it will run. Or graphs cannot tell of their end here: then
-            // nothing can be kept for them.
+            // The capture has been invalidated already: nothing of it will run. Or graphs cannot
+            // tell of their end here: then nothing can be kept for them.
             Err(e) if matches!(e.status, Status::Capturing | Status::Unsupported) => Ok(()),
             done => done,
         }));
@@ -102,7 +68,8 @@ impl Context {
         )
     }
 
-    /// Ends the capture, frees all that it allocated and that is live, and gives every reference up.
+    /// Ends the capture, frees all that it allocated and that is live, and gives every reference
+    /// up.
     pub fn capture_abort(&self, c: &Capture) -> Result<()> {
         c.abort(self.pool(c.device())?);
         Ok(())
@@ -123,8 +90,8 @@ impl Context {
         Ok(c.stats(self.pool(c.device())?))
     }
 
-    /// PyTorch: allocations on the streams that the filter accepts come from its pool `id` from now on, which has one
-    /// reference more.
+    /// PyTorch: allocations on the streams that the filter accepts come from its pool `id` from now
+    /// on, which has one reference more.
     pub fn torch_begin(&self, dev: DeviceId, id: TorchPoolId, filter: Filter) -> Result<()> {
         let pool = self.pool_for_captures(dev)?;
         let mut all = lock(&self.captures.of_torch);
@@ -145,8 +112,8 @@ impl Context {
         Ok(())
     }
 
-    /// PyTorch: gives one reference to the pool up. One that gpumem does not know is left alone: torch also releases
-    /// pools that nothing was allocated to.
+    /// PyTorch: gives one reference to the pool up. One that gpumem does not know is left alone:
+    /// torch also releases pools that nothing was allocated to.
     pub fn torch_release(&self, dev: DeviceId, id: TorchPoolId) -> Result<()> {
         let pool = self.pool_for_captures(dev)?;
         let released = {
@@ -163,6 +130,3 @@ impl Context {
         released.map_or(Ok(()), |c| c.release(pool).map(|_| ()))
     }
 }
-
-/// Shared with the pools' detectors.
-pub(super) type Shared = Arc<Captures>;

@@ -2,18 +2,11 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::{Config, Context, Request};
-use crate::arena::{Detector, DetectorOptions};
+use super::{Context, Request};
+use crate::arena::Detector;
 use crate::base::{Error, Result, Status};
 use crate::driver::Driver;
 use crate::pool::AllocFlags;
-
-/// The detector that a configuration asks for. Arenas need the pool, so without one there is nothing to detect.
-pub(super) fn detector(config: &Config) -> Option<Detector> {
-    let (mode, log, quarantine) = (config.arena_debug, config.log, config.quarantine());
-    let options = DetectorOptions { mode, quarantine, log, ..DetectorOptions::default() };
-    (config.pool && mode.is_on()).then(|| Detector::new(options))
-}
 
 impl Context {
     /// The detector, if there is one.
@@ -22,7 +15,8 @@ impl Context {
         self.arenas.detector()
     }
 
-    /// An allocation was made or has grown: what its addresses were before is no longer of interest.
+    /// An allocation was made or has grown: what its addresses were before is no longer of
+    /// interest.
     #[inline]
     pub(super) fn handed_out(&self, ptr: u64) {
         if self.detector().is_some() {
@@ -50,8 +44,9 @@ impl Context {
         }
     }
 
-    /// The flags of a request that joins an arena, or none: whether it needs memory of its own. While its stream is being
-    /// captured, or allocates from a capture, it gets none: what a graph holds on to is not ours to unmap.
+    /// The flags of a request that joins an arena, or none: whether it needs memory of its own.
+    /// While its stream is being captured, or allocates from a capture, it gets none: what a graph
+    /// holds on to is not ours to unmap.
     pub(super) fn flags_in(&self, req: &Request, in_arena: bool) -> AllocFlags {
         if !in_arena || !self.detector().is_some_and(Detector::wants_separate) {
             return req.flags;
@@ -76,19 +71,22 @@ impl Context {
         self.detector().map_or(Ok(()), |d| d.check(ptr, op, operand))
     }
 
-    /// An error when the live allocation that contains `ptr` is not the one with this id. See [`Detector::check_id`].
+    /// An error when the live allocation that contains `ptr` is not the one with this id. See
+    /// [`Detector::check_id`].
     pub fn check_id(&self, ptr: u64, id: u64, op: &str, operand: &str) -> Result<()> {
         let live = || self.pools().find(|p| p.owns(ptr))?.info_containing(ptr).ok().map(|i| i.id);
         self.detector().map_or(Ok(()), |d| d.check_id(ptr, id, live(), op, operand))
     }
 
-    /// What to say of an error that the device made by using memory which is not mapped. See [`Detector::fault_hint`].
+    /// What to say of an error that the device made by using memory which is not mapped. See
+    /// [`Detector::fault_hint`].
     pub fn fault_hint(&self, e: &Error) -> Option<String> {
         self.detector().filter(|_| self.config.log >= 1)?.fault_hint(e)
     }
 
-    /// An error when something of the ranges was unmapped by an arena's end. The driver cannot be asked to find that out:
-    /// CUDA takes an address where nothing is mapped for one of the host's, and reads there.
+    /// An error when something of the ranges was unmapped by an arena's end. The driver cannot be
+    /// asked to find that out: CUDA takes an address where nothing is mapped for one of the host's,
+    /// and reads there.
     pub fn check_mapped(&self, ranges: &[(u64, u64)]) -> Result<()> {
         let Some(detector) = self.detector().filter(|d| d.wants_separate()) else { return Ok(()) };
         let found = ranges.iter().find_map(|&(base, bytes)| Some((base, bytes, detector.reclaimed(base, bytes)?)));
@@ -101,7 +99,8 @@ impl Context {
         }
     }
 
-    /// An error about some ranges of memory, with what is known of them: which was freed by an arena's end.
+    /// An error about some ranges of memory, with what is known of them: which was freed by an
+    /// arena's end.
     pub fn explain(&self, mut e: Error, ranges: &[(u64, u64)]) -> Error {
         let Some(detector) = self.detector() else { return e };
         for &(base, bytes) in ranges {

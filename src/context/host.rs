@@ -2,79 +2,24 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::pinned::unknown;
 use super::Context;
-use crate::base::sync::{lock, Mutex};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result};
 use crate::driver::Driver;
 use crate::tier::host::HostStats;
 use crate::tier::{HostMemory, Reservation, Tier};
-use std::collections::{BTreeMap, VecDeque};
-
-/// How many addresses are remembered after their free, so that a second free is told from a wrong pointer.
-const REMEMBERED: usize = 1024;
-
-/// Live memory in one piece, by its address. Its lock is held for no other call.
-#[derive(Default)]
-pub(super) struct Pinned(Mutex<Table>);
-
-#[derive(Default)]
-struct Table {
-    live: BTreeMap<u64, HostMemory>,
-    /// The last addresses freed, oldest first. Some may live again.
-    freed: VecDeque<u64>,
-}
-
-impl Pinned {
-    /// Keeps memory until its address is given to [`Pinned::take`].
-    fn keep(&self, memory: HostMemory) -> Result<u64> {
-        let [piece] = *memory.pieces() else {
-            return Err(Error::internal(format!("{memory:?} should be one piece")));
-        };
-        lock(&self.0).live.insert(piece.addr, memory);
-        Ok(piece.addr)
-    }
-
-    /// The memory that starts at an address. Dropped by the caller, outside of the lock.
-    fn take(&self, addr: u64) -> Result<HostMemory> {
-        let mut table = lock(&self.0);
-        if let Some(memory) = table.live.remove(&addr) {
-            if table.freed.len() == REMEMBERED {
-                table.freed.pop_front();
-            }
-            table.freed.push_back(addr);
-            return Ok(memory);
-        }
-        if let Some((start, memory)) = table.live.range(..addr).next_back() {
-            let (inside, bytes) = (addr - start, memory.bytes());
-            if inside < bytes {
-                return Err(unknown(addr, &format!("is {inside} bytes into {bytes} at {start:#x}; free its start")));
-            }
-        }
-        if table.freed.contains(&addr) {
-            let text = format!("pinned memory: {addr:#x} was freed already and has not been handed out since");
-            return Err(Error::new(Status::DoubleFree, text));
-        }
-        Err(unknown(
-            addr,
-            "is not live memory of one piece; memory of devices and of blocks is freed by calls of its own",
-        ))
-    }
-}
-
-fn unknown(addr: u64, what: &str) -> Error {
-    Error::new(Status::UnknownPointer, format!("pinned memory: {addr:#x} {what}"))
-}
 
 impl Context {
-    /// Pinned memory in one piece: at a multiple of 4 KiB, or of its size rounded up to a power of two if that is less,
-    /// but of 256 at least. Of the node nearest to the current device when none is named. Drawn from what is attached to
-    /// the thread. To be given to [`Context::host_free`].
+    /// Pinned memory in one piece: at a multiple of 4 KiB, or of its size rounded up to a power of
+    /// two if that is less, but of 256 at least. Of the node nearest to the current device when
+    /// none is named. Drawn from what is attached to the thread. To be given to
+    /// [`Context::host_free`].
     pub fn host_malloc(&self, node: Option<u32>, bytes: u64) -> Result<u64> {
         let tiers = self.tiers()?;
         tiers.pinned.keep(tiers.host().contiguous(self.host_node(node)?, bytes, None)?)
     }
 
-    /// Gives memory of [`Context::host_malloc`] back. Whoever still copies to or from it waits for that before.
+    /// Gives memory of [`Context::host_malloc`] back. Copies to and from it must have ended.
     pub fn host_free(&self, addr: u64) -> Result<()> {
         match self.tiers.get() {
             Some(tiers) => tiers.pinned.take(addr).map(drop),
@@ -93,7 +38,8 @@ impl Context {
         self.tiers()?.host().prepare(self.host_node(node)?, bytes)
     }
 
-    /// Unpins what a node can do without when `keep` bytes of blocks stay free; returns how many bytes.
+    /// Unpins what a node can do without when `keep` bytes of blocks stay free; returns how many
+    /// bytes.
     pub fn host_trim(&self, node: Option<u32>, keep: u64) -> Result<u64> {
         self.tiers()?.host().trim(self.host_node(node)?, keep)
     }

@@ -8,7 +8,9 @@ mod accounts;
 mod arenas;
 pub mod backend;
 mod capture;
+mod captures;
 pub mod config;
+mod counters;
 mod debug;
 pub mod environment;
 mod evict;
@@ -17,26 +19,30 @@ mod host;
 #[cfg(all(test, loom))]
 mod models;
 mod native;
+mod pinned;
 pub mod settings;
 mod snapshot;
+mod spaces;
 mod streams;
 pub mod tiers;
 mod trimmer;
 mod values;
 mod watch;
 
-use crate::arena::{Arena, Registry};
+use crate::arena::{Arena, Detector, DetectorOptions, Registry};
 use crate::base::sync::{lock, Mutex, OnceLock};
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Interest, Result, Status, StreamHandle};
 use crate::driver::counted::Counted;
 use crate::driver::Driver;
 use crate::observe::page::Page;
 use crate::observe::{Event, Kind, Recorder};
 use crate::pool::{AllocFlags, AllocInfo, AllocRequest, Pool, PoolOptions, PoolStats, Scope};
 use crate::tier::Reservation;
-pub use capture::TorchPoolId;
+use captures::Captures;
+pub use captures::TorchPoolId;
 pub use config::Config;
 use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
+pub(crate) use counters::counters;
 pub use evict::What;
 use native::Native;
 use std::num::NonZeroU64;
@@ -46,7 +52,8 @@ use std::sync::Arc;
 use tiers::Tiers;
 use trimmer::Trimmer;
 
-/// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy stream, no flags.
+/// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy
+/// stream, no flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
     /// Bytes; 0 gives a unique pointer that must be freed.
@@ -63,8 +70,8 @@ pub struct Request<'a> {
     pub tag: u64,
     /// The arena it belongs to; `None` means the calling thread's current one, if it has one.
     pub arena: Option<&'a Arc<Arena>>,
-    /// The reservation that it draws from, whatever is attached; `None` means that of the stream or of the thread, if there
-    /// is one. It must be in the device's space.
+    /// The reservation that it draws from, whatever is attached; `None` means that of the stream or
+    /// of the thread, if there is one. It must be in the device's space.
     pub reservation: Option<&'a Reservation>,
 }
 
@@ -78,14 +85,14 @@ pub struct Context {
     making: Mutex<()>,
     arenas: Registry,
     native: Native,
-    captures: capture::Shared,
+    captures: Arc<Captures>,
     /// Spaces, reservations and what moves data, once somebody asks for them.
     tiers: OnceLock<Tiers>,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
     recorder: Arc<Recorder>,
-    /// Whether somebody wants to know of every allocation.
-    watched: AtomicBool,
+    /// Who wants to know of every allocation.
+    interest: Arc<Interest>,
     /// Whether a free may be a hit: there is a pool, and nobody watches.
     quick_free: AtomicBool,
     /// What is done once at the process's end is done.
@@ -110,11 +117,12 @@ impl Context {
         };
         let driver = Counted::new(driver);
         driver.observe(recorder.clone());
+        let interest = Arc::<Interest>::default();
         let context = Context {
             driver: Arc::new(driver),
-            arenas: Registry::new(debug::detector(&config)),
+            arenas: Registry::new(detector(&config), interest.clone()),
             recorder,
-            watched: AtomicBool::new(false),
+            interest: interest.clone(),
             quick_free: AtomicBool::new(config.pool),
             page: OnceLock::new(),
             left: AtomicBool::new(false),
@@ -122,7 +130,7 @@ impl Context {
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
             native: Native::default(),
-            captures: capture::Shared::default(),
+            captures: Arc::default(),
             tiers: OnceLock::new(),
             trimmer: OnceLock::new(),
         };
@@ -284,21 +292,21 @@ impl Context {
         Ok(stream)
     }
 
-    /// Allocates on a stream with every option at its default, if that needs neither a search nor a driver call; for callers
-    /// that count nanoseconds and then turn to [`Self::malloc_search`].
+    /// Allocates on a stream with every option at its default, if that needs neither a search nor a
+    /// driver call; for callers that count nanoseconds and then turn to [`Self::malloc_search`].
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
-        match self.arenas.in_use() {
-            false => self.malloc_hit_of(size, stream, None),
-            true => self.malloc_hit_in_arena(size, stream),
+        match self.interest.is_none() {
+            true => self.malloc_hit_of(size, stream, None),
+            false => self.malloc_hit_in_arena(size, stream),
         }
     }
 
-    /// As [`Self::malloc_hit`], on a device that is named. A created stream of another one is unknown to this one's pool, so
-    /// it is no hit.
+    /// As [`Self::malloc_hit`], on a device that is named. A created stream of another one is
+    /// unknown to this one's pool, so it is no hit.
     #[inline]
     pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
-        if !self.config.pool || self.arenas.in_use() {
+        if !self.config.pool || !self.interest.is_none() {
             return self.malloc_hit_on_watched(device, size, stream);
         }
         self.made_pool(device)?.malloc_hit(size, stream.canonical())
@@ -316,7 +324,8 @@ impl Context {
         }
     }
 
-    /// Where there are several devices. In a frame of its own, which one device's hits do not pay for.
+    /// Where there are several devices. In a frame of its own, which one device's hits do not pay
+    /// for.
     #[inline(never)]
     fn malloc_hit_on_one_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         // Default streams exist on every device; a created one is known to the pool of its own.
@@ -326,9 +335,9 @@ impl Context {
         }
     }
 
-    /// Frees in the order of `stream`, or of the stream the memory was allocated on, if that needs no more than giving it
-    /// back to the heap it is from. Nothing has happened when it returns `false`; then [`Self::free`] and
-    /// [`Self::free_async`] do it or say why not.
+    /// Frees in the order of `stream`, or of the stream the memory was allocated on, if that needs
+    /// no more than giving it back to the heap it is from. Nothing has happened when it returns
+    /// `false`; then [`Self::free`] and [`Self::free_async`] do it or say why not.
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         match self.quick_free.load(Relaxed) {
@@ -337,7 +346,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_hit`], whoever watches.
+    /// As [`Self::free_hit`], watched or not.
     #[inline(always)]
     fn free_hit_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         match &*self.pools {
@@ -374,9 +383,9 @@ impl Context {
         if Context::is_evictable(req) {
             return self.malloc_evictable(req);
         }
-        match self.arenas.in_use() || req.arena.is_some() {
-            false => self.malloc_search_of(req, None),
-            true => self.malloc_search_in_arena(req),
+        match self.interest.is_none() && req.arena.is_none() {
+            true => self.malloc_search_of(req, None),
+            false => self.malloc_search_in_arena(req),
         }
     }
 
@@ -407,7 +416,8 @@ impl Context {
         }
     }
 
-    /// Frees in the order of `stream`: all use of the memory has been submitted to `stream` or ordered before it.
+    /// Frees in the order of `stream`: all use of the memory has been submitted to `stream` or
+    /// ordered before it.
     #[inline]
     pub fn free_async(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         match self.free_hit(ptr, Some(stream)) {
@@ -416,7 +426,8 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no hit.
+    /// As [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no
+    /// hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         if ptr == 0 {
             return Ok(());
@@ -443,7 +454,8 @@ impl Context {
         }
     }
 
-    /// Changes an allocation's size, in place where it can, else by copying in stream order. Null allocates.
+    /// Changes an allocation's size, in place where it can, else by copying in stream order. Null
+    /// allocates.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         match self.is_watched() {
             false => self.resize(ptr, size, stream),
@@ -498,8 +510,8 @@ impl Context {
         self.owner(ptr, "info")?.info_containing(ptr)
     }
 
-    /// Gives free physical memory of every started pool back to the driver until no more than `keep` bytes stay
-    /// mapped per device. Memory the device may still be using stays.
+    /// Gives free physical memory of every started pool back to the driver until no more than
+    /// `keep` bytes stay mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
         let event = |(): &()| Event { bytes: keep, ..Event::new(Kind::Trim, 0) };
         self.timed(event, || {
@@ -533,7 +545,8 @@ impl Context {
         self.pool(dev).map(Pool::reset_peaks)
     }
 
-    /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free memory goes back.
+    /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free
+    /// memory goes back.
     pub fn set_limit(&self, dev: DeviceId, bytes: u64) -> Result<()> {
         let pool = self.pool(dev)?;
         if bytes > 0 && bytes < pool.stats().mapped {
@@ -547,7 +560,8 @@ impl Context {
         self.pool(dev).map(Pool::dump)
     }
 
-    /// Checks every invariant of every pool, of arenas and of what is kept of those that have ended.
+    /// Checks every invariant of every pool, of arenas and of what is kept of those that have
+    /// ended.
     pub fn validate(&self) -> Result<()> {
         self.pools().try_for_each(Pool::validate)?;
         self.validate_accounts()?;
@@ -578,4 +592,12 @@ fn hit_in(pool: &Pool, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope
         None => pool.malloc_hit(size, stream),
         Some(scope) => pool.malloc_hit_in(size, stream, scope),
     }
+}
+
+/// The detector that a configuration asks for. Arenas need the pool, so without one there is
+/// nothing to detect.
+fn detector(config: &Config) -> Option<Detector> {
+    let (mode, log, quarantine) = (config.arena_debug, config.log, config.quarantine());
+    let options = DetectorOptions { mode, quarantine, log, ..DetectorOptions::default() };
+    (config.pool && mode.is_on()).then(|| Detector::new(options))
 }

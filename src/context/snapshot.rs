@@ -27,11 +27,13 @@ pub(super) struct Failure<'a> {
 /// What a device's memory looks like to a request that did not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// Free bytes in physical pieces of which nothing is live: what a trim gives back, once the device is done with it.
+    /// Free bytes in physical pieces of which nothing is live: what a trim gives back, once the
+    /// device is done with it.
     pub whole: u64,
     /// Free bytes in physical pieces that something live lies in: nothing else can have them.
     pub stranded: u64,
-    /// Who holds those: address, and bytes that would come free with it, if everything else stayed. The largest first.
+    /// Who holds those: address, and bytes that would come free with it, if everything else stayed.
+    /// The largest first.
     pub by: Vec<(u64, u64)>,
     /// Bytes of evictable allocations that are in the device.
     pub evictable: u64,
@@ -382,42 +384,14 @@ fn event(e: &crate::observe::Event, thread: u32) -> Value {
 
 /// Every counter by its name.
 pub fn counters(s: &PoolStats) -> Value {
-    let PoolStats {
-        reserved,
-        mapped,
-        peak_mapped,
-        requested,
-        live,
-        peak_live,
-        free,
-        waiting,
-        stock,
-        holes,
-        zombies,
-        largest_without_growth,
-        largest_free,
-        allocations,
-        mallocs,
-        frees,
-        extents,
-        moved,
-        stitches,
-        growths,
-        streams,
-        double_frees,
-        unknown_pointers,
-        late_frees,
-        out_of_memory,
-        limit,
-    } = *s;
-    json!({
-        "reserved": reserved, "mapped": mapped, "peak_mapped": peak_mapped, "requested": requested, "live": live,
-        "peak_live": peak_live, "free": free, "waiting": waiting, "stock": stock, "holes": holes, "zombies": zombies,
-        "largest_without_growth": largest_without_growth, "largest_free": largest_free, "allocations": allocations,
-        "mallocs": mallocs, "frees": frees, "extents": extents, "moved": moved, "stitches": stitches, "growths": growths,
-        "streams": streams, "double_frees": double_frees, "unknown_pointers": unknown_pointers, "late_frees": late_frees,
-        "out_of_memory": out_of_memory, "limit": limit,
-    })
+    macro_rules! by_name {
+        (() $($name:ident),*) => {{
+            let PoolStats { $($name),* } = *s;
+            let by_name = [$((stringify!($name).to_string(), Value::from($name))),*];
+            Value::Object(by_name.into_iter().collect())
+        }};
+    }
+    super::counters::counters!(by_name!())
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
-//! The tiers of one context: spaces, reservations, and what moves data between them. Made by the first call about any of
-//! them, or by the first pool with `GPUMEM_TIERS=on`.
+//! The tiers of one context: spaces, reservations, and what moves data between them.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::config::Limit;
-use super::host::Pinned;
-use super::{Config, Context};
-use crate::base::sync::lock;
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{numa, Driver};
+use super::config::{Config, Limit};
+use super::pinned::Pinned;
+use crate::base::sync::OnceLock;
+use crate::base::{DeviceId, Error, Result};
+use crate::driver::{numa, Counted, Driver};
 use crate::pool::Pool;
 use crate::tier::disk::StoreOptions;
 use crate::tier::evict::{Evictor, MoverOptions, Parts};
@@ -16,7 +14,7 @@ use crate::tier::host::{HostNode, HostOptions};
 use crate::tier::{Disks, HostTier, LiveCounter, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
 
-/// Spaces and who uses them.
+/// Spaces, and what uses them.
 pub struct Tiers {
     manager: Arc<Manager>,
     /// The space of each device.
@@ -30,24 +28,24 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    fn start(cx: &Context) -> Result<Tiers> {
+    pub(super) fn start(driver: &Arc<Counted>, config: &Config, pools: &Arc<[OnceLock<Pool>]>) -> Result<Tiers> {
         let manager = Arc::new(Manager::new());
-        let gpu = (0..cx.pools.len() as u32).map(|d| gpu_space(cx, &manager, d)).collect::<Result<Vec<_>>>()?;
-        let driver: Arc<dyn Driver> = cx.driver.clone();
-        let host = Arc::new(HostTier::new(driver, manager.clone(), &host_options(cx))?);
-        let disks = Arc::new(Disks::new(manager.clone(), StoreOptions::default(), cx.config.thresholds));
-        for mount in &cx.config.disks {
+        let gpu =
+            (0..pools.len() as u32).map(|d| gpu_space(&**driver, config, &manager, d)).collect::<Result<Vec<_>>>()?;
+        let host = Arc::new(HostTier::new(driver.clone(), manager.clone(), &host_options(config))?);
+        let disks = Arc::new(Disks::new(manager.clone(), StoreOptions::default(), config.thresholds));
+        for mount in &config.disks {
             disks.add_mount(&mount.path, mount.limit)?;
         }
         let parts = Parts {
-            driver: cx.driver.clone(),
+            driver: driver.clone(),
             manager: manager.clone(),
-            pools: cx.pools.clone(),
+            pools: pools.clone(),
             gpu: gpu.clone(),
             host: host.clone(),
             disks: disks.clone(),
         };
-        let evictor = Evictor::new(parts, MoverOptions { enabled: cx.config.mover, warn: cx.config.log >= 1 });
+        let evictor = Evictor::new(parts, MoverOptions { enabled: config.mover, warn: config.log >= 1 });
         Ok(Tiers { manager, gpu, host, disks, evictor, pinned: Pinned::default() })
     }
 
@@ -94,21 +92,22 @@ impl Tiers {
     }
 }
 
-fn gpu_space(cx: &Context, manager: &Manager, device: u32) -> Result<Arc<Space>> {
-    let props = cx.driver.device_props(DeviceId(device))?;
+fn gpu_space(driver: &dyn Driver, config: &Config, manager: &Manager, device: u32) -> Result<Arc<Space>> {
+    let props = driver.device_props(DeviceId(device))?;
     let capacity = props.total_bytes;
     let options = SpaceOptions {
-        limit: Some(cx.config.limit.of(capacity).min(capacity)),
-        thresholds: cx.config.thresholds,
+        limit: Some(config.limit.of(capacity).min(capacity)),
+        thresholds: config.thresholds,
         numa: props.numa,
         ..SpaceOptions::new(capacity)
     };
     manager.add_space(SpaceId::new(Tier::Gpu, device), &options)
 }
 
-fn host_options(cx: &Context) -> HostOptions {
-    let Config { pinned_blocks, pinned_limit, thresholds, .. } = &cx.config;
-    // Who names bytes knows more than the system shows: a virtual machine may get memory as it uses it.
+fn host_options(config: &Config) -> HostOptions {
+    let Config { pinned_blocks, pinned_limit, thresholds, .. } = config;
+    // A setting in bytes knows more than the system shows: a virtual machine may get memory as it
+    // uses it.
     let capacity = |bytes: u64| match *pinned_limit {
         Limit::Bytes(limit) => bytes.max(limit),
         _ => bytes,
@@ -123,66 +122,5 @@ fn host_options(cx: &Context) -> HostOptions {
         chunks: pinned_blocks.chunks,
         nodes: numa::nodes().iter().map(node).collect(),
         thresholds: *thresholds,
-    }
-}
-
-impl Context {
-    /// The tiers, started if they are not.
-    pub fn tiers(&self) -> Result<&Tiers> {
-        match self.tiers.get() {
-            Some(tiers) => Ok(tiers),
-            None => self.start_tiers(),
-        }
-    }
-
-    /// Removes the files of disk spaces, as the process exits: nobody else can read them. Touches nothing else, as the driver
-    /// may be gone, and waits for nobody.
-    pub fn leave_disks(&self) {
-        if let Some(tiers) = self.tiers.get() {
-            tiers.disks.leave();
-        }
-    }
-
-    /// Forgets a stream that is gone, and what was attached to it: the driver gives its handle to another one.
-    pub fn forget_stream(&self, stream: StreamHandle) {
-        if let Some(tiers) = self.tiers.get() {
-            tiers.manager.forget_stream(stream.0 as u64);
-        }
-    }
-
-    /// Takes every reservation off a stream: it goes to another user.
-    pub fn detach_stream(&self, stream: StreamHandle) -> Result<()> {
-        let Some(tiers) = self.tiers.get() else { return Ok(()) };
-        for space in tiers.manager.spaces() {
-            match tiers.manager.detach_stream(&space, stream.0 as u64) {
-                // There was none.
-                Err(e) if e.status == Status::Invalid => {}
-                other => other?,
-            }
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn start_tiers(&self) -> Result<&Tiers> {
-        if !self.config.pool {
-            return Err(Error::new(Status::Unsupported, "spaces and reservations need the pool; GPUMEM_POOL is off"));
-        }
-        let _making = lock(&self.making);
-        self.tiers_making()
-    }
-
-    /// As [`Self::tiers`], under `making`.
-    pub(super) fn tiers_making(&self) -> Result<&Tiers> {
-        if let Some(tiers) = self.tiers.get() {
-            return Ok(tiers);
-        }
-        let tiers = Tiers::start(self).map_err(|e| e.context("starting the tiers"))?;
-        // Nobody gets a promise before all that lives is counted. What is allocated until the tiers are there is counted
-        // by the pool itself, outside of any reservation.
-        self.pools().try_for_each(|pool| tiers.count(pool))?;
-        let tiers = self.tiers.get_or_init(|| tiers);
-        self.arenas.count_all();
-        Ok(tiers)
     }
 }

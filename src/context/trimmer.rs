@@ -1,10 +1,12 @@
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
-//! The background trim: at every `GPUMEM_TRIM_INTERVAL`, free memory that has been unused for as long goes back.
+//! The background trim: at every `GPUMEM_TRIM_INTERVAL`, free memory that has been unused for as
+//! long goes back.
 //!
-//! One thread for all pools of a context. It holds nothing while it waits: no lock, and the pools only weakly. It ends
-//! with its context; the process's context lasts, so there it goes with the process, and a forked child has none.
+//! One thread for all pools of a context. It holds nothing while it waits: no lock, and the pools
+//! only weakly. It ends with its context; the process's context lasts, so there it goes with the
+//! process, and a forked child has none.
 
-use super::{Config, Pools};
+use super::config::Config;
 use crate::base::sync::OnceLock;
 use crate::base::Status;
 use crate::driver::exit;
@@ -24,7 +26,7 @@ pub(super) struct Trimmer {
 
 impl Trimmer {
     /// Starts the thread.
-    pub(super) fn start(pools: &Pools, config: &Config) -> std::io::Result<Trimmer> {
+    pub(super) fn start(pools: &Arc<[OnceLock<Pool>]>, config: &Config) -> std::io::Result<Trimmer> {
         let (alive, ends) = channel();
         let (pools, config) = (Arc::downgrade(pools), config.clone());
         let run = move || run(&pools, &config, &ends);

@@ -1,6 +1,7 @@
 //! What the process's calls tell the recorder.
 //!
-//! Off, an allocation pays nothing: the flag that it looks at for arenas is the same one; a free looks at whether it may be a hit.
+//! Off, an allocation pays nothing: it looks at one word for arenas, tiers and events; a free looks
+//! at whether it may be a hit.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -17,7 +18,7 @@ impl Context {
     /// Whether somebody wants to know of every allocation.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
-        self.watched.load(Relaxed)
+        self.interest.in_events()
     }
 
     /// What takes events.
@@ -27,21 +28,20 @@ impl Context {
 
     /// Has the calls of this context make events, as long as somebody wants them.
     fn watch(&self) {
-        if !self.watched.swap(true, Relaxed) {
-            self.arenas.count_all();
+        if self.interest.start_events() {
             self.quick_free.store(false, Relaxed);
         }
     }
 
     /// The hit path is as it was once nobody wants events.
     fn unwatch(&self) {
-        if !self.recorder.is_on() && self.watched.swap(false, Relaxed) {
-            self.arenas.count_no_more();
+        if !self.recorder.is_on() && self.interest.stop_events() {
             self.quick_free.store(self.config.pool, Relaxed);
         }
     }
 
-    /// Starts what the configuration asks for; a file that cannot be written is said on stderr, and nothing else changes.
+    /// Starts what the configuration asks for; a file that cannot be written is said on stderr, and
+    /// nothing else changes.
     pub(super) fn start_observing(&self) {
         let wants_last = self.config.snapshot_on.oom && self.config.snapshot_events > 0;
         if self.config.record.is_none() && !wants_last {
@@ -70,8 +70,8 @@ impl Context {
         }
     }
 
-    /// Records to a file from now on, stacks up to `depth` frames too; what is live already is in it first. The file: where there
-    /// is one of that name, `.` and the process's number are added.
+    /// Records to a file from now on, stacks up to `depth` frames too; what is live already is in
+    /// it first. The file: where there is one of that name, `.` and the process's number are added.
     pub fn record_start(&self, file: &Path, depth: Option<u32>) -> Result<PathBuf> {
         let mut options = self.record_options(Some(file));
         if let Some(depth) = depth {
@@ -106,8 +106,8 @@ impl Context {
         self.recorder.set_stack_source(source);
     }
 
-    /// Calls `f` with everything that is live, heap by heap: a heap's allocations are of one moment. Allocations and frees made
-    /// in `f` may or may not be seen. `f` says whether to go on.
+    /// Calls `f` with everything that is live, heap by heap: a heap's allocations are of one
+    /// moment. Allocations and frees made in `f` may or may not be seen. `f` says whether to go on.
     pub fn visit(&self, f: &mut dyn FnMut(&Alive, Option<u64>) -> bool) {
         let mut on = true;
         if !self.config.pool {
@@ -152,7 +152,7 @@ impl Context {
         match req.arena {
             Some(arena) => short(arena.id()),
             // Nobody is attached to one.
-            None if self.arenas.only_counted() => 0,
+            None if !self.interest.in_arenas() => 0,
             None => self.arenas.current().map_or(0, |a| short(a.id())),
         }
     }
@@ -270,8 +270,8 @@ impl Context {
         }
         let took = self.recorder.now() - began;
         self.recorder.end_work(new, began, took);
-        // In place nobody else is concerned. Otherwise the old addresses are free from the begin on, and the new ones may
-        // have been somebody's until the end.
+        // In place nobody else is concerned. Otherwise the old addresses are free from the begin
+        // on, and the new ones may have been somebody's until the end.
         let time = if new == ptr { began } else { began + took };
         if new != ptr {
             self.saw_free(ptr, Some(stream), began);
@@ -309,7 +309,8 @@ impl Context {
         if !self.is_watched() {
             return exit();
         }
-        // Any address in an allocation names it; the event has its first. What is in another arena stays there.
+        // Any address in an allocation names it; the event has its first. What is in another arena
+        // stays there.
         let mine = |p: u64| self.arena_of(p).is_ok_and(|a| a.is_some_and(|a| Arc::ptr_eq(&a, arena)));
         let of_arena = keep.iter().filter(|&&p| p != 0 && mine(p));
         let kept: Vec<u64> = of_arena.filter_map(|&p| Some(self.info_containing(p).ok()?.base)).collect();
@@ -363,7 +364,8 @@ impl Context {
         Ok(done)
     }
 
-    /// Called once, as the process ends: what is recorded is written, and a snapshot if one is wanted.
+    /// Called once, as the process ends: what is recorded is written, and a snapshot if one is
+    /// wanted.
     pub fn leave_observers(&self) {
         if self.left.swap(true, Relaxed) {
             return;

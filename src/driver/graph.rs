@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Whose calls a capture forbids: those that wait for or ask about streams, and others of that kind. Calls on the
-/// capturing stream itself are judged alike in every mode.
+/// Whose calls a capture forbids: those that wait for or ask about streams, and others of that
+/// kind. Calls on the capturing stream itself are judged alike in every mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
     /// Such calls of every thread fail and invalidate the capture.
@@ -24,7 +24,8 @@ pub struct GraphHandle(pub u64);
 pub struct CaptureInfo {
     /// The capture's identity, never reused within the process.
     pub id: u64,
-    /// The graph being captured (a `CUgraph`), for `Driver::graph_retain`; meaningless once the capture has ended.
+    /// The graph being captured (a `CUgraph`), for `Driver::graph_retain`; meaningless once the
+    /// capture has ended.
     pub graph: u64,
 }
 
@@ -37,8 +38,8 @@ pub struct GraphNodes {
     pub memory: u64,
 }
 
-/// Tokens of graphs that are gone. Whoever adds one makes no driver call and holds nothing that `take` waits for, so a
-/// driver's own threads may.
+/// Tokens of graphs that are gone. The thread that adds one makes no driver call and holds nothing
+/// that `take` waits for, so a driver's own threads may.
 #[derive(Default)]
 pub(super) struct Gone {
     /// How many there are in `tokens`, or a moment ago were.

@@ -1,8 +1,9 @@
-//! A driver that remembers which addresses are reserved, which memory there is and where it is mapped: for whoever has to
-//! export what lies under a range, to let another device in, or to undo everything at once.
+//! A driver that remembers which addresses are reserved, which memory there is and where it is
+//! mapped: to export what lies under a range, to let another device in, or to undo everything at
+//! once.
 //!
-//! It also knows how many stream captures are open in the process, where somebody counts them ([`captures`]): then it
-//! refuses what would invalidate them.
+//! It also knows how many stream captures are open in the process, where somebody counts them
+//! ([`captures`]): then it refuses what would invalidate them.
 
 use super::wrap::{Change, Gate, Hook, Wrap};
 use super::{Call, Driver, PhysFlags, PhysHandle};
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// How many captures are open. Who begins one holds it for writing during the call.
 static CAPTURES: RwLock<u64> = RwLock::new(0);
 
-/// The number of captures that are open in this process; a writer counts those that it begins and ends.
+/// The number of captures that are open in this process; a writer counts those that it begins and
+/// ends.
 pub fn captures() -> &'static RwLock<u64> {
     &CAPTURES
 }
@@ -115,8 +117,8 @@ impl Wrap<Book> {
         Wrap::around(inner, Book { pages: Mutex::default(), exportable })
     }
 
-    /// The memory under `[va, va + bytes)`, whole handles in the order of their addresses, and how far into the first the range
-    /// begins.
+    /// The memory under `[va, va + bytes)`, whole handles in the order of their addresses, and how
+    /// far into the first the range begins.
     pub fn export(&self, va: u64, bytes: u64) -> Result<(Vec<Piece>, u64)> {
         let end = va.saturating_add(bytes.max(1));
         let under: Vec<(u64, u64, PhysHandle)> = {
@@ -157,8 +159,9 @@ impl Wrap<Book> {
         self.hook.pages().guests.clone()
     }
 
-    /// Unmaps everything, drops every handle and gives every address back. What the device still does there faults, and who
-    /// thinks it owns any of it is wrong from now on. A failure does not stop it; the first is returned.
+    /// Unmaps everything, drops every handle and gives every address back. What the device still
+    /// does there faults, and who thinks it owns any of it is wrong from now on. A failure does not
+    /// stop it; the first is returned.
     pub fn tear_down(&self, dev: DeviceId) -> Result<()> {
         let pages = std::mem::take(&mut *self.hook.pages());
         let inner = self.inner();

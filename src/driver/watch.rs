@@ -1,10 +1,11 @@
 //! Whether a stream is still the one it was, seen without a driver call.
 //!
-//! A handle says nothing of that: CUDA gives the handle of a destroyed stream to the next one. Asking the driver costs
-//! two calls on every allocation (whether the stream is being captured, and its id; 30 ns). A [`Watch`] reads the answer
-//! where the driver keeps it. It is no promise of the driver's, so it is used only where it has been proved in this very
-//! process (`cuda/watch.rs`), is compared with the driver's own answer whenever a stream is met for the first time, and
-//! can be turned off (`GPUMEM_STREAM_CHECK=driver`); then the driver is asked each time.
+//! A handle says nothing of that: CUDA gives the handle of a destroyed stream to the next one.
+//! Asking the driver costs two calls on every allocation (whether the stream is being captured, and
+//! its id; 30 ns). A [`Watch`] reads the answer where the driver keeps it. It is no promise of the
+//! driver's, so it is used only where it has been proved in this very process (`cuda/watch.rs`), is
+//! compared with the driver's own answer whenever a stream is met for the first time, and can be
+//! turned off (`GPUMEM_STREAM_CHECK=driver`); then the driver is asked each time.
 
 use super::host::Identities;
 use crate::base::StreamHandle;
@@ -34,8 +35,9 @@ pub struct Fields {
 }
 
 impl Watch {
-    /// The identity of a live created stream that is not being captured; `None` when it is, or cannot be seen. The
-    /// default streams have no structure of their own: the answer for them is always `None`.
+    /// The identity of a live created stream that is not being captured; `None` when it is, or
+    /// cannot be seen. The default streams have no structure of their own: the answer for them is
+    /// always `None`.
     #[inline]
     pub fn look(&self, s: StreamHandle) -> Option<u64> {
         match self {
@@ -45,7 +47,8 @@ impl Watch {
         }
     }
 
-    /// Whether it shows captures of streams that synchronise with the legacy stream; for the others it always does.
+    /// Whether it shows captures of streams that synchronise with the legacy stream; for the others
+    /// it always does.
     pub fn shows_blocking(&self) -> bool {
         match self {
             Watch::Fields(f) => f.blocking,
@@ -63,10 +66,11 @@ impl Fields {
         if s.0 < LOWEST_ADDRESS {
             return None;
         }
-        // SAFETY: the caller vouches for a live created stream (rule of the module `driver`), and the proof made when the
-        // watch was found showed that such a handle is the address of a pointer to a structure that has aligned words at
-        // both places. They are the driver's and may change under us, hence volatile; a stream's identity never does, and
-        // whoever begins a capture on a stream that another thread allocates on has to order the two.
+        // SAFETY: the caller vouches for a live created stream (rule of the module `driver`), and
+        // the proof made when the watch was found showed that such a handle is the address of a
+        // pointer to a structure that has aligned words at both places. They are the driver's and
+        // may change under us, hence volatile; a stream's identity never does, and the thread that
+        // begins a capture on a stream that another thread allocates on has to order the two.
         unsafe {
             let structure = (s.0 as *const *const u8).read_volatile();
             let capture = structure.add(self.capture).cast::<u64>().read_volatile();

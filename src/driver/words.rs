@@ -1,4 +1,5 @@
-//! Large tables of words, of which only what is used takes memory: in small pages, as what is used may be far apart.
+//! Large tables of words, of which only what is used takes memory: in small pages, as what is used
+//! may be far apart.
 
 use super::pages;
 use std::ops::Deref;
@@ -11,7 +12,7 @@ const PAGE: usize = 64 << 10;
 /// Smaller tables are boxes, bytes.
 const LARGE: usize = 1 << 20;
 
-/// Words that are zero at first, and shared by whoever has a reference.
+/// Words that are zero at first, and shared by all that have a reference.
 #[derive(Debug)]
 pub struct Words {
     /// `len` words that this owns: of a mapping of their own, or of a box.
@@ -43,8 +44,8 @@ impl Deref for Words {
 
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: what this owns has as many words, aligned; those of a mapping are zero where nobody wrote, which is an atomic,
-        // too; and it lives as long as this does.
+        // SAFETY: what this owns has as many words, aligned; those of a mapping are zero where
+        // nobody wrote, which is an atomic, too; and it lives as long as this does.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

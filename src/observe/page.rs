@@ -1,7 +1,8 @@
-//! A page of counters that a process publishes in shared memory, ten times a second, for whoever wants to look on.
+//! A page of counters that a process publishes in shared memory, ten times a second, for others to
+//! look at.
 //!
-//! It is a small file in `/dev/shm`: a head with the length and a checksum, then JSON. A reader that meets a half-written page
-//! reads it again.
+//! It is a small file in `/dev/shm`: a head with the length and a checksum, then JSON. A reader
+//! that meets a half-written page reads it again.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 

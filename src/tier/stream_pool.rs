@@ -1,11 +1,12 @@
 //! Streams to borrow: each belongs to one borrower at a time.
 //!
-//! Streams are made when they are first needed, up to the pool's size, and kept. Who finds none waits in turn, or has a
-//! further one made that stays in the pool. The driver is called with no lock held.
+//! Streams are made when they are first needed, up to the pool's size, and kept. Who finds none
+//! waits in turn, or has a further one made that stays in the pool. The driver is called with no
+//! lock held.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::request::Wait;
+use super::promise::Wait;
 use crate::base::sync::{lock, Condvar, Mutex, MutexGuard};
 use crate::base::{Error, Result, Status};
 use std::collections::{BTreeMap, VecDeque};
@@ -77,7 +78,8 @@ pub struct Borrowed {
 }
 
 impl State {
-    /// Gives a stream, or with `None` leave to make one, to the first who waits. `false` when nobody does.
+    /// Gives a stream, or with `None` leave to make one, to the first who waits. `false` when
+    /// nobody does.
     fn give(&mut self, stream: Option<u64>) -> bool {
         let Some((number, bell)) = self.waiting.pop_front() else { return false };
         self.given.insert(number, stream);
@@ -196,8 +198,9 @@ impl StreamPool {
         }
     }
 
-    /// Lends no more: who waits gets an error, idle streams are destroyed now, borrowed ones when they come back. Returns
-    /// the first error of the driver. A pool that is dropped without it leaves its streams alone.
+    /// Lends no more: who waits gets an error, idle streams are destroyed now, borrowed ones when
+    /// they come back. Returns the first error of the driver. A pool that is dropped without it
+    /// leaves its streams alone.
     pub fn close(&self) -> Result<()> {
         let idle = {
             let mut state = lock(&self.shared.state);

@@ -18,7 +18,7 @@ fn child(role: &str) {
     let seed: u64 = words.next().unwrap().parse().unwrap();
     let inside = words.next().unwrap() == "inside";
     let mount = PathBuf::from(words.next().unwrap());
-    let disk = Arc::new(FaultDisk::new(os(Engine::Auto)));
+    let disk = Arc::new(FaultDisk::new(os()));
     let calls = random(seed, 1);
     let effect =
         if random(seed, 2).is_multiple_of(2) { Effect::Kill } else { Effect::Torn(random(seed, 3) as usize % 65_536) };

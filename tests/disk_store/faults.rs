@@ -171,7 +171,7 @@ fn short_and_interrupted_transfers_go_on() {
 #[test]
 fn permission_refused() {
     let mount = Mount::new("permission");
-    let disk = Arc::new(FaultDisk::new(os(Engine::Auto)));
+    let disk = Arc::new(FaultDisk::new(os()));
     for (call, errno) in
         [(DiskCall::MakeDir, libc::EACCES), (DiskCall::OpenLock, libc::EPERM), (DiskCall::Create, libc::EROFS)]
     {
@@ -219,7 +219,7 @@ fn a_root_that_is_no_directory_of_ours() {
 #[test]
 fn lesser_file_systems() {
     let mount = Mount::new("lesser");
-    let disk = Arc::new(FaultDisk::new(os(Engine::Auto)));
+    let disk = Arc::new(FaultDisk::new(os()));
     let lacks = |call, errno| rule(call, 0, Effect::Errno(errno), true);
     let (direct, reserve) = (lacks(DiskCall::CreateDirect, libc::EINVAL), lacks(DiskCall::Allocate, libc::EOPNOTSUPP));
     for (rules, says) in [

@@ -57,7 +57,7 @@ fn files_that_are_not_ours_stay() {
 fn where_files_cannot_be_locked() {
     let mount = Mount::new("lockless");
     for errno in [libc::ENOLCK, libc::EOPNOTSUPP] {
-        let disk = Arc::new(FaultDisk::new(os(Engine::Auto)));
+        let disk = Arc::new(FaultDisk::new(os()));
         disk.fail(DiskCall::Lock, errno);
         let living = Store::open_on(disk.clone(), &mount.0, &small_chunks()).unwrap();
         assert!(living.describe().contains("cannot be locked"), "{}", living.describe());

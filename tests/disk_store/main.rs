@@ -14,7 +14,7 @@ mod removal;
 mod round_trips;
 
 use gpumem::base::Result;
-use gpumem::driver::disk::{Buffer, Disk, Engine, FaultDisk, OsDisk};
+use gpumem::driver::disk::{Buffer, Disk, FaultDisk, OsDisk};
 use gpumem::tier::disk::{After, Slot, Store, StoreOptions, StoreUsage};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,13 +60,13 @@ fn small_chunks() -> StoreOptions {
     StoreOptions { chunk_bytes: 64 * KIB, ..StoreOptions::default() }
 }
 
-fn os(engine: Engine) -> Arc<dyn Disk> {
-    Arc::new(OsDisk::new(engine).unwrap())
+fn os() -> Arc<dyn Disk> {
+    Arc::new(OsDisk::default())
 }
 
 /// A store whose file system fails on request.
 fn faulty(mount: &Mount, options: &StoreOptions) -> (Arc<FaultDisk>, Store) {
-    let disk = Arc::new(FaultDisk::new(os(Engine::Auto)));
+    let disk = Arc::new(FaultDisk::new(os()));
     let store = Store::open_on(disk.clone(), &mount.0, options).unwrap();
     (disk, store)
 }

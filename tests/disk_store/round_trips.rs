@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Four threads write, read and remove data of 1 B to 64 MiB, several slots of each alive at once.
-fn many_at_once(name: &str, engine: Engine, options: StoreOptions) {
+fn many_at_once(name: &str, options: StoreOptions) {
     const THREADS: u64 = 4;
     let mount = Mount::new(name);
-    let store = Store::open_on(os(engine), &mount.0, &options).unwrap();
+    let store = Store::open_on(os(), &mount.0, &options).unwrap();
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -51,16 +51,8 @@ fn many_at_once(name: &str, engine: Engine, options: StoreOptions) {
 }
 
 #[test]
-fn through_io_uring() {
-    match OsDisk::new(Engine::Uring) {
-        Ok(_) => many_at_once("uring", Engine::Uring, StoreOptions::default()),
-        Err(e) => println!("skipped: io_uring: {e}"),
-    }
-}
-
-#[test]
-fn through_threads() {
-    many_at_once("threads", Engine::Threads(3), StoreOptions::default());
+fn many_threads_use_a_store() {
+    many_at_once("threads", StoreOptions::default());
 }
 
 #[test]
@@ -83,8 +75,8 @@ fn any_order_and_any_number_in_flight() {
     const CHUNK: u64 = 4 * KIB;
     let mount = Mount::new("order");
     let options = StoreOptions { chunk_bytes: CHUNK, ..StoreOptions::default() };
-    for engine in [Engine::Auto, Engine::Threads(2)] {
-        let store = Store::open_on(os(engine), &mount.0, &options).unwrap();
+    for threads in [1, 4] {
+        let store = Store::open_on(Arc::new(OsDisk::with_threads(threads)), &mount.0, &options).unwrap();
         let chunks = 300;
         let bytes = chunks * CHUNK - 1000;
         let mut order: Vec<u64> = (0..chunks).collect();

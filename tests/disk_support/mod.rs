@@ -1,7 +1,7 @@
 //! A small file system that takes its time to give blocks back.
 #![allow(dead_code)]
 
-use gpumem::driver::disk::{Disk, DiskSpace, Engine, Lane, OsDisk};
+use gpumem::driver::disk::{Disk, DiskSpace, Lane, OsDisk};
 use gpumem::tier::disk::{Slot, Store};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -50,7 +50,7 @@ impl Drop for Shut<'_> {
 
 impl Small {
     pub fn new(dir: &Path, total: u64, boasts: bool) -> Arc<Small> {
-        let (inner, dir) = (OsDisk::new(Engine::Auto).unwrap(), fs::canonicalize(dir).unwrap());
+        let (inner, dir) = (OsDisk::default(), fs::canonicalize(dir).unwrap());
         Arc::new(Small { inner, dir, total, boasts, gate: Mutex::default(), changed: Condvar::new() })
     }
 

@@ -1,12 +1,13 @@
-//! `arena`: what belonging to an arena costs a pair of malloc and free, with none open, with one current, and with one that
-//! only another thread is in; and the exit of an arena by how much it frees.
+//! `arena`: what belonging to an arena costs a pair of malloc and free, with none open, with one
+//! current, and with one that only another thread is in; and the exit of an arena by how much it
+//! frees.
 
 use super::hot::pairs;
 use super::measure::us_each;
 use super::report::Measurement;
 use super::script::Random;
 use super::target::malloc;
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Error, Result};
 use std::sync::Barrier;

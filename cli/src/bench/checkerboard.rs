@@ -1,17 +1,19 @@
-//! `checkerboard`: 320 blocks of 64 MiB, every other one freed, then all that is free in one allocation of 10 GiB.
+//! `checkerboard`: 320 blocks of 64 MiB, every other one freed, then all that is free in one
+//! allocation of 10 GiB.
 
 use super::measure::us_each;
 use super::report::Measurement;
 use super::script::{Builder, Player};
 use super::target::{free, malloc};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, MIB};
 use gpumem::base::Result;
 use std::time::Instant;
 
 const BLOCKS: u64 = 320;
 const BLOCK: u64 = 64 * MIB;
-/// Blocks are not made smaller than this, bytes: moving memory is about pages, and there are fewer of them instead.
+/// Blocks are not made smaller than this, bytes: moving memory is about pages, and there are fewer
+/// of them instead.
 const SMALLEST: u64 = 4 * MIB;
 
 /// Once, as the memory does not lie so again.

@@ -3,7 +3,7 @@
 use super::measure::{median, us_each};
 use super::report::Measurement;
 use super::target::{free, malloc};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, GIB, MIB};
 use gpumem::base::Result;
 use std::time::Instant;

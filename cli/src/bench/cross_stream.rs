@@ -3,7 +3,7 @@
 use super::measure::us_each;
 use super::report::Measurement;
 use super::script::{Builder, Player, Random};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, MIB};
 use gpumem::base::Result;
 

@@ -1,10 +1,11 @@
-//! `growing`: blocks that get larger from round to round, while random ones of the older are freed. What was freed is
-//! always too small for what comes next, which is how pools that cannot move memory grow without end.
+//! `growing`: blocks that get larger from round to round, while random ones of the older are freed.
+//! What was freed is always too small for what comes next, which is how pools that cannot move
+//! memory grow without end.
 
 use super::measure::us_each;
 use super::report::Measurement;
 use super::script::{Builder, Player, Random, Script};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, GIB, MIB};
 use gpumem::base::Result;
 

@@ -1,10 +1,11 @@
-//! `hot`: malloc and free of one size on one stream, over and over. `live`: the same among many other live blocks.
+//! `hot`: malloc and free of one size on one stream, over and over. `live`: the same among many
+//! other live blocks.
 
 use super::measure::{us_each, Times};
 use super::report::Measurement;
 use super::script::{Builder, Player, Random};
 use super::target::{free, malloc};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, GIB, KIB, MIB};
 use gpumem::base::{Result, StreamHandle};
 use std::time::{Duration, Instant};

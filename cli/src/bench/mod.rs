@@ -1,7 +1,8 @@
 //! `gpumem bench`: what allocating costs on this machine, workload by workload.
 //!
-//! Each workload runs in a process of its own, on a fresh pool, so that none profits or suffers from what another left.
-//! The workloads are those of `bench/peers`, drawn from the same random numbers, so figures of both can be compared.
+//! Each workload runs in a process of its own, on a fresh pool, so that none profits or suffers
+//! from what another left. The workloads are those of `bench/peers`, drawn from the same random
+//! numbers, so figures of both can be compared.
 
 mod arena;
 mod checkerboard;
@@ -17,6 +18,7 @@ mod table;
 mod target;
 mod threads;
 mod traces;
+mod workbench;
 
 use crate::session::Place;
 use clap::ValueEnum;
@@ -27,6 +29,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use target::Target;
+use workbench::Bench;
 
 /// Most allocations that `--ops` takes: what a slot number has room for.
 const MOST_OPS: u64 = 1 << 31;
@@ -45,8 +48,8 @@ pub struct Args {
     /// Passes over each trace of `replay`.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, arena, cold; or replay followed by
-    /// the files to replay, as the last. Without any: all but replay.
+    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, arena,
+    /// cold; or replay followed by the files to replay, as the last. Without any: all but replay.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
 }
@@ -86,41 +89,8 @@ impl Workload {
     }
 }
 
-/// What a workload works with, and where it puts what it finds.
-struct Bench {
-    target: Target,
-    clock: Clock,
-    ops: Option<u64>,
-    repeat: u32,
-    files: Vec<PathBuf>,
-    bar: ProgressBar,
-    measurements: Vec<Measurement>,
-    scaled: Vec<String>,
-}
-
-impl Bench {
-    /// Allocations to make where the workload itself would make `own`.
-    fn ops_or(&self, own: usize) -> usize {
-        self.ops.map_or(own, |n| usize::try_from(n).unwrap_or(usize::MAX))
-    }
-
-    /// What is being measured now, for whoever watches a terminal.
-    fn step(&self, what: &str) {
-        self.bar.set_message(what.to_string());
-        self.bar.tick();
-    }
-
-    fn add(&mut self, measurement: Measurement) {
-        self.measurements.push(measurement);
-    }
-
-    /// Notes that the device is too small for the workload as it is meant.
-    fn scaled(&mut self, what: String) {
-        self.scaled.push(what);
-    }
-}
-
-/// Runs the command; `Ok(false)` when a workload failed and others did not, or operations of a trace failed.
+/// Runs the command; `Ok(false)` when a workload failed and others did not, or operations of a
+/// trace failed.
 pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let (workloads, files) = parse(&args.workloads)?;
     let report = match *workloads.as_slice() {
@@ -167,8 +137,8 @@ fn parse(words: &[String]) -> Result<(Vec<Workload>, Vec<PathBuf>), String> {
     Ok((workloads, files))
 }
 
-/// One workload in this process, which has not used the allocator yet. The outer error is that it could not begin, or that
-/// a trace is none; the inner one is the allocator's.
+/// One workload in this process, which has not used the allocator yet. The outer error is that it
+/// could not begin, or that a trace is none; the inner one is the allocator's.
 fn here(
     args: &Args,
     workload: Workload,
@@ -203,7 +173,8 @@ fn here(
     Ok(measured.and_then(|()| bench.target.report(&bench.clock, bench.measurements, bench.scaled)))
 }
 
-/// Each workload in a process of its own. One that fails is named in the report; what it had to say is on stderr.
+/// Each workload in a process of its own. One that fails is named in the report; what it had to say
+/// is on stderr.
 fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Report, Box<dyn Error>> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find the gpumem command itself: {e}"))?;
     let mut all: Option<Report> = None;
@@ -233,7 +204,7 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
         match serde_json::from_slice::<Report>(&output.stdout) {
             Ok(report) => all = Some(report.after(all)),
             // Neither could another begin.
-            Err(_) if all.is_none() && output.status.code() == Some(i32::from(crate::EXIT_INPUT)) => break,
+            Err(_) if all.is_none() && output.status.code() == Some(i32::from(crate::exit_code::INPUT)) => break,
             Err(_) => {
                 eprintln!("gpumem: the workload {} gave no result ({})", workload.name(), output.status);
                 failed.push(workload.name().to_string());
@@ -245,7 +216,8 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
     Ok(report)
 }
 
-/// Shown on stderr only when that is a terminal. It has no thread of its own, which would disturb what is measured.
+/// Shown on stderr only when that is a terminal. It has no thread of its own, which would disturb
+/// what is measured.
 fn spinner() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     // The template is a constant; without it the line looks different and works the same.

@@ -3,7 +3,7 @@
 use super::measure::us_each;
 use super::report::Measurement;
 use super::script::{with_quantiles, Builder, Player, Random, Script};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, GIB};
 use gpumem::base::Result;
 
@@ -13,8 +13,8 @@ const LOW_LOG: f64 = 8.0;
 const HIGH_LOG: f64 = 28.0;
 const SEED: u64 = 42;
 
-/// Three passes over the same operations, each from an empty live set: cold (the pool is empty too), warm, and warm with
-/// each call timed.
+/// Three passes over the same operations, each from an empty live set: cold (the pool is empty
+/// too), warm, and warm with each call timed.
 pub fn run(b: &mut Bench) -> Result<()> {
     let cap = CAP.min(b.target.budget());
     // The largest block stays a 64th of the cap, as it is at full size.
@@ -54,8 +54,8 @@ fn footprint(b: &Bench, m: Measurement, peak_live: u64) -> Result<Measurement> {
     Ok(m.with_gib("peak live", peak_live).with_gib("device used", b.target.peak_used()?))
 }
 
-/// Each allocation is preceded by no, one or more frees of random blocks: by as many as make room, otherwise by a tossed
-/// coin.
+/// Each allocation is preceded by no, one or more frees of random blocks: by as many as make room,
+/// otherwise by a tossed coin.
 fn script(allocations: usize, cap: u64, high: f64) -> Script {
     let (mut random, mut script) = (Random::new(SEED), Builder::default());
     for _ in 0..allocations {

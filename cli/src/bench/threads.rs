@@ -1,9 +1,10 @@
-//! `threads`: several threads with a stream each. `threads_one_stream`: the same threads, all on one stream.
+//! `threads`: several threads with a stream each. `threads_one_stream`: the same threads, all on
+//! one stream.
 
 use super::measure::median;
 use super::report::Measurement;
 use super::script::{Builder, Player, Random, Script};
-use super::Bench;
+use super::workbench::Bench;
 use gpumem::base::size::{self, MIB};
 use gpumem::base::{DeviceId, Error, Result, StreamHandle};
 use gpumem::context::Context;
@@ -20,7 +21,8 @@ const LOG: (f64, f64) = (8.0, 24.0);
 const KEPT: usize = 16;
 /// Rounds timed; the median counts. One play of the scripts before them fills the pool.
 const ROUNDS: usize = 5;
-/// Seconds of a round: each thread plays its script until they are over, so that all are at work for the whole of it.
+/// Seconds of a round: each thread plays its script until they are over, so that all are at work
+/// for the whole of it.
 const ROUND: f64 = 0.1;
 
 /// A stream for each thread.
@@ -108,8 +110,8 @@ struct Start {
 }
 
 impl Start {
-    /// Waits for all threads: asleep for the one that is at work longest, and for the last to be awake, awake. Gives the
-    /// start of the round.
+    /// Waits for all threads: asleep for the one that is at work longest, and for the last to be
+    /// awake, awake. Gives the start of the round.
     fn wait(&self, round: usize) -> Instant {
         self.barrier.wait();
         let last = self.awake.fetch_add(1, AcqRel) + 1 == self.threads * (round + 1);

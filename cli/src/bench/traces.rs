@@ -2,13 +2,13 @@
 
 use super::measure::us_each;
 use super::report::Measurement;
-use super::Bench;
+use super::workbench::Bench;
 use crate::replay::{Replay, Streams};
 use crate::trace::{self, Trace, TraceError};
 use gpumem::base::Result;
 
-/// Every file, once all are read; each begins on what the one before left, given back as far as it is free. The outer
-/// error is of the files, the inner one the allocator's.
+/// Every file, once all are read; each begins on what the one before left, given back as far as it
+/// is free. The outer error is of the files, the inner one the allocator's.
 pub fn run(b: &mut Bench) -> std::result::Result<Result<()>, TraceError> {
     let read = |file: std::path::PathBuf| {
         let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();

@@ -1,11 +1,13 @@
-//! Fixed offsets that contradict each other: found before anything is solved, so that the message can name both lines.
+//! Fixed offsets that contradict each other: found before anything is solved, so that the message
+//! can name both lines.
 
-use super::input::{Column, Input, InputError};
+use super::columns::Column;
+use super::input::{Input, InputError};
 use gpumem::plan::{Place, Step};
 use std::collections::BTreeMap;
 
-/// Refuses two buffers at fixed offsets that share a byte of one arena at some step. What is bound to none of several
-/// arenas may still go where it is in nobody's way.
+/// Refuses two buffers at fixed offsets that share a byte of one arena at some step. What is bound
+/// to none of several arenas may still go where it is in nobody's way.
 pub fn check(input: &Input) -> Result<(), InputError> {
     // (step, comes, buffer, first byte, end): at one step what goes is before what comes.
     let mut changes: Vec<(Step, bool, usize, u64, u64)> = Vec::new();

@@ -1,8 +1,10 @@
 //! `gpumem plan`: buffers as CSV in, offsets in one arena out.
 
+mod columns;
 mod fixed;
 mod input;
 mod output;
+mod peak;
 mod row;
 mod summary;
 
@@ -11,6 +13,7 @@ use gpumem::plan::{self, ArenaUse, Buffer, Effort, Layout, LayoutStatus, Problem
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use input::Input;
 use output::Target;
+use peak::Peak;
 use std::error::Error;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -35,10 +38,12 @@ pub struct Args {
     /// The buffers: FILE.csv or FILE.csv.gz; - reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Most bytes of the arena, of each if there are several: a number, or one with K, M, G or T (powers of 1024).
+    /// Most bytes of the arena, of each if there are several: a number, or one with K, M, G or T
+    /// (powers of 1024).
     #[arg(long, value_name = "N", value_parser = capacity)]
     capacity: Option<u64>,
-    /// Seconds to search, beyond what is searched without. The result may then differ from run to run.
+    /// Seconds to search, beyond what is searched without. The result may then differ from run to
+    /// run.
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "fast")]
     time_limit: Option<Duration>,
     /// Threads to search with.
@@ -47,7 +52,8 @@ pub struct Args {
     /// One quick greedy layout instead of a search.
     #[arg(long)]
     fast: bool,
-    /// Write the input with a column offset, also in place of the input; - writes to standard output.
+    /// Write the input with a column offset, also in place of the input; - writes to standard
+    /// output.
     #[arg(long, value_name = "F.csv")]
     out: Option<PathBuf>,
     /// Draw the layout: steps to the right, bytes up; - writes to standard output.
@@ -56,7 +62,8 @@ pub struct Args {
     /// One JSON object on stdout instead of a table.
     #[arg(long, conflicts_with = "report")]
     json: bool,
-    /// Every buffer with its offset, sorted by that, on stdout instead of a table: lines of columns separated by tabs.
+    /// Every buffer with its offset, sorted by that, on stdout instead of a table: lines of columns
+    /// separated by tabs.
     #[arg(long)]
     report: bool,
 }
@@ -77,6 +84,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let svg = args.svg.as_deref().map(Target::new).transpose()?;
     one_on_stdout(args, [&out, &svg])?;
     let mut input = Input::read(&args.file)?;
+    fixed::check(&input)?;
     for arena in 0..input.problem.arenas().len() as u32 {
         input.problem.set_arena_capacity(arena, args.capacity).map_err(|e| e.message)?;
     }
@@ -132,22 +140,6 @@ fn same_file(a: &Path, b: &Path) -> bool {
         path.canonicalize().or_else(|_| folder.canonicalize().map(|f| f.join(path.file_name().unwrap_or_default())))
     };
     a == b || matches!((resolved(a), resolved(b)), (Ok(a), Ok(b)) if a == b)
-}
-
-/// Where most bytes are live.
-struct Peak {
-    step: u64,
-    buffers: usize,
-    bytes: u64,
-}
-
-impl Peak {
-    fn of(problem: &Problem) -> Peak {
-        let (step, live) = plan::critical(problem);
-        // The input has at most 2^62 bytes in all.
-        let bytes = live.iter().filter_map(|id| problem.buffers().get(id.index())).map(|b| b.extent()).sum();
-        Peak { step, buffers: live.len(), bytes }
-    }
 }
 
 /// Solves, and sees that the result is right.

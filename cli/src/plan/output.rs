@@ -1,6 +1,7 @@
 //! Files of results: each appears whole or not at all.
 
-use super::input::{Column, Input};
+use super::columns::Column;
+use super::input::Input;
 use gpumem::plan::{BufferId, Layout};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -114,7 +115,8 @@ impl Scratch {
         }
         let mut n = 0;
         loop {
-            // Short whatever the result is called, whose name may be as long as the file system takes.
+            // Short whatever the result is called, whose name may be as long as the file system
+            // takes.
             let path = path.with_file_name(format!(".gpumem-{}-{n}.tmp", std::process::id()));
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && n < MOST_SCRATCH => n += 1,
@@ -131,8 +133,8 @@ impl Drop for Scratch {
     }
 }
 
-/// The input's records with an offset each: in the input's column for them, or in one of their own at the end. Where the
-/// input has a column for arenas, they are in it.
+/// The input's records with an offset each: in the input's column for them, or in one of their own
+/// at the end. Where the input has a column for arenas, they are in it.
 pub fn csv(input: &Input, layout: &Layout, out: &mut dyn Write) -> io::Result<()> {
     let column = input.header.at(Column::Offset);
     let arenas = input.header.at(Column::Arena);

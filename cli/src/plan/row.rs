@@ -1,6 +1,6 @@
 //! One record of the input: a buffer.
 
-use super::input::{Column, Header};
+use super::columns::{Column, Header};
 use crate::source::{decimal, quote};
 use csv::ByteRecord;
 use gpumem::plan::problem::{MAX_ALIGNMENT, MAX_BYTES};

@@ -1,7 +1,7 @@
 //! What the command says about a layout: a table for people, or one JSON object.
 
 use super::input::Input;
-use super::Peak;
+use super::peak::Peak;
 use crate::report::Table;
 use gpumem::base::size;
 use gpumem::plan::{Layout, LayoutStatus};

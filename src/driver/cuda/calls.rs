@@ -1,52 +1,44 @@
 //! The driver boundary's calls, on CUDA.
 //!
-//! Each binds the context it needs, enters relaxed capture mode where the call would otherwise be unsafe during
-//! somebody's capture, makes one driver call and judges its result. `SAFETY` comments are short here because the
-//! reasons are the same throughout: out-parameters point to locals, handles and addresses are live by the
-//! preconditions of [`Driver`], and the context that the call needs is current.
+//! Each binds the context it needs, enters relaxed capture mode where the call would otherwise be
+//! unsafe during somebody's capture, makes one driver call and judges its result. `SAFETY` comments
+//! are short here because the reasons are the same throughout: out-parameters point to locals,
+//! handles and addresses are live by the preconditions of [`Driver`], and the context that the call
+//! needs is current.
 
-use super::error::{is_refusal, CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
+use super::code::{is_refusal, CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
+use super::driver::CudaDriver;
+use super::error::Subject;
+use super::handles::{is_special, raw_event, raw_stream};
 use super::props::{physical, POSIX_FD};
-use super::{load, watch, CudaDriver, Subject};
+use super::{load, watch};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{
     CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
     PhysHandle, Watch,
 };
 use cudarc::driver::sys::{
-    CUevent, CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstream,
-    CUstreamCaptureStatus, CUstream_flags,
+    CUevent_flags, CUmemAccessDesc, CUmemAccess_flags, CUmemLocation, CUmemLocationType, CUstreamCaptureStatus,
+    CUstream_flags,
 };
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{MutexGuard, PoisonError};
 
-/// The identity of a device's legacy stream is this bit and the device's number. CUDA counts its own stream ids up
-/// from small numbers, so the two never meet.
+/// The identity of a device's legacy stream is this bit and the device's number. CUDA counts its
+/// own stream ids up from small numbers, so the two never meet.
 const LEGACY_ID: u64 = 1 << 63;
-
-pub(super) fn raw_stream(s: StreamHandle) -> CUstream {
-    s.0 as CUstream
-}
-
-pub(super) fn raw_event(e: EventHandle) -> CUevent {
-    e.0 as usize as CUevent
-}
-
-/// Whether the handle is one of the names that mean something else on every thread or device.
-pub(super) fn is_special(s: StreamHandle) -> bool {
-    s.0 <= 2
-}
 
 fn range(va: u64, bytes: u64) -> String {
     format!("{} at {va:#x}", size::human(bytes))
 }
 
 impl CudaDriver {
-    /// Creating, mapping and unmapping are done one at a time. From several threads at once they corrupt the driver's own
-    /// heap now and then: eight threads that stitch and trim ended 4 runs of 6 of `gpu/torture.cu` inside
-    /// `cuMemUnmap` with a double free (H200, driver 580.159.04), and 0 of 5 with this lock. It costs nothing: the driver
-    /// serialises these calls anyway, and does it slower.
+    /// Creating, mapping and unmapping are done one at a time. From several threads at once they
+    /// corrupt the driver's own heap now and then: eight threads that stitch and trim ended 4 runs
+    /// of 6 of `gpu/torture.cu` inside `cuMemUnmap` with a double free (H200, driver 580.159.04),
+    /// and 0 of 5 with this lock. It costs nothing: the driver serialises these calls anyway, and
+    /// does it slower.
     fn one_at_a_time(&self) -> MutexGuard<'_, ()> {
         self.mapping.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +50,8 @@ impl CudaDriver {
         let out = (&raw mut status).cast::<CUstreamCaptureStatus>();
         // SAFETY: a live stream, or a special one with a context bound; writes one unsigned int.
         let code = unsafe { (self.api.cuStreamIsCapturing)(raw_stream(s), out) };
-        // The legacy stream cannot be captured, but cannot be used either while a stream that synchronises with it is.
+        // The legacy stream cannot be captured, but cannot be used either while a stream that
+        // synchronises with it is.
         if code == CODE_CAPTURE_IMPLICIT {
             return Ok(true);
         }
@@ -206,7 +199,8 @@ impl Driver for CudaDriver {
         let _bound = self.bind(dev)?;
         let mut handle = 0;
         let os_handle = fd.as_raw_fd() as usize as *mut c_void;
-        // SAFETY: for this handle type the descriptor is passed as the pointer's value, and stays the caller's.
+        // SAFETY: for this handle type the descriptor is passed as the pointer's value, and stays
+        // the caller's.
         let code = unsafe { (self.api.cuMemImportFromShareableHandle)(&mut handle, os_handle, POSIX_FD) };
         self.check(code, "cuMemImportFromShareableHandle", || {
             format!("descriptor {} on device {dev}; it must come from an exported allocation", fd.as_raw_fd())
@@ -217,7 +211,8 @@ impl Driver for CudaDriver {
     fn map(&self, dev: DeviceId, va: u64, size: u64, h: PhysHandle) -> Result<()> {
         let _bound = self.bind(dev)?;
         let _one = self.one_at_a_time();
-        // SAFETY: reserved and unmapped addresses, a live handle of exactly this size, offset and flags 0.
+        // SAFETY: reserved and unmapped addresses, a live handle of exactly this size, offset and
+        // flags 0.
         let code = unsafe { (self.api.cuMemMap)(va, size as usize, 0, h.0, 0) };
         self.check(code, "cuMemMap", || format!("handle {:#x}, {}", h.0, range(va, size)))
     }
@@ -255,7 +250,8 @@ impl Driver for CudaDriver {
         if self.devices.len() == 1 {
             return Ok(DeviceId(0));
         }
-        // A capturing stream does not say where it belongs; whoever captures on it has its device current.
+        // A capturing stream does not say where it belongs; a thread that captures on it has its
+        // device current.
         if is_special(s) || self.stream_is_capturing(DeviceId(0), s)? {
             return self.device_of_thread();
         }
@@ -278,8 +274,8 @@ impl Driver for CudaDriver {
             return Err(Error::new(Status::Capturing, format!("stream {s} of device {dev} is being captured")));
         }
         let mut id = 0;
-        // SAFETY: a live stream, or the per-thread one with a context bound; writes one integer. The id is unique for
-        // the life of the program, across devices.
+        // SAFETY: a live stream, or the per-thread one with a context bound; writes one integer.
+        // The id is unique for the life of the program, across devices.
         let code = unsafe { (self.api.cuStreamGetId)(raw_stream(s), &mut id) };
         self.check_stream(code, "cuStreamGetId", || format!("stream {s}, device {dev}"))?;
         if id == 0 || id >= LEGACY_ID {
@@ -445,7 +441,8 @@ impl Driver for CudaDriver {
     fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()> {
         let _bound = self.bind(dev)?;
         let _relaxed = self.relax()?;
-        // SAFETY: the caller vouches for both ranges; unified addressing tells CUDA where each lives.
+        // SAFETY: the caller vouches for both ranges; unified addressing tells CUDA where each
+        // lives.
         let code = unsafe { (self.api.cuMemcpyAsync)(dst, src, size as usize, raw_stream(s)) };
         self.check_stream(code, "cuMemcpyAsync", || {
             format!("{} from {src:#x} to {dst:#x}, stream {s}, device {dev}", size::human(size))

@@ -1,7 +1,7 @@
 //! What is kept per device, and the guards that lend a thread the right context and capture mode.
 
-use super::error::{Code, CODE_SUCCESS};
-use super::load::Api;
+use super::api::Api;
+use super::code::{Code, CODE_SUCCESS};
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUstreamCaptureMode};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
@@ -13,8 +13,9 @@ use crate::driver::DeviceProps;
 pub(super) struct Device {
     /// The driver's name for it.
     pub raw: CUdevice,
-    /// The primary context, null until first needed. Retained once and never released: the process's other users of
-    /// the primary context come and go, and memory of ours lives in it to the end.
+    /// The primary context, null until first needed. Retained once and never released: the
+    /// process's other users of the primary context come and go, and memory of ours lives in it to
+    /// the end.
     pub context: AtomicPtr<CUctx_st>,
     /// Held while the context is retained, so that it is retained once.
     pub retaining: Mutex<()>,
@@ -39,8 +40,8 @@ impl Device {
     }
 }
 
-/// Keeps a context current on this thread until dropped, then leaves the thread as it was. `!Send`: the stack of
-/// current contexts belongs to the thread.
+/// Keeps a context current on this thread until dropped, then leaves the thread as it was. `!Send`:
+/// the stack of current contexts belongs to the thread.
 pub(super) struct Bound<'a> {
     api: &'a Api,
     pushed: bool,
@@ -55,7 +56,8 @@ impl<'a> Bound<'a> {
 
     /// Makes `context` current, on top of what is.
     pub fn push(api: &'a Api, context: CUcontext) -> Result<Bound<'a>, Code> {
-        // SAFETY: a primary context that is never released, or one that the driver just named as a live stream's.
+        // SAFETY: a primary context that is never released, or one that the driver just named as a
+        // live stream's.
         match unsafe { (api.cuCtxPushCurrent_v2)(context) } {
             CODE_SUCCESS => Ok(Bound { api, pushed: true, _thread: PhantomData }),
             code => Err(code),
@@ -67,15 +69,16 @@ impl Drop for Bound<'_> {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
-            // SAFETY: undoes this guard's push on the same thread. A failure means that the driver is shutting down,
-            // and then there is no context left to restore.
+            // SAFETY: undoes this guard's push on the same thread. A failure means that the driver
+            // is shutting down, and then there is no context left to restore.
             unsafe { (self.api.cuCtxPopCurrent_v2)(&mut popped) };
         }
     }
 }
 
-/// Puts this thread in relaxed capture mode until dropped: calls that are unsafe during capture then neither fail nor
-/// invalidate a capture, of this thread or of any other. `!Send`: the mode belongs to the thread.
+/// Puts this thread in relaxed capture mode until dropped: calls that are unsafe during capture
+/// then neither fail nor invalidate a capture, of this thread or of any other. `!Send`: the mode
+/// belongs to the thread.
 pub(super) struct Relaxed<'a> {
     api: &'a Api,
     previous: Code,
@@ -102,7 +105,8 @@ impl Drop for Relaxed<'_> {
 
 /// Swaps this thread's capture mode with `mode`.
 fn exchange(api: &Api, mode: &mut Code) -> Code {
-    // SAFETY: the parameter is read and written as an unsigned int, which CUstreamCaptureMode is; the value passed is
-    // one of the driver's own. Kept as a number on this side, a mode newer than the bindings does no harm.
+    // SAFETY: the parameter is read and written as an unsigned int, which CUstreamCaptureMode is;
+    // the value passed is one of the driver's own. Kept as a number on this side, a mode newer than
+    // the bindings does no harm.
     unsafe { (api.cuThreadExchangeStreamCaptureMode)((mode as *mut Code).cast::<CUstreamCaptureMode>()) }
 }

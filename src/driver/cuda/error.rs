@@ -1,32 +1,10 @@
 //! CUDA's error codes as gpumem's statuses and texts.
 
-use super::load::Api;
+use super::api::Api;
+use super::code::*;
 use crate::base::Status;
 use cudarc::driver::sys::CUresult;
 use std::ffi::{c_char, CStr};
-
-/// A `CUresult` as the C ABI passes it: any number, also ones newer than the bindings.
-pub(super) type Code = u32;
-
-pub(super) const CODE_SUCCESS: Code = CUresult::CUDA_SUCCESS as Code;
-pub(super) const CODE_INVALID_VALUE: Code = CUresult::CUDA_ERROR_INVALID_VALUE as Code;
-pub(super) const CODE_OUT_OF_MEMORY: Code = CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code;
-pub(super) const CODE_DEINITIALIZED: Code = CUresult::CUDA_ERROR_DEINITIALIZED as Code;
-pub(super) const CODE_STUB_LIBRARY: Code = CUresult::CUDA_ERROR_STUB_LIBRARY as Code;
-pub(super) const CODE_NO_DEVICE: Code = CUresult::CUDA_ERROR_NO_DEVICE as Code;
-pub(super) const CODE_NOT_READY: Code = CUresult::CUDA_ERROR_NOT_READY as Code;
-pub(super) const CODE_CAPTURE_IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
-/// Whether the driver does not do what was asked for, as opposed to failing at it.
-pub(super) fn is_refusal(code: Code) -> bool {
-    matches!(code, CODE_INVALID_VALUE | CODE_NOT_SUPPORTED)
-}
-
-const CODE_INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
-const CODE_CONTEXT_IS_DESTROYED: Code = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as Code;
-const CODE_NOT_SUPPORTED: Code = CUresult::CUDA_ERROR_NOT_SUPPORTED as Code;
-const CODE_CAPTURE_FIRST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as Code;
-const CODE_CAPTURE_INVALIDATED: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as Code;
-const CODE_CAPTURE_LAST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as Code;
 
 /// What a call is about, which decides what `CUDA_ERROR_INVALID_HANDLE` means.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,7 +17,8 @@ pub(super) fn status(code: Code, subject: Subject) -> Status {
     match code {
         CODE_SUCCESS => Status::Ok,
         CODE_OUT_OF_MEMORY => Status::OutOfMemory,
-        // A destroyed context is what calls meet while the process exits (or after cudaDeviceReset).
+        // A destroyed context is what calls meet while the process exits (or after
+        // cudaDeviceReset).
         CODE_DEINITIALIZED | CODE_CONTEXT_IS_DESTROYED => Status::ShuttingDown,
         CODE_NO_DEVICE | CODE_STUB_LIBRARY => Status::NoDevice,
         CODE_NOT_SUPPORTED => Status::Unsupported,
@@ -49,7 +28,8 @@ pub(super) fn status(code: Code, subject: Subject) -> Status {
     }
 }
 
-/// `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`, with what to do where CUDA's own words do not say it.
+/// `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`, with what to do where CUDA's own words do not say
+/// it.
 pub(super) fn describe(api: &Api, code: Code) -> String {
     let name = look_up(api.cuGetErrorName, code);
     let text = look_up(api.cuGetErrorString, code);
@@ -79,7 +59,8 @@ fn look_up(call: unsafe extern "C" fn(CUresult, *mut *const c_char) -> Code, cod
     // SAFETY: CUresult is `repr(u32)`, so both types are the same C function.
     let call: LookUp = unsafe { std::mem::transmute(call) };
     let mut text = std::ptr::null();
-    // SAFETY: any number is accepted (an unknown one gives INVALID_VALUE); the result is a static C string.
+    // SAFETY: any number is accepted (an unknown one gives INVALID_VALUE); the result is a static C
+    // string.
     if unsafe { call(code, &mut text) } != CODE_SUCCESS || text.is_null() {
         return None;
     }

@@ -1,12 +1,15 @@
 //! Captures and graphs.
 //!
-//! A graph is two of CUDA's objects, what was captured and what is launched. Both are kept to the end: the first is what
-//! nodes are counted in. They are in a table under numbers of ours, so a stale handle is an error and not a crash, and each
-//! is behind a lock, because CUDA leaves it to its callers not to use one from two threads at once.
+//! A graph is two of CUDA's objects, what was captured and what is launched. Both are kept to the
+//! end: the first is what nodes are counted in. They are in a table under numbers of ours, so a
+//! stale handle is an error and not a crash, and each is behind a lock, because CUDA leaves it to
+//! its callers not to use one from two threads at once.
 
-use super::calls::{is_special, raw_stream};
-use super::error::{Code, CODE_SUCCESS};
-use super::CudaDriver;
+use super::code::{Code, CODE_SUCCESS};
+use super::driver::CudaDriver;
+use super::graphs::{lock, stale, Objects};
+use super::handles::{is_special, raw_stream};
+use super::load::version_text;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::graph::Gone;
 use crate::driver::{CaptureInfo, CaptureMode, GraphHandle, GraphNodes};
@@ -14,67 +17,10 @@ use cudarc::driver::sys::{
     CUgraph, CUgraphExec, CUgraphNode, CUgraphNodeType, CUstreamCaptureMode, CUstreamCaptureStatus,
     CUuserObjectRetain_flags, CUuserObject_flags,
 };
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// CUDA's objects of one graph, as addresses.
-#[derive(Clone, Copy)]
-struct Objects {
-    graph: usize,
-    exec: usize,
-}
-
-/// One graph; `None` once it has been destroyed.
-struct Entry {
-    dev: DeviceId,
-    objects: Mutex<Option<Objects>>,
-}
-
-#[derive(Default)]
-struct Table {
-    list: HashMap<u64, Arc<Entry>>,
-    last: u64,
-}
-
-/// The graphs that were captured through this driver, and the tokens of any that are gone.
-#[derive(Default)]
-pub(super) struct Graphs {
-    table: Mutex<Table>,
-    pub gone: Arc<Gone>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn stale(g: GraphHandle) -> Error {
-    Error::invalid(format!("graph {} was never made, or has been destroyed", g.0))
-}
-
-impl Graphs {
-    fn add(&self, dev: DeviceId, objects: Objects) -> GraphHandle {
-        let mut table = lock(&self.table);
-        table.last += 1;
-        let handle = table.last;
-        table.list.insert(handle, Arc::new(Entry { dev, objects: Mutex::new(Some(objects)) }));
-        GraphHandle(handle)
-    }
-
-    fn get(&self, g: GraphHandle) -> Result<Arc<Entry>> {
-        lock(&self.table).list.get(&g.0).cloned().ok_or_else(|| stale(g))
-    }
-
-    fn of(&self, dev: DeviceId, g: GraphHandle) -> Result<Arc<Entry>> {
-        let entry = self.get(g)?;
-        if entry.dev != dev {
-            return Err(Error::invalid(format!("graph {} was captured on device {}, not {dev}", g.0, entry.dev)));
-        }
-        Ok(entry)
-    }
-}
+use std::sync::Arc;
 
 /// What a user object points to.
 struct Tie {
@@ -97,10 +43,7 @@ impl CudaDriver {
     /// An entry point that not every driver has.
     fn have<T>(&self, entry: Option<T>, name: &str) -> Result<T> {
         entry.ok_or_else(|| {
-            Error::new(
-                Status::Unsupported,
-                format!("the driver, for {}, lacks {name}", super::load::version_text(self.version)),
-            )
+            Error::new(Status::Unsupported, format!("the driver, for {}, lacks {name}", version_text(self.version)))
         })
     }
 
@@ -131,7 +74,8 @@ impl CudaDriver {
             return Err(Error::invalid(format!("stream {s} is not being captured")));
         }
         let mut graph: CUgraph = null_mut();
-        // SAFETY: a stream that is being captured; writes one pointer, null when the capture was invalidated.
+        // SAFETY: a stream that is being captured; writes one pointer, null when the capture was
+        // invalidated.
         let code = unsafe { end(raw_stream(s), &mut graph) };
         self.check_stream(code, "cuStreamEndCapture", || format!("stream {s}, device {dev}"))?;
         if graph.is_null() {
@@ -141,7 +85,8 @@ impl CudaDriver {
         let relaxed = self.relax();
         let mut exec: CUgraphExec = null_mut();
         let ready = relaxed.and_then(|_relaxed| {
-            // SAFETY: a graph that was just made and that nobody else knows; writes one pointer; flags are 0.
+            // SAFETY: a graph that was just made and that nobody else knows; writes one pointer;
+            // flags are 0.
             let code = unsafe { instantiate(&mut exec, graph, 0) };
             self.check(code, "cuGraphInstantiate", || format!("captured on stream {s}, device {dev}"))
         });
@@ -173,8 +118,8 @@ impl CudaDriver {
         let (mut status, mut id, mut graph): (u32, u64, CUgraph) = (0, 0, null_mut());
         let state = (&raw mut status).cast::<CUstreamCaptureStatus>();
         let code = match (self.api.cuStreamGetCaptureInfo_v3, self.api.cuStreamGetCaptureInfo_v2) {
-            // SAFETY: a live stream, or the per-thread one with a context bound; writes what is not null: an unsigned
-            // int, an integer and a pointer.
+            // SAFETY: a live stream, or the per-thread one with a context bound; writes what is not
+            // null: an unsigned int, an integer and a pointer.
             (Some(ask), _) => unsafe {
                 ask(raw_stream(s), state, &mut id, &mut graph, null_mut(), null_mut(), null_mut())
             },
@@ -215,13 +160,15 @@ impl CudaDriver {
             return Err(e);
         }
         let give_away = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
-        // SAFETY: a graph that is being captured, by the caller's promise; it takes over the one reference there is.
+        // SAFETY: a graph that is being captured, by the caller's promise; it takes over the one
+        // reference there is.
         let code = unsafe { retain(graph as usize as CUgraph, object, 1, give_away) };
         let taken = self.check(code, "cuGraphRetainUserObject", || format!("graph {graph:#x}, device {dev}"));
         if taken.is_err() {
             // SAFETY: the object's one reference is still ours, so its destructor has not run.
             unsafe { (*tie).void.store(true, Ordering::Release) };
-            // SAFETY: gives that reference up; the destructor frees `tie`. If this fails, `tie` leaks.
+            // SAFETY: gives that reference up; the destructor frees `tie`. If this fails, `tie`
+            // leaks.
             unsafe { release(object, 1) };
         }
         taken
@@ -252,7 +199,8 @@ impl CudaDriver {
         let _relaxed = self.relax()?;
         let objects = lock(&entry.objects).take().ok_or_else(|| stale(g))?;
         lock(&self.graphs.table).list.remove(&g.0);
-        // SAFETY: a live graph that was just taken out of the table; launches in flight keep what they need.
+        // SAFETY: a live graph that was just taken out of the table; launches in flight keep what
+        // they need.
         let exec = unsafe { destroy(objects.exec as CUgraphExec) };
         let graph = self.drop_graph(objects.graph as CUgraph);
         self.check(exec, "cuGraphExecDestroy", || format!("graph {}", g.0))?;
@@ -267,7 +215,8 @@ impl CudaDriver {
         let objects = lock(&entry.objects);
         let graph = objects.ok_or_else(|| stale(g))?.graph as CUgraph;
         let mut count = 0;
-        // SAFETY: a live graph, which no other thread uses meanwhile; without an array, writes their number.
+        // SAFETY: a live graph, which no other thread uses meanwhile; without an array, writes
+        // their number.
         let code = unsafe { get(graph, null_mut(), &mut count) };
         self.check(code, "cuGraphGetNodes", || format!("graph {}", g.0))?;
         let mut nodes: Vec<CUgraphNode> = vec![null_mut(); count];

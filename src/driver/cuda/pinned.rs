@@ -1,25 +1,14 @@
 //! Page-locked host memory: the driver's own, and ordinary pages that are registered with it.
 //!
-//! Registering pages that are there already is an order of magnitude faster than `cuMemHostAlloc` (31 against 329 ms a GiB,
-//! H200, driver 580.159.04), and it lets us choose the pages' NUMA node and size.
+//! Registering pages that are there already is an order of magnitude faster than `cuMemHostAlloc`
+//! (31 against 329 ms a GiB, H200, driver 580.159.04), and it lets us choose the pages' NUMA node
+//! and size.
 
-use super::CudaDriver;
+use super::driver::CudaDriver;
 use crate::base::{size, DeviceId, Error, Result};
 use crate::driver::pages;
 use cudarc::driver::sys::{CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE};
-use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Bytes of each registered block, by address.
-#[derive(Default)]
-pub(super) struct Registered(Mutex<BTreeMap<u64, u64>>);
-
-impl Registered {
-    fn table(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl CudaDriver {
     /// Memory that the driver makes. Any context will do, here and below: it is portable.

@@ -1,8 +1,8 @@
 //! Facts about a device, and what memory is asked of it.
 
+use super::code::{CODE_INVALID_VALUE, CODE_SUCCESS};
 use super::device::Device;
-use super::error::{CODE_INVALID_VALUE, CODE_SUCCESS};
-use super::CudaDriver;
+use super::driver::CudaDriver;
 use crate::base::{size, DeviceId, Result};
 use crate::driver::{numa, DeviceProps, PhysFlags};
 use cudarc::driver::sys::{
@@ -41,8 +41,8 @@ impl CudaDriver {
         Ok(value)
     }
 
-    /// What memory of the device is made fit for besides: decompression by hardware, where the device has that. It costs nothing
-    /// and cannot be added later.
+    /// What memory of the device is made fit for besides: decompression by hardware, where the
+    /// device has that. It costs nothing and cannot be added later.
     pub(super) fn usage(&self, device: &Device) -> Result<u16> {
         if let Some(&usage) = device.usage.get() {
             return Ok(usage);
@@ -102,8 +102,9 @@ impl CudaDriver {
         })
     }
 
-    /// Tells the device's default pool to keep what it has, as every serious user of `cudaMallocAsync` does: the
-    /// comparison is with that, not with a pool that returns its memory at each synchronisation.
+    /// Tells the device's default pool to keep what it has, as every serious user of
+    /// `cudaMallocAsync` does: the comparison is with that, not with a pool that returns its memory
+    /// at each synchronisation.
     pub(super) fn prepare_native(&self, dev: DeviceId, device: &Device) -> Result<()> {
         if device.native_ready.load(Ordering::Relaxed) {
             return Ok(());

@@ -1,17 +1,19 @@
 //! Where the driver keeps a stream's identity and whether it is being captured.
 //!
-//! The layout is the driver's own affair and may differ in the next version, so nothing is assumed: a few streams of
-//! different kinds are made, what lies behind their handles is searched for the ids that the driver gives them, and
-//! compared before, during and after captures. Only places that are right every time are taken; if there is any doubt,
-//! there is no watch, and the driver is asked on every allocation.
+//! The layout is the driver's own affair and may differ in the next version, so nothing is assumed:
+//! a few streams of different kinds are made, what lies behind their handles is searched for the
+//! ids that the driver gives them, and compared before, during and after captures. Only places that
+//! are right every time are taken; if there is any doubt, there is no watch, and the driver is
+//! asked on every allocation.
 //!
-//! Found so on an H200, driver 580.159: the handle points to a pointer to the structure; the id is at byte 336, and
-//! byte 1096 begins a pointer that is null exactly while the stream is not being captured.
+//! Found so on an H200, driver 580.159: the handle points to a pointer to the structure; the id is
+//! at byte 336, and byte 1096 begins a pointer that is null exactly while the stream is not being
+//! captured.
 
-use super::calls::{raw_event, raw_stream};
-use super::error::CODE_SUCCESS;
-use super::load::Api;
-use super::CudaDriver;
+use super::api::Api;
+use super::code::CODE_SUCCESS;
+use super::driver::CudaDriver;
+use super::handles::{raw_event, raw_stream};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::driver::watch::Fields;
 use crate::driver::{Driver, EventHandle, Watch};
@@ -20,15 +22,17 @@ use std::collections::BTreeSet;
 
 /// How much of a structure is looked at, bytes.
 const LOOK: usize = 4096;
-/// How many of the streams are captured: those that do not synchronise with the legacy stream, which no other thread could
-/// use meanwhile.
+/// How many of the streams are captured: those that do not synchronise with the legacy stream,
+/// which no other thread could use meanwhile.
 const CAPTURABLE: usize = 3;
-/// How often a stream is destroyed and made to see whether a handle that comes back shows its new stream.
+/// How often a stream is destroyed and made to see whether a handle that comes back shows its new
+/// stream.
 const REUSES: usize = 8;
 
-/// Places that were seen to be right for every kind of stream and capture (`tests/cuda_device.rs`: streams that synchronise with
-/// the legacy stream and others, captures in every mode, into a new graph and into one that is there, begun and joined), as
-/// identity and capture. Found on: driver 580.159, H200.
+/// Places that were seen to be right for every kind of stream and capture (`tests/cuda_device.rs`:
+/// streams that synchronise with the legacy stream and others, captures in every mode, into a new
+/// graph and into one that is there, begun and joined), as identity and capture. Found on: driver
+/// 580.159, H200.
 const PROVEN: [(usize, usize); 1] = [(336, 1096)];
 
 /// How a stream comes to be captured.
@@ -41,8 +45,9 @@ enum Way {
     Join,
 }
 
-/// Ways that disturb no other thread, each on a stream that does not synchronise with the legacy one. A capture in global mode forbids
-/// other threads to allocate, and one of another stream forbids them to use the legacy stream; so those are not tried here.
+/// Ways that disturb no other thread, each on a stream that does not synchronise with the legacy
+/// one. A capture in global mode forbids other threads to allocate, and one of another stream
+/// forbids them to use the legacy stream; so those are not tried here.
 const WAYS: [(usize, Way); 4] = [
     (0, Way::Begin(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)),
     (1, Way::Join),
@@ -141,8 +146,8 @@ impl<'a> Probe<'a> {
         Ok(words.iter().enumerate().filter(|(_, &w)| w == id).map(|(i, _)| i * 8).collect())
     }
 
-    /// Where a stream's structure is 0 before and after a capture and not 0 during it, while another stream's is 0
-    /// throughout.
+    /// Where a stream's structure is 0 before and after a capture and not 0 during it, while
+    /// another stream's is 0 throughout.
     fn places_of_capture(&self, stream: usize, way: Way) -> Result<BTreeSet<usize>> {
         let joined = way == Way::Join;
         let (other, third) = ((stream + 1) % CAPTURABLE, (stream + 2) % CAPTURABLE);
@@ -245,15 +250,17 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// Up to `bytes` (a multiple of 8) from an address, as far as they can be read. The system copies them, in one call because
-/// it is made during captures: an address that is none ends the read and not the process.
+/// Up to `bytes` (a multiple of 8) from an address, as far as they can be read. The system copies
+/// them, in one call because it is made during captures: an address that is none ends the read and
+/// not the process.
 fn read(address: usize, bytes: usize) -> Vec<u64> {
     let mut words = vec![0u64; bytes / 8];
     let mut want = bytes;
     let done = loop {
         let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: want };
         let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: want };
-        // SAFETY: `local` is within `words`; the remote range is this process's own and is checked by the kernel.
+        // SAFETY: `local` is within `words`; the remote range is this process's own and is checked
+        // by the kernel.
         let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
         match usize::try_from(n) {
             Ok(n) => break n,

@@ -1,22 +1,22 @@
 //! The boundary to the operating system for files: the calls that the disk tier is built from.
 //!
-//! [`OsDisk`] makes them; [`FaultDisk`] wraps another one and fails chosen calls. Calls block unless they say otherwise, and
-//! any thread may make them. Errors are the system's own ([`io::Error`]): who calls knows what was asked and says so.
+//! [`OsDisk`] makes them; [`FaultDisk`] wraps another one and fails chosen calls. Calls block
+//! unless they say otherwise, and any thread may make them. Errors are the system's own
+//! ([`io::Error`]): who calls knows what was asked and says so.
 //!
-//! Data is read and written through a [`Lane`], where any number of requests are in flight at once. A request owns its
-//! [`Buffer`] while it is, so nobody can free or change it; the completion gives it back.
+//! Data is read and written through a [`Lane`], where any number of requests are in flight at once.
+//! A request owns its [`Buffer`] while it is, so nobody can free or change it; the completion gives
+//! it back.
 
 mod buffer;
 mod fault;
 pub mod identity;
-mod lanes;
 mod os;
 mod threads;
-mod uring;
 
 pub use buffer::{Buffer, ALIGN};
 pub use fault::{DiskCall, DiskRule, Effect, FaultDisk};
-pub use os::{Engine, OsDisk};
+pub use os::OsDisk;
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ pub struct DiskSpace {
 
 /// The calls.
 pub trait Disk: Send + Sync {
-    /// How data is read and written, for people: `io_uring`, `4 threads`.
+    /// How data is read and written, for people: `4 threads`.
     fn engine(&self) -> String;
     /// Bytes of the file system that `path` is on.
     fn space(&self, path: &Path) -> io::Result<DiskSpace>;
@@ -43,19 +43,20 @@ pub trait Disk: Send + Sync {
     fn make_dir(&self, path: &Path) -> io::Result<()>;
     /// What is in a directory, in no order.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
-    /// A new file to read and write, which only this user can. `AlreadyExists` when there is something. `direct`: past the
-    /// page cache (`O_DIRECT`); then offsets, lengths and addresses of data are multiples of [`ALIGN`], and `InvalidInput`
-    /// says that this file system cannot.
+    /// A new file to read and write, which only this user can. `AlreadyExists` when there is
+    /// something. `direct`: past the page cache (`O_DIRECT`); then offsets, lengths and addresses
+    /// of data are multiples of [`ALIGN`], and `InvalidInput` says that this file system cannot.
     fn create(&self, path: &Path, direct: bool) -> io::Result<File>;
     /// An existing file, to read. Not a symbolic link.
     fn open(&self, path: &Path, direct: bool) -> io::Result<File>;
     /// A file to lock, made when it is not there. Not a symbolic link.
     fn open_lock(&self, path: &Path) -> io::Result<File>;
-    /// Takes the one lock that a file has, for as long as the file is open anywhere. `false` when another holds it;
-    /// with `wait`, waits for that one. Processes on other machines count where the file system says so.
+    /// Takes the one lock that a file has, for as long as the file is open anywhere. `false` when
+    /// another holds it; with `wait`, waits for that one. Processes on other machines count where
+    /// the file system says so.
     fn lock(&self, file: &File, wait: bool) -> io::Result<bool>;
-    /// Makes the file `bytes` long and its blocks its own: later writes cannot run out of space. Nothing is written when it
-    /// fails. `Unsupported` where the file system has no such call.
+    /// Makes the file `bytes` long and its blocks its own: later writes cannot run out of space.
+    /// Nothing is written when it fails. `Unsupported` where the file system has no such call.
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()>;
     /// Waits until the file's data is on the device.
     fn sync(&self, file: &File) -> io::Result<()>;
@@ -65,11 +66,13 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file, or a link itself. Its bytes are free once nobody has it open.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Closes a file. If its name is gone and nobody else has it open, its blocks are given back now, which may take long.
+    /// Closes a file. If its name is gone and nobody else has it open, its blocks are given back
+    /// now, which may take long.
     fn close(&self, file: File);
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// A way for reads and writes, for one user at a time. Made or taken from those that others have dropped.
+    /// A way for reads and writes, for one user at a time. Made or taken from those that others
+    /// have dropped.
     fn lane(&self) -> io::Result<Box<dyn Lane>>;
 }
 
@@ -114,10 +117,10 @@ pub trait Lane: Send {
     fn capacity(&self) -> usize;
     /// How many are.
     fn in_flight(&self) -> usize;
-    /// Starts a request; does not wait for it. A request out of its buffer's bounds, and one beyond the capacity, come back at
-    /// once.
+    /// Starts a request; does not wait for it. A request out of its buffer's bounds, and one beyond
+    /// the capacity, come back at once.
     fn submit(&mut self, request: IoRequest) -> Result<(), Box<Completion>>;
-    /// Waits until one more request is over (if any is in flight), and appends all that are to `done`. After an error the
-    /// requests in flight may be so for ever.
+    /// Waits until one more request is over (if any is in flight), and appends all that are to
+    /// `done`. After an error the requests in flight may be so for ever.
     fn wait(&mut self, done: &mut Vec<Completion>) -> io::Result<()>;
 }

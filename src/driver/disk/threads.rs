@@ -1,13 +1,16 @@
-//! Reads and writes by threads that block, where the kernel has no `io_uring` for us.
+//! Reads and writes by threads that block. `docs/adr/disk-io.md` says why not by `io_uring`.
 
-use super::lanes::{perform, refuse, CAPACITY};
-use super::{Completion, IoRequest, Lane};
+use super::{Completion, Direction, IoRequest, Lane};
 use crate::base::sync::lock;
 use crate::driver::process::without_signals;
 use std::collections::VecDeque;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+
+/// Most requests in flight in one lane.
+const CAPACITY: usize = 64;
 
 /// The threads, and what they have to do.
 pub(super) struct Workers {
@@ -141,4 +144,25 @@ impl Drop for ThreadLane {
         let mut done = Vec::new();
         while self.in_flight > 0 && self.wait(&mut done).is_ok() {}
     }
+}
+
+/// The error for requests that no lane can start.
+fn refuse(request: IoRequest, why: &'static str) -> Box<Completion> {
+    Box::new(Completion { request, result: Err(io::Error::new(io::ErrorKind::InvalidInput, why)) })
+}
+
+/// Makes a request by a call that blocks.
+fn perform(mut request: IoRequest) -> Completion {
+    let range = request.range.clone();
+    let result = match request.direction {
+        Direction::Read => match request.buffer.bytes_mut().get_mut(range) {
+            Some(part) => request.file.read_at(part, request.at),
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        },
+        Direction::Write => match request.buffer.bytes().get(range) {
+            Some(part) => request.file.write_at(part, request.at),
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        },
+    };
+    Completion { request, result }
 }

@@ -1,29 +1,16 @@
 //! Stream capture: what is recorded, which calls are legal meanwhile, and which of them spoil it.
 //!
-//! One stream is captured at a time by one capture: waiting for another stream's event, by which CUDA joins streams to a
-//! capture, is refused.
+//! One stream is captured at a time by one capture: waiting for another stream's event, by which
+//! CUDA joins streams to a capture, is refused.
 
 #![deny(unsafe_code)]
 
-use super::graph::{Node, Ties};
-use super::state::{State, Submission};
-use super::HostDriver;
+use super::captured::Capture;
+use super::device::HostDriver;
+use super::state::State;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{CaptureInfo, CaptureMode, Driver, GraphHandle};
 use std::sync::atomic::Ordering;
-use std::thread::ThreadId;
-
-/// A capture in progress.
-pub(super) struct Capture {
-    info: CaptureInfo,
-    mode: CaptureMode,
-    /// Who began it.
-    thread: ThreadId,
-    /// No illegal call has been made.
-    valid: bool,
-    nodes: Vec<Node>,
-    ties: Ties,
-}
 
 /// What a call waits for.
 #[derive(Clone, Copy)]
@@ -45,33 +32,6 @@ pub(super) fn spoilt(s: StreamHandle) -> Error {
     )
 }
 
-impl Capture {
-    /// Notes work, or refuses it when the capture has been invalidated.
-    pub(super) fn note(&mut self, s: Submission) -> Result<()> {
-        if !self.valid {
-            return Err(Error::new(
-                Status::Capturing,
-                format!("{:?}: the capture of this stream has been invalidated; end it first", s.label),
-            ));
-        }
-        self.nodes.push(Node { label: s.label, work: s.work, reads: s.reads, writes: s.writes });
-        Ok(())
-    }
-
-    pub(super) fn is_valid(&self) -> bool {
-        self.valid
-    }
-
-    /// Whether it forbids waiting for other streams to this thread.
-    fn forbids_here(&self) -> bool {
-        match self.mode {
-            CaptureMode::Global => true,
-            CaptureMode::ThreadLocal => self.thread == std::thread::current().id(),
-            CaptureMode::Relaxed => false,
-        }
-    }
-}
-
 impl State {
     /// Spoils the capture of one lane, if there is one.
     pub(super) fn invalidate_capture(&mut self, lane: usize) {
@@ -80,7 +40,8 @@ impl State {
         }
     }
 
-    /// Refuses a call that waits for the device when a capture forbids it, and spoils each that does, as CUDA does.
+    /// Refuses a call that waits for the device when a capture forbids it, and spoils each that
+    /// does, as CUDA does.
     pub(super) fn refuse_in_capture(&mut self, call: &str, reach: Reach) -> Result<()> {
         let legacy = matches!(reach, Reach::Lane(l) if self.lanes.legacy.contains(&l));
         let of = |lane: usize| self.lanes.list.get(lane).map(|l| l.dev);

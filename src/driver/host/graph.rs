@@ -1,88 +1,20 @@
 //! Graphs: work that was captured, to be submitted again and again.
 //!
-//! A launch submits every node to the launching stream as if it had been submitted there one by one, so each is checked
-//! then: against what is live when the graph is launched, against what is mapped and who races when it runs.
+//! A launch submits every node to the launching stream as if it had been submitted there one by
+//! one, so each is checked then: against what is live when the graph is launched, against what is
+//! mapped and who races when it runs.
 
 #![deny(unsafe_code)]
 
-use super::event::Mark;
-use super::op::Work;
-use super::state::{State, Submission};
-use super::HostDriver;
+use super::device::HostDriver;
+use super::events::Mark;
+use super::graphs::Node;
+use super::op::Submission;
+use super::state::State;
+use super::ties::Ties;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::graph::Gone;
 use crate::driver::{GraphHandle, GraphNodes};
-use std::borrow::Cow;
-use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
-
-/// A piece of captured work: a kernel, a copy or a fill.
-pub(super) struct Node {
-    pub(super) label: Cow<'static, str>,
-    pub(super) work: Work,
-    pub(super) reads: Vec<Range<u64>>,
-    pub(super) writes: Vec<Range<u64>>,
-}
-
-/// The tokens of a graph. Given back when the last that holds them goes: the capture, the graph, or a launch in flight.
-pub(super) struct Ties {
-    pub(super) tokens: Vec<u64>,
-    gone: Arc<Gone>,
-}
-
-impl Drop for Ties {
-    fn drop(&mut self) {
-        self.gone.add(&self.tokens);
-    }
-}
-
-pub(super) struct Graph {
-    dev: DeviceId,
-    nodes: Arc<[Node]>,
-    ties: Arc<Ties>,
-    /// Where the last launch ends; the next one waits for it.
-    last: Option<Mark>,
-}
-
-/// All graphs. One counter numbers captures, the graphs that they make and handles, so none is mistaken for another.
-#[derive(Default)]
-pub(super) struct Graphs {
-    list: HashMap<u64, Graph>,
-    last: u64,
-    pub(super) gone: Arc<Gone>,
-}
-
-impl Graphs {
-    pub(super) fn number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
-    }
-
-    pub(super) fn ties(&self) -> Ties {
-        Ties { tokens: Vec::new(), gone: self.gone.clone() }
-    }
-
-    pub(super) fn add(&mut self, dev: DeviceId, nodes: Vec<Node>, ties: Ties) -> GraphHandle {
-        let handle = self.number();
-        self.list.insert(handle, Graph { dev, nodes: nodes.into(), ties: Arc::new(ties), last: None });
-        GraphHandle(handle)
-    }
-
-    fn get(&mut self, g: GraphHandle) -> Result<&mut Graph> {
-        self.list
-            .get_mut(&g.0)
-            .ok_or_else(|| Error::invalid(format!("graph {} was never made, or has been destroyed", g.0)))
-    }
-
-    fn of(&mut self, dev: DeviceId, g: GraphHandle) -> Result<&mut Graph> {
-        let graph = self.get(g)?;
-        if graph.dev != dev {
-            return Err(Error::invalid(format!("graph {} was captured on device {}, not {dev}", g.0, graph.dev)));
-        }
-        Ok(graph)
-    }
-}
 
 impl State {
     fn launch(&mut self, dev: DeviceId, g: GraphHandle, lane: usize) -> Result<()> {
@@ -105,7 +37,8 @@ impl State {
         ties: &Arc<Ties>,
         after: Option<&Mark>,
     ) -> Result<Option<u64>> {
-        // What can refuse the first node is asked before anything changes; nothing refuses a later one.
+        // What can refuse the first node is asked before anything changes; nothing refuses a later
+        // one.
         self.legacy_order(lane, &mut Vec::new())?;
         let mut deps = Vec::new();
         if let Some(mark) = after {

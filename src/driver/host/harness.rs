@@ -2,16 +2,17 @@
 
 #![deny(unsafe_code)]
 
+use super::device::HostDriver;
 use super::kernel::Kernel;
-use super::op::Work;
-use super::report::{span, Report, ReportKind};
-use super::state::Submission;
-use super::HostDriver;
+use super::op::{Submission, Work};
+use super::ranges::span;
+use super::report::{Report, ReportKind};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use std::ops::Range;
 
 impl HostDriver {
-    /// Submits a simulated kernel. Its ranges are checked when it runs, not now (except for life, see `mark_live`).
+    /// Submits a simulated kernel. Its ranges are checked when it runs, not now (except for life,
+    /// see `mark_live`).
     pub fn launch(&self, dev: DeviceId, s: StreamHandle, k: Kernel) -> Result<()> {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
@@ -22,7 +23,8 @@ impl HostDriver {
             }
         }
         if st.lanes.get(lane)?.capture.as_ref().is_some_and(|c| !c.is_valid()) {
-            // CUDA would refuse it, as the driver's own calls are; a test that has lost its capture may go on.
+            // CUDA would refuse it, as the driver's own calls are; a test that has lost its capture
+            // may go on.
             return Ok(());
         }
         sub.reads = k.reads.into_iter().filter(|r| !r.is_empty()).collect();
@@ -32,7 +34,8 @@ impl HostDriver {
         Ok(())
     }
 
-    /// What the device has found wrong so far. Queued work has not been checked yet: synchronise first.
+    /// What the device has found wrong so far. Queued work has not been checked yet: synchronise
+    /// first.
     pub fn reports(&self) -> Vec<Report> {
         self.look().reports.list().to_vec()
     }
@@ -47,8 +50,9 @@ impl HostDriver {
         self.look().reports.take()
     }
 
-    /// Declares that an allocator has handed out a range. From the first such call on, work submitted for device
-    /// memory must keep within one live range; a range that overlaps another live one is reported at once.
+    /// Declares that an allocator has handed out a range. From the first such call on, work
+    /// submitted for device memory must keep within one live range; a range that overlaps another
+    /// live one is reported at once.
     pub fn mark_live(&self, r: Range<u64>, label: impl Into<String>) {
         let st = &mut *self.look();
         let label = label.into();
@@ -60,13 +64,14 @@ impl HostDriver {
         st.live.add(r, label);
     }
 
-    /// Declares that the live range that starts at `start` has been freed; says whether there was one.
+    /// Declares that the live range that starts at `start` has been freed; says whether there was
+    /// one.
     pub fn mark_dead(&self, start: u64) -> bool {
         self.look().live.remove(start)
     }
 
-    /// Keeps a stream from making progress until `release`, to stand for work that takes long. Calls that would wait
-    /// for it fail meanwhile.
+    /// Keeps a stream from making progress until `release`, to stand for work that takes long.
+    /// Calls that would wait for it fail meanwhile.
     pub fn hold(&self, dev: DeviceId, s: StreamHandle) -> Result<()> {
         self.set_held(dev, s, true)
     }
@@ -84,12 +89,14 @@ impl HostDriver {
         Ok(())
     }
 
-    /// Creates a stream that synchronises with the legacy default stream, as `cudaStreamCreate` does.
+    /// Creates a stream that synchronises with the legacy default stream, as `cudaStreamCreate`
+    /// does.
     pub fn stream_create_blocking(&self, dev: DeviceId) -> Result<StreamHandle> {
         self.new_stream(dev, true)
     }
 
-    /// Bytes of real memory that the device's physical memory occupies, exportable allocations not included.
+    /// Bytes of real memory that the device's physical memory occupies, exportable allocations not
+    /// included.
     pub fn resident_bytes(&self, dev: DeviceId) -> Result<u64> {
         self.look().memory.physical.resident(dev)
     }

@@ -1,12 +1,13 @@
 //! Address space: reservations, and what is mapped where.
 //!
-//! The tables here are what the device believes; the operating system's mappings follow them. They enforce CUDA's
-//! rules, which are stricter than the system's: whole extents only, nothing mapped over, access set separately.
+//! The tables here are what the device believes; the operating system's mappings follow them. They
+//! enforce CUDA's rules, which are stricter than the system's: whole extents only, nothing mapped
+//! over, access set separately.
 
-use super::op::{overlap, OpInfo};
+use super::op::OpInfo;
 use super::os;
 use super::physical::{check_size, Gone, Physical};
-use super::report::span;
+use super::ranges::{overlap, span};
 use crate::base::{size, DeviceId, Error, Result};
 use crate::driver::PhysHandle;
 use std::collections::BTreeMap;
@@ -75,7 +76,8 @@ impl Memory {
         Memory { granularity, reservations: BTreeMap::new(), mappings: BTreeMap::new(), physical, headroom: None }
     }
 
-    /// Keeps some mappings in reserve for [`Memory::taking_away`], as long as there are enough of them.
+    /// Keeps some mappings in reserve for [`Memory::taking_away`], as long as there are enough of
+    /// them.
     fn keep_headroom(&mut self) -> Result<()> {
         if self.headroom.is_none() {
             self.headroom = Some(os::Headroom::new()?);
@@ -218,7 +220,8 @@ impl Memory {
     fn restore_access(&self, r: &Range<u64>) {
         for (va, m) in self.mappings.range(r.clone()) {
             if m.access == 0 {
-                // It was inaccessible before, so making it so again needs no more mappings than there were.
+                // It was inaccessible before, so making it so again needs no more mappings than
+                // there were.
                 let _ = os::protect(*va, m.size, false);
             }
         }
@@ -261,8 +264,8 @@ impl Memory {
         (addr - va < m.size).then_some((*va, m))
     }
 
-    /// The physical bytes behind `r`, or why it cannot be accessed: by device `dev`, or (`None`) by copy engines,
-    /// which reach whatever any device may access.
+    /// The physical bytes behind `r`, or why it cannot be accessed: by device `dev`, or (`None`) by
+    /// copy engines, which reach whatever any device may access.
     pub(super) fn resolve(&self, r: &Range<u64>, dev: Option<DeviceId>) -> std::result::Result<Vec<Piece>, String> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = r.start;
@@ -316,7 +319,8 @@ impl Memory {
         Ok(va)
     }
 
-    /// Marks a native allocation as freed (its free is on its way); an error when there is none, or it is already.
+    /// Marks a native allocation as freed (its free is on its way); an error when there is none, or
+    /// it is already.
     pub(super) fn begin_native_free(&mut self, va: u64) -> Result<()> {
         match self.mappings.get_mut(&va).map(|m| &mut m.origin) {
             Some(Origin::Native { freed }) if !*freed => {

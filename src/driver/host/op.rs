@@ -1,9 +1,9 @@
 //! Operations: the units of work in a stream.
 
 use super::clock::Clock;
-use super::graph::Ties;
 use super::kernel::Body;
-use super::report::span;
+use super::ranges::{overlap, span};
+use super::ties::Ties;
 use crate::base::{DeviceId, StreamHandle};
 use std::borrow::Cow;
 use std::fmt;
@@ -46,7 +46,8 @@ impl fmt::Display for OpInfo {
 /// What an operation does when its turn comes.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Nothing: its completion is what events wait for; its dependencies are what `stream_wait` waits for.
+    /// Nothing: its completion is what events wait for; its dependencies are what `stream_wait`
+    /// waits for.
     Mark,
     /// Copies between two ranges that do not overlap.
     Copy { dst: u64, src: Source, size: u64 },
@@ -72,7 +73,8 @@ pub(super) struct Op {
     pub(super) info: Arc<OpInfo>,
     /// What is ordered before it, besides the earlier operations of its own lane.
     pub(super) clock: Arc<Clock>,
-    /// `(lane, seq)` of operations that must be complete before it may run, besides those of its own lane.
+    /// `(lane, seq)` of operations that must be complete before it may run, besides those of its
+    /// own lane.
     pub(super) deps: Vec<(usize, u64)>,
     /// Device or pinned memory that it reads.
     pub(super) reads: Vec<Range<u64>>,
@@ -90,7 +92,20 @@ impl Op {
     }
 }
 
-/// Whether two ranges have a byte in common.
-pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
+/// Work to be submitted.
+pub(super) struct Submission {
+    pub(super) label: Cow<'static, str>,
+    pub(super) work: Work,
+    pub(super) reads: Vec<Range<u64>>,
+    pub(super) writes: Vec<Range<u64>>,
+    /// `(lane, seq)` that must be complete first, besides stream order.
+    pub(super) deps: Vec<(usize, u64)>,
+    /// Those of the graph that it is a launch of.
+    pub(super) ties: Option<Arc<Ties>>,
+}
+
+impl Submission {
+    pub(super) fn new(label: impl Into<Cow<'static, str>>, work: Work) -> Submission {
+        Submission { label: label.into(), work, reads: Vec::new(), writes: Vec::new(), deps: Vec::new(), ties: None }
+    }
 }

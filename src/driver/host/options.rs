@@ -35,7 +35,7 @@ pub enum Tell {
     /// Who asks.
     #[default]
     Nobody,
-    /// Whoever reads stderr.
+    /// A line on stderr.
     Stderr,
     /// The same, and the process ends at the first.
     Abort,

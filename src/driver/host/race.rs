@@ -1,10 +1,10 @@
 //! The race checker: who last touched each physical byte.
 //!
-//! For every range of physical bytes ("segment") it keeps the last write and the reads since. An operation that runs
-//! is compared with them: whatever is not ordered before it, by the vector clocks, races with it when one of the two
-//! writes. Keeping only the last of each lane is enough, as in FastTrack: who is ordered after the last is ordered
-//! after the earlier ones of the same lane, and who is ordered after a write is ordered after all that the write was
-//! ordered after.
+//! For every range of physical bytes ("segment") it keeps the last write and the reads since. An
+//! operation that runs is compared with them: whatever is not ordered before it, by the vector
+//! clocks, races with it when one of the two writes. Keeping only the last of each lane is enough,
+//! as in FastTrack: who is ordered after the last is ordered after the earlier ones of the same
+//! lane, and who is ordered after a write is ordered after all that the write was ordered after.
 
 #![deny(unsafe_code)]
 
@@ -81,7 +81,7 @@ impl Shadow {
             if let Some(w) = seg.write.as_ref().filter(|w| !w.before(op.lane, clock)) {
                 found.push(Conflict { earlier: w.clone(), earlier_writes: true, keys: *start..seg.end });
             }
-            // Whoever comes after this read comes after the reads before it.
+            // What comes after this read comes after the reads before it.
             seg.reads.retain(|r| !r.before(op.lane, clock));
             seg.reads.push(op.clone());
         }

@@ -11,9 +11,11 @@ use std::ops::Range;
 /// What kind of mistake a [`Report`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReportKind {
-    /// Two operations, neither ordered before the other, touch the same physical bytes and one of them writes.
+    /// Two operations, neither ordered before the other, touch the same physical bytes and one of
+    /// them writes.
     Race,
-    /// An operation reached addresses that were not mapped, or not accessible from its device, when it ran.
+    /// An operation reached addresses that were not mapped, or not accessible from its device, when
+    /// it ran.
     Fault,
     /// Memory was unmapped, or natively freed, that unfinished or unobserved work still uses.
     UnmapInUse,
@@ -27,7 +29,8 @@ pub enum ReportKind {
     Panic,
 }
 
-/// One mistake. The device goes on: an operation that faults is skipped, every other one still runs.
+/// One mistake. The device goes on: an operation that faults is skipped, every other one still
+/// runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// What kind of mistake it is.
@@ -118,9 +121,4 @@ impl Reports {
         }
         list
     }
-}
-
-/// An address range for people.
-pub(super) fn span(r: &Range<u64>) -> String {
-    format!("[{:#x}, {:#x})", r.start, r.end)
 }

@@ -1,65 +1,20 @@
 //! The scheduler: no threads of its own. Work makes progress when the driver is called.
 //!
-//! Each call lets the device take some steps (how many depends on its [`Mood`]), chosen by a seeded generator among the operations whose turn it may
-//! be; calls that wait run what they wait for. With `eager` set, everything that can run does so at once. One thread
-//! calling in a fixed order gives the same schedule for the same seed. An operation's data is moved, and its body run,
-//! with the lock dropped; its lane is marked as running meanwhile.
+//! Each call lets the device take some steps (how many depends on its [`Mood`](super::mood::Mood)),
+//! chosen by a seeded generator among the operations whose turn it may be; calls that wait run what
+//! they wait for. With `eager` set, everything that can run does so at once. One thread calling in
+//! a fixed order gives the same schedule for the same seed. An operation's data is moved, and its
+//! body run, with the lock dropped; its lane is marked as running meanwhile.
 
+use super::device::HostDriver;
+use super::kernel::KernelCtx;
 use super::op::{Op, Source, Work};
 use super::report::{Report, ReportKind};
 use super::state::State;
-use super::{HostDriver, KernelCtx};
 use crate::base::{Error, Result, Status};
 use std::cell::Cell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::MutexGuard;
-
-/// A small, fast and well-mixed generator (splitmix64).
-pub(super) struct Rng(pub(super) u64);
-
-impl Rng {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// A number below `n`; 0 when `n` is 0. The bias is irrelevant for `n` this small.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
-/// How the simulated device behaves for a while: it stalls, dawdles, or rushes, and neglects one lane. A device with one
-/// steady speed would hide mistakes that need a long queue, or one stream far behind the others.
-pub(super) struct Mood {
-    pub(super) rng: Rng,
-    /// Calls until the mood changes.
-    calls_left: usize,
-    /// Steps a call on average, doubled.
-    pace: usize,
-    neglected: Option<usize>,
-}
-
-impl Mood {
-    pub(super) fn new(seed: u64) -> Mood {
-        Mood { rng: Rng(seed), calls_left: 0, pace: 0, neglected: None }
-    }
-
-    /// How many steps the device takes during this call.
-    fn steps(&mut self, active: &[usize]) -> usize {
-        if self.calls_left == 0 {
-            self.calls_left = 1 + self.rng.below(48);
-            // 3 steps a call on average, more than a call can submit, so queues stay bounded.
-            self.pace = [0, 0, 1, 2, 8, 25].get(self.rng.below(6)).copied().unwrap_or(1);
-            self.neglected = active.get(self.rng.below(2 * active.len().max(1))).copied();
-        }
-        self.calls_left -= 1;
-        self.rng.below(self.pace + 1)
-    }
-}
 
 thread_local! {
     /// Whether this thread is inside a kernel's body.
@@ -112,8 +67,8 @@ impl State {
             .find(|lane| Some(*lane) != except && matches!(self.next_in(*lane), Next::Ready))
     }
 
-    /// Takes a ready operation from its lane. What needs no data moved is done at once; otherwise the operation is
-    /// returned for execution, and `finish` must follow.
+    /// Takes a ready operation from its lane. What needs no data moved is done at once; otherwise
+    /// the operation is returned for execution, and `finish` must follow.
     fn begin(&mut self, lane: usize) -> Option<Op> {
         let op = self.lanes.list.get_mut(lane)?.queue.pop_front()?;
         let run = match &op.work {
@@ -164,8 +119,9 @@ impl State {
     }
 }
 
-/// Moves the data of an operation, or runs its kernel. The caller holds no lock; `check_access` has found every
-/// declared range mapped and accessible, and unmapping waits while the lane is marked as running.
+/// Moves the data of an operation, or runs its kernel. The caller holds no lock; `check_access` has
+/// found every declared range mapped and accessible, and unmapping waits while the lane is marked
+/// as running.
 fn execute(op: &Op) -> Vec<(ReportKind, String)> {
     match &op.work {
         Work::Copy { dst, src, size } => {
@@ -173,9 +129,10 @@ fn execute(op: &Op) -> Vec<(ReportKind, String)> {
                 Source::Address(a) => *a as *const u8,
                 Source::Staged(bytes) => bytes.as_ptr(),
             };
-            // SAFETY: device ranges are mapped (see above); pinned ones live until `host_free`, which waits for this;
-            // pageable ones are valid because the caller of `copy_async` promised it and is still inside the call.
-            // `copy` rather than `copy_nonoverlapping`: two addresses may be aliases of one physical range.
+            // SAFETY: device ranges are mapped (see above); pinned ones live until `host_free`,
+            // which waits for this; pageable ones are valid because the caller of `copy_async`
+            // promised it and is still inside the call. `copy` rather than `copy_nonoverlapping`:
+            // two addresses may be aliases of one physical range.
             unsafe { std::ptr::copy(from, *dst as *mut u8, *size as usize) }
         }
         Work::Fill { dst, byte, size } => {
@@ -201,7 +158,8 @@ fn execute(op: &Op) -> Vec<(ReportKind, String)> {
 
 impl HostDriver {
     fn lock(&self) -> Guard<'_> {
-        // A panic elsewhere cannot have left the state half changed in a way that matters more than going on.
+        // A panic elsewhere cannot have left the state half changed in a way that matters more than
+        // going on.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -263,7 +221,8 @@ impl HostDriver {
         st
     }
 
-    /// Refuses calls that wait for the device from inside a kernel's body, where they could never return.
+    /// Refuses calls that wait for the device from inside a kernel's body, where they could never
+    /// return.
     pub(super) fn check_may_wait(&self, call: &str) -> Result<()> {
         if IN_BODY.get() {
             return Err(Error::new(Status::Driver, format!("{call} waits for the device and was called by a kernel")));
@@ -271,7 +230,8 @@ impl HostDriver {
         Ok(())
     }
 
-    /// Runs the device until operation `seq` of `lane` is complete. Other operations run in between, at random.
+    /// Runs the device until operation `seq` of `lane` is complete. Other operations run in
+    /// between, at random.
     pub(super) fn run_until<'a>(&'a self, mut st: Guard<'a>, lane: usize, seq: u64) -> Result<Guard<'a>> {
         while !st.lanes.done(lane, seq) {
             let mut at = lane;

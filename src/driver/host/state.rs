@@ -3,17 +3,17 @@
 #![deny(unsafe_code)]
 
 use super::clock::Clock;
-use super::event::Events;
-use super::graph::{Graphs, Ties};
+use super::events::Events;
+use super::graphs::Graphs;
+use super::lanes::Lanes;
 use super::live::Live;
 use super::memory::{Mapping, Memory};
-use super::op::{overlap, Op, OpInfo, Work};
+use super::mood::Mood;
+use super::op::{Op, OpInfo, Submission};
 use super::race::{Conflict, Shadow};
-use super::report::{span, Report, ReportKind, Reports};
-use super::schedule::Mood;
-use super::stream::Lanes;
+use super::ranges::{overlap, span};
+use super::report::{Report, ReportKind, Reports};
 use crate::base::{Error, Result, Status};
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,24 +37,6 @@ pub(super) struct State {
     pub(super) waiters: usize,
 }
 
-/// Work to be submitted.
-pub(super) struct Submission {
-    pub(super) label: Cow<'static, str>,
-    pub(super) work: Work,
-    pub(super) reads: Vec<Range<u64>>,
-    pub(super) writes: Vec<Range<u64>>,
-    /// `(lane, seq)` that must be complete first, besides stream order.
-    pub(super) deps: Vec<(usize, u64)>,
-    /// Those of the graph that it is a launch of.
-    pub(super) ties: Option<Arc<Ties>>,
-}
-
-impl Submission {
-    pub(super) fn new(label: impl Into<Cow<'static, str>>, work: Work) -> Submission {
-        Submission { label: label.into(), work, reads: Vec::new(), writes: Vec::new(), deps: Vec::new(), ties: None }
-    }
-}
-
 impl State {
     /// The host has seen everything in `clock` complete.
     pub(super) fn observe(&mut self, clock: &Clock) {
@@ -72,8 +54,8 @@ impl State {
         Ok(())
     }
 
-    /// Queues work in a lane and returns its number there. Work for a lane that is being captured becomes a node of
-    /// the graph, and 0 is returned.
+    /// Queues work in a lane and returns its number there. Work for a lane that is being captured
+    /// becomes a node of the graph, and 0 is returned.
     pub(super) fn submit(&mut self, lane: usize, mut s: Submission) -> Result<u64> {
         if let Some(capture) = self.lanes.get_mut(lane)?.capture.as_mut() {
             return capture.note(s).map(|()| 0);
@@ -103,7 +85,8 @@ impl State {
         Ok(l.submitted)
     }
 
-    /// The legacy default stream waits for all blocking streams of its device, and they wait for it.
+    /// The legacy default stream waits for all blocking streams of its device, and they wait for
+    /// it.
     pub(super) fn legacy_order(&mut self, lane: usize, deps: &mut Vec<(usize, u64)>) -> Result<()> {
         let (dev, blocking) = (self.lanes.get(lane)?.dev, self.lanes.get(lane)?.blocking);
         if !blocking {
@@ -155,8 +138,8 @@ impl State {
         }
     }
 
-    /// Resolves every range of an operation that is about to run: faults and races are reported. Says whether it
-    /// may run.
+    /// Resolves every range of an operation that is about to run: faults and races are reported.
+    /// Says whether it may run.
     pub(super) fn check_access(&mut self, op: &Op, kernel: bool) -> Result<bool> {
         let dev = self.lanes.get(op.info.lane)?.dev;
         let mut pieces = Vec::new();
@@ -213,8 +196,9 @@ impl State {
         self.reports.push(Report::new(ReportKind::Race, &[&c.earlier, &op.info], range, text));
     }
 
-    /// What everything still to run is ordered after: what the host has seen, unless work submitted before it saw
-    /// that is still queued. A lane's clock never goes back, so its oldest operation knows least.
+    /// What everything still to run is ordered after: what the host has seen, unless work submitted
+    /// before it saw that is still queued. A lane's clock never goes back, so its oldest operation
+    /// knows least.
     fn floor(&self) -> Clock {
         let mut floor = self.host.clone();
         for l in &self.lanes.list {
@@ -236,8 +220,9 @@ impl State {
         users
     }
 
-    /// Reports those of `users` that may still be using `r`, which has just gone: whatever `after` is not ordered
-    /// after. `after` is the clock of an operation of `lane`, or the host's and no lane.
+    /// Reports those of `users` that may still be using `r`, which has just gone: whatever `after`
+    /// is not ordered after. `after` is the clock of an operation of `lane`, or the host's and no
+    /// lane.
     pub(super) fn report_in_use(
         &mut self,
         users: Vec<Arc<OpInfo>>,

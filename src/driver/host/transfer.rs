@@ -1,10 +1,11 @@
 //! Copies, fills, pinned memory, and the stand-in for the driver's own allocator.
 
+use super::device::HostDriver;
 use super::memory::{range, Origin};
-use super::op::{Source, Work};
+use super::op::{Source, Submission, Work};
+use super::os;
 use super::schedule::Guard;
-use super::state::{State, Submission};
-use super::{os, HostDriver};
+use super::state::State;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use std::ops::Range;
 
@@ -55,7 +56,8 @@ impl HostDriver {
         let source = if from_tracked || self.options.eager || !into_tracked {
             Source::Address(src)
         } else {
-            // CUDA lets the caller reuse pageable memory when the call returns, however late the copy runs.
+            // CUDA lets the caller reuse pageable memory when the call returns, however late the
+            // copy runs.
             // SAFETY: the caller promises that `size` bytes can be read at `src` during the call.
             Source::Staged(unsafe { std::slice::from_raw_parts(src as *const u8, size as usize) }.into())
         };

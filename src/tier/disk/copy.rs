@@ -1,28 +1,32 @@
-//! Whole writes and reads through functions that fill and take chunks; and looking at a file by itself.
+//! Whole writes and reads through functions that fill and take chunks; and looking at a file by
+//! itself.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::Slot;
 use super::failure::failed;
 use super::format::checksum;
 use super::options::After;
 use super::pump::Pump;
 use super::reader::{corrupt, read_ends, read_error, Reader};
-use super::store::{Slot, Store};
+use super::store::Store;
 use super::writer::{Chunk, Refused, Writer};
 use crate::base::{Error, Result};
 use crate::driver::disk::{Buffer, Direction, Disk, ALIGN};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Chunks in flight, at most. More buffers than that are used in turn: a processor that has just looked at one has it in its
-/// nearest cache, and then others (the disk of a virtual machine is one) are slow to write there. docs/adr/disk-io.md
+/// Chunks in flight, at most. More buffers than that are used in turn: a processor that has just
+/// looked at one has it in its nearest cache, and then others (the disk of a virtual machine is
+/// one) are slow to write there. docs/adr/disk-io.md
 const IN_FLIGHT: usize = 8;
 
 /// Who gets the data of a slot that is read, chunk by chunk.
 pub trait Sink {
-    /// The data's bytes from `offset` on have been read, and nobody knows yet whether they are those that were written. A
-    /// copy of them may begin: they stay where they are until [`Self::checked`] returns, or, when that is not called, until the
-    /// read has returned and its buffers are used again or dropped.
+    /// The data's bytes from `offset` on have been read, and nobody knows yet whether they are
+    /// those that were written. A copy of them may begin: they stay where they are until
+    /// [`Self::checked`] returns, or, when that is not called, until the read has returned and its
+    /// buffers are used again or dropped.
     fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()>;
 
     /// They are those that were written.
@@ -43,10 +47,12 @@ impl<F: FnMut(u64, &[u8]) -> Result<()>> Sink for Checked<F> {
 }
 
 impl Store {
-    /// Writes `bytes` of data. `fill(offset, part)` puts the data's bytes from `offset` on into `part`; it is called for one
-    /// chunk after the other, while those before are being written from the other `buffers`: two suffice to overlap. Each
-    /// has [`super::StoreOptions::chunk_bytes`], or the data's length rounded up to 4 KiB if that is less. They are used in
-    /// turn, and come back in any order. When `fill` fails, so does the write, and there is no slot.
+    /// Writes `bytes` of data. `fill(offset, part)` puts the data's bytes from `offset` on into
+    /// `part`; it is called for one chunk after the other, while those before are being written
+    /// from the other `buffers`: two suffice to overlap. Each has
+    /// [`super::StoreOptions::chunk_bytes`], or the data's length rounded up to 4 KiB if that is
+    /// less. They are used in turn, and come back in any order. When `fill` fails, so does the
+    /// write, and there is no slot.
     pub fn write(
         &self,
         bytes: u64,
@@ -59,9 +65,10 @@ impl Store {
         fed.and_then(|()| writer.finish())
     }
 
-    /// Reads a slot. `take(offset, part)` gets the data's bytes from `offset` on, once they are known to be those that were
-    /// written; it is called for each chunk, in any order, while others are being read into the other `buffers`, which are as
-    /// for [`Self::write`]. When it fails, so does the read, and the slot is kept.
+    /// Reads a slot. `take(offset, part)` gets the data's bytes from `offset` on, once they are
+    /// known to be those that were written; it is called for each chunk, in any order, while others
+    /// are being read into the other `buffers`, which are as for [`Self::write`]. When it fails, so
+    /// does the read, and the slot is kept.
     pub fn read(
         &self,
         slot: Slot,
@@ -91,7 +98,8 @@ impl Store {
     }
 }
 
-/// A slot that is read ahead of one who takes its bytes from front to back, in parts of any size. Dropping it keeps the slot.
+/// A slot that is read ahead of one who takes its bytes from front to back, in parts of any size.
+/// Dropping it keeps the slot.
 pub struct ReadAhead {
     reader: Reader,
     idle: Vec<Buffer>,
@@ -102,7 +110,8 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Puts the data's bytes from `offset` on into `out`. Each call goes on where the one before ended.
+    /// Puts the data's bytes from `offset` on into `out`. Each call goes on where the one before
+    /// ended.
     pub fn fill(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < out.len() {
@@ -231,8 +240,9 @@ fn back(refused: Box<Refused>, buffers: &mut Vec<Buffer>) -> Result<()> {
     Err(refused.error)
 }
 
-/// Checks that a file of any store is whole, and passes its data to `take`, chunk by chunk in order; returns the data's
-/// length. For tools: a store reads only what it wrote itself. `Corrupt` when it is not whole.
+/// Checks that a file of any store is whole, and passes its data to `take`, chunk by chunk in
+/// order; returns the data's length. For tools: a store reads only what it wrote itself. `Corrupt`
+/// when it is not whole.
 pub fn inspect(disk: &dyn Disk, path: &Path, mut take: impl FnMut(u64, &[u8])) -> Result<u64> {
     let file = disk.open(path, false).map_err(|e| failed("opening", path, &e))?;
     let lane = disk.lane().map_err(|e| failed("starting I/O for", path, &e))?;

@@ -1,22 +1,28 @@
 //! The disk tier: data in files under a mount.
 //!
-//! - A *store* ([`store`]) is one process's place under one mount: a directory of its own ([`claim`]), which goes with it, and
-//!   which the next store removes when the process dies before.
-//! - A *slot* is data in one file of it: written once, as a whole ([`writer`]), read any number of times ([`reader`]), removed.
-//! - A *chunk* is what one request reads or writes and one checksum stands for. Writing and reading are pipelines: each chunk
-//!   has a buffer that the caller gives and gets back, and any number are in flight. [`copy`] has the loops for it.
-//! - What is removed is *pending* until the file system has given its blocks back ([`reaper`]); nobody waits for that who does
-//!   not need them.
-//! - *Whole*: a file in which everything is as it was written ([`format`]). Only that is ever taken for data.
+//! - A *store* ([`store`]) is one process's place under one mount: a directory of its own
+//!   ([`claim`]), which goes with it, and which the next store removes when the process dies
+//!   before.
+//! - A *slot* is data in one file of it: written once, as a whole ([`writer`]), read any number of
+//!   times ([`reader`]), removed.
+//! - A *chunk* is what one request reads or writes and one checksum stands for. Writing and reading
+//!   are pipelines: each chunk has a buffer that the caller gives and gets back, and any number are
+//!   in flight. [`copy`] has the loops for it.
+//! - What is removed is *pending* until the file system has given its blocks back ([`reaper`]);
+//!   nobody waits for that who does not need them.
+//! - *Whole*: a file in which everything is as it was written ([`format`]). Only that is ever taken
+//!   for data.
 //!
-//! Equations, which [`Store::validate`] checks: `slots` and `data` are the number and the lengths of the slots; `used` is the sum of
-//! the lengths of their files and of those of writes in progress; `peak >= used`. All are 0 when every slot is removed.
+//! Equations, which [`Store::validate`] checks: `slots` and `data` are the number and the lengths
+//! of the slots; `used` is the sum of the lengths of their files and of those of writes in
+//! progress; `peak >= used`. All are 0 when every slot is removed.
 //!
-//! Locks: of a store's books, and of its reaper's queue and thread. None is held for a call to the file system, none is taken
-//! under another of them, and each may be taken under any other.
+//! Locks: of a store's books, and of its reaper's queue and thread. None is held for a call to the
+//! file system, none is taken under another of them, and each may be taken under any other.
 //!
 //! The semantics are in `docs/spec/tiers.md`, the measurements in `docs/adr/disk-io.md`.
 
+mod books;
 mod claim;
 mod copy;
 mod failure;
@@ -27,12 +33,15 @@ mod pump;
 mod reader;
 mod reaper;
 mod room;
+pub mod space;
 mod store;
 mod writer;
 
+pub use books::Slot;
 pub use copy::{inspect, ReadAhead, Sink};
 pub use format::file_bytes;
 pub use options::{After, Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
 pub use reader::{Arrived, Reader};
-pub use store::{Slot, Store};
+pub use space::{Disks, Mount};
+pub use store::Store;
 pub use writer::{Chunk, Refused, Writer};

@@ -2,12 +2,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::Shared;
 use super::claim::SLOT;
 use super::failure::{failed, transfer};
 use super::format::{checksum, Content, BLOCK};
 use super::options::After;
 use super::pump::{Finished, Pump};
-use super::store::Shared;
 use super::writer::{check_chunk, Chunk, Refused, FOOTER_TAG, HEADER_TAG};
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Buffer, Direction, Lane};
@@ -16,8 +16,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A read in progress: chunks are asked for in any order, as often as one likes, into buffers that are the caller's again
-/// when their chunk is over and checked; any number may be in flight. Dropping it keeps the slot.
+/// A read in progress: chunks are asked for in any order, as often as one likes, into buffers that
+/// are the caller's again when their chunk is over and checked; any number may be in flight.
+/// Dropping it keeps the slot.
 pub struct Reader {
     shared: Arc<Shared>,
     number: u64,
@@ -82,8 +83,9 @@ impl Reader {
         self.content.length
     }
 
-    /// Starts reading the chunk at `offset` of the data, a multiple of [`Self::chunk_bytes`], to the start of `buffer`, which
-    /// has room for a multiple of 4 KiB. Does not wait, unless very many chunks are in flight.
+    /// Starts reading the chunk at `offset` of the data, a multiple of [`Self::chunk_bytes`], to
+    /// the start of `buffer`, which has room for a multiple of 4 KiB. Does not wait, unless very
+    /// many chunks are in flight.
     pub fn submit(&mut self, offset: u64, buffer: Buffer) -> std::result::Result<(), Box<Refused>> {
         let checked = self.error.clone().map_or(Ok(()), Err).and_then(|()| check_chunk(&self.content, offset, &buffer));
         match (checked, &mut self.pump) {
@@ -97,17 +99,19 @@ impl Reader {
         }
     }
 
-    /// Waits until at least `least` chunks are over, or all that are in flight, and returns those that are over and have not
-    /// been returned; 0 does not wait. `Corrupt` for a chunk that is not what was written: its buffer's content is of no use.
-    /// After a failure no more chunks are taken, and [`Self::finish`] keeps the slot and fails.
+    /// Waits until at least `least` chunks are over, or all that are in flight, and returns those
+    /// that are over and have not been returned; 0 does not wait. `Corrupt` for a chunk that is not
+    /// what was written: its buffer's content is of no use. After a failure no more chunks are
+    /// taken, and [`Self::finish`] keeps the slot and fails.
     pub fn wait(&mut self, least: usize) -> Vec<Chunk> {
         let finished = self.pump.as_mut().map(|p| p.wait(least)).unwrap_or_default();
         self.note_broken();
         finished.into_iter().map(|f| self.verify(f)).collect()
     }
 
-    /// Waits until a chunk is over, and returns it as it is: [`Self::check`] says whether it is what was written. Others may be
-    /// asked for before that, so that the disk does not stand still meanwhile. `None` when none is in flight.
+    /// Waits until a chunk is over, and returns it as it is: [`Self::check`] says whether it is
+    /// what was written. Others may be asked for before that, so that the disk does not stand still
+    /// meanwhile. `None` when none is in flight.
     pub fn next_arrived(&mut self) -> Option<Arrived> {
         let finished = self.pump.as_mut().and_then(Pump::next);
         self.note_broken();
@@ -157,9 +161,9 @@ impl Reader {
         Chunk { offset, length, buffer: f.buffer, result }
     }
 
-    /// Ends the read. Buffers that have not been returned are dropped, their chunks checked all the same. `Remove` removes the
-    /// slot, but only when every chunk has been read and none has failed: else `Invalid`, or the failure, and the slot is
-    /// kept.
+    /// Ends the read. Buffers that have not been returned are dropped, their chunks checked all the
+    /// same. `Remove` removes the slot, but only when every chunk has been read and none has
+    /// failed: else `Invalid`, or the failure, and the slot is kept.
     pub fn finish(mut self, after: After) -> Result<()> {
         self.wait(usize::MAX);
         if let Some(e) = self.error.take() {
@@ -202,7 +206,8 @@ pub(super) fn read_error(bytes: u64, at: u64, path: &Path, e: &io::Error) -> Err
     }
 }
 
-/// Reads header and footer and checks them and the file's length; against `expected`, where that is known.
+/// Reads header and footer and checks them and the file's length; against `expected`, where that is
+/// known.
 pub(super) fn read_ends(pump: &mut Pump, expected: Option<Content>, path: &Path) -> Result<(Content, Vec<u64>)> {
     pump.submit(Direction::Read, 0, Buffer::new(BLOCK)?, BLOCK, HEADER_TAG);
     if let Some(expected) = &expected {

@@ -1,8 +1,9 @@
 //! Closing files that have no name any more.
 //!
-//! A file system gives the blocks of a file back when its name is gone and nobody has it open; that may take long (0.25 s a GiB
-//! on ext4 mounted with `discard`). So whoever removes a file unlinks it while it is open, which is quick, and the *reaper*'s
-//! thread closes it. What waits for that is *pending*: gone for the store, not yet free in the file system.
+//! A file system gives the blocks of a file back when its name is gone and nobody has it open; that
+//! may take long (0.25 s a GiB on ext4 mounted with `discard`). So a thread that removes a file
+//! unlinks it while it is open, which is quick, and the *reaper*'s thread closes it. What waits for
+//! that is *pending*: gone for the store, not yet free in the file system.
 //!
 //! A process that ends needs none of this: the kernel closes what is open, and the names are gone.
 
@@ -21,8 +22,8 @@ use std::thread::{Builder, JoinHandle};
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-reaper";
-/// Most files pending: each takes a descriptor, of which a process has perhaps 1024. Who removes more than the file system
-/// keeps up with does so itself.
+/// Most files pending: each takes a descriptor, of which a process has perhaps 1024. Who removes
+/// more than the file system keeps up with does so itself.
 const MOST: u64 = 64;
 
 /// One store's, with a thread from the first file on.
@@ -69,8 +70,8 @@ impl Reaper {
         self.pid == std::process::id()
     }
 
-    /// Closes a file of so many bytes some time later; here and now, which may take long, when many are pending or there is no
-    /// thread.
+    /// Closes a file of so many bytes some time later; here and now, which may take long, when many
+    /// are pending or there is no thread.
     pub fn close(&self, file: File, bytes: u64) {
         if let Some(file) = self.hand_over(file, bytes) {
             self.shared.disk.close(file);
@@ -170,7 +171,8 @@ impl Shared {
     }
 }
 
-/// Removes a file's name. What comes back is to be closed; without it, the blocks are given back already.
+/// Removes a file's name. What comes back is to be closed; without it, the blocks are given back
+/// already.
 pub(super) fn unlink(disk: &dyn Disk, path: &Path) -> io::Result<Option<File>> {
     let file = disk.open(path, false).ok();
     disk.remove(path).map(|()| file)

@@ -2,9 +2,9 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::Shared;
 use super::failure::{failed, is_full};
 use super::format::Content;
-use super::store::Shared;
 use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use std::fs::File;
@@ -12,7 +12,8 @@ use std::io;
 use std::path::Path;
 
 impl Shared {
-    /// A file of the right length whose space is its own. Where that is not there, the space of removed ones is waited for.
+    /// A file of the right length whose space is its own. Where that is not there, the space of
+    /// removed ones is waited for.
     pub fn make_file(&self, path: &Path, content: Content) -> Result<File> {
         let mut pending = self.reaper.pending();
         loop {

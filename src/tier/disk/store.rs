@@ -2,77 +2,35 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::claim::{claim, Claim, PART, SLOT};
+use super::books::{unknown, Books, Record, Shared, Slot};
+use super::claim::{claim, PART, SLOT};
 use super::failure::failed;
-use super::format::Content;
 use super::options::{Reclaimed, StoreCapacity, StoreOptions, StoreUsage};
-use super::probe::{probe, Abilities};
+use super::probe::probe;
 use super::reader::Reader;
-use super::reaper::{unlink, Reaper};
+use super::reaper::Reaper;
 use super::writer::Writer;
 use crate::base::size::human;
 use crate::base::sync::lock;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result};
 use crate::driver::disk::identity::unlikely_twice;
-use crate::driver::disk::{Disk, Engine, OsDisk};
-use std::collections::HashMap;
-use std::fs::File;
-use std::io;
+use crate::driver::disk::{Disk, OsDisk};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// Names data in a store, until it is removed. Never reused; one of another store is unknown here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slot {
-    store: u64,
-    number: u64,
-}
-
-/// What is known of a slot besides what its file says.
-#[derive(Debug)]
-pub(super) struct Record {
-    pub content: Content,
-    /// Of each chunk.
-    pub sums: Vec<u64>,
-    /// How many are reading it; it cannot be removed meanwhile.
-    readers: u64,
-}
-
-/// Data in files under one mount. Any thread may use it; closing it, or dropping the last of it, its writers and its readers,
-/// removes all of its files.
+/// Data in files under one mount. Any thread may use it; closing it, or dropping the last of it,
+/// its writers and its readers, removes all of its files.
 pub struct Store {
     shared: Arc<Shared>,
 }
 
-/// What a store, its writers and its readers share.
-pub(super) struct Shared {
-    pub disk: Arc<dyn Disk>,
-    pub options: StoreOptions,
-    pub abilities: Abilities,
-    pub claim: Claim,
-    reclaimed: Reclaimed,
-    /// Part of every generation: no other store has it.
-    number: u64,
-    books: Mutex<Books>,
-    pub reaper: Reaper,
-    /// The process is exiting: there is no file any more.
-    left: AtomicBool,
-}
-
-#[derive(Default)]
-struct Books {
-    slots: HashMap<u64, Record>,
-    next: u64,
-    usage: StoreUsage,
-}
-
 impl Store {
-    /// Opens a store under `mount`, a directory that this process may write to. Removes first what dead processes of this
-    /// user left there. `Io` when the directory is not there or not to be written to; `OutOfMemory` when it is full.
+    /// Opens a store under `mount`, a directory that this process may write to. Removes first what
+    /// dead processes of this user left there. `Io` when the directory is not there or not to be
+    /// written to; `OutOfMemory` when it is full.
     pub fn open(mount: &Path, options: &StoreOptions) -> Result<Store> {
-        let disk = OsDisk::new(Engine::Auto).map_err(|e| failed("starting I/O for", mount, &e))?;
-        Store::open_on(Arc::new(disk), mount, options)
+        Store::open_on(Arc::new(OsDisk::default()), mount, options)
     }
 
     /// The same with calls to the file system made by `disk`.
@@ -93,7 +51,8 @@ impl Store {
         Ok(Store { shared: Arc::new(shared) })
     }
 
-    /// How it works here, in a sentence: the directory, direct or not and why not, what reads and writes.
+    /// How it works here, in a sentence: the directory, direct or not and why not, what reads and
+    /// writes.
     pub fn describe(&self) -> String {
         let Shared { claim, abilities, disk, options, .. } = &*self.shared;
         let live = if claim.locked { "" } else { "; files cannot be locked: names tell which stores live" };
@@ -126,7 +85,8 @@ impl Store {
         lock(&self.shared.books).usage
     }
 
-    /// How much it can hold. What the file system is giving back just now is available: who writes waits for it if need be.
+    /// How much it can hold. What the file system is giving back just now is available: who writes
+    /// waits for it if need be.
     pub fn capacity(&self) -> Result<StoreCapacity> {
         let dir = &self.shared.claim.dir;
         // Asked first: what is given back meanwhile counts twice for a moment, not less.
@@ -144,9 +104,9 @@ impl Store {
         while self.shared.reaper.wait_for_one(&mut pending) {}
     }
 
-    /// Starts writing `bytes` of data: makes a file and reserves its space, so that it cannot run out later. `OutOfMemory`
-    /// when there is not enough, `Invalid` for 0; nothing has been written then. Waits for the blocks of what was removed
-    /// before if there is not enough without them.
+    /// Starts writing `bytes` of data: makes a file and reserves its space, so that it cannot run
+    /// out later. `OutOfMemory` when there is not enough, `Invalid` for 0; nothing has been written
+    /// then. Waits for the blocks of what was removed before if there is not enough without them.
     pub fn begin_write(&self, bytes: u64) -> Result<Writer> {
         let shared = &self.shared;
         shared.check_there()?;
@@ -163,9 +123,9 @@ impl Store {
         }
     }
 
-    /// Starts reading a slot: checks that its file is the one that was written, but for the data, which is checked as it is
-    /// read. The slot cannot be removed meanwhile. `Corrupt` when the file is truncated or altered, `Invalid` when there is no
-    /// such slot.
+    /// Starts reading a slot: checks that its file is the one that was written, but for the data,
+    /// which is checked as it is read. The slot cannot be removed meanwhile. `Corrupt` when the
+    /// file is truncated or altered, `Invalid` when there is no such slot.
     pub fn begin_read(&self, slot: Slot) -> Result<Reader> {
         let shared = &self.shared;
         shared.check_there()?;
@@ -188,15 +148,16 @@ impl Store {
         }
     }
 
-    /// Removes a slot and its file. A file that is not there any more is removed. `Invalid` when there is no such slot, or
-    /// somebody is reading it; after any error it is as it was. Does not wait for the file system to give the blocks back,
-    /// but when it is behind with many.
+    /// Removes a slot and its file. A file that is not there any more is removed. `Invalid` when
+    /// there is no such slot, or somebody is reading it; after any error it is as it was. Does not
+    /// wait for the file system to give the blocks back, but when it is behind with many.
     pub fn remove(&self, slot: Slot) -> Result<()> {
         self.shared.remove(self.shared.known(slot)?)
     }
 
-    /// Removes the directory with all files, whoever uses them, as the process exits. Waits for no lock, as other threads may
-    /// have stopped anywhere. From then on nothing can be written or read: `ShuttingDown`.
+    /// Removes the directory with all files, used or not, as the process exits. Waits for no lock,
+    /// as other threads may have stopped anywhere. From then on nothing can be written or read:
+    /// `ShuttingDown`.
     pub fn leave(&self) {
         self.shared.left.store(true, SeqCst);
         self.shared.claim.clear(&*self.shared.disk);
@@ -228,133 +189,5 @@ impl Store {
             return Ok(());
         }
         Err(Error::internal(format!("{usage:?}, but the slots have {data} B of data in files of {files} B")))
-    }
-}
-
-fn unknown(slot: Slot) -> Error {
-    Error::invalid(format!("there is no slot {} in this store; it was removed, or is another store's", slot.number))
-}
-
-impl Shared {
-    fn known(&self, slot: Slot) -> Result<u64> {
-        if slot.store == self.number {
-            Ok(slot.number)
-        } else {
-            Err(unknown(slot))
-        }
-    }
-
-    /// Whether files may be made and read.
-    pub fn check_there(&self) -> Result<()> {
-        match self.left.load(SeqCst) {
-            true => Err(Error::new(
-                Status::ShuttingDown,
-                format!("the process is exiting; its files in {} are gone", self.claim.dir.display()),
-            )),
-            false => Ok(()),
-        }
-    }
-
-    pub fn slot(&self, number: u64) -> Slot {
-        Slot { store: self.number, number }
-    }
-
-    fn lane(&self) -> Result<Box<dyn crate::driver::disk::Lane>> {
-        self.disk.lane().map_err(|e| failed("starting I/O in", &self.claim.dir, &e))
-    }
-
-    /// Counts a write in.
-    fn admit(&self, bytes: u64) -> Result<(u64, Content)> {
-        let mut books = lock(&self.books);
-        let number = books.next;
-        let content = Content::new((self.number, number), bytes, self.options.chunk_bytes)?;
-        let file = content.file_bytes();
-        let used = books.usage.used;
-        let limit = self.options.limit.unwrap_or(u64::MAX);
-        if used.checked_add(file).is_none_or(|sum| sum > limit) {
-            return Err(Error::new(
-                Status::OutOfMemory,
-                format!(
-                    "{} of data need a file of {}, and {} of the {} that {} may have are in use; remove slots, or raise the limit",
-                    human(bytes),
-                    human(file),
-                    human(used),
-                    human(limit),
-                    self.claim.dir.display()
-                ),
-            ));
-        }
-        books.next += 1;
-        books.usage.used += file;
-        books.usage.peak = books.usage.peak.max(books.usage.used);
-        books.usage.writing += 1;
-        Ok((number, content))
-    }
-
-    /// A write came to nothing.
-    pub fn forget_write(&self, content: Content) {
-        let mut books = lock(&self.books);
-        books.usage.writing -= 1;
-        books.usage.used -= content.file_bytes();
-    }
-
-    /// A write is whole.
-    pub fn add_slot(&self, number: u64, content: Content, sums: Vec<u64>) {
-        let mut books = lock(&self.books);
-        books.usage.writing -= 1;
-        books.usage.slots += 1;
-        books.usage.data += content.length;
-        books.slots.insert(number, Record { content, sums, readers: 0 });
-    }
-
-    pub fn end_read(&self, number: u64) {
-        let mut books = lock(&self.books);
-        books.usage.reading -= 1;
-        if let Some(record) = books.slots.get_mut(&number) {
-            record.readers -= 1;
-        }
-    }
-
-    pub fn remove(&self, number: u64) -> Result<()> {
-        // Out of the books first: nobody begins to read it while its file goes.
-        let record = {
-            let mut books = lock(&self.books);
-            let readers = books.slots.get(&number).ok_or_else(|| unknown(self.slot(number)))?.readers;
-            if readers > 0 {
-                return Err(Error::invalid(format!("slot {number} is being read by {readers}; finish that first")));
-            }
-            books.slots.remove(&number).ok_or_else(|| unknown(self.slot(number)))?
-        };
-        let path = self.claim.file(number, SLOT);
-        let result = match unlink(&*self.disk, &path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            other => other,
-        };
-        let result = result.map(|file| self.close_removed(file, record.content));
-        let mut books = lock(&self.books);
-        if let Err(e) = result {
-            books.slots.insert(number, record);
-            return Err(failed("removing", &path, &e));
-        }
-        books.usage.slots -= 1;
-        books.usage.data -= record.content.length;
-        books.usage.used -= record.content.file_bytes();
-        Ok(())
-    }
-
-    /// Lets the blocks of an unlinked file go, later. Before its bytes leave the counters, so that what is available does not
-    /// go down in between.
-    pub fn close_removed(&self, file: Option<File>, content: Content) {
-        if let Some(file) = file {
-            self.reaper.close(file, content.file_bytes());
-        }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // Some file systems keep the directory as long as one of its files is open.
-        self.reaper.end();
-        self.claim.release(&*self.disk);
     }
 }

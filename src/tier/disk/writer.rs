@@ -2,12 +2,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::books::{Shared, Slot};
 use super::claim::{PART, SLOT};
 use super::failure::{failed, transfer};
 use super::format::{checksum, Content, BLOCK};
 use super::pump::Pump;
 use super::reaper::unlink;
-use super::store::{Shared, Slot};
 use crate::base::size::human;
 use crate::base::{Error, Result};
 use crate::driver::disk::{Buffer, Direction, Lane, ALIGN};
@@ -41,8 +41,9 @@ pub struct Refused {
     pub error: Error,
 }
 
-/// A write in progress: chunks are submitted in any order, each once, from buffers that are the caller's again when their
-/// chunk is over; any number may be in flight. Dropping it gives the write up and removes the file.
+/// A write in progress: chunks are submitted in any order, each once, from buffers that are the
+/// caller's again when their chunk is over; any number may be in flight. Dropping it gives the
+/// write up and removes the file.
 pub struct Writer {
     number: u64,
     content: Content,
@@ -56,8 +57,9 @@ pub struct Writer {
     error: Option<Error>,
 }
 
-/// The file of a write, and its bytes in the books. Its drop removes both, unless the slot is in the books. Nobody has it
-/// open then, so that the file system gives the blocks back when the store closes it, and not while the drop waits.
+/// The file of a write, and its bytes in the books. Its drop removes both, unless the slot is in
+/// the books. Nobody has it open then, so that the file system gives the blocks back when the store
+/// closes it, and not while the drop waits.
 struct Part {
     shared: Arc<Shared>,
     content: Content,
@@ -95,9 +97,9 @@ impl Writer {
         self.content.length
     }
 
-    /// Starts writing the chunk at `offset` of the data, a multiple of [`Self::chunk_bytes`], from the start of `buffer`. A
-    /// last chunk is filled up with zeros in the buffer, which has room for a multiple of 4 KiB. Does not wait, unless very
-    /// many chunks are in flight.
+    /// Starts writing the chunk at `offset` of the data, a multiple of [`Self::chunk_bytes`], from
+    /// the start of `buffer`. A last chunk is filled up with zeros in the buffer, which has room
+    /// for a multiple of 4 KiB. Does not wait, unless very many chunks are in flight.
     pub fn submit(&mut self, offset: u64, mut buffer: Buffer) -> std::result::Result<(), Box<Refused>> {
         if let Err(error) = self.check(offset, &buffer) {
             return Err(Box::new(Refused { buffer, error }));
@@ -125,8 +127,9 @@ impl Writer {
         }
     }
 
-    /// Waits until at least `least` chunks are over, or all that are in flight, and returns those that are over and have not
-    /// been returned; 0 does not wait. After a failure no more chunks are taken, and [`Self::finish`] fails.
+    /// Waits until at least `least` chunks are over, or all that are in flight, and returns those
+    /// that are over and have not been returned; 0 does not wait. After a failure no more chunks
+    /// are taken, and [`Self::finish`] fails.
     pub fn wait(&mut self, least: usize) -> Vec<Chunk> {
         let mut over = Vec::new();
         for f in self.pump.wait(least) {
@@ -152,8 +155,8 @@ impl Writer {
         self.error.as_ref()
     }
 
-    /// Completes the file once all chunks are over: from then on the slot can be read. Buffers that have not been returned are
-    /// dropped. After an error there is no slot and no file.
+    /// Completes the file once all chunks are over: from then on the slot can be read. Buffers that
+    /// have not been returned are dropped. After an error there is no slot and no file.
     pub fn finish(mut self) -> Result<Slot> {
         if self.missing > 0 && self.error.is_none() {
             let (missing, all) = (self.missing, self.content.chunks());

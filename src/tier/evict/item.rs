@@ -1,12 +1,13 @@
 //! One evictable allocation: where its bytes are, and who may change that.
 //!
-//! Whoever moves an item *claims* it first. While it is claimed its bytes belong to the claim, and nobody waits for anything
-//! but the claim's end. Its lock is held for moments only, and is the last of all but the manager's.
+//! A thread *claims* an item before it moves it. While it is claimed its bytes belong to the claim,
+//! and nobody waits for anything but the claim's end. Its lock is held for moments only, and is the
+//! last of all but the manager's.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::inside::in_a_shift;
-use super::register::Register;
+use super::register::{Listed, Register};
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::pool::{AllocInfo, Guest};
@@ -38,7 +39,8 @@ pub(super) struct Filed {
 impl Drop for Filed {
     fn drop(&mut self) {
         if self.store.remove(self.slot).is_err() {
-            // The file is left to whoever opens a store there next, and takes its bytes until then.
+            // The file is left to the process that opens a store there next, and takes its bytes
+            // until then.
             std::mem::forget(self.drawn.take());
         }
     }
@@ -100,9 +102,19 @@ pub(super) struct Item {
     pub(super) tag: u64,
     /// Where its device memory is drawn from.
     pub(super) source: Source,
-    register: Weak<Register>,
+    register: Weak<Register<Item>>,
     state: Mutex<State>,
     idle: Condvar,
+}
+
+impl Listed for Item {
+    fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
 }
 
 /// What the pool holds of an item: made before the allocation is.
@@ -138,7 +150,7 @@ pub(super) struct Claim {
 }
 
 impl Item {
-    pub(super) fn new(info: &AllocInfo, mapped: u64, drawn: Drawn, register: Weak<Register>) -> Arc<Item> {
+    pub(super) fn new(info: &AllocInfo, mapped: u64, drawn: Drawn, register: Weak<Register<Item>>) -> Arc<Item> {
         let source = drawn.source();
         let state = State { place: Some(Place::Device), by: None, holds: 0, gone: false, drawn: Some(drawn) };
         Arc::new(Item {
@@ -174,8 +186,8 @@ impl Item {
         self.idle.notify_all();
     }
 
-    /// Claims it, to move it out of the device or elsewhere; `any_holds`: although it is held; `leaves`: see
-    /// [`Claim::leaves`].
+    /// Claims it, to move it out of the device or elsewhere; `any_holds`: although it is held;
+    /// `leaves`: see [`Claim::leaves`].
     pub(super) fn try_claim(self: &Arc<Item>, any_holds: bool, leaves: bool) -> Outcome {
         let mut st = lock(&self.state);
         if st.gone {
@@ -193,7 +205,8 @@ impl Item {
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
-    /// As [`Item::try_claim`], waiting for whoever has it. `None` when the allocation has ended.
+    /// As [`Item::try_claim`], waiting while another thread has it. `None` when the allocation has
+    /// ended.
     pub(super) fn claim(self: &Arc<Item>, any_holds: bool) -> Result<Option<Claim>> {
         loop {
             match self.try_claim(any_holds, false) {
@@ -271,10 +284,14 @@ impl Item {
         drop(old);
     }
 
-    /// What is wrong with it, if nobody has it: it is in one place, with a receipt of what it takes there and of nothing else,
-    /// and what is held is in the device's memory.
-    pub(super) fn fault(&self) -> Option<&'static str> {
+    /// What is wrong with it, if nobody has it: it is in one place, where the register says, with a
+    /// receipt of what it takes there and of nothing else, and what is held is in the device's
+    /// memory.
+    pub(super) fn fault(&self, said: SpaceId) -> Option<&'static str> {
         let st = lock(&self.state);
+        if st.place.as_ref().is_some_and(|place| place.space(self.device) != said) {
+            return Some("it is elsewhere than the register says");
+        }
         if st.by.is_some() || st.gone {
             return None;
         }
@@ -323,7 +340,8 @@ impl Claim {
         st.holds = st.holds.saturating_add(1);
     }
 
-    /// It is about to be moved out, and nothing that others may hold up is in the way: who wants device memory may wait for it.
+    /// It is about to be moved out, and nothing that others may hold up is in the way: who wants
+    /// device memory may wait for it.
     pub(super) fn leaves(&self) {
         if let Some(by) = &mut lock(&self.item.state).by {
             by.leaves_device = matches!(self.place, Some(Place::Device));
@@ -335,7 +353,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let item = &self.item;
         let space = self.place.as_ref().map(|p| p.space(item.device));
-        // Entered first: whoever claims it next finds it where it is.
+        // Entered first: the next claim finds it where it is.
         if let (Some(register), Some(space)) = (item.register.upgrade(), space) {
             register.shelve(item, space);
         }

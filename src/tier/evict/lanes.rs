@@ -34,13 +34,14 @@ struct Idle {
     events: Vec<EventHandle>,
 }
 
-/// Tells how far a move is: bytes done, bytes in all. `false` cancels it. When it panics, what has not arrived stays where it was,
-/// and the panic goes on to whoever asked for the move.
+/// Tells how far a move is: bytes done, bytes in all. `false` cancels it. When it panics, what has
+/// not arrived stays where it was, and the panic goes on to the caller that asked for the move.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 /// A borrowed lane: copies in flight, in order.
 ///
-/// `completed <= submitted`, and each entry of `ring` says what `completed` is when its event is done.
+/// `completed <= submitted`, and each entry of `ring` says what `completed` is when its event is
+/// done.
 pub(super) struct Flow<'a> {
     lanes: &'a Lanes,
     idle: Option<Idle>,
@@ -123,8 +124,8 @@ impl Flow<'_> {
         self.submitted
     }
 
-    /// Submits the copy of `bytes` bytes, in parts, waiting for earlier ones where too many are in flight. `told` hears of
-    /// what is over.
+    /// Submits the copy of `bytes` bytes, in parts, waiting for earlier ones where too many are in
+    /// flight. `told` hears of what is over.
     pub(super) fn copy(
         &mut self,
         dst: u64,
@@ -197,8 +198,8 @@ impl Flow<'_> {
         self.held.push(Box::new(what));
     }
 
-    /// Waits until nothing is in flight: afterwards the device touches nothing of the move. After an error nobody knows, now
-    /// or later, and what the copies may touch must never be used again.
+    /// Waits until nothing is in flight: afterwards the device touches nothing of the move. After
+    /// an error nobody knows, now or later, and what the copies may touch must never be used again.
     pub(super) fn drain(&mut self) -> Result<()> {
         let driver = &*self.lanes.driver;
         let Some(idle) = self.idle.as_mut() else { return Ok(()) };

@@ -2,29 +2,34 @@
 //!
 //! # Words
 //!
-//! - *evict*: to copy an allocation's bytes to a lower tier and give up its device memory. Its addresses stay its own.
-//!   *Restore*: to map memory there again and copy them back.
-//! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right to move them.
-//! - *hold*: to keep an item in the device's memory, restoring it if need be. What has been unheld at least once is moved *by
-//!   itself*: when its space is too full, or when there is no memory for something else. What never was is moved only when
-//!   asked for.
-//! - *register* ([`register`]): all items, and those that are moved by themselves by their last use.
+//! - *evict*: to copy an allocation's bytes to a lower tier and give up its device memory. Its
+//!   addresses stay its own. *Restore*: to map memory there again and copy them back.
+//! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right
+//!   to move them.
+//! - *hold*: to keep an item in the device's memory, restoring it if need be. What has been unheld
+//!   at least once is moved *by itself*: when its space is too full, or when there is no memory for
+//!   something else. What never was is moved only when asked for.
+//! - *register* ([`register`]): all items, and those that are moved by themselves by their last
+//!   use.
 //! - *flow* ([`lanes`]): copies in flight on a stream of the move's own.
-//! - *shift* ([`shift`]): one or several items on their way; *mover* ([`mover`]): the thread that empties spaces that are too
-//!   full.
+//! - *shift* ([`shift`]): one or several items on their way; *mover* ([`mover`]): the thread that
+//!   empties spaces that are too full.
 //!
 //! # Order
 //!
-//! A move out waits on the device for the item's uses, and gives the memory up when its copies are known to be over. A move in
-//! is over when it returns, so all work submitted after it sees the bytes. No lock is held while anything is copied.
+//! A move out waits on the device for the item's uses, and gives the memory up when its copies are
+//! known to be over. A move in is over when it returns, so all work submitted after it sees the
+//! bytes. No lock is held while anything is copied.
 //!
 //! # What survives
 //!
-//! Bytes leave a place only when they are known to be whole in another: until then a failure, a cancelled move or the end of
-//! the process's patience leaves them where they were.
+//! Bytes leave a place only when they are known to be whole in another: until then a failure, a
+//! cancelled move or the end of the process's patience leaves them where they were.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+mod bell;
+mod evictor;
 mod filed;
 mod inside;
 mod item;
@@ -33,269 +38,11 @@ mod mover;
 mod pending;
 mod register;
 mod room;
+mod shared;
 mod shift;
 
-use super::disk_space::Disks;
-use super::host::HostTier;
-use super::manager::Want;
-use super::{Manager, Reservation, Space, SpaceId, Tier};
-use crate::base::sync::OnceLock;
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::Driver;
-use crate::pool::{AllocFlags, AllocRequest, By, Pool};
-use item::{ended, Item, Ticket};
-use lanes::Lanes;
+pub use evictor::{Evictor, Location};
 pub use lanes::Progress;
 pub use mover::MoverOptions;
-use register::Register;
+pub use shared::Parts;
 pub use shift::{Goal, Moved, To};
-use std::sync::Arc;
-
-/// What the evictor is made of.
-pub struct Parts {
-    /// Copies, streams and events.
-    pub driver: Arc<dyn Driver>,
-    /// The spaces' promises.
-    pub manager: Arc<Manager>,
-    /// The pools, by device; one that is not there yet has no evictable allocation.
-    pub pools: Arc<[OnceLock<Pool>]>,
-    /// The space of each device.
-    pub gpu: Vec<Arc<Space>>,
-    /// Pinned memory.
-    pub host: Arc<HostTier>,
-    /// Mounts.
-    pub disks: Arc<Disks>,
-}
-
-/// Evictable allocations, and what moves them. Every method may be called from any thread.
-pub struct Evictor {
-    shared: Arc<Shared>,
-    /// `None` when no thread could be started.
-    mover: OnceLock<Option<mover::Mover>>,
-    options: MoverOptions,
-}
-
-/// What the evictor and its thread share.
-struct Shared {
-    parts: Parts,
-    /// The spaces of pinned memory.
-    hosts: Vec<Arc<Space>>,
-    register: Arc<Register>,
-    lanes: Lanes,
-    bell: mover::Bell,
-}
-
-/// Where an evictable allocation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Location {
-    /// The space that holds its bytes; `None` while they are moved.
-    pub space: Option<SpaceId>,
-    /// How often it is held.
-    pub holds: u32,
-    /// Bytes asked for.
-    pub bytes: u64,
-    /// Bytes of device memory that it takes while it is there.
-    pub mapped: u64,
-}
-
-impl Evictor {
-    /// Starts no thread before there is something to move.
-    pub fn new(parts: Parts, options: MoverOptions) -> Evictor {
-        let lanes = Lanes::new(parts.driver.clone());
-        let host = &parts.host;
-        let hosts = host.nodes().into_iter().filter_map(|n| host.space(n).ok().cloned()).collect();
-        let shared = Arc::new(Shared { parts, hosts, register: Arc::default(), lanes, bell: mover::Bell::default() });
-        let weak = Arc::downgrade(&shared);
-        let relief = move |want: &Want| weak.upgrade().map_or(Ok(false), |shared| shared.relieve(want));
-        shared.parts.manager.set_relief(Box::new(relief));
-        Evictor { shared, mover: OnceLock::new(), options }
-    }
-
-    /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is given, else as any other.
-    /// Where there is none, what may be moved by itself makes room. It belongs to no arena.
-    pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Reservation>) -> Result<u64> {
-        let shared = &self.shared;
-        let ticket = Arc::new(Ticket::default());
-        let mapped = pool.counted_bytes(req.size, AllocFlags::EVICTABLE);
-        let space = shared.gpu(pool.device())?;
-        let stream = req.stream.canonical().0 as u64;
-        let (info, drawn) = shared.parts.manager.allocate_with(space, reservation, mapped, stream, |drawn| {
-            Ok((pool.malloc_evictable(req, ticket.clone())?, drawn))
-        })?;
-        let item = Item::new(&info, mapped, drawn, Arc::downgrade(&shared.register));
-        shared.register.add(&item, SpaceId::new(Tier::Gpu, pool.device().0));
-        item.enter(&ticket);
-        self.start_mover();
-        self.nudge();
-        Ok(info.base)
-    }
-
-    /// Keeps the allocation in the device's memory until it is unheld as often, restoring it if need be, for use by work
-    /// submitted after this returns.
-    pub fn hold(&self, base: u64) -> Result<()> {
-        let item = self.item(base)?;
-        if item.pin_resident()? {
-            return Ok(());
-        }
-        let claim = item.claim(true)?.ok_or_else(|| ended(base))?;
-        let mut kept = Vec::new();
-        self.shared.shift(vec![claim], &Goal::Device, By::Noted, None, Some(&mut kept))?;
-        // What has ended is not kept.
-        kept.first().ok_or_else(|| ended(base))?.hold();
-        drop(kept);
-        self.nudge();
-        Ok(())
-    }
-
-    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is ordered before it. From the first
-    /// unhold on the allocation may be moved by itself whenever it is not held.
-    pub fn unhold(&self, base: u64, stream: StreamHandle) -> Result<()> {
-        let item = self.item(base)?;
-        if item.look().0 == 0 {
-            // For its text.
-            return item.unhold();
-        }
-        self.shared.pool(item.device)?.note_use(base, item.id, stream)?;
-        item.unhold()?;
-        self.shared.register.touch(&item);
-        self.nudge();
-        Ok(())
-    }
-
-    /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it; `None`: to the streams that
-    /// were named when it was unheld, or else the one it was allocated on.
-    pub fn shift(
-        &self,
-        base: u64,
-        goal: &Goal,
-        by: Option<(DeviceId, StreamHandle)>,
-        progress: Option<Progress>,
-    ) -> Result<Moved> {
-        let item = self.item(base)?;
-        self.shift_all(vec![item], goal, by, progress)
-    }
-
-    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is held, or nothing is moved. Where one
-    /// cannot be moved, those before it have been, and the error says how many.
-    pub fn shift_tag(
-        &self,
-        tag: u64,
-        goal: &Goal,
-        by: Option<(DeviceId, StreamHandle)>,
-        progress: Option<Progress>,
-    ) -> Result<Moved> {
-        let items = self.shared.register.tagged(tag);
-        if items.is_empty() {
-            return Err(Error::invalid(format!("no evictable allocation has the tag {tag}")));
-        }
-        self.shift_all(items, goal, by, progress)
-    }
-
-    fn shift_all(
-        &self,
-        items: Vec<Arc<Item>>,
-        goal: &Goal,
-        by: Option<(DeviceId, StreamHandle)>,
-        progress: Option<Progress>,
-    ) -> Result<Moved> {
-        let mut claims = Vec::with_capacity(items.len());
-        // By address, so that two who claim several never wait for each other.
-        for item in items {
-            claims.extend(item.claim(goal.is_nearer())?);
-        }
-        let by = by.map_or(By::Allocation, |(dev, stream)| By::Stream(dev, stream));
-        let moved = self.shared.shift(claims, goal, by, progress, None)?;
-        self.nudge();
-        Ok(moved)
-    }
-
-    /// Where an allocation is.
-    pub fn location(&self, base: u64) -> Result<Location> {
-        let item = self.item(base)?;
-        let (holds, space) = item.look();
-        Ok(Location { space, holds, bytes: item.bytes, mapped: item.mapped })
-    }
-
-    /// Moves what may be moved by itself out of a space, oldest use first, until `bytes` are free that were not. Returns how
-    /// many: perhaps fewer, perhaps some more.
-    pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
-        self.shared.make_room(space, bytes)
-    }
-
-    /// Wakes the mover if a space is too full.
-    pub fn nudge(&self) {
-        if self.mover.get().is_some_and(Option::is_some) && self.shared.too_full().next().is_some() {
-            self.shared.bell.ring();
-        }
-    }
-
-    fn start_mover(&self) {
-        if self.options.enabled {
-            // Without a thread nothing moves by itself but for lack of memory.
-            self.mover.get_or_init(|| mover::Mover::start(&self.shared, self.options).ok());
-        }
-    }
-
-    fn item(&self, base: u64) -> Result<Arc<Item>> {
-        self.shared.register.find(base).ok_or_else(|| self.shared.none(base))
-    }
-
-    /// Checks the equations of the parts, and that the pools agree: what is registered lives there and is moved by nobody, what
-    /// is in the device has memory, and nothing else is evictable. For a moment at which nobody allocates, frees or moves.
-    pub fn validate(&self) -> Result<()> {
-        let register = &self.shared.register;
-        register.validate().map_err(Error::internal)?;
-        let all = register.all();
-        for item in &all {
-            let wrong = |what: &str| Err(Error::internal(format!("{:#x} {what}; {item:?}", item.base)));
-            let at = item.look();
-            let residence = self.shared.pool(item.device)?.residence(item.base, item.id);
-            // Of the mover's moves nothing is said.
-            let Some(space) = at.1.filter(|_| item.look() == at) else { continue };
-            match residence {
-                None => return wrong("has ended, and is registered"),
-                Some((_, true)) => return wrong("is being moved, and nobody has claimed it"),
-                Some((false, _)) if space.tier == Tier::Gpu => {
-                    return wrong("is in the device, and has no memory there")
-                }
-                Some(_) => {}
-            }
-        }
-        for (pool, device) in self.shared.parts.pools.iter().zip(0..).map(|(p, n)| (p.get(), DeviceId(n))) {
-            let (there, here) = (pool.map_or(0, Pool::evictables), all.iter().filter(|i| i.device == device).count());
-            if there != here {
-                let text = format!("device {device}: {there} evictable allocations live, {here} are registered");
-                return Err(Error::internal(text));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Shared {
-    fn pool(&self, device: DeviceId) -> Result<&Pool> {
-        let pool = self.parts.pools.get(device.0 as usize).and_then(OnceLock::get);
-        pool.ok_or_else(|| Error::internal(format!("device {device} has evictable memory and no pool")))
-    }
-
-    fn gpu(&self, device: DeviceId) -> Result<&Arc<Space>> {
-        let space = self.parts.gpu.get(device.0 as usize);
-        space.ok_or_else(|| Error::internal(format!("device {device} has no space")))
-    }
-
-    /// Why `base` is not evictable.
-    fn none(&self, base: u64) -> Error {
-        let mut pools = self.parts.pools.iter().filter_map(OnceLock::get);
-        match pools.find_map(|p| p.info_containing(base).ok()) {
-            None => Error::new(Status::UnknownPointer, format!("{base:#x} is no live memory of gpumem's")),
-            Some(i) if i.base != base && self.register.find(i.base).is_some() => {
-                let text = format!("{base:#x} is inside the evictable allocation at {:#x}; pass its start", i.base);
-                Error::new(Status::UnknownPointer, text)
-            }
-            Some(i) => Error::invalid(format!(
-                "{base:#x} (device {}, {} bytes, flags {:#x}) cannot be moved: it was not allocated with the EVICTABLE flag",
-                i.device, i.requested, i.flags.0
-            )),
-        }
-    }
-}

@@ -1,19 +1,19 @@
 //! The mover: a thread that empties spaces that are too full, between their thresholds.
 //!
-//! It sleeps until somebody finds a space at its trigger, then moves what may be moved by itself, oldest use first, until just
-//! no more than the stop is used. Below the trigger it does nothing, so use that swings between the two moves nothing.
+//! It sleeps until somebody finds a space at its trigger, then moves what may be moved by itself,
+//! oldest use first, until just no more than the stop is used. Below the trigger it does nothing,
+//! so use that swings between the two moves nothing.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::Shared;
-use crate::base::sync::{lock, Condvar, Mutex};
+use super::shared::Shared;
 use crate::base::{Result, Status};
 use crate::driver::exit;
 use crate::tier::{Space, Tier};
 use std::io::Write;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{current, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-mover";
@@ -31,66 +31,8 @@ pub struct MoverOptions {
     pub warn: bool,
 }
 
-/// What wakes it.
-#[derive(Default)]
-pub(super) struct Bell {
-    rung: Mutex<Rung>,
-    heard: Condvar,
-}
-
-#[derive(Default)]
-struct Rung {
-    now: bool,
-    ended: bool,
-}
-
-impl Bell {
-    pub(super) fn ring(&self) {
-        // Rung already: it will be heard.
-        if !std::mem::replace(&mut lock(&self.rung).now, true) {
-            self.heard.notify_one();
-        }
-    }
-
-    /// Whether it is over.
-    fn has_ended(&self) -> bool {
-        lock(&self.rung).ended
-    }
-
-    fn end(&self) {
-        lock(&self.rung).ended = true;
-        self.heard.notify_one();
-    }
-
-    /// Waits to be rung; `false` when it is over.
-    fn wait(&self) -> bool {
-        let mut rung = lock(&self.rung);
-        loop {
-            if rung.ended {
-                return false;
-            }
-            if std::mem::take(&mut rung.now) {
-                return true;
-            }
-            rung = self.heard.wait(rung).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Waits some time; `false` when it is over.
-    fn pause(&self, time: Duration) -> bool {
-        let start = Instant::now();
-        let mut rung = lock(&self.rung);
-        loop {
-            let left = time.saturating_sub(start.elapsed());
-            if rung.ended || left.is_zero() {
-                return !rung.ended;
-            }
-            rung = self.heard.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
-/// The running mover. Dropping it cancels what it moves just now, and waits for the copies in flight and for the thread's end.
+/// The running mover. Dropping it cancels what it moves just now, and waits for the copies in
+/// flight and for the thread's end.
 pub(super) struct Mover {
     shared: Weak<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -130,7 +72,7 @@ fn run(shared: &Shared, options: MoverOptions) {
         drop(work);
         match emptied {
             Ok(true) => warned = false,
-            // All that is left is in use: whoever ends that rings, and so do many who do not.
+            // All that is left is in use. The end of that use rings, and so do many other calls.
             Ok(false) => {
                 if !shared.bell.pause(PATIENCE) {
                     return;
@@ -158,8 +100,8 @@ impl Shared {
         self.parts.gpu.iter().chain(&self.hosts).filter(move |s| s.should_downgrade() && way(s)).cloned()
     }
 
-    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if there is as much. Whether
-    /// none of them stays too full.
+    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if
+    /// there is as much. Whether none of them stays too full.
     fn empty_all(&self) -> Result<bool> {
         let (mut outcome, mut emptied) = (Ok(()), true);
         for space in self.too_full().collect::<Vec<_>>() {

@@ -2,22 +2,30 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::item::Item;
 use crate::base::sync::{lock, Mutex};
 use crate::tier::SpaceId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// All evictable allocations.
-#[derive(Debug, Default)]
-pub(super) struct Register {
-    books: Mutex<Books>,
+/// What can be registered.
+pub(super) trait Listed {
+    /// Where it starts.
+    fn base(&self) -> u64;
+    /// Never that of another.
+    fn id(&self) -> u64;
 }
 
-/// `shelves` holds, of each entry that may be moved by itself, its last use and address, under the space that it is in.
-#[derive(Debug, Default)]
-struct Books {
-    entries: BTreeMap<u64, Entry>,
+/// All evictable allocations.
+#[derive(Debug)]
+pub(super) struct Register<T> {
+    books: Mutex<Books<T>>,
+}
+
+/// `shelves` holds, of each entry that may be moved by itself, its last use and address, under the
+/// space that it is in.
+#[derive(Debug)]
+struct Books<T> {
+    entries: BTreeMap<u64, Entry<T>>,
     /// Oldest use first.
     shelves: HashMap<SpaceId, BTreeSet<(u64, u64)>>,
     /// Counts uses.
@@ -25,14 +33,21 @@ struct Books {
 }
 
 #[derive(Debug)]
-struct Entry {
-    item: Arc<Item>,
+struct Entry<T> {
+    item: Arc<T>,
     space: SpaceId,
     /// When it was last used, by `clock`; 0: never unheld, so not to be moved by itself.
     used: u64,
 }
 
-impl Books {
+impl<T> Default for Register<T> {
+    fn default() -> Register<T> {
+        let books = Books { entries: BTreeMap::new(), shelves: HashMap::new(), clock: 0 };
+        Register { books: Mutex::new(books) }
+    }
+}
+
+impl<T> Books<T> {
     fn take_off(&mut self, base: u64) {
         if let Some(e) = self.entries.get(&base).filter(|e| e.used > 0) {
             if let Some(shelf) = self.shelves.get_mut(&e.space) {
@@ -48,63 +63,63 @@ impl Books {
     }
 }
 
-impl Register {
-    pub(super) fn add(&self, item: &Arc<Item>, space: SpaceId) {
+impl<T: Listed> Register<T> {
+    pub(super) fn add(&self, item: &Arc<T>, space: SpaceId) {
         let mut books = lock(&self.books);
         // Addresses are given out again before the one that had them is known here to have ended.
-        books.take_off(item.base);
-        let old = books.entries.insert(item.base, Entry { item: item.clone(), space, used: 0 });
+        books.take_off(item.base());
+        let old = books.entries.insert(item.base(), Entry { item: item.clone(), space, used: 0 });
         drop(books);
         drop(old);
     }
 
-    pub(super) fn remove(&self, item: &Item) {
+    pub(super) fn remove(&self, item: &T) {
         let mut books = lock(&self.books);
-        if books.entries.get(&item.base).is_some_and(|e| e.item.id == item.id) {
-            books.take_off(item.base);
-            let entry = books.entries.remove(&item.base);
+        if books.entries.get(&item.base()).is_some_and(|e| e.item.id() == item.id()) {
+            books.take_off(item.base());
+            let entry = books.entries.remove(&item.base());
             drop(books);
             drop(entry);
         }
     }
 
     /// The one that starts at `base`.
-    pub(super) fn find(&self, base: u64) -> Option<Arc<Item>> {
+    pub(super) fn find(&self, base: u64) -> Option<Arc<T>> {
         lock(&self.books).entries.get(&base).map(|e| e.item.clone())
     }
 
     /// Notes where an item is.
-    pub(super) fn shelve(&self, item: &Item, space: SpaceId) {
+    pub(super) fn shelve(&self, item: &T, space: SpaceId) {
         let mut books = lock(&self.books);
-        let Some(e) = books.entries.get(&item.base).filter(|e| e.item.id == item.id) else { return };
+        let Some(e) = books.entries.get(&item.base()).filter(|e| e.item.id() == item.id()) else { return };
         if e.space == space {
             return;
         }
-        books.take_off(item.base);
-        if let Some(e) = books.entries.get_mut(&item.base) {
+        books.take_off(item.base());
+        if let Some(e) = books.entries.get_mut(&item.base()) {
             e.space = space;
         }
-        books.put_on(item.base);
+        books.put_on(item.base());
     }
 
     /// Notes that an item has just been used; from the first time on it may be moved by itself.
-    pub(super) fn touch(&self, item: &Item) {
+    pub(super) fn touch(&self, item: &T) {
         let mut books = lock(&self.books);
-        if books.entries.get(&item.base).is_none_or(|e| e.item.id != item.id) {
+        if books.entries.get(&item.base()).is_none_or(|e| e.item.id() != item.id()) {
             return;
         }
-        books.take_off(item.base);
+        books.take_off(item.base());
         books.clock += 1;
         let now = books.clock;
-        if let Some(e) = books.entries.get_mut(&item.base) {
+        if let Some(e) = books.entries.get_mut(&item.base()) {
             e.used = now;
         }
-        books.put_on(item.base);
+        books.put_on(item.base());
     }
 
-    /// Up to `most` of those in a space that may be moved by themselves, behind `after`, oldest use first, each with its
-    /// last use.
-    pub(super) fn oldest(&self, space: SpaceId, after: (u64, u64), most: usize) -> Vec<(u64, Arc<Item>)> {
+    /// Up to `most` of those in a space that may be moved by themselves, behind `after`, oldest use
+    /// first, each with its last use.
+    pub(super) fn oldest(&self, space: SpaceId, after: (u64, u64), most: usize) -> Vec<(u64, Arc<T>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let books = lock(&self.books);
         let Some(shelf) = books.shelves.get(&space) else { return Vec::new() };
@@ -112,18 +127,14 @@ impl Register {
         keys.filter_map(|&(used, base)| books.entries.get(&base).map(|e| (used, e.item.clone()))).collect()
     }
 
-    /// Those with a tag, by address.
-    pub(super) fn tagged(&self, tag: u64) -> Vec<Arc<Item>> {
-        lock(&self.books).entries.values().filter(|e| e.item.tag == tag).map(|e| e.item.clone()).collect()
-    }
-
     /// All of them, by address.
-    pub(super) fn all(&self) -> Vec<Arc<Item>> {
+    pub(super) fn all(&self) -> Vec<Arc<T>> {
         lock(&self.books).entries.values().map(|e| e.item.clone()).collect()
     }
 
-    /// Checks the equation above; each entry that nobody is moving must be in the space that it says it is, and whole.
-    pub(super) fn validate(&self) -> Result<(), String> {
+    /// Checks the equation above, and of each item, with the space that it is said to be in, what
+    /// `fault` finds.
+    pub(super) fn validate(&self, fault: impl Fn(&T, SpaceId) -> Option<String>) -> Result<(), String> {
         let books = lock(&self.books);
         let shelved: usize = books.shelves.values().map(BTreeSet::len).sum();
         let movable = books.entries.values().filter(|e| e.used > 0).count();
@@ -132,12 +143,11 @@ impl Register {
         }
         for (&base, e) in &books.entries {
             let listed = books.shelves.get(&e.space).is_some_and(|s| s.contains(&(e.used, base)));
-            let (_, there) = e.item.look();
-            if (e.used > 0 && !listed) || e.used > books.clock || there.is_some_and(|s| s != e.space) {
-                return Err(format!("{base:#x} is said to be in {}; {:?}", e.space, e.item));
+            if (e.used > 0 && !listed) || e.used > books.clock {
+                return Err(format!("{base:#x} is not in the order of use, or ahead of it"));
             }
-            if let Some(fault) = e.item.fault() {
-                return Err(format!("{base:#x}: {fault}; {:?}", e.item));
+            if let Some(fault) = fault(&e.item, e.space) {
+                return Err(format!("{base:#x}: {fault}"));
             }
         }
         Ok(())

@@ -3,10 +3,10 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::item::{Claim, Item, Outcome};
+use super::shared::Shared;
 use super::shift::{Goal, To};
-use super::Shared;
 use crate::base::{DeviceId, Result};
-use crate::tier::manager::Want;
+use crate::tier::promise::Want;
 use crate::tier::{SpaceId, Tier};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ struct Found {
 }
 
 impl Shared {
-    /// For an allocation or a restore for which there is no memory: whether it is worth while to try again.
+    /// For an allocation or a restore for which there is no memory: whether it is worth while to
+    /// try again.
     pub(super) fn relieve(&self, want: &Want) -> Result<bool> {
         // What is in pinned memory has nowhere to go but to a disk, and the mover sees to that.
         if want.space.tier != Tier::Gpu {
@@ -38,9 +39,10 @@ impl Shared {
         Ok(self.empty(want.space, missing, of, true, &|| true)? > 0)
     }
 
-    /// Moves out of a space what may be moved by itself, of a reservation if one is named, until `bytes` are free that were
-    /// not; with `all_or_none` only if there is as much. What cannot be moved is passed over. Returns the bytes; an error
-    /// when nothing could be moved and something should. Cancelled when `go_on` says no.
+    /// Moves out of a space what may be moved by itself, of a reservation if one is named, until
+    /// `bytes` are free that were not; with `all_or_none` only if there is as much. What cannot be
+    /// moved is passed over. Returns the bytes; an error when nothing could be moved and something
+    /// should. Cancelled when `go_on` says no.
     pub(super) fn empty(
         &self,
         space: SpaceId,
@@ -88,8 +90,9 @@ impl Shared {
         }
     }
 
-    /// How many of `bytes` bytes a device lacks, at least 1: of those that may be promised, or of memory itself, all of
-    /// which that was free in its pool has been given back by now. More than there can be when the limits forbid so much.
+    /// How many of `bytes` bytes a device lacks, at least 1: of those that may be promised, or of
+    /// memory itself, all of which that was free in its pool has been given back by now. More than
+    /// there can be when the limits forbid so much.
     fn missing(&self, device: DeviceId, bytes: u64) -> Result<u64> {
         let (space, pool) = (self.gpu(device)?, self.pool(device)?);
         if bytes > space.limit().min(pool.limit()) {
@@ -99,13 +102,14 @@ impl Shared {
         Ok(bytes.saturating_sub(there).max(1))
     }
 
-    /// Moves out of a space what may be moved by itself, until `bytes` are free that were not, or as much as there is.
-    /// Returns how many.
+    /// Moves out of a space what may be moved by itself, until `bytes` are free that were not, or
+    /// as much as there is. Returns how many.
     pub(super) fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.empty(space, bytes, None, false, &|| true)
     }
 
-    /// Claims as many as make up `bytes`, but for some; with a number of a reservation only of those that are drawn from it.
+    /// Claims as many as make up `bytes`, but for some; with a number of a reservation only of
+    /// those that are drawn from it.
     fn find(&self, space: SpaceId, bytes: u64, of: Option<u64>, but: &BTreeSet<u64>) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
         let mut after = (0, 0);

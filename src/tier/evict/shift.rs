@@ -1,7 +1,8 @@
 //! Items on their way: out of the device, back into it, or between the host and a disk.
 //!
-//! Copies between device and host are pipelined over all items of a shift: while those of one are in flight, the next is
-//! prepared (addresses mapped, pinned memory taken), and those whose copies are over are finished.
+//! Copies between device and host are pipelined over all items of a shift: while those of one are
+//! in flight, the next is prepared (addresses mapped, pinned memory taken), and those whose copies
+//! are over are finished.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -9,7 +10,7 @@ use super::inside::Inside;
 use super::item::{Claim, Place};
 use super::lanes::{Flow, Progress};
 use super::pending::{Begun, Pending, Way, SUBMITTING};
-use super::Shared;
+use super::shared::Shared;
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
 use crate::pool::{By, Pool, Waited};
@@ -19,8 +20,8 @@ use std::collections::{BTreeSet, VecDeque};
 /// Items whose copies are in flight, at most.
 const MOST_PENDING: usize = 64;
 
-/// Where to. An eviction only ever sends away from the device, a restore only ever brings nearer to it: what is as far, or as
-/// near, as was asked for is there already.
+/// Where to. An eviction only ever sends away from the device, a restore only ever brings nearer to
+/// it: what is as far, or as near, as was asked for is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Into the device's memory.
@@ -38,12 +39,14 @@ pub enum Goal {
 pub enum To {
     /// Any of this tier.
     Tier(Tier),
-    /// This one. What is in another of the same tier goes there, too: neither nearer nor farther away.
+    /// This one. What is in another of the same tier goes there, too: neither nearer nor farther
+    /// away.
     Space(SpaceId),
 }
 
 impl Goal {
-    /// Whether it leads nearer to the device. What is held is in the device, and so is there already.
+    /// Whether it leads nearer to the device. What is held is in the device, and so is there
+    /// already.
     pub(super) fn is_nearer(&self) -> bool {
         matches!(self, Goal::Device | Goal::Nearer(_))
     }
@@ -112,7 +115,8 @@ pub(super) struct Shift<'a> {
     pending: VecDeque<Pending<'a>>,
     /// What copies to or from a file go through just now.
     pub(super) buffers: Vec<Buffer>,
-    /// Where the claims go of what is where it was to go, if anybody wants them; they end at once otherwise.
+    /// Where the claims go of what is where it was to go, if anybody wants them; they end at once
+    /// otherwise.
     keep: Option<&'a mut Vec<Claim>>,
     pub(super) told: Told<'a>,
     moved: Moved,
@@ -159,8 +163,8 @@ impl Shared {
         self.shift_some(claims, goal, by, (progress, keep), false).1
     }
 
-    /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the others from it. Returns the
-    /// addresses of what was moved, too.
+    /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the
+    /// others from it. Returns the addresses of what was moved, too.
     pub(super) fn shift_by_itself(
         &self,
         claims: Vec<Claim>,
@@ -329,8 +333,8 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Submits the copies of a move between the device and pinned memory. Whoever is told may panic: all that the copies touch
-    /// is in the queue before the first is submitted.
+    /// Submits the copies of a move between the device and pinned memory. The callback may panic:
+    /// all that the copies touch is in the queue before the first is submitted.
     fn submit(&mut self, begun: Begun<'a>, way: Way, claim: Claim) -> Result<()> {
         self.pending.push_back(Pending { begun, way, claim, upto: SUBMITTING });
         let copied = match (&mut self.flow, self.pending.back()) {
@@ -396,7 +400,8 @@ impl<'a> Shift<'a> {
         self.flow.as_mut().is_some_and(|f| f.1.drain().is_err())
     }
 
-    /// Finishes the items whose copies are over, and of the others, waiting for them, all but `most`.
+    /// Finishes the items whose copies are over, and of the others, waiting for them, all but
+    /// `most`.
     fn finish(&mut self, mut completed: u64, most: usize) -> Result<()> {
         while let Some(upto) = self.pending.front().map(|p| p.upto) {
             if upto > completed {
@@ -424,14 +429,16 @@ impl<'a> Shift<'a> {
         Ok(())
     }
 
-    /// Finishes every item of the flow's device, or after an error what of them can be: then nothing of them is on its way.
+    /// Finishes every item of the flow's device, or after an error what of them can be: then
+    /// nothing of them is on its way.
     fn finish_device(&mut self, so_far: Result<()>) -> Result<()> {
         let mut outcome = so_far.and_then(|()| self.finish(0, 0));
         let (drained, submitted) = match self.flow.as_mut() {
             Some((_, flow)) => (flow.drain(), flow.submitted()),
             None => return outcome,
         };
-        // All copies that were submitted are over, or none of them can be trusted. What is cancelled stays, copied or not.
+        // All copies that were submitted are over, or none of them can be trusted. What is
+        // cancelled stays, copied or not.
         let good = drained.is_ok() && !matches!(&outcome, Err(e) if e.status == Status::Cancelled);
         for p in std::mem::take(&mut self.pending) {
             let finished = match good && p.upto <= submitted {
@@ -465,13 +472,15 @@ impl<'a> Shift<'a> {
 }
 
 impl Drop for Shift<'_> {
-    /// After a panic in a callback: all that has not arrived stays where it was, when its copies are over.
+    /// After a panic in a callback: all that has not arrived stays where it was, when its copies
+    /// are over.
     fn drop(&mut self) {
         let _ = self.finish_device(Err(Error::new(Status::Cancelled, "a callback of the move panicked")));
     }
 }
 
-/// Submits the copies of an item between the device and pinned memory; what the flow has completed when they are over.
+/// Submits the copies of an item between the device and pinned memory; what the flow has completed
+/// when they are over.
 fn copy(flow: &mut Flow, told: &mut Told, p: &Pending) -> Result<u64> {
     let (base, bytes) = (p.claim.item.base, p.claim.item.bytes);
     let (memory, out) = match (&p.way, p.claim.place()) {

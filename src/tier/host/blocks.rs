@@ -2,16 +2,25 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::memory::Piece;
 use crate::base::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Neighbouring bytes of pinned memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Where they start.
+    pub addr: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
 
 /// All chunks of a node, in bytes that are multiples of a block's.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     /// Bytes by address.
     chunks: BTreeMap<u64, u64>,
-    /// Free bytes by address. None reaches over the end of a chunk, and none ends where another of its chunk begins.
+    /// Free bytes by address. None reaches over the end of a chunk, and none ends where another of
+    /// its chunk begins.
     runs: BTreeMap<u64, u64>,
     /// The same, as `(bytes, address)`.
     by_length: BTreeSet<(u64, u64)>,
@@ -87,7 +96,8 @@ impl Blocks {
         Some(addr)
     }
 
-    /// Takes `bytes` in as few pieces as possible: the longest runs, and for what is left the shortest that has it.
+    /// Takes `bytes` in as few pieces as possible: the longest runs, and for what is left the
+    /// shortest that has it.
     pub(super) fn take_many(&mut self, bytes: u64) -> Option<Vec<Piece>> {
         if bytes > self.free {
             return None;

@@ -1,31 +1,25 @@
-//! Pinned memory, as whoever asked for it holds it.
+//! Pinned memory, as its owner holds it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::blocks::Piece;
 use super::node::{Node, Want};
 use crate::base::{Error, Result};
 use crate::driver::disk::Buffer;
-use crate::tier::account::Drawn;
+use crate::tier::promise::Drawn;
 use std::fmt;
 use std::sync::Arc;
 
-/// Neighbouring bytes of pinned memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece {
-    /// Where they start.
-    pub addr: u64,
-    /// How many there are.
-    pub bytes: u64,
-}
-
-/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; whoever still copies to or from
-/// it waits for that before. Only where it outlives its [`HostTier`](super::HostTier) the last of it unpins it.
+/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; a copy
+/// to or from it must be waited for before. Only where it outlives its
+/// [`HostTier`](super::HostTier) the last of it unpins it.
 pub struct HostMemory {
     pieces: Vec<Piece>,
     bytes: u64,
     want: Want,
     node: Arc<Node>,
-    /// Dropped after the memory has been given back, so that whoever gets the promise finds the memory.
+    /// Dropped after the memory has been given back, so that the next to get the promise finds the
+    /// memory.
     drawn: Drawn,
 }
 
@@ -39,8 +33,9 @@ impl HostMemory {
         HostMemory { pieces, bytes, want, node, drawn }
     }
 
-    /// Where it is: pieces that add up to [`HostMemory::bytes`]. All but the last are whole blocks, each piece starts at a
-    /// multiple of its size or of 4 KiB, and none overlaps another or another memory.
+    /// Where it is: pieces that add up to [`HostMemory::bytes`]. All but the last are whole blocks,
+    /// each piece starts at a multiple of its size or of 4 KiB, and none overlaps another or
+    /// another memory.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
@@ -65,8 +60,8 @@ impl HostMemory {
         self.drawn.reservation()
     }
 
-    /// All of it as memory to read files into and write them from. `Invalid`, and the memory goes back, when it is not one
-    /// piece, or not a multiple of 4 KiB.
+    /// All of it as memory to read files into and write them from. `Invalid`, and the memory goes
+    /// back, when it is not one piece, or not a multiple of 4 KiB.
     pub fn into_buffer(self) -> Result<Buffer> {
         match *self.pieces.as_slice() {
             [Piece { addr, bytes }] => Buffer::foreign(addr, bytes, Box::new(self)),

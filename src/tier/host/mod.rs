@@ -1,28 +1,35 @@
 //! The host tier: pinned memory in blocks.
 //!
-//! - A *chunk* is pinned at a time: a run of neighbouring *blocks* ([`blocks`]). Memory is given out in whole blocks; what
-//!   needs half of one or less gets a *part* of a block that is *shared* ([`parts`]): a power of two of bytes.
+//! - A *chunk* is pinned at a time: a run of neighbouring *blocks* ([`blocks`]). Memory is given
+//!   out in whole blocks; what needs half of one or less gets a *part* of a block that is *shared*
+//!   ([`parts`]): a power of two of bytes.
 //! - A *run* is neighbouring free blocks of one chunk. A *piece* is what is given out of one run.
-//! - *Pinned*: bytes of all chunks. *Stranded*: bytes of shared blocks that are in no part given out.
-//! - A *node* ([`node`]) is a NUMA node of the host, and a space: what is given out of it is counted there, by whole blocks
-//!   and whole parts. Free blocks are not counted, but for the limit:
+//! - *Pinned*: bytes of all chunks. *Stranded*: bytes of shared blocks that are in no part given
+//!   out.
+//! - A *node* ([`node`]) is a NUMA node of the host, and a space: what is given out of it is
+//!   counted there, by whole blocks and whole parts. Free blocks are not counted, but for the
+//!   limit:
 //!
 //! Equations, which [`HostTier::validate`] checks:
 //!
-//! - `pinned == blocks given out + shared blocks + free blocks`, and the runs are as long as they can be
-//! - `shared blocks == parts given out + stranded`, and no block is shared of which no part is given out
+//! - `pinned == blocks given out + shared blocks + free blocks`, and the runs are as long as they
+//!   can be
+//! - `shared blocks == parts given out + stranded`, and no block is shared of which no part is
+//!   given out
 //! - `space's use == blocks given out + parts given out`
 //!
-//! And a rule: nothing is pinned that would make `pinned > limit + stranded`. What is left of a shared block may be pinned once
-//! more, so that what is promised can be given, however small parts lie: `use <= limit`, so whole blocks and parts that are
-//! counted always find room. One piece of several blocks may not: free neighbours may be missing. Where a policy lets
-//! the use go beyond the limit, it counts in place of that.
+//! And a rule: nothing is pinned that would make `pinned > limit + stranded`. What is left of a
+//! shared block may be pinned once more, so that what is promised can be given, however small parts
+//! lie: `use <= limit`, so whole blocks and parts that are counted always find room. One piece of
+//! several blocks may not: free neighbours may be missing. Where a policy lets the use go beyond
+//! the limit, it counts in place of that.
 //!
-//! Memory is pinned when it is needed; a thread ([`grow`]) does so ahead of need. What is given back stays pinned
-//! until it is trimmed.
+//! Memory is pinned when it is needed; a thread ([`grow`]) does so ahead of need. What is given
+//! back stays pinned until it is trimmed.
 //!
-//! One lock for each node, of its books. It is held for no call to the driver, and may be taken under any other but the
-//! manager's. One thread at a time pins or unpins memory of a node; the others wait for what it does.
+//! One lock for each node, of its books. It is held for no call to the driver, and may be taken
+//! under any other but the manager's. One thread at a time pins or unpins memory of a node; the
+//! others wait for what it does.
 
 mod blocks;
 mod grow;
@@ -31,19 +38,19 @@ mod node;
 mod options;
 mod parts;
 
-pub use memory::{HostMemory, Piece};
+pub use blocks::Piece;
+pub use memory::HostMemory;
 pub use options::{HostNode, HostOptions, HostStats};
 
-use super::manager::Manager;
-use super::reservation::Reservation;
-use super::space::Space;
+use super::promise::{Manager, Reservation, Space};
 use crate::base::{Error, Result};
 use crate::driver::Driver;
 use grow::Grower;
 use node::Node;
 use std::sync::Arc;
 
-/// Pinned memory of the host's NUMA nodes. Any thread may use it. Memory that is given out outlives it.
+/// Pinned memory of the host's NUMA nodes. Any thread may use it. Memory that is given out outlives
+/// it.
 pub struct HostTier {
     nodes: Vec<Arc<Node>>,
     manager: Arc<Manager>,
@@ -78,17 +85,18 @@ impl HostTier {
         self.nodes.first().map_or(0, |n| n.geometry.block)
     }
 
-    /// Memory in as few pieces as there are, in whole blocks; what needs half a block or less, in a part of one, of 4 KiB or
-    /// more. Counted in the reservation, which must be one of the node's space; without one, in that which is attached to
-    /// the thread, or outside of any; there the out-of-memory policy may make room. Pins more when too little is free, which
-    /// takes its time. `OutOfMemory` when so much cannot be promised or pinned. To be called with no lock held: policies may
-    /// call back.
+    /// Memory in as few pieces as there are, in whole blocks; what needs half a block or less, in a
+    /// part of one, of 4 KiB or more. Counted in the reservation, which must be one of the node's
+    /// space; without one, in that which is attached to the thread, or outside of any; there the
+    /// out-of-memory policy may make room. Pins more when too little is free, which takes its time.
+    /// `OutOfMemory` when so much cannot be promised or pinned. To be called with no lock held:
+    /// policies may call back.
     pub fn allocate(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
         self.take(node, bytes, reservation, node::Shape::Pieces)
     }
 
-    /// The same in one piece, which starts a block or a part. What is larger than a chunk gets one of its own; what needs
-    /// half a block or less may have as few as 256 bytes.
+    /// The same in one piece, which starts a block or a part. What is larger than a chunk gets one
+    /// of its own; what needs half a block or less may have as few as 256 bytes.
     pub fn contiguous(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
         self.take(node, bytes, reservation, node::Shape::One)
     }
@@ -118,13 +126,14 @@ impl HostTier {
         Ok(HostMemory::new(node.clone(), want, pieces, bytes, drawn))
     }
 
-    /// Pins memory until `bytes` of whole blocks are free. `OutOfMemory` when the limit or the system forbids it; what has
-    /// been pinned until then stays.
+    /// Pins memory until `bytes` of whole blocks are free. `OutOfMemory` when the limit or the
+    /// system forbids it; what has been pinned until then stays.
     pub fn prepare(&self, node: u32, bytes: u64) -> Result<()> {
         self.node(node)?.prepare(bytes)
     }
 
-    /// Unpins chunks of which nothing is given out, as long as `keep` bytes of blocks stay free; returns how many bytes.
+    /// Unpins chunks of which nothing is given out, as long as `keep` bytes of blocks stay free;
+    /// returns how many bytes.
     pub fn trim(&self, node: u32, keep: u64) -> Result<u64> {
         self.node(node)?.trim(keep)
     }

@@ -2,8 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::blocks::Blocks;
-use super::memory::Piece;
+use super::blocks::{Blocks, Piece};
 use super::options::{HostNode, HostOptions, HostStats};
 use super::parts::{Parts, SMALLEST};
 use crate::base::sync::{lock, Condvar, Mutex, MutexGuard};
@@ -56,8 +55,8 @@ enum Ahead {
     #[default]
     Nothing,
     Asked,
-    /// It was refused: no further try before somebody else pins or unpins a chunk. Blocks that come back change nothing about
-    /// what the system lets be pinned.
+    /// It was refused: no further try before somebody else pins or unpins a chunk. Blocks that come
+    /// back change nothing about what the system lets be pinned.
     Refused,
 }
 
@@ -200,7 +199,8 @@ impl Node {
         }
     }
 
-    /// Gives out memory that has been counted in the space, and says whether more should be pinned ahead of need.
+    /// Gives out memory that has been counted in the space, and says whether more should be pinned
+    /// ahead of need.
     pub(super) fn take(&self, want: Want) -> Result<(Vec<Piece>, bool)> {
         let mut st = self.lock();
         loop {
@@ -235,7 +235,8 @@ impl Node {
         }
     }
 
-    /// How many more bytes may be pinned, whole blocks, when `stranded` are in parts of shared blocks that nobody has.
+    /// How many more bytes may be pinned, whole blocks, when `stranded` are in parts of shared
+    /// blocks that nobody has.
     fn allowed(&self, st: &State, stranded: u64) -> u64 {
         let most = self.space.limit().max(self.space.usage().now());
         size::round_down(most.saturating_add(stranded).saturating_sub(st.blocks.pinned()), self.geometry.block)
@@ -362,7 +363,8 @@ impl Node {
         if st.first == 0 && st.blocks.free() >= chunk / 2 {
             return 0;
         }
-        // The end of what may be pinned is left to those who need it, and so is what may be pinned once more.
+        // The end of what may be pinned is left to those who need it, and so is what may be pinned
+        // once more.
         match chunk.min(self.allowed(st, 0)) {
             bytes if bytes < chunk / 2 => 0,
             bytes => bytes,
@@ -430,7 +432,7 @@ impl Node {
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
         let mut st = self.lock();
         let mut unpinned = 0;
-        // Whoever trims does not want them.
+        // Nor are the chunks of the first use wanted any more.
         st.first = 0;
         loop {
             if st.busy {
@@ -467,7 +469,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Nobody has memory of it any more. What cannot be unpinned stays to the end of the process.
+        // Nobody has memory of it any more. What cannot be unpinned stays to the end of the
+        // process.
         let chunks: Vec<_> = self.lock().blocks.all().collect();
         for (addr, _) in chunks {
             let _ = self.driver.host_free(self.device, addr);

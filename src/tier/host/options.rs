@@ -25,7 +25,7 @@ pub struct HostOptions {
     pub block_bytes: u64,
     /// Blocks of a chunk.
     pub blocks: u32,
-    /// Chunks that are pinned at first use: one for whoever is first, the others ahead of need.
+    /// Chunks that are pinned at first use: one for the first caller, the others ahead of need.
     pub chunks: u32,
     /// The nodes, each a space.
     pub nodes: Vec<HostNode>,

@@ -1,0 +1,138 @@
+//! What is counted with `GPUMEM_STATS`: calls, memory, time.
+
+use crate::settings;
+use gpumem::base::size::{human, MIB};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::Once;
+use std::time::Instant;
+
+static ON: AtomicBool = AtomicBool::new(false);
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+static MADE: AtomicU64 = AtomicU64::new(0);
+static FREED: AtomicU64 = AtomicU64::new(0);
+/// Requests that the driver was left to serve,
+static LEFT: AtomicU64 = AtomicU64::new(0);
+/// look-ups, and those that got one of gpumem's functions.
+static LOOKED_UP: AtomicU64 = AtomicU64::new(0);
+static REPLACED: AtomicU64 = AtomicU64::new(0);
+static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+static LIVE: AtomicU64 = AtomicU64::new(0);
+static PEAK_LIVE: AtomicU64 = AtomicU64::new(0);
+/// What the driver would hold: see [`rounded`].
+static DRIVER: AtomicU64 = AtomicU64::new(0);
+static PEAK_DRIVER: AtomicU64 = AtomicU64::new(0);
+/// The most that devices had mapped which have been reset.
+static ENDED_MAPPED: AtomicU64 = AtomicU64::new(0);
+
+/// What the driver takes for a request: whole blocks of 2 MiB from 1 MiB on, else units of 512
+/// bytes. It holds more where those leave gaps.
+fn rounded(bytes: u64) -> u64 {
+    let unit = if bytes >= MIB { 2 * MIB } else { 512 };
+    bytes.checked_next_multiple_of(unit).unwrap_or(bytes)
+}
+
+/// Whether anything is counted that costs time.
+#[inline]
+pub fn is_on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// Whether exit handlers run.
+pub fn is_exiting() -> bool {
+    EXITING.load(Relaxed)
+}
+
+extern "C" fn exits() {
+    EXITING.store(true, Relaxed);
+}
+
+/// Called when a device is started.
+pub fn watch_exit() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        ON.store(settings::get().stats, Relaxed);
+        // SAFETY: a function of this library, which stays loaded, and does not unwind.
+        unsafe { libc::atexit(exits) };
+    });
+}
+
+pub fn looked_up() {
+    LOOKED_UP.fetch_add(1, Relaxed);
+}
+
+pub fn replaced() {
+    REPLACED.fetch_add(1, Relaxed);
+}
+
+/// A request was left to the driver.
+#[inline]
+pub fn left() {
+    LEFT.fetch_add(1, Relaxed);
+}
+
+#[inline]
+pub fn made(bytes: u64) {
+    if is_on() {
+        MADE.fetch_add(1, Relaxed);
+        PEAK_LIVE.fetch_max(LIVE.fetch_add(bytes, Relaxed).saturating_add(bytes), Relaxed);
+        let unit = rounded(bytes);
+        PEAK_DRIVER.fetch_max(DRIVER.fetch_add(unit, Relaxed).saturating_add(unit), Relaxed);
+    }
+}
+
+#[inline]
+pub fn freed(bytes: u64) {
+    if is_on() {
+        FREED.fetch_add(1, Relaxed);
+        LIVE.fetch_sub(bytes, Relaxed);
+        DRIVER.fetch_sub(rounded(bytes), Relaxed);
+    }
+}
+
+/// A device is reset, or its high marks are, after it had so much mapped at most.
+pub fn ended(peak_mapped: u64) {
+    ENDED_MAPPED.fetch_max(peak_mapped, Relaxed);
+}
+
+/// Adds the time until it is dropped.
+pub struct Timed(Option<Instant>);
+
+#[inline]
+pub fn time() -> Timed {
+    Timed(is_on().then(Instant::now))
+}
+
+impl Drop for Timed {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(start) = self.0 {
+            NANOSECONDS.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        }
+    }
+}
+
+/// What was counted, for people; `mapped` is the most that the devices in use had mapped, bytes.
+pub fn text(mapped: u64) -> String {
+    let n = |a: &AtomicU64| a.load(Relaxed);
+    let mapped = mapped.max(n(&ENDED_MAPPED));
+    format!(
+        "process {}: {} allocations and {} frees, {} requests left to the driver; peak live {}, peak mapped {} (the driver: {} \
+         or more); {:.3} ms spent; {} of {} look-ups are gpumem's",
+        std::process::id(),
+        n(&MADE),
+        n(&FREED),
+        n(&LEFT),
+        human(n(&PEAK_LIVE)),
+        human(mapped),
+        human(n(&PEAK_DRIVER)),
+        n(&NANOSECONDS) as f64 / 1e6,
+        n(&REPLACED),
+        n(&LOOKED_UP),
+    )
+}
+
+/// How many look-ups got one of gpumem's functions, of how many.
+pub fn look_ups() -> (u64, u64) {
+    (REPLACED.load(Relaxed), LOOKED_UP.load(Relaxed))
+}

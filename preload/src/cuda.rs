@@ -1,0 +1,45 @@
+//! CUDA's types and numbers, as far as they pass through here.
+
+use std::ffi::c_int;
+
+/// A `CUresult`, any number.
+pub type Code = u32;
+/// A `CUdeviceptr`.
+pub type Ptr = u64;
+/// A `CUstream`, by number: 0 and 1 the legacy stream, 2 the per-thread one.
+pub type Stream = usize;
+/// A `CUcontext`.
+pub type Ctx = usize;
+/// A `CUmemoryPool`.
+pub type MemPool = usize;
+
+pub const SUCCESS: Code = 0;
+pub const INVALID_VALUE: Code = 1;
+pub const OUT_OF_MEMORY: Code = 2;
+pub const NOT_INITIALIZED: Code = 3;
+pub const INVALID_CONTEXT: Code = 201;
+pub const MAP_FAILED: Code = 205;
+
+/// A `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IpcHandle(pub [u8; 64]);
+
+/// A `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Access {
+    pub location: c_int,
+    pub id: c_int,
+    pub flags: c_int,
+}
+/// A `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Location {
+    pub kind: c_int,
+    pub id: c_int,
+}
+
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+pub const RELEASE_THRESHOLD: c_int = 4;

@@ -1,0 +1,73 @@
+//! The driver's functions that are hooked, each with its hook, and the others that are called from
+//! here.
+
+/// Hands the list to a macro.
+macro_rules! functions {
+    ($take:ident) => {
+        $take! {
+            hooked {
+                "cuGetProcAddress", 11030 .. 12000, Any: cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64) = v1;
+                "cuGetProcAddress", 12000 .. 99999, Any: cuGetProcAddress_v2(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) = v2;
+                "cuMemAlloc", 3020 .. 99999, Any: cuMemAlloc_v2(out: *mut Ptr, bytes: usize) = alloc::alloc;
+                "cuMemAllocPitch", 3020 .. 99999, Any: cuMemAllocPitch_v2(out: *mut Ptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) = alloc::pitch;
+                "cuMemFree", 3020 .. 99999, Any: cuMemFree_v2(ptr: Ptr) = alloc::free;
+                "cuMemAllocAsync", 11020 .. 99999, Legacy: cuMemAllocAsync(out: *mut Ptr, bytes: usize, stream: Stream) = ordered::alloc;
+                "cuMemAllocAsync", 11020 .. 99999, Own: cuMemAllocAsync_ptsz(out: *mut Ptr, bytes: usize, stream: Stream) = ordered::alloc_own;
+                "cuMemFreeAsync", 11020 .. 99999, Legacy: cuMemFreeAsync(ptr: Ptr, stream: Stream) = ordered::free;
+                "cuMemFreeAsync", 11020 .. 99999, Own: cuMemFreeAsync_ptsz(ptr: Ptr, stream: Stream) = ordered::free_own;
+                "cuMemAllocFromPoolAsync", 11020 .. 99999, Legacy: cuMemAllocFromPoolAsync(out: *mut Ptr, bytes: usize, pool: MemPool, stream: Stream) = ordered::from_pool;
+                "cuMemAllocFromPoolAsync", 11020 .. 99999, Own: cuMemAllocFromPoolAsync_ptsz(out: *mut Ptr, bytes: usize, pool: MemPool, stream: Stream) = ordered::from_pool_own;
+                "cuMemPoolTrimTo", 11020 .. 99999, Any: cuMemPoolTrimTo(pool: MemPool, keep: usize) = mempool::trim;
+                "cuMemPoolGetAttribute", 11020 .. 99999, Any: cuMemPoolGetAttribute(pool: MemPool, what: c_int, out: *mut c_void) = mempool::get;
+                "cuMemPoolSetAttribute", 11020 .. 99999, Any: cuMemPoolSetAttribute(pool: MemPool, what: c_int, value: *mut c_void) = mempool::set;
+                "cuMemPoolSetAccess", 11020 .. 99999, Any: cuMemPoolSetAccess(pool: MemPool, map: *const Access, count: usize) = mempool::access;
+                "cuDeviceSetMemPool", 11020 .. 99999, Any: cuDeviceSetMemPool(device: c_int, pool: MemPool) = mempool::choose;
+                "cuMemSetMemPool", 13000 .. 99999, Any: cuMemSetMemPool(location: *mut Location, kind: c_int, pool: MemPool) = mempool::choose_at;
+                "cuMemGetInfo", 3020 .. 99999, Any: cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = facts::memory;
+                "cuMemGetAddressRange", 3020 .. 99999, Any: cuMemGetAddressRange_v2(base: *mut Ptr, bytes: *mut usize, ptr: Ptr) = facts::range;
+                "cuPointerGetAttribute", 4000 .. 99999, Any: cuPointerGetAttribute(out: *mut c_void, what: c_int, ptr: Ptr) = facts::attribute;
+                "cuPointerGetAttributes", 7000 .. 99999, Any: cuPointerGetAttributes(count: c_uint, what: *mut c_int, out: *mut *mut c_void, ptr: Ptr) = facts::attributes;
+                "cuPointerSetAttribute", 6000 .. 99999, Any: cuPointerSetAttribute(value: *const c_void, what: c_int, ptr: Ptr) = facts::set_attribute;
+                "cuIpcGetMemHandle", 4010 .. 99999, Any: cuIpcGetMemHandle(out: *mut IpcHandle, ptr: Ptr) = ipc::export;
+                "cuIpcOpenMemHandle", 11000 .. 99999, Any: cuIpcOpenMemHandle_v2(out: *mut Ptr, handle: IpcHandle, flags: c_uint) = ipc::open;
+                "cuIpcOpenMemHandle", 4010 .. 11000, Any: cuIpcOpenMemHandle(out: *mut Ptr, handle: IpcHandle, flags: c_uint) = ipc::open_1;
+                "cuIpcCloseMemHandle", 4010 .. 99999, Any: cuIpcCloseMemHandle(ptr: Ptr) = ipc::close;
+                "cuCtxEnablePeerAccess", 4000 .. 99999, Any: cuCtxEnablePeerAccess(peer: Ctx, flags: c_uint) = contexts::enable_peer;
+                "cuCtxDestroy", 4000 .. 99999, Any: cuCtxDestroy_v2(ctx: Ctx) = contexts::destroy;
+                "cuDevicePrimaryCtxRetain", 7000 .. 99999, Any: cuDevicePrimaryCtxRetain(out: *mut Ctx, device: c_int) = contexts::retain;
+                "cuDevicePrimaryCtxRelease", 11000 .. 99999, Any: cuDevicePrimaryCtxRelease_v2(device: c_int) = contexts::release;
+                "cuDevicePrimaryCtxRelease", 7000 .. 11000, Any: cuDevicePrimaryCtxRelease(device: c_int) = contexts::release_1;
+                "cuDevicePrimaryCtxReset", 7000 .. 11000, Any: cuDevicePrimaryCtxReset(device: c_int) = contexts::reset_1;
+                "cuDevicePrimaryCtxReset", 11000 .. 99999, Any: cuDevicePrimaryCtxReset_v2(device: c_int) = contexts::reset;
+                "cuStreamBeginCapture", 10010 .. 99999, Legacy: cuStreamBeginCapture_v2(stream: Stream, mode: c_int) = captures::begin;
+                "cuStreamBeginCapture", 10010 .. 99999, Own: cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) = captures::begin_own;
+                "cuStreamBeginCapture", 10000 .. 10010, Legacy: cuStreamBeginCapture(stream: Stream) = captures::begin_1;
+                "cuStreamBeginCapture", 10000 .. 10010, Own: cuStreamBeginCapture_ptsz(stream: Stream) = captures::begin_1_own;
+                "cuStreamBeginCaptureToGraph", 12030 .. 99999, Legacy: cuStreamBeginCaptureToGraph(stream: Stream, graph: usize, nodes: usize, edges: usize, count: usize, mode: c_int) = captures::begin_graph;
+                "cuStreamBeginCaptureToGraph", 12030 .. 99999, Own: cuStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: usize, nodes: usize, edges: usize, count: usize, mode: c_int) = captures::begin_graph_own;
+                "cuStreamEndCapture", 10000 .. 99999, Legacy: cuStreamEndCapture(stream: Stream, graph: *mut usize) = captures::end;
+                "cuStreamEndCapture", 10000 .. 99999, Own: cuStreamEndCapture_ptsz(stream: Stream, graph: *mut usize) = captures::end_own;
+                "cuStreamDestroy", 4000 .. 99999, Any: cuStreamDestroy_v2(stream: Stream) = captures::destroy;
+                "cuMemCreate", 10020 .. 99999, Any: cuMemCreate(out: *mut u64, bytes: usize, prop: *const c_void, flags: u64) = pressure::create;
+                "cuMemAllocManaged", 6000 .. 99999, Any: cuMemAllocManaged(out: *mut Ptr, bytes: usize, flags: c_uint) = pressure::managed;
+                "cuArrayCreate", 3020 .. 99999, Any: cuArrayCreate_v2(out: *mut usize, desc: *const c_void) = pressure::array;
+                "cuArray3DCreate", 3020 .. 99999, Any: cuArray3DCreate_v2(out: *mut usize, desc: *const c_void) = pressure::array_3d;
+                "cuMipmappedArrayCreate", 5000 .. 99999, Any: cuMipmappedArrayCreate(out: *mut usize, desc: *const c_void, levels: c_uint) = pressure::mipmapped;
+            }
+            others {
+                cuCtxGetCurrent(*mut Ctx);
+                cuCtxGetDevice(*mut c_int);
+                cuCtxPushCurrent_v2(Ctx);
+                cuCtxPopCurrent_v2(*mut Ctx);
+                cuCtxSynchronize();
+                cuDeviceGetDefaultMemPool(*mut MemPool, c_int);
+                cuDeviceGetMemPool(*mut MemPool, c_int);
+                cuStreamIsCapturing(Stream, *mut c_int);
+                cuStreamGetCtx(Stream, *mut Ctx);
+                cuStreamSynchronize(Stream);
+            }
+
+        }
+    };
+}
+pub(crate) use functions;

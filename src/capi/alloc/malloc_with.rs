@@ -1,0 +1,234 @@
+//! Allocating with options, and facts about allocations
+//!
+//! What the functions of core.h do with defaults.
+
+use crate::base::{Error, Result};
+use crate::capi::arena::scope;
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::types::{
+    address, device_id, gpumem_arena, gpumem_reservation, gpumem_stream, not_null, pointer, stream,
+};
+use crate::capi::tiers::reservations;
+use crate::context::{Context, Request};
+use crate::pool::AllocFlags;
+use std::ffi::{c_int, c_void};
+
+/// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical memory.
+pub const GPUMEM_MALLOC_SINGLE_HANDLE: u32 = 1;
+/// A single handle that gpumem_export_fd can share with another process.
+pub const GPUMEM_MALLOC_EXPORTABLE: u32 = 2;
+/// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs memory.
+pub const GPUMEM_MALLOC_GUARD: u32 = 4;
+/// It can be moved out of the device and come back to its addresses: see gpumem_evict. Whole pages; in no arena.
+pub const GPUMEM_MALLOC_EVICTABLE: u32 = 8;
+/// The device field counts. Without it the allocation lives on the device its stream belongs to.
+pub const GPUMEM_MALLOC_ON_DEVICE: u32 = 65536;
+
+const _: () = {
+    assert!(GPUMEM_MALLOC_SINGLE_HANDLE == AllocFlags::SINGLE_HANDLE.0);
+    assert!(GPUMEM_MALLOC_EXPORTABLE == AllocFlags::EXPORTABLE.0);
+    assert!(GPUMEM_MALLOC_GUARD == AllocFlags::GUARD.0);
+    assert!(GPUMEM_MALLOC_EVICTABLE == AllocFlags::EVICTABLE.0);
+    assert!(GPUMEM_MALLOC_ON_DEVICE & AllocFlags::ALL.0 == 0);
+};
+
+/// What to allocate, for gpumem_malloc_with. A field that is 0 means its default.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_malloc_options {
+    /// sizeof(gpumem_malloc_options).
+    pub size: u32,
+    /// GPUMEM_MALLOC_*, or-ed together.
+    pub flags: u32,
+    /// How much, bytes. 0 gives a unique pointer that must be freed.
+    pub bytes: usize,
+    /// A power of two, bytes; 0 means 256, and less than 256 gives 256.
+    pub alignment: usize,
+    /// The stream whose order the memory follows; with GPUMEM_MALLOC_ON_DEVICE one of that device, and NULL is the legacy
+    /// default stream of that device.
+    pub stream: gpumem_stream,
+    /// A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
+    pub tag: u64,
+    /// The arena it belongs to, which the calling thread need not be attached to; NULL means the thread's current one,
+    /// if it has one.
+    pub arena: gpumem_arena,
+    /// The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
+    pub device: i32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// The reservation that it draws from, of the device's space; NULL means the one attached to the stream or to the thread, if
+    /// there is one.
+    pub reservation: gpumem_reservation,
+}
+
+// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no padding.
+unsafe impl Extensible for gpumem_malloc_options {
+    const NAME: &'static str = "gpumem_malloc_options";
+    const FIRST_BYTES: usize = 56;
+}
+const _: () = assert!(size_of::<gpumem_malloc_options>() == 4 * 4 + 6 * 8);
+
+/// Facts about a live allocation.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_pointer_info {
+    /// sizeof(gpumem_pointer_info), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// GPUMEM_MALLOC_* it was made with.
+    pub flags: u32,
+    /// Its first byte.
+    pub base: *mut c_void,
+    /// Bytes asked for.
+    pub requested: usize,
+    /// Bytes usable from base, at least those asked for.
+    pub usable: usize,
+    /// The stream it was allocated on. A name only: the stream may be gone.
+    pub stream: gpumem_stream,
+    /// A number that no other allocation of this process has had or will have.
+    pub id: u64,
+    /// The caller's tag.
+    pub tag: u64,
+    /// The device it lives on.
+    pub device: i32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no padding.
+unsafe impl Extensible for gpumem_pointer_info {
+    const NAME: &'static str = "gpumem_pointer_info";
+    const FIRST_BYTES: usize = 64;
+}
+const _: () = assert!(size_of::<gpumem_pointer_info>() == 4 * 4 + 6 * 8);
+
+/// Allocates with every option there is.
+///
+/// opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
+/// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
+/// flags, a device that does not exist or is not the stream's, an arena that has been exited, or options that are not
+/// well formed;
+/// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_malloc_with(
+    opts: *const gpumem_malloc_options,
+    out: *mut *mut c_void,
+) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or options whose size field is true.
+        let opts = unsafe { options::read(opts) }?;
+        not_null(out, "out")?;
+        let ctx = Context::global()?;
+        let arena = scope::named(opts.arena)?;
+        let reservation = reservations::named(opts.reservation)?;
+        let (arena, reservation) = (arena.as_ref(), reservation.as_deref());
+        let ptr = ctx.malloc(&Request { arena, reservation, ..request(ctx, &opts)? })?;
+        // SAFETY: not null, so a writable pointer by the contract.
+        unsafe { out.write(pointer(ptr)) };
+        Ok(())
+    })
+}
+
+/// Sets the most bytes that gpumem may map on a device.
+///
+/// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
+#[no_mangle]
+pub extern "C" fn gpumem_device_limit_set(device: c_int, bytes: usize) -> gpumem_status {
+    guard(|| {
+        let ctx = Context::global()?;
+        let dev = device_id(ctx, device)?;
+        let bytes = if bytes == 0 { ctx.driver().device_props(dev)?.total_bytes } else { bytes as u64 };
+        ctx.set_limit(dev, bytes)
+    })
+}
+
+/// As gpumem_trim, on one device.
+///
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
+#[no_mangle]
+pub extern "C" fn gpumem_device_trim(device: c_int, keep_bytes: usize) -> gpumem_status {
+    guard(|| {
+        let ctx = Context::global()?;
+        ctx.trim_device(device_id(ctx, device)?, keep_bytes as u64)
+    })
+}
+
+/// The number of an allocation: no other of this process has had it or will have it, though addresses come again.
+///
+/// ptr is the start of a live allocation. out receives a number that is not 0.
+/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was
+/// freed.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut u64) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        not_null(out, "out")?;
+        let id = Context::global()?.info(address(ptr))?.id;
+        // SAFETY: not null, so a writable uint64_t by the contract.
+        unsafe { out.write(id) };
+        Ok(())
+    })
+}
+
+/// Facts about the live allocation that contains ptr, which may point into the middle of it.
+///
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the size impossible,
+/// GPUMEM_ERROR_UNKNOWN_POINTER.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_pointer_info_get(ptr: *const c_void, out: *mut gpumem_pointer_info) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { options::check_output(out) }?;
+        let info = Context::global()?.info_containing(address(ptr))?;
+        let value = gpumem_pointer_info {
+            size: 0,
+            flags: info.flags.0,
+            base: pointer(info.base),
+            requested: info.requested as usize,
+            usable: info.usable as usize,
+            stream: info.stream.0 as gpumem_stream,
+            id: info.id,
+            tag: info.tag,
+            device: i32::try_from(info.device.0).unwrap_or(i32::MAX),
+            reserved: 0,
+        };
+        // SAFETY: as above.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// What options ask for, but for the arena, whose reference the caller keeps.
+pub(in crate::capi) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request<'static>> {
+    let unknown = o.flags & !(AllocFlags::ALL.0 | GPUMEM_MALLOC_ON_DEVICE);
+    if unknown != 0 {
+        return Err(Error::invalid(format!("gpumem_malloc_options.flags has unknown bits {unknown:#x}")));
+    }
+    if o.reserved != 0 {
+        return Err(Error::invalid("gpumem_malloc_options.reserved is not 0; zero the structure first"));
+    }
+    if o.alignment != 0 && !o.alignment.is_power_of_two() {
+        return Err(Error::invalid(format!("alignment {} is not a power of two", o.alignment)));
+    }
+    let on_device = o.flags & GPUMEM_MALLOC_ON_DEVICE != 0;
+    if !on_device && o.device != 0 {
+        return Err(Error::invalid(format!(
+            "gpumem_malloc_options.device is {} without GPUMEM_MALLOC_ON_DEVICE in flags; set both or neither",
+            o.device
+        )));
+    }
+    Ok(Request {
+        arena: None,
+        size: o.bytes as u64,
+        align: o.alignment as u64,
+        device: on_device.then(|| device_id(ctx, o.device)).transpose()?,
+        stream: stream(o.stream),
+        flags: AllocFlags(o.flags & AllocFlags::ALL.0),
+        tag: o.tag,
+        reservation: None,
+    })
+}

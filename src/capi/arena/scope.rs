@@ -1,0 +1,415 @@
+//! Arenas
+//!
+//! An arena holds what is allocated while it is entered, and its exit frees all of that, whoever may still hold a
+//! pointer to it, but for what is to be kept. It is for programs that cannot say when each buffer ends but know when all
+//! of them do: a step of a training loop, a request, a call into a runtime whose garbage collector frees too late.
+//!
+//!   gpumem_arena step;
+//!   gpumem_arena_enter(&step);
+//!   ...                                                (allocate at will, free or not)
+//!   void *keep[] = {weights, loss};
+//!   gpumem_arena_exit(step, keep, 2, NULL);            (all else that was allocated since is free)
+//!
+//! Whose      Each thread has arenas it is attached to; the last one is its current arena, and what the thread allocates
+//!            belongs to that, whichever function does it: gpumem_malloc and its like, gpumem_plan_materialise, the
+//!            adapters for PyTorch. Other threads are not affected. gpumem_malloc_options can name another arena. A
+//!            resized allocation stays where it belongs. What was allocated before an arena was entered is not in it.
+//! Nesting    An arena entered while another is current is inside that one, and must be exited first. What an exit keeps
+//!            moves to the arena around it, and goes with that one unless kept again; out of the outermost arena it
+//!            becomes an ordinary allocation.
+//! Frees      What is in an arena may be freed early, by any thread. Exactly one of all frees and the exit frees an
+//!            allocation; the others find out that it is gone. gpumem_free of what an exit has freed is a double free,
+//!            or worse, takes what lives at the address by then; so finalizers, which may run at any time, call
+//!            gpumem_free_id with the number that gpumem_allocation_id_get gave while the allocation lived.
+//! Streams    An exit frees each allocation in the order of the stream it was allocated on, as gpumem_free does, and
+//!            waits for nothing. Use on other streams must be ordered before, or announced by gpumem_record_stream.
+//! Threads    gpumem_arena_attach makes an arena current on a second thread, gpumem_arena_detach undoes it; a thread that
+//!            ends is detached. An arena is exited by its one last thread.
+//! Handles    A gpumem_arena is a handle. Exit and abort make it stale, and those of the arenas inside; a stale one is
+//!            GPUMEM_ERROR_INVALID, which each of these functions can give.
+//!
+//! Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED). docs/spec/arenas.md has every
+//! rule.
+
+use crate::arena::{Arena, ExitReport};
+use crate::base::{Error, Result};
+use crate::capi::call::arguments::{array, name};
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::handles::Handles;
+use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::text;
+use crate::capi::call::types::{address, gpumem_arena, gpumem_stream, not_null, stream};
+use crate::context::Context;
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most bytes of a name, without its end.
+const NAME_BYTES: usize = 63;
+
+/// Every open arena of the process.
+static ARENAS: Handles<Arc<Arena>> = Handles::ended_by(b'A', "gpumem_arena", "exited or aborted");
+
+/// What an exit did. Bytes are as asked for.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_arena_report {
+    /// sizeof(gpumem_arena_report), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// How many arenas were around it.
+    pub depth: u32,
+    /// Allocations freed, a count.
+    pub freed: u64,
+    /// Bytes of these.
+    pub freed_bytes: u64,
+    /// Allocations kept, a count.
+    pub kept: u64,
+    /// Bytes of these.
+    pub kept_bytes: u64,
+    /// Entries of the keep list that are in no live allocation, a count.
+    pub unknown: u64,
+    /// Entries that name an allocation again, a count.
+    pub duplicate: u64,
+    /// Entries that name an allocation of another arena or of none, a count. It stays where it is.
+    pub foreign: u64,
+    /// How long the arena was open.
+    pub nanoseconds: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_arena_report {
+    const NAME: &'static str = "gpumem_arena_report";
+    const FIRST_BYTES: usize = 72;
+}
+const _: () = assert!(size_of::<gpumem_arena_report>() == 2 * 4 + 8 * 8);
+
+/// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it is counted.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_arena_stats {
+    /// sizeof(gpumem_arena_stats), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// How many arenas are around it.
+    pub depth: u32,
+    /// Allocations in it now, a count.
+    pub live: u64,
+    /// Bytes of these.
+    pub live_bytes: u64,
+    /// The most that live_bytes was.
+    pub peak_bytes: u64,
+    /// Allocations that came into it, made there or kept from an arena inside, a count.
+    pub joined: u64,
+    /// Allocations that left it, freed, promoted or escaped, a count.
+    pub left: u64,
+    /// Those of them that were promoted or escaped, a count.
+    pub promoted: u64,
+    /// Those of them that were freed, a count: what somebody did without waiting for the exit.
+    pub freed_early: u64,
+    /// Threads attached to it, a count.
+    pub threads: u64,
+    /// How long it has been open.
+    pub nanoseconds: u64,
+    /// A number that no other arena of this process has had or will have; texts of errors have it too.
+    pub id: u64,
+    /// Its name, terminated; empty when it has none.
+    pub name: [c_char; 64],
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_arena_stats {
+    const NAME: &'static str = "gpumem_arena_stats";
+    const FIRST_BYTES: usize = 152;
+}
+const _: () = assert!(size_of::<gpumem_arena_stats>() == 2 * 4 + 10 * 8 + NAME_BYTES + 1);
+
+/// Opens an arena inside the calling thread's current one, if it has one, and makes it the current one.
+///
+/// out receives the handle; end it with gpumem_arena_exit or gpumem_arena_abort.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_arena_enter(out: *mut gpumem_arena) -> gpumem_status {
+    // SAFETY: passed on from the caller; NULL is a name.
+    guard(|| unsafe { enter(std::ptr::null(), out) })
+}
+
+/// As gpumem_arena_enter, with a name for statistics and the texts of errors.
+///
+/// name is UTF-8 or NULL, which is no name; it is copied, and cut at 63 bytes.
+/// Errors: those of gpumem_arena_enter; GPUMEM_ERROR_INVALID also for a name that is not UTF-8.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_arena_enter_named(name: *const c_char, out: *mut gpumem_arena) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { enter(name, out) })
+}
+
+/// Ends an arena: frees what is in it, but for what is to be kept, which moves to the arena around it, or becomes
+/// ordinary where there is none.
+///
+/// The arena must be the calling thread's current one, with no other thread attached to it and no open arena inside.
+/// keep has keep_len pointers, each to any byte of an allocation, and may be NULL when there are none. NULL in the list
+/// is passed over. Pointers to nothing live, to the same allocation again, and to what is not in this arena are no
+/// errors: they are counted in the report, and change nothing. What other threads free at the same time is freed once.
+/// out_or_null receives the report; its size must be set (GPUMEM_INIT).
+/// Errors: GPUMEM_ERROR_INVALID for an arena that is not to be exited now or here, when keep is NULL and keep_len is
+/// not 0, or for an impossible size of the report; the arena is then open as before.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_arena_exit(
+    arena: gpumem_arena,
+    keep: *const *mut c_void,
+    keep_len: usize,
+    out_or_null: *mut gpumem_arena_report,
+) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes `keep_len` pointers.
+        let keep = unsafe { array(keep, keep_len, "keep") }?;
+        let keep: Vec<u64> = keep.iter().map(|p| address(*p)).collect();
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { end(arena, out_or_null, |ctx, arena| ctx.arena_exit(arena, &keep)) }
+    })
+}
+
+/// Ends an arena and every open one inside it, keeping nothing.
+///
+/// No other thread may be attached to any of them; the calling one need not be. out_or_null receives a report on all of
+/// them together; its size must be set (GPUMEM_INIT).
+/// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the report; all is then
+/// open as before.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_arena_abort(
+    arena: gpumem_arena,
+    out_or_null: *mut gpumem_arena_report,
+) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { end(arena, out_or_null, |ctx, arena| ctx.arena_abort(arena)) }?;
+        // The handles of arenas that were open inside.
+        ARENAS.sweep(|a| a.scope().is_closed());
+        Ok(())
+    })
+}
+
+/// Makes an open arena the calling thread's current one, over the one that is.
+///
+/// Until the thread detaches or ends, other threads can neither exit nor abort the arena.
+/// Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already.
+#[no_mangle]
+pub extern "C" fn gpumem_arena_attach(arena: gpumem_arena) -> gpumem_status {
+    guard(|| {
+        let ctx = Context::global()?;
+        ctx.arena_attach(&get(arena)?)
+    })
+}
+
+/// Takes the calling thread's current arena back; the one before it is current again. The arena stays open.
+///
+/// Also for the thread that entered it, which thereby hands it over to whoever attaches.
+/// Errors: GPUMEM_ERROR_INVALID when it is not the thread's current arena.
+#[no_mangle]
+pub extern "C" fn gpumem_arena_detach(arena: gpumem_arena) -> gpumem_status {
+    guard(|| {
+        let ctx = Context::global()?;
+        ctx.arena_detach(&*get(arena)?)
+    })
+}
+
+/// The calling thread's current arena: what it allocates belongs to that.
+///
+/// out receives the handle, NULL when there is none.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_arena_current_get(out: *mut gpumem_arena) -> gpumem_status {
+    guard(|| {
+        not_null(out, "out")?;
+        let current = Context::global()?.arena_current();
+        // SAFETY: not null, so a writable handle by the contract.
+        unsafe { out.write(handle_of(current.as_ref())) };
+        Ok(())
+    })
+}
+
+/// The arena that a live allocation is in.
+///
+/// ptr is any byte of it. out receives the handle, NULL when it is in none.
+/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_arena_find(ptr: *const c_void, out: *mut gpumem_arena) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        not_null(out, "out")?;
+        let found = Context::global()?.arena_of(address(ptr))?;
+        // SAFETY: not null, so a writable handle by the contract.
+        unsafe { out.write(handle_of(found.as_ref())) };
+        Ok(())
+    })
+}
+
+/// Moves a live allocation out of its arena into the one around that, or out of all when there is none; what an exit
+/// does to what it keeps, at once.
+///
+/// ptr is any byte of it. Any thread may do this.
+/// Errors: GPUMEM_ERROR_INVALID when ptr is NULL or in no arena, GPUMEM_ERROR_UNKNOWN_POINTER.
+#[no_mangle]
+pub extern "C" fn gpumem_arena_promote(ptr: *mut c_void) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        Context::global()?.arena_promote(address(ptr))
+    })
+}
+
+/// Takes a live allocation out of all arenas: a constant that is made in a step and cached for those to come.
+///
+/// ptr is any byte of it. Nothing happens when it is in no arena. Any thread may do this.
+/// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
+#[no_mangle]
+pub extern "C" fn gpumem_arena_escape(ptr: *mut c_void) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        Context::global()?.arena_escape(address(ptr))
+    })
+}
+
+/// What has happened in an open arena so far.
+///
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_arena_stats_get(arena: gpumem_arena, out: *mut gpumem_arena_stats) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { options::check_output(out) }?;
+        let ctx = Context::global()?;
+        let arena = get(arena)?;
+        let stats = ctx.arena_stats(&arena)?;
+        let value = gpumem_arena_stats {
+            size: 0,
+            depth: stats.depth,
+            live: stats.live,
+            live_bytes: stats.live_bytes,
+            peak_bytes: stats.peak_bytes,
+            joined: stats.joined,
+            left: stats.left,
+            promoted: stats.promoted,
+            // Counted one after the other, so they may be of different moments.
+            freed_early: stats.left.saturating_sub(stats.promoted),
+            threads: u64::from(stats.threads),
+            nanoseconds: nanoseconds(stats.open_for),
+            id: arena.id(),
+            name: text::fill(arena.name()),
+        };
+        // SAFETY: as above.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// Frees the allocation with this id, if it still lives: for finalizers, which may come after the exit of its arena.
+///
+/// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing; id is what
+/// gpumem_allocation_id_get gave for it. GPUMEM_OK also when that allocation is gone, even if its address has been handed
+/// out again; that is counted in gpumem_stats.late_frees and changes nothing. In the order of the stream it was
+/// allocated on, as gpumem_free. Memory without an arena can be freed so as well.
+/// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that gpumem never gave.
+#[no_mangle]
+pub extern "C" fn gpumem_free_id(ptr: *mut c_void, id: u64) -> gpumem_status {
+    guard(|| free_id(ptr, id, None))
+}
+
+/// As gpumem_free_id, in the order of s, as gpumem_free_async.
+///
+/// Errors: those of gpumem_free_id, and GPUMEM_ERROR_INVALID_STREAM; nothing is freed then.
+#[no_mangle]
+pub extern "C" fn gpumem_free_id_async(ptr: *mut c_void, id: u64, s: gpumem_stream) -> gpumem_status {
+    guard(|| free_id(ptr, id, Some(s)))
+}
+
+/// # Safety
+/// `called` is null or a terminated string, `out` null or writable.
+unsafe fn enter(called: *const c_char, out: *mut gpumem_arena) -> Result<()> {
+    not_null(out, "out")?;
+    // SAFETY: passed on from the caller.
+    let called = unsafe { name(called, "name") }?.unwrap_or_default();
+    let ctx = Context::global()?;
+    let cut = text::floor_char_boundary(called, NAME_BYTES);
+    let arena = ctx.arena_enter(called.get(..cut).unwrap_or_default())?;
+    let handle = match ARENAS.insert(arena.clone()) {
+        Ok(handle) => handle,
+        // Nothing is in it yet.
+        Err(e) => return ctx.arena_abort(&arena).and(Err(e)),
+    };
+    arena.set_key(handle);
+    // SAFETY: not null, so a writable handle by the contract.
+    unsafe { out.write(handle as gpumem_arena) };
+    Ok(())
+}
+
+/// Ends an arena as `how` does, and its handle.
+///
+/// # Safety
+/// `out` is null or a structure whose size field is true.
+unsafe fn end(
+    handle: gpumem_arena,
+    out: *mut gpumem_arena_report,
+    how: impl FnOnce(&Context, &Arc<Arena>) -> Result<ExitReport>,
+) -> Result<()> {
+    if !out.is_null() {
+        // SAFETY: passed on from the caller.
+        unsafe { options::check_output(out) }?;
+    }
+    let ctx = Context::global()?;
+    let arena = get(handle)?;
+    let open = arena.age();
+    let ended = how(ctx, &arena)?;
+    // Another thread's abort may have swept it away already.
+    let _ = ARENAS.remove(handle as usize);
+    if out.is_null() {
+        return Ok(());
+    }
+    let ExitReport { freed, freed_bytes, kept, kept_bytes, unknown, duplicate, foreign, depth } = ended;
+    let nanoseconds = nanoseconds(open);
+    let value = gpumem_arena_report {
+        size: 0,
+        depth,
+        freed,
+        freed_bytes,
+        kept,
+        kept_bytes,
+        unknown,
+        duplicate,
+        foreign,
+        nanoseconds,
+    };
+    // SAFETY: as above.
+    unsafe { options::write(out, &value) }
+}
+
+fn free_id(ptr: *mut c_void, id: u64, s: Option<gpumem_stream>) -> Result<()> {
+    if ptr.is_null() {
+        return Ok(());
+    }
+    if id == 0 {
+        return Err(Error::invalid("id is 0, which no allocation has; pass what gpumem_allocation_id_get gave"));
+    }
+    Context::global()?.free_id(address(ptr), id, s.map(stream)).map(|_| ())
+}
+
+/// The open arena of a handle.
+fn get(handle: gpumem_arena) -> Result<Arc<Arena>> {
+    ARENAS.get(handle as usize).map(|arena| (*arena).clone())
+}
+
+/// The arena that options name, if they name one.
+pub(in crate::capi) fn named(handle: gpumem_arena) -> Result<Option<Arc<Arena>>> {
+    match handle.is_null() {
+        true => Ok(None),
+        false => get(handle).map(Some),
+    }
+}
+
+fn handle_of(arena: Option<&Arc<Arena>>) -> gpumem_arena {
+    arena.map_or(0, |a| a.key()) as gpumem_arena
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

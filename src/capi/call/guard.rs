@@ -1,0 +1,161 @@
+//! What every entry point runs in: no panic gets out, every failure is remembered for the thread it
+//! happened on.
+
+use super::error::gpumem_status;
+use super::last_error::remember;
+use crate::base::{Error, Result, Status};
+use crate::context::Context;
+use std::any::Any;
+use std::ffi::c_int;
+use std::io::Write;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// Runs an entry point that returns a status.
+pub(in crate::capi) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_status {
+    match run(entry) {
+        Ok(()) => Status::Ok as gpumem_status,
+        Err(e) => e.status as gpumem_status,
+    }
+}
+
+/// Runs `hit`, and if that says that it has not done the work, `entry`, as [`guard`] does.
+#[inline(always)]
+pub(in crate::capi) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> gpumem_status {
+    match run_hit(|| hit().then_some(()), entry) {
+        Ok(()) => Status::Ok as gpumem_status,
+        Err(e) => e.status as gpumem_status,
+    }
+}
+
+/// Runs `hit`, and if that has not done the work, `entry`, as [`run`] does.
+#[inline(always)]
+pub(in crate::capi) fn run_hit<T>(hit: impl FnOnce() -> Option<T>, entry: impl FnOnce() -> Result<T>) -> Result<T> {
+    // Unwind safety: as in `run`.
+    match catch_unwind(AssertUnwindSafe(hit)) {
+        Ok(Some(done)) => Ok(done),
+        Ok(None) => run_apart(entry),
+        Err(panic) => run_apart(|| Err(from_panic(panic))),
+    }
+}
+
+/// As [`run`], in a frame of its own: what it needs of stack and registers is no hit's to pay for.
+#[inline(never)]
+fn run_apart<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
+    run(entry)
+}
+
+/// Runs an entry point that returns a value, and `failed` when it cannot.
+pub(in crate::capi) fn guard_value<T>(failed: T, entry: impl FnOnce() -> Result<T>) -> T {
+    run(entry).unwrap_or(failed)
+}
+
+/// Keeps the thread from being cancelled (`pthread_cancel`) until dropped. A cancellation unwinds
+/// the stack by force, which Rust's frames do not survive, and locks would stay taken. A pending
+/// one takes effect at the thread's next cancellation point. A hit has none, so it does without.
+pub(in crate::capi) struct Uncancelled(c_int);
+
+extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Of glibc and musl on every architecture.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+impl Uncancelled {
+    pub(in crate::capi) fn new() -> Uncancelled {
+        let mut before = PTHREAD_CANCEL_DISABLE;
+        // SAFETY: writes one int; no cancellation point itself. It fails for no state that exists.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: as above; puts back what the thread had.
+        unsafe { pthread_setcancelstate(self.0, &mut ours) };
+    }
+}
+
+/// Runs an entry point: a panic becomes an `Internal` error, and any error becomes the thread's
+/// last one.
+pub(in crate::capi) fn run<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _uncancelled = Uncancelled::new();
+    // Unwind safety: nothing of the caller's is seen again after a panic, and the core's locks
+    // recover from poison.
+    let result = catch_unwind(AssertUnwindSafe(entry)).unwrap_or_else(|panic| Err(from_panic(panic)));
+    if let Err(e) = &result {
+        remember(e);
+        if e.status == Status::Driver {
+            hint(e);
+        }
+    }
+    result
+}
+
+fn from_panic(panic: Box<dyn Any + Send>) -> Error {
+    let said = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(s), _) => s,
+        (_, Some(s)) => s.as_str(),
+        _ => "no message",
+    };
+    let e = Error::internal(format!("gpumem stopped at a bug of its own ({said}); please report it"));
+    // Dropping a foreign payload may panic in its turn, here outside of any catch. Leaking it
+    // cannot.
+    std::mem::forget(panic);
+    e
+}
+
+/// Says on stderr what is known about a failure of the device that its driver reports with no
+/// particulars.
+#[cold]
+fn hint(e: &Error) {
+    // A panic in here would lose a hint.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(text) = Context::started().and_then(|ctx| ctx.fault_hint(e)) {
+            let _ = std::io::stderr().write_all(format!("gpumem: {text}\n").as_bytes());
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::last_error::{last_status, text};
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_status_and_a_text() {
+        let status = guard(|| panic!("the {} broke", "thing"));
+        assert_eq!(status, Status::Internal as i32);
+        assert_eq!(last_status(), Status::Internal);
+        assert!(text().contains("the thing broke"), "{}", text());
+    }
+
+    #[test]
+    fn a_hit_spares_the_entry_and_a_panic_in_it_stays_inside() {
+        assert_eq!(guard_hit(|| true, || Err(Error::invalid("not wanted"))), 0);
+        assert_eq!(guard_hit(|| false, || Err(Error::invalid("wanted"))), Status::Invalid as i32);
+        assert_eq!(guard_hit(|| panic!("the hit broke"), || Ok(())), Status::Internal as i32);
+        assert!(text().contains("the hit broke"), "{}", text());
+    }
+
+    #[test]
+    fn a_payload_that_panics_when_dropped_stays_inside() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        assert_eq!(guard(|| std::panic::panic_any(Bomb)), Status::Internal as i32);
+    }
+
+    #[test]
+    fn success_keeps_the_last_failure() {
+        assert_eq!(guard(|| Err(Error::invalid("mine"))), Status::Invalid as i32);
+        assert_eq!(guard(|| Ok(())), 0);
+        assert_eq!((last_status(), text()), (Status::Invalid, "mine".into()));
+    }
+}

@@ -1,0 +1,238 @@
+//! Pools of streams
+//!
+//! A stream pool lends streams of one device, each to one borrower at a time. It makes them when they are first needed, up to its
+//! size, and keeps them. Whoever finds none waits in turn, or has one more made.
+//!
+//! A stream goes back with whatever work it still has; the next borrower's work comes after that. Reservations that are attached
+//! to it are detached.
+
+use crate::base::sync::lock;
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::handles::Handles;
+use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::types::{gpumem_stream, not_null, stream, wait};
+use crate::context::Context;
+use crate::tier::stream_pool::DEFAULT_STREAMS;
+use crate::tier::{Borrowed, Exhausted, StreamPool, Streams};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// A wait without an end, where a parameter is a time in milliseconds.
+pub const GPUMEM_WAIT_FOREVER: u64 = u64::MAX;
+
+/// What a gpumem_stream_pool seems to point to. There is nothing there.
+#[allow(non_camel_case_types)]
+pub struct gpumem_stream_pool_st(());
+
+/// A handle to a stream pool. Compare it with NULL and with others; do not look into it.
+#[allow(non_camel_case_types)]
+pub type gpumem_stream_pool = *mut gpumem_stream_pool_st;
+
+/// What there is in a stream pool.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct gpumem_stream_pool_stats {
+    /// sizeof(gpumem_stream_pool_stats), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// The device that its streams are of.
+    pub device: i32,
+    /// Streams there are, or that are just being made.
+    pub made: u64,
+    /// Those that nobody has.
+    pub idle: u64,
+    /// Those that are lent.
+    pub borrowed: u64,
+    /// Calls that wait for one.
+    pub waiters: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_stream_pool_stats {
+    const NAME: &'static str = "gpumem_stream_pool_stats";
+    const FIRST_BYTES: usize = 40;
+}
+const _: () = assert!(size_of::<gpumem_stream_pool_stats>() == 2 * 4 + 4 * 8);
+
+static POOLS: Handles<Lender> = Handles::ended_by(b'S', "gpumem_stream_pool", "closed");
+
+/// A pool, and what it has lent.
+struct Lender {
+    device: DeviceId,
+    pool: StreamPool,
+    state: Mutex<Lent>,
+}
+
+#[derive(Default)]
+struct Lent {
+    streams: HashMap<StreamHandle, Borrowed>,
+    closed: bool,
+}
+
+/// The streams of a device.
+struct OfDevice(DeviceId);
+
+impl Streams for OfDevice {
+    fn create(&self) -> Result<u64> {
+        Ok(Context::global()?.driver().stream_create(self.0)?.0 as u64)
+    }
+
+    fn destroy(&self, stream: u64) -> Result<()> {
+        let (ctx, stream) = (Context::global()?, StreamHandle(stream as usize));
+        // Before its handle can be another stream's.
+        ctx.forget_stream(stream);
+        ctx.driver().stream_destroy(self.0, stream)
+    }
+}
+
+/// Makes a pool of streams of the current device.
+///
+/// size is how many it makes by itself at most; 0 means 16. None is made yet. out receives the pool; the caller owns it until
+/// gpumem_stream_pool_destroy.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_stream_pool_create(size: usize, out: *mut gpumem_stream_pool) -> gpumem_status {
+    guard(|| {
+        not_null(out, "out")?;
+        let device = Context::global()?.driver().current_device()?;
+        let size = match size {
+            0 => DEFAULT_STREAMS,
+            size => size,
+        };
+        let pool = StreamPool::new(size, Box::new(OfDevice(device)))?;
+        let handle = POOLS.insert(Lender { device, pool, state: Mutex::default() })?;
+        // SAFETY: not null, so a writable handle by the contract.
+        unsafe { out.write(handle as gpumem_stream_pool) };
+        Ok(())
+    })
+}
+
+/// Borrows a stream that nobody else has, or waits for one, in turn.
+///
+/// timeout_ms is how long at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end. out receives the stream,
+/// which is the caller's until gpumem_stream_pool_return. The caller must not destroy it.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool, GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent
+/// and timeout_ms is 0, GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
+/// GPUMEM_ERROR_DRIVER.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_stream_pool_borrow(
+    pool: gpumem_stream_pool,
+    timeout_ms: u64,
+    out: *mut gpumem_stream,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { borrow(pool, Exhausted::Wait(wait(timeout_ms)), out) })
+}
+
+/// As gpumem_stream_pool_borrow, but when all streams are lent, one more is made, which stays in the pool.
+///
+/// Does not wait. Errors: those of gpumem_stream_pool_borrow, without those of a wait.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_stream_pool_borrow_or_grow(
+    pool: gpumem_stream_pool,
+    out: *mut gpumem_stream,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { borrow(pool, Exhausted::Grow, out) })
+}
+
+/// Gives a borrowed stream back, on any thread. Does not wait for its work.
+///
+/// Errors: GPUMEM_ERROR_INVALID when there is no such pool, or it has not lent this stream.
+#[no_mangle]
+pub extern "C" fn gpumem_stream_pool_return(pool: gpumem_stream_pool, s: gpumem_stream) -> gpumem_status {
+    guard(|| {
+        let ctx = Context::global()?;
+        let lender = POOLS.get(pool as usize)?;
+        let s = stream(s);
+        let mut lent = lock(&lender.state);
+        let Some(back) = lent.streams.remove(&s) else {
+            return Err(Error::invalid(format!(
+                "stream {s} is not borrowed from this pool; it may have been returned"
+            )));
+        };
+        let last = lent.closed && lent.streams.is_empty();
+        drop(lent);
+        let detached = ctx.detach_stream(s);
+        drop(back);
+        if last {
+            POOLS.remove(pool as usize)?;
+        }
+        detached
+    })
+}
+
+/// Closes a pool: it lends no more, and calls that wait get GPUMEM_ERROR_SHUTTING_DOWN.
+///
+/// Streams that nobody has are destroyed now, each of the others when it is returned, and with the last of them the handle is
+/// stale, at once if there is none. Until then the pool can be asked for its counts, and closed again, which does nothing.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such pool; GPUMEM_ERROR_DRIVER when a stream could not be destroyed, the pool is
+/// closed all the same.
+#[no_mangle]
+pub extern "C" fn gpumem_stream_pool_destroy(pool: gpumem_stream_pool) -> gpumem_status {
+    guard(|| {
+        Context::global()?;
+        let lender = POOLS.get(pool as usize)?;
+        let mut lent = lock(&lender.state);
+        // The return of the last stream ends the handle.
+        let now = !lent.closed && lent.streams.is_empty();
+        lent.closed = true;
+        drop(lent);
+        let closed = lender.pool.close();
+        if now {
+            POOLS.remove(pool as usize)?;
+        }
+        closed
+    })
+}
+
+/// What there is in a pool.
+///
+/// out->size must be set (GPUMEM_INIT).
+/// Errors: GPUMEM_ERROR_INVALID when there is no such pool, out is NULL or its size impossible.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_stream_pool_stats_get(
+    pool: gpumem_stream_pool,
+    out: *mut gpumem_stream_pool_stats,
+) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { options::check_output(out) }?;
+        let lender = POOLS.get(pool as usize)?;
+        let counts = lender.pool.counts();
+        let value = gpumem_stream_pool_stats {
+            size: 0,
+            device: lender.device.0 as i32,
+            made: counts.made as u64,
+            idle: counts.idle as u64,
+            borrowed: counts.borrowed as u64,
+            waiters: counts.waiters as u64,
+        };
+        // SAFETY: as above, and writable by the contract.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// # Safety
+/// `out` is null or writable.
+unsafe fn borrow(pool: gpumem_stream_pool, exhausted: Exhausted, out: *mut gpumem_stream) -> Result<()> {
+    not_null(out, "out")?;
+    Context::global()?;
+    let lender = POOLS.get(pool as usize)?;
+    let borrowed = lender.pool.borrow(exhausted)?;
+    let s = StreamHandle(borrowed.stream() as usize);
+    let mut lent = lock(&lender.state);
+    if lent.closed {
+        drop(lent);
+        // Lent just before the pool was closed, and nobody has seen it.
+        drop(borrowed);
+        return Err(Error::new(Status::ShuttingDown, "the stream pool has been closed; it lends no more streams"));
+    }
+    lent.streams.insert(s, borrowed);
+    drop(lent);
+    // SAFETY: not null, so a writable handle by the contract.
+    unsafe { out.write(s.0 as gpumem_stream) };
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! The everyday calls, and what runs at exit.
+
+mod exit;
+pub mod malloc;
+pub mod version;

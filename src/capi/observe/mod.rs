@@ -1,0 +1,4 @@
+//! Counters, recordings, snapshots.
+
+pub mod record;
+pub mod stats;

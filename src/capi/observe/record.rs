@@ -1,0 +1,339 @@
+//! Recording, snapshots, events
+//!
+//! A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and `gpumem record convert`;
+//! GPUMEM_RECORD=FILE makes one of the whole process. A snapshot has all memory at one moment, and why a request failed.
+//! docs/recording.md has both; docs/spec/recording.md has the file's format.
+//!
+//!   gpumem_record_start("steps.gmrec", 16);            (with 16 frames of each stack)
+//!   ...
+//!   gpumem_record_stop(NULL, NULL);
+//!
+//! then `gpumem view steps.gmrec --out steps.html`. What is recorded costs a few tens of nanoseconds an allocation and free, stacks
+//! some microseconds; what is not recorded costs nothing.
+
+use crate::base::{Error, Result};
+use crate::capi::call::arguments::{name, put};
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::types::{gpumem_stream, not_null, pointer};
+use crate::context::Context;
+use crate::observe::{Callback, Event, StackSource};
+use std::ffi::{c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// For gpumem_record_start: as many frames of each stack as GPUMEM_RECORD_STACKS says.
+pub const GPUMEM_RECORD_STACKS_DEFAULT: u32 = u32::MAX;
+
+/// A live allocation, as gpumem_visit_allocations shows it.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_allocation {
+    /// sizeof(gpumem_allocation) as the library has it; later versions may have more fields.
+    pub size: u32,
+    /// The device it lives on.
+    pub device: i32,
+    /// Its first byte.
+    pub base: *mut c_void,
+    /// Bytes asked for.
+    pub requested: usize,
+    /// Bytes usable from base.
+    pub usable: usize,
+    /// The stream it was allocated on. A name only: the stream may be gone.
+    pub stream: gpumem_stream,
+    /// A number that no other allocation of this process has had or will have. Of two allocations of a stream the one with the
+    /// larger number is the younger, while the stream has one heap.
+    pub id: u64,
+    /// The caller's tag.
+    pub tag: u64,
+    /// The number of the arena it is in, or 0. It is that of recordings and dumps, and no gpumem_arena.
+    pub arena: u64,
+    /// GPUMEM_MALLOC_* it was made with.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT. Fields that are 0 let all pass.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_visit_filter {
+    /// sizeof(gpumem_visit_filter).
+    pub size: u32,
+    /// 1: only those of device; 0: of all.
+    pub on_device: u32,
+    /// At least so many bytes were asked for.
+    pub least_bytes: u64,
+    /// The caller's tag.
+    pub tag: u64,
+    /// The number of the arena.
+    pub arena: u64,
+    /// The device, with on_device.
+    pub device: i32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, no padding by the assertion below.
+unsafe impl crate::capi::call::options::Extensible for gpumem_visit_filter {
+    const NAME: &'static str = "gpumem_visit_filter";
+    const FIRST_BYTES: usize = 40;
+}
+const _: () = assert!(size_of::<gpumem_visit_filter>() == 40 && size_of::<gpumem_allocation>() == 72);
+
+/// Shows one allocation to a visitor; 0 goes on, anything else ends the visit.
+#[allow(non_camel_case_types)]
+pub type gpumem_visitor =
+    Option<unsafe extern "C" fn(allocation: *const gpumem_allocation, user: *mut c_void) -> c_int>;
+
+/// What happened, for an event callback. Numbers of kinds and what the fields mean are in docs/spec/recording.md.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_event {
+    /// sizeof(gpumem_event) as the library has it; later versions may have more fields.
+    pub size: u32,
+    /// GPUMEM_EVENT_*.
+    pub kind: i32,
+    /// Nanoseconds of a clock of the library's own.
+    pub time: u64,
+    /// An address, or a handle of physical memory.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// As the kind says.
+    pub other: u64,
+    /// A stream; 0 is the legacy default stream.
+    pub stream: u64,
+    /// The caller's tag.
+    pub tag: u64,
+    /// The arena's number, or 0.
+    pub arena: u32,
+    /// The device's ordinal.
+    pub device: i32,
+}
+const _: () = assert!(size_of::<gpumem_event>() == 64);
+
+/// Memory was handed out: address, bytes, stream, tag, arena.
+pub const GPUMEM_EVENT_MALLOC: i32 = 1;
+/// Memory was given back: address, stream.
+pub const GPUMEM_EVENT_FREE: i32 = 2;
+/// An allocation has another size in place: address, bytes.
+pub const GPUMEM_EVENT_REALLOC: i32 = 3;
+/// A request failed for lack of memory: bytes, stream, tag, arena.
+pub const GPUMEM_EVENT_OUT_OF_MEMORY: i32 = 4;
+/// An arena was opened: arena.
+pub const GPUMEM_EVENT_ARENA_ENTER: i32 = 6;
+/// An arena has ended, and what was in it is free: arena.
+pub const GPUMEM_EVENT_ARENA_EXIT: i32 = 7;
+/// An allocation went to another arena: address, arena.
+pub const GPUMEM_EVENT_MOVE: i32 = 8;
+/// Free memory was given back to the device: other is nanoseconds, here and below.
+pub const GPUMEM_EVENT_TRIM: i32 = 9;
+/// Evictable memory left the device: address or tag, bytes.
+pub const GPUMEM_EVENT_EVICT: i32 = 10;
+/// It came back.
+pub const GPUMEM_EVENT_RESTORE: i32 = 11;
+/// A request was met with new physical memory: address, bytes.
+pub const GPUMEM_EVENT_GROWTH: i32 = 15;
+/// A request was met by moving physical memory: address, bytes.
+pub const GPUMEM_EVENT_STITCH: i32 = 16;
+
+const _: () = {
+    use crate::observe::Kind;
+    assert!(GPUMEM_EVENT_MALLOC == Kind::Malloc as i32 && GPUMEM_EVENT_FREE == Kind::Free as i32);
+    assert!(GPUMEM_EVENT_REALLOC == Kind::Realloc as i32 && GPUMEM_EVENT_OUT_OF_MEMORY == Kind::OutOfMemory as i32);
+    assert!(GPUMEM_EVENT_ARENA_ENTER == Kind::ArenaEnter as i32 && GPUMEM_EVENT_ARENA_EXIT == Kind::ArenaExit as i32);
+    assert!(GPUMEM_EVENT_MOVE == Kind::Move as i32 && GPUMEM_EVENT_TRIM == Kind::Trim as i32);
+    assert!(GPUMEM_EVENT_EVICT == Kind::Evict as i32 && GPUMEM_EVENT_RESTORE == Kind::Restore as i32);
+    assert!(GPUMEM_EVENT_GROWTH == Kind::Growth as i32 && GPUMEM_EVENT_STITCH == Kind::Stitch as i32);
+};
+
+/// Called with each event. It must not unwind; gpumem's calls in it make no events.
+#[allow(non_camel_case_types)]
+pub type gpumem_event_callback = Option<unsafe extern "C" fn(event: *const gpumem_event, user: *mut c_void)>;
+
+/// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns its bytes; 0: the machine's own
+/// stack is taken. For interpreters. More than cap bytes: what fits counts.
+#[allow(non_camel_case_types)]
+pub type gpumem_stack_callback = Option<unsafe extern "C" fn(buf: *mut c_char, cap: usize, user: *mut c_void) -> usize>;
+
+/// Records every allocation to a file from now on, until gpumem_record_stop or the process's end.
+///
+/// path is a file to make; where there is one already, "." and the process's number are added to the name. stack_frames is how deep
+/// a stack is recorded with each allocation, 0 for none, up to 256, or GPUMEM_RECORD_STACKS_DEFAULT. What is live already comes
+/// first in the file.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range, or a recording is under way.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: u32) -> gpumem_status {
+    guard(|| {
+        // SAFETY: NULL or a string by the contract.
+        let path = unsafe { path_of(path, "path") }?;
+        let depth = match stack_frames {
+            GPUMEM_RECORD_STACKS_DEFAULT => None,
+            0..=256 => Some(stack_frames),
+            other => return Err(Error::invalid(format!("stack_frames is {other}; it is a number from 0 to 256"))),
+        };
+        Context::global()?.record_start(&path, depth).map(|_| ())
+    })
+}
+
+/// Ends the recording, and waits until it is written.
+///
+/// events and lost may be NULL; they receive how many events the file has, and how many happened that it has not.
+/// Errors: GPUMEM_ERROR_INVALID when no recording is under way.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) -> gpumem_status {
+    guard(|| {
+        let summary = Context::global()?.record_stop()?;
+        for (out, n) in [(events, summary.events), (lost, summary.lost)] {
+            // SAFETY: the caller passes NULL or a place to write to.
+            unsafe { put(out, n) };
+        }
+        Ok(())
+    })
+}
+
+/// Writes a snapshot: all memory at this moment, as JSON, for `gpumem view`.
+///
+/// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at one moment.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
+    guard(|| {
+        // SAFETY: NULL or a string by the contract.
+        let path = unsafe { path_of(path, "path") }?;
+        Context::global()?.snapshot_to(&path, "call")
+    })
+}
+
+/// Calls a function with every live allocation, small ones too.
+///
+/// filter may be NULL: all. visitor is called on this thread; user is handed to it. A heap's allocations are of one moment; heaps
+/// are looked at one after the other, and other threads wait only while one is copied. The visitor may call gpumem.
+/// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_visit_allocations(
+    filter: *const gpumem_visit_filter,
+    visitor: gpumem_visitor,
+    user: *mut c_void,
+) -> gpumem_status {
+    guard(|| {
+        let visitor = visitor.ok_or_else(|| Error::invalid("visitor is NULL"))?;
+        let filter = match filter.is_null() {
+            true => None,
+            // SAFETY: not null, so a structure whose size field is true.
+            false => Some(unsafe { crate::capi::call::options::read(filter) }?),
+        };
+        let wanted = |a: &gpumem_allocation| {
+            filter.is_none_or(|f| {
+                (f.on_device == 0 || f.device == a.device)
+                    && a.requested as u64 >= f.least_bytes
+                    && (f.tag == 0 || f.tag == a.tag)
+                    && (f.arena == 0 || f.arena == a.arena)
+            })
+        };
+        Context::global()?.visit(&mut |alive, arena| {
+            let i = &alive.info;
+            let a = gpumem_allocation {
+                size: size_of::<gpumem_allocation>() as u32,
+                device: i.device.0 as i32,
+                base: pointer(i.base),
+                requested: i.requested as usize,
+                usable: i.usable as usize,
+                stream: i.stream.0 as gpumem_stream,
+                id: i.id,
+                tag: i.tag,
+                arena: arena.unwrap_or(0),
+                flags: i.flags.0,
+                reserved: 0,
+            };
+            // SAFETY: the program's function, called as its type says; it does not unwind.
+            !wanted(&a) || unsafe { visitor(&a, user) } == 0
+        });
+        Ok(())
+    })
+}
+
+/// What a program's function is called with.
+struct User(*mut c_void);
+// SAFETY: the pointer is only handed back to the program's function, which says in its contract that any thread may call it.
+unsafe impl Send for User {}
+// SAFETY: as above.
+unsafe impl Sync for User {}
+
+impl User {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Calls a function with each event from now on, on the thread on which it happens; NULL: no more.
+///
+/// user is handed to it. Driver calls of the slow path are events too. A call that is under way in another thread may end after this
+/// returns.
+#[no_mangle]
+pub extern "C" fn gpumem_set_event_callback(callback: gpumem_event_callback, user: *mut c_void) -> gpumem_status {
+    guard(|| {
+        let user = User(user);
+        let call = callback.map(|f| -> Callback {
+            Arc::new(move |e: &Event| {
+                let event = convert(e);
+                // SAFETY: the program's function, called as its type says; it does not unwind.
+                unsafe { f(&event, user.get()) };
+            })
+        });
+        Context::global()?.set_event_callback(call);
+        Ok(())
+    })
+}
+
+/// Asks a function for the stacks of recordings; NULL: the machine's own are taken.
+///
+/// user is handed to it. It is called on the thread that allocates, and must not allocate from gpumem.
+#[no_mangle]
+pub extern "C" fn gpumem_set_stack_callback(callback: gpumem_stack_callback, user: *mut c_void) -> gpumem_status {
+    guard(|| {
+        let user = User(user);
+        let source = callback.map(|f| -> StackSource {
+            Arc::new(move |text: &mut String| {
+                let mut buf = vec![0_u8; 1 << 14];
+                // SAFETY: as many writable bytes as are said; the function does not unwind.
+                let n = unsafe { f(buf.as_mut_ptr().cast(), buf.len(), user.get()) };
+                buf.truncate(n);
+                text.push_str(&String::from_utf8_lossy(&buf));
+            })
+        });
+        Context::global()?.set_stack_source(source);
+        Ok(())
+    })
+}
+
+fn convert(e: &Event) -> gpumem_event {
+    gpumem_event {
+        size: size_of::<gpumem_event>() as u32,
+        kind: e.kind as i32,
+        time: e.time,
+        address: e.address,
+        bytes: e.bytes,
+        other: e.other,
+        stream: e.stream,
+        tag: e.tag,
+        arena: e.arena,
+        device: i32::from(e.device),
+    }
+}
+
+/// # Safety
+/// `path` is NULL or a string.
+unsafe fn path_of(path: *const c_char, parameter: &str) -> Result<PathBuf> {
+    not_null(path, parameter)?;
+    // SAFETY: passed on from the caller.
+    let text = unsafe { name(path, parameter) }?.unwrap_or("");
+    match text {
+        "" => Err(Error::invalid(format!("{parameter} is empty"))),
+        text => Ok(PathBuf::from(text)),
+    }
+}

@@ -1,0 +1,189 @@
+//! Looking inside
+//!
+//! Counters and dumps are a moment's picture: other threads go on while they are taken.
+
+use crate::capi::call::arguments::put;
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::text;
+use crate::capi::call::types::{device_id, not_null};
+use crate::context::{counters, Context};
+use crate::pool::PoolStats;
+use std::ffi::{c_char, c_int};
+
+/// One device's counters. Bytes unless a field says that it counts.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct gpumem_stats {
+    /// sizeof(gpumem_stats), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// The device they belong to.
+    pub device: i32,
+    /// Addresses reserved.
+    pub reserved: u64,
+    /// Physical memory mapped.
+    pub mapped: u64,
+    /// The most that mapped ever was, since the last gpumem_stats_reset_peak.
+    pub peak_mapped: u64,
+    /// What callers asked for and have not freed.
+    pub requested: u64,
+    /// What was handed out for it, rounding included.
+    pub live: u64,
+    /// The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream allocates; with several, no
+    /// less, and no more than the sum of each one's most or than peak_mapped.
+    pub peak_live: u64,
+    /// Free and mapped, usable by its own stream at once.
+    pub free: u64,
+    /// Free and mapped, waiting for a stream.
+    pub waiting: u64,
+    /// Physical memory held for later without an address.
+    pub stock: u64,
+    /// Unmapped addresses inside the reservation.
+    pub holes: u64,
+    /// Old addresses of memory that has moved, not yet unmapped.
+    pub zombies: u64,
+    /// The largest request that could be met without new physical memory, allowing for remapping.
+    pub largest_without_growth: u64,
+    /// The largest free region, usable with no driver call.
+    pub largest_free: u64,
+    /// Live allocations, a count.
+    pub allocations: u64,
+    /// Allocations ever made, a count.
+    pub mallocs: u64,
+    /// Frees ever done, a count.
+    pub frees: u64,
+    /// Physical allocations mapped, a count.
+    pub extents: u64,
+    /// Physical allocations moved to other addresses so far, a count.
+    pub moved: u64,
+    /// Requests met by moving physical memory so far, a count.
+    pub stitches: u64,
+    /// Times that physical memory was added so far, a count.
+    pub growths: u64,
+    /// Streams known, a count.
+    pub streams: u64,
+    /// Frees refused as double, a count.
+    pub double_frees: u64,
+    /// Frees refused because the pointer is unknown, a count.
+    pub unknown_pointers: u64,
+    /// Frees by id that came when the allocation was gone already (gpumem_free_id), a count.
+    pub late_frees: u64,
+    /// Requests refused for lack of memory, a count.
+    pub out_of_memory: u64,
+    /// The most that may be mapped (gpumem_device_limit_set); 0: what the device has.
+    pub limit: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_stats {
+    const NAME: &'static str = "gpumem_stats";
+    const FIRST_BYTES: usize = 208;
+}
+const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 26 * 8);
+
+/// How often one driver call was made.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gpumem_driver_call {
+    /// The call's name, terminated.
+    pub name: [c_char; 40],
+    /// How often it was made since gpumem started.
+    pub calls: u64,
+}
+
+/// The counters of one device.
+///
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
+/// size impossible.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_stats_get(device: c_int, out: *mut gpumem_stats) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { options::check_output(out) }?;
+        let ctx = Context::global()?;
+        let value = convert(device, &ctx.stats(device_id(ctx, device)?)?);
+        // SAFETY: as above.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// Sets the peaks of one device back to the present values.
+///
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device.
+#[no_mangle]
+pub extern "C" fn gpumem_stats_reset_peak(device: c_int) -> gpumem_status {
+    guard(|| {
+        let ctx = Context::global()?;
+        ctx.reset_peaks(device_id(ctx, device)?)
+    })
+}
+
+/// Checks every invariant of gpumem's own state. Slow; for tests.
+///
+/// Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold.
+#[no_mangle]
+pub extern "C" fn gpumem_validate() -> gpumem_status {
+    guard(|| Context::global()?.validate())
+}
+
+/// Lists every region of one device's memory in address order, as text for people.
+///
+/// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may be NULL; it
+/// receives the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize, needed: *mut usize) -> gpumem_status {
+    guard(|| {
+        if cap > 0 {
+            not_null(buf, "buf")?;
+        }
+        let ctx = Context::global()?;
+        let dump = ctx.dump(device_id(ctx, device)?)?;
+        // SAFETY: the caller passes `cap` writable bytes, or NULL and 0.
+        let len = unsafe { text::copy_out(dump.as_bytes(), buf, cap) };
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(needed, len + 1) };
+        Ok(())
+    })
+}
+
+/// How often each driver call was made, in a fixed order.
+///
+/// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
+/// receives how many there are.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_driver_calls_get(
+    out: *mut gpumem_driver_call,
+    cap: usize,
+    count: *mut usize,
+) -> gpumem_status {
+    guard(|| {
+        if cap > 0 {
+            not_null(out, "out")?;
+        }
+        let calls = Context::global()?.driver_calls();
+        for (i, (name, calls)) in calls.iter().take(cap).enumerate() {
+            let entry = gpumem_driver_call { name: text::fill(name), calls: *calls };
+            // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
+            unsafe { out.add(i).write(entry) };
+        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(count, calls.len()) };
+        Ok(())
+    })
+}
+
+/// The core's counters, which have the same names here.
+fn convert(device: c_int, stats: &PoolStats) -> gpumem_stats {
+    macro_rules! fields {
+        (() $($name:ident),*) => {{
+            let PoolStats { $($name),* } = *stats;
+            gpumem_stats { size: 0, device, $($name),* }
+        }};
+    }
+    counters!(fields!())
+}

@@ -1,0 +1,328 @@
+//! Moving memory out of the device and back
+//!
+//! Memory allocated with GPUMEM_MALLOC_EVICTABLE can leave its device and come back at the same addresses: to pinned
+//! memory of the host, to a file of a disk (GPUMEM_DISK), or from one to the other. Meanwhile its device memory is free
+//! for others. Each such allocation has whole pages of its own (2 MiB on most devices), belongs to no arena and lives
+//! until it is freed, wherever it is.
+//!
+//! Sleep and wake, for what rests at times that the program knows, such as the weights of a model:
+//!
+//!   opts.flags = GPUMEM_MALLOC_EVICTABLE; opts.tag = WEIGHTS; gpumem_malloc_with(&opts, &w);
+//!   ...
+//!   gpumem_evict_tag(WEIGHTS, NULL, NULL);             (all of them: the device memory is free)
+//!   gpumem_restore_tag(WEIGHTS, NULL, NULL);           (they are back where they were)
+//!
+//! Holds, for more data than the device holds:
+//!
+//!   gpumem_hold(w);                                     (there now, restored if need be, and to stay)
+//!   kernel<<<.., stream>>>(w);
+//!   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
+//!
+//! By itself  What has been unheld at least once, and is not held now, is moved out without being asked for, oldest
+//!            use first: when an allocation, a hold or a restore finds no memory, and by a thread when a space is too
+//!            full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So hold it before each use. What was never unheld is moved only
+//!            by the functions below.
+//! Streams    A move out waits on the device for the work that uses the memory: what was submitted so far to the
+//!            streams named in gpumem_unhold, in gpumem_record_stream and in the options of the move; without any of
+//!            these, to the device. Other streams go on meanwhile.
+//! Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
+//!            where they were. Device code that uses memory that is not there faults.
+//! Files      Go with the process: its exit removes them, and what a killed one leaves, the next that uses the directory.
+//! Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. In a
+//!            callback of a move or a hold (progress, out of memory) nothing that is being moved is waited for: what
+//!            would have to is GPUMEM_ERROR_INVALID there.
+//! No pool   With GPUMEM_POOL=off each of these is GPUMEM_ERROR_UNSUPPORTED.
+
+use super::space::{c_space, gpumem_space, tier};
+use crate::base::{Error, Result};
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::types::{address, gpumem_stream, not_null, stream};
+use crate::context::{Context, What};
+use crate::tier::evict::{Goal, Moved, To};
+use crate::tier::{SpaceId, Tier};
+use std::ffi::c_void;
+
+/// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is ordered before it.
+pub const GPUMEM_MOVE_ON_STREAM: u32 = 1;
+/// gpumem_move_options.space counts.
+pub const GPUMEM_MOVE_TO_SPACE: u32 = 2;
+
+/// Tells how far a move is, on the thread that moves: bytes done, bytes in all. A result that is not 0 cancels the move.
+#[allow(non_camel_case_types)]
+pub type gpumem_progress = Option<unsafe extern "C" fn(done: u64, total: u64, user: *mut c_void) -> i32>;
+
+/// How to move. A field that is 0 means its default.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_move_options {
+    /// sizeof(gpumem_move_options).
+    pub size: u32,
+    /// GPUMEM_MOVE_*, or-ed together.
+    pub flags: u32,
+    /// Where to: any space of the tier, or with GPUMEM_MOVE_TO_SPACE this one; the id must be 0 without. Zeros:
+    /// evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    pub space: gpumem_space,
+    /// The stream, with GPUMEM_MOVE_ON_STREAM; must be NULL without.
+    pub stream: gpumem_stream,
+    /// Called now and then; NULL: nobody asks. It must return: no longjmp, no C++ exception.
+    pub progress: gpumem_progress,
+    /// Passed to it.
+    pub user: *mut c_void,
+}
+
+// SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: integers, pointers that
+// are only passed on, and a function pointer that the caller's contract makes NULL or valid.
+unsafe impl Extensible for gpumem_move_options {
+    const NAME: &'static str = "gpumem_move_options";
+    const FIRST_BYTES: usize = 40;
+}
+const _: () = assert!(size_of::<gpumem_move_options>() == 4 * 4 + 3 * 8);
+
+/// What a move did.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_move_report {
+    /// sizeof(gpumem_move_report), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Allocations moved, a count.
+    pub moved: u64,
+    /// Bytes of these, as asked for.
+    pub moved_bytes: u64,
+    /// Allocations that were there already, or beyond, a count.
+    pub already: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_move_report {
+    const NAME: &'static str = "gpumem_move_report";
+    const FIRST_BYTES: usize = 32;
+}
+const _: () = assert!(size_of::<gpumem_move_report>() == 2 * 4 + 3 * 8);
+
+/// Where an evictable allocation is.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_location {
+    /// sizeof(gpumem_location), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// The space that its bytes are in; the tier is 0 while they are moved.
+    pub space: gpumem_space,
+    /// How often it is held.
+    pub holds: u32,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Bytes of device memory that it takes while it is there.
+    pub device_bytes: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_location {
+    const NAME: &'static str = "gpumem_location";
+    const FIRST_BYTES: usize = 32;
+}
+const _: () = assert!(size_of::<gpumem_location>() == 4 * 4 + 2 * 8);
+
+/// Keeps an evictable allocation in its device's memory until gpumem_unhold has been called as often, restoring it first
+/// if it is elsewhere: work submitted to any stream after this returns may use it.
+///
+/// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes. What is not held may be
+/// moved out to make room.
+/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made, GPUMEM_ERROR_INVALID when it is not
+/// evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. It is where it was then,
+/// and not held.
+#[no_mangle]
+pub extern "C" fn gpumem_hold(ptr: *mut c_void) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        Context::global()?.hold(address(ptr))
+    })
+}
+
+/// Ends one hold. All use of the memory so far has been submitted to s, or is ordered before it.
+///
+/// From the first call on the memory may be moved by itself whenever it is not held.
+/// Errors: GPUMEM_ERROR_INVALID when it is not held or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays held. Nothing has changed then.
+#[no_mangle]
+pub extern "C" fn gpumem_unhold(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        Context::global()?.unhold(address(ptr), stream(s))
+    })
+}
+
+/// Moves an evictable allocation out of its device, and returns when its device memory is free.
+///
+/// ptr is the start of it. opts may be NULL; it is read and not kept. out may be NULL. It only ever goes away from the
+/// device: also from the host to a disk, when opts->space names one; what is as far away as asked, or farther, is there
+/// already and stays. Only from one space of a tier to another, which GPUMEM_MOVE_TO_SPACE names, is neither nearer nor
+/// farther, and goes with either function: from disk to disk, from node to node.
+/// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no sense,
+/// GPUMEM_ERROR_INVALID_STREAM;
+/// GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING,
+/// GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER. It is where it was then.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_evict(
+    ptr: *mut c_void,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe {
+        not_null(ptr, "ptr")?;
+        shift(What::One(address(ptr)), false, opts, out)
+    })
+}
+
+/// Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there.
+///
+/// As gpumem_evict, but only ever nearer to the device: with opts->space.tier GPUMEM_TIER_HOST from a disk to the host;
+/// what is as near as that, or nearer, is there already and stays. Work submitted to any stream after this
+/// returns may use the memory; but what may be moved by itself and is not held may leave again at once.
+/// Errors: as gpumem_evict and gpumem_hold.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_restore(
+    ptr: *mut c_void,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe {
+        not_null(ptr, "ptr")?;
+        shift(What::One(address(ptr)), true, opts, out)
+    })
+}
+
+/// Moves all evictable allocations with a tag out of their devices.
+///
+/// As gpumem_evict for each. When one of them is held nothing is moved. After another error those that the text counts
+/// have been moved, the others are where they were.
+/// Errors: as gpumem_evict; GPUMEM_ERROR_INVALID when none has the tag.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_evict_tag(
+    tag: u64,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { shift(What::Tag(tag), false, opts, out) })
+}
+
+/// Moves all evictable allocations with a tag back to their devices, as gpumem_restore does each.
+///
+/// Errors: as gpumem_evict_tag and gpumem_restore.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_restore_tag(
+    tag: u64,
+    opts: *const gpumem_move_options,
+    out: *mut gpumem_move_report,
+) -> gpumem_status {
+    // SAFETY: passed on from the caller.
+    guard(|| unsafe { shift(What::Tag(tag), true, opts, out) })
+}
+
+/// Says where an evictable allocation is.
+///
+/// ptr is the start of it. out is filled as far as its size field says.
+/// Errors: GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_location_get(ptr: *mut c_void, out: *mut gpumem_location) -> gpumem_status {
+    guard(|| {
+        not_null(ptr, "ptr")?;
+        // SAFETY: the caller passes a structure whose size field is true, or NULL.
+        unsafe { options::check_output(out) }?;
+        let at = Context::global()?.location(address(ptr))?;
+        let value = gpumem_location {
+            size: 0,
+            space: at.space.map(c_space).unwrap_or_default(),
+            holds: at.holds,
+            bytes: at.bytes,
+            device_bytes: at.mapped,
+        };
+        // SAFETY: as above.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// # Safety
+/// `opts` and `out` are NULL or structures whose size fields are true; the callback is NULL or may be called.
+unsafe fn shift(what: What, back: bool, opts: *const gpumem_move_options, out: *mut gpumem_move_report) -> Result<()> {
+    let o = match opts.is_null() {
+        true => None,
+        // SAFETY: not NULL, so a structure by the caller's promise.
+        false => Some(unsafe { options::read(opts) }?),
+    };
+    if !out.is_null() {
+        // SAFETY: not NULL, so a structure by the caller's promise.
+        unsafe { options::check_output(out) }?;
+    }
+    let goal = goal(o.as_ref(), back)?;
+    let by = o.as_ref().filter(|o| o.flags & GPUMEM_MOVE_ON_STREAM != 0).map(|o| stream(o.stream));
+    let told = o.as_ref().and_then(|o| o.progress.map(|f| (f, o.user)));
+    let mut tell = |done: u64, total: u64| {
+        // SAFETY: the caller's function, which it promises may be called with this argument while the move lasts.
+        told.is_none_or(|(f, user)| unsafe { f(done, total, user) } == 0)
+    };
+    let Moved { items, bytes, already } = Context::global()?.shift(what, goal, by, Some(&mut tell))?;
+    if out.is_null() {
+        return Ok(());
+    }
+    let report = gpumem_move_report { size: 0, reserved: 0, moved: items, moved_bytes: bytes, already };
+    // SAFETY: checked above.
+    unsafe { options::write(out, &report) }
+}
+
+/// Where the options say that it is to go.
+fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
+    let default = if back { Goal::Device } else { Goal::Lower };
+    let Some(o) = o else { return Ok(default) };
+    let unknown = o.flags & !(GPUMEM_MOVE_ON_STREAM | GPUMEM_MOVE_TO_SPACE);
+    if unknown != 0 {
+        return Err(Error::invalid(format!("gpumem_move_options.flags: {unknown:#x} is not known to this version")));
+    }
+    if o.flags & GPUMEM_MOVE_ON_STREAM == 0 && !o.stream.is_null() {
+        return Err(Error::invalid(
+            "gpumem_move_options.stream is set without GPUMEM_MOVE_ON_STREAM; set both or neither",
+        ));
+    }
+    let to_space = o.flags & GPUMEM_MOVE_TO_SPACE != 0;
+    if !to_space && o.space.id != 0 {
+        return Err(Error::invalid(
+            "gpumem_move_options.space.id is set without GPUMEM_MOVE_TO_SPACE; set both or neither",
+        ));
+    }
+    let at = match o.space.tier {
+        0 if to_space => {
+            return Err(Error::invalid(
+                "gpumem_move_options.space.tier is 0 with GPUMEM_MOVE_TO_SPACE; name the space's tier",
+            ))
+        }
+        0 => return Ok(default),
+        number => tier(number)?,
+    };
+    let to = |tier| match to_space {
+        true => To::Space(SpaceId::new(tier, o.space.id)),
+        false => To::Tier(tier),
+    };
+    match (at, back) {
+        (Tier::Gpu, true) if to_space => {
+            Err(Error::invalid("an allocation comes back to its own device; name no space"))
+        }
+        (Tier::Gpu, true) => Ok(Goal::Device),
+        (Tier::Gpu, false) => {
+            Err(Error::invalid("gpumem_evict moves to the host or a disk; to come back: gpumem_restore"))
+        }
+        (Tier::Disk, true) => {
+            Err(Error::invalid("gpumem_restore moves to the device or the host; to a disk: gpumem_evict"))
+        }
+        (tier, true) => Ok(Goal::Nearer(to(tier))),
+        (tier, false) => Ok(Goal::Away(to(tier))),
+    }
+}

@@ -1,0 +1,332 @@
+//! Reservations
+//!
+//! A reservation is a promise of bytes of one space: what was promised to one is not given to another, nor to allocations outside.
+//! So a job that has its reservation does not run out of memory half-way because of its neighbours; it waits before it starts.
+//!
+//!   gpumem_reserve_options want;
+//!   GPUMEM_INIT(&want);
+//!   want.bytes = 4ull << 30;
+//!   want.timeout_ms = 10000;
+//!   gpumem_reservation r;
+//!   if (gpumem_reserve(&want, &r) != GPUMEM_OK) ...
+//!   gpumem_reservation_attach_thread(r);
+//!   ...                                        (what this thread allocates in the space is drawn from it)
+//!   gpumem_reservation_release(r, NULL);
+//!
+//! Drawing    An allocation on a stream draws from the reservation that is attached to the stream in the device's space, else
+//!            from the one attached to the calling thread, else from what is available outside of any. When it ends, on
+//!            whichever thread and stream, its bytes go back to where they came from. What an allocation does that does not
+//!            fit is the reservation's policy: see above. Allocations never wait.
+//! Sizes      Are exact: gpumem_reserve gives what was asked for or fails, unless least_bytes says that less will do; then
+//!            gpumem_reservation_info_get tells what it became. Memory itself is not set aside: other programs on the device,
+//!            and memory that a pool holds for other streams, can still make an allocation fail.
+//! Waiting    Is in turn: whoever came first is served first in a space that both want. Each release, shrink, free or raised
+//!            limit that makes room serves those who wait. A request that can never be met fails at once.
+//! Release    What is drawn of a released reservation goes on as use outside of any. Streams and threads it was attached to
+//!            have none any more. The handle is stale afterwards, which is GPUMEM_ERROR_INVALID.
+//! Threads    A reservation may be used, and released, by any thread. A wait in gpumem_reservation_grow ends with an error when
+//!            another thread releases it.
+
+use super::policy::{
+    gpumem_free_user, gpumem_out_of_memory_callback, gpumem_reserve_policy, limit_policy, out_of_memory_policy,
+};
+use super::reservations::{reservation, RESERVATIONS};
+use super::space::{c_space, gpumem_space, manager, space_id, tier};
+use super::token::{gpumem_token, token};
+use crate::base::{Error, Result, StreamHandle};
+use crate::capi::call::arguments::put;
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::types::{gpumem_reservation, gpumem_stream, not_null, stream, wait};
+use crate::context::Context;
+use crate::tier::{Amount, Request, Reservation, SpaceId, Strategy, Tier};
+use std::ffi::c_void;
+
+/// In the space that is named: the default.
+pub const GPUMEM_RESERVE_SPACE: i32 = 1;
+/// In any space of the tier of the one that is named: the one with the most room.
+pub const GPUMEM_RESERVE_TIER: i32 = 2;
+/// In any space of the first of tiers that has room, else of the next, and so on.
+pub const GPUMEM_RESERVE_TIERS: i32 = 3;
+/// In one that data of the named space can be moved down to: of the next tier below that has room, spaces of the same
+/// NUMA node first; or of tiers[0], if that is given.
+pub const GPUMEM_RESERVE_DOWNGRADE: i32 = 4;
+/// In one that data of the named space can be moved up to, likewise.
+pub const GPUMEM_RESERVE_UPGRADE: i32 = 5;
+
+/// What to reserve, for gpumem_reserve. A field that is 0 means its default.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpumem_reserve_options {
+    /// sizeof(gpumem_reserve_options).
+    pub size: u32,
+    /// GPUMEM_RESERVE_*: where.
+    pub strategy: i32,
+    /// How much, bytes; not 0.
+    pub bytes: u64,
+    /// If not 0: less than bytes will do, but not less than this; it becomes as much as there is.
+    pub least_bytes: u64,
+    /// The space that the strategy names. With GPUMEM_RESERVE_SPACE zeros mean the one of the current device;
+    /// with GPUMEM_RESERVE_TIER the id must be 0.
+    pub space: gpumem_space,
+    /// GPUMEM_TIER_*, the one that is preferred first; ends with a 0 unless full.
+    pub tiers: [i32; 4],
+    /// How long to wait for room at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end.
+    pub timeout_ms: u64,
+    /// Ends the wait when triggered; may be NULL.
+    pub cancel: gpumem_token,
+    /// What an allocation does that does not fit; NULL: it fails.
+    pub policy: *const gpumem_reserve_policy,
+    /// What an allocation does for which there is no memory; NULL: what the space does.
+    pub out_of_memory: gpumem_out_of_memory_callback,
+    /// For out_of_memory.
+    pub user: *mut c_void,
+    /// Told when user is not used any more; may be NULL.
+    pub free_user: gpumem_free_user,
+}
+
+// SAFETY: repr(C), a u32 first, integers, pointers and functions that may be null, and the assertion below shows that there is no
+// padding. That a policy which is not null is one, and a function a function, is the caller's promise.
+unsafe impl Extensible for gpumem_reserve_options {
+    const NAME: &'static str = "gpumem_reserve_options";
+    const FIRST_BYTES: usize = 96;
+}
+const _: () = assert!(size_of::<gpumem_reserve_options>() == 8 * 4 + 3 * 8 + 5 * size_of::<usize>());
+
+/// Facts about a live reservation. Bytes unless a field says otherwise.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct gpumem_reservation_info {
+    /// sizeof(gpumem_reservation_info), set by the caller; afterwards the bytes filled.
+    pub size: u32,
+    /// Its space.
+    pub space: gpumem_space,
+    /// 0.
+    pub reserved: u32,
+    /// A number that no other reservation of this process has had or will have; texts of errors have it too.
+    pub number: u64,
+    /// Its size.
+    pub promised: u64,
+    /// How much of that live allocations use.
+    pub drawn: u64,
+    /// What live allocations made with it use, also what a policy took from outside of it.
+    pub used: u64,
+    /// The most that used was.
+    pub peak: u64,
+    /// When it was asked for, in a count of requests and grants of the whole process.
+    pub arrived: u64,
+    /// When it was granted, in the same count.
+    pub granted: u64,
+}
+
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+unsafe impl Extensible for gpumem_reservation_info {
+    const NAME: &'static str = "gpumem_reservation_info";
+    const FIRST_BYTES: usize = 72;
+}
+const _: () = assert!(size_of::<gpumem_reservation_info>() == 4 * 4 + 7 * 8);
+
+/// Promises bytes of a space, or waits until they can be.
+///
+/// opts is read and not kept, but for the callbacks in it. out receives the reservation, which the caller owns until
+/// gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not wait for what the waiting thread itself would
+/// release.
+/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such space;
+/// GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never be so much;
+/// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after gpumem_reservation_shutdown;
+/// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised then.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_reserve(
+    opts: *const gpumem_reserve_options,
+    out: *mut gpumem_reservation,
+) -> gpumem_status {
+    guard(|| {
+        not_null(out, "out")?;
+        // SAFETY: the caller passes NULL or options whose size field is true.
+        let o = unsafe { options::read(opts) }?;
+        // SAFETY: the caller's options have NULL there or a policy whose size field is true.
+        let (policy, overdraw_user) = unsafe { limit_policy(o.policy) }?;
+        let (out_of_memory, shortage_user) = out_of_memory_policy(o.out_of_memory, o.user, o.free_user)?;
+        let amount = match o.least_bytes {
+            0 => Amount::Exact(o.bytes),
+            least => Amount::UpTo { least, most: o.bytes },
+        };
+        let strategy = strategy(&o)?;
+        let request =
+            Request { amount, strategy, wait: wait(o.timeout_ms), cancel: token(o.cancel)?, policy, out_of_memory };
+        let handle = RESERVATIONS.insert(manager()?.reserve(request)?)?;
+        overdraw_user.keep();
+        shortage_user.keep();
+        // SAFETY: not null, so a writable handle by the contract.
+        unsafe { out.write(handle as gpumem_reservation) };
+        Ok(())
+    })
+}
+
+/// Ends a reservation: its bytes are available to others.
+///
+/// Live allocations that were drawn from it stay, and their bytes count as use outside of any reservation from now on.
+/// drawn_or_null receives how many those are. The handle is stale afterwards.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or it has been released.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_reservation_release(r: gpumem_reservation, drawn_or_null: *mut u64) -> gpumem_status {
+    guard(|| {
+        Context::global()?;
+        // The thread that takes it out releases it.
+        let released = RESERVATIONS.remove(r as usize)?.release()?;
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(drawn_or_null, released.drawn) };
+        Ok(())
+    })
+}
+
+/// Makes a reservation larger, or waits until it can be.
+///
+/// timeout_ms as in gpumem_reserve_options; cancel may be NULL. The wait is in turn with those of gpumem_reserve, and whoever came
+/// before may be waiting for just what this reservation has: a wait without an end is for those who know better.
+/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or there is no such reservation, also when it is released meanwhile; those of a
+/// wait as gpumem_reserve. It is as large as before then.
+#[no_mangle]
+pub extern "C" fn gpumem_reservation_grow(
+    r: gpumem_reservation,
+    bytes: u64,
+    timeout_ms: u64,
+    cancel: gpumem_token,
+) -> gpumem_status {
+    guard(|| reservation(r)?.grow(bytes, wait(timeout_ms), token(cancel)?.as_ref()))
+}
+
+/// Makes a reservation smaller by what is not drawn of it.
+///
+/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than is not drawn, or there is no such reservation.
+#[no_mangle]
+pub extern "C" fn gpumem_reservation_shrink(r: gpumem_reservation, bytes: u64) -> gpumem_status {
+    guard(|| reservation(r)?.shrink(bytes))
+}
+
+/// Makes a reservation as small as what is drawn of it.
+///
+/// out_or_null receives by how many bytes, possibly none.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_reservation_shrink_to_fit(
+    r: gpumem_reservation,
+    out_or_null: *mut u64,
+) -> gpumem_status {
+    guard(|| {
+        let bytes = reservation(r)?.shrink_to_fit()?;
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(out_or_null, bytes) };
+        Ok(())
+    })
+}
+
+/// Facts about a reservation.
+///
+/// out->size must be set (GPUMEM_INIT).
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, out is NULL or its size impossible.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_reservation_info_get(
+    r: gpumem_reservation,
+    out: *mut gpumem_reservation_info,
+) -> gpumem_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        unsafe { options::check_output(out) }?;
+        let value = info(&*reservation(r)?);
+        // SAFETY: as above, and writable by the contract.
+        unsafe { options::write(out, &value) }
+    })
+}
+
+/// Lets allocations on a stream in the reservation's space draw from it, on every thread.
+///
+/// A stream has at most one reservation of each space. It is detached by gpumem_space_detach_stream, by the release, and by
+/// gpumem_stream_destroy; before the program destroys a stream by other means, it must detach it, as CUDA gives the handle to
+/// the next stream. GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this space, or is one of another
+/// device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
+#[no_mangle]
+pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpumem_stream) -> gpumem_status {
+    guard(|| {
+        let (r, s) = (reservation(r)?, stream(s));
+        let device = Context::global()?.driver().stream_device(s)?;
+        let default = s == StreamHandle::LEGACY || s == StreamHandle::PER_THREAD;
+        let space = r.space();
+        if space.tier == Tier::Gpu && space.id != device.0 && !default {
+            return Err(Error::invalid(format!(
+                "stream {s} is of device {device}, and reservation {} of {space}; its allocations never come there",
+                r.id()
+            )));
+        }
+        Context::global()?.attach_stream(&r, s)
+    })
+}
+
+/// Lets the calling thread's allocations in the reservation's space draw from it, on streams that have none of their own.
+///
+/// A thread has at most one reservation of each space. It is detached by gpumem_space_detach_thread, by the release, and by the
+/// end of the thread.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread has one of this space.
+#[no_mangle]
+pub extern "C" fn gpumem_reservation_attach_thread(r: gpumem_reservation) -> gpumem_status {
+    guard(|| reservation(r)?.attach_thread())
+}
+
+fn strategy(o: &gpumem_reserve_options) -> Result<Strategy> {
+    let refuse = |field: &str| {
+        Err(Error::invalid(format!("gpumem_reserve_options.{field} is set, and has no meaning with this strategy")))
+    };
+    let space = o.space;
+    let used = o.tiers.iter().position(|t| *t == 0).unwrap_or(o.tiers.len());
+    let (tiers, rest) = o.tiers.split_at(used);
+    if rest.iter().any(|t| *t != 0) {
+        return Err(Error::invalid("gpumem_reserve_options.tiers has a 0 in the middle; it ends the list"));
+    }
+    let tiers = tiers.iter().map(|t| tier(*t)).collect::<Result<Vec<_>>>()?;
+    let to = || match tiers.as_slice() {
+        [] => Ok(None),
+        [to] => Ok(Some(*to)),
+        _ => Err(Error::invalid("gpumem_reserve_options.tiers has more than the one tier to move to")),
+    };
+    match o.strategy {
+        0 | GPUMEM_RESERVE_SPACE if !tiers.is_empty() => refuse("tiers"),
+        0 | GPUMEM_RESERVE_SPACE if space.tier == 0 && space.id != 0 => {
+            Err(Error::invalid(format!("gpumem_reserve_options.space.id is {}, and its tier not set", space.id)))
+        }
+        0 | GPUMEM_RESERVE_SPACE if space.tier == 0 => {
+            let device = Context::global()?.driver().current_device()?;
+            Ok(Strategy::Space(SpaceId::new(Tier::Gpu, device.0)))
+        }
+        0 | GPUMEM_RESERVE_SPACE => Ok(Strategy::Space(space_id(space)?)),
+        GPUMEM_RESERVE_TIER if space.id != 0 => refuse("space.id"),
+        GPUMEM_RESERVE_TIER if !tiers.is_empty() => refuse("tiers"),
+        GPUMEM_RESERVE_TIER => Ok(Strategy::Tier(tier(space.tier)?)),
+        GPUMEM_RESERVE_TIERS if space != gpumem_space::default() => refuse("space"),
+        GPUMEM_RESERVE_TIERS => Ok(Strategy::Tiers(tiers)),
+        GPUMEM_RESERVE_DOWNGRADE => Ok(Strategy::DowngradeFrom { from: space_id(space)?, to: to()? }),
+        GPUMEM_RESERVE_UPGRADE => Ok(Strategy::UpgradeFrom { from: space_id(space)?, to: to()? }),
+        other => {
+            Err(Error::invalid(format!("gpumem_reserve_options.strategy is {other}; use 0 or one of GPUMEM_RESERVE_*")))
+        }
+    }
+}
+
+fn info(r: &Reservation) -> gpumem_reservation_info {
+    let (space, turn) = (r.space(), r.turn());
+    gpumem_reservation_info {
+        size: 0,
+        space: c_space(space),
+        reserved: 0,
+        number: r.id(),
+        promised: r.size(),
+        drawn: r.drawn(),
+        used: r.usage().now(),
+        peak: r.usage().peak(),
+        arrived: turn.arrived,
+        granted: turn.granted,
+    }
+}

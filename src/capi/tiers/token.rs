@@ -1,0 +1,80 @@
+//! Ending waits
+//!
+//! A token is given to calls that wait for a reservation, and ends their waits when it is triggered. One token may be in any
+//! number of calls.
+
+use super::space::manager;
+use crate::base::Result;
+use crate::capi::call::error::gpumem_status;
+use crate::capi::call::guard::guard;
+use crate::capi::call::handles::Handles;
+use crate::capi::call::types::not_null;
+use crate::context::Context;
+use crate::tier::Cancel;
+
+/// What a gpumem_token seems to point to. There is nothing there.
+#[allow(non_camel_case_types)]
+pub struct gpumem_token_st(());
+
+/// A handle to a token that ends waits. Compare it with NULL and with others; do not look into it.
+#[allow(non_camel_case_types)]
+pub type gpumem_token = *mut gpumem_token_st;
+
+/// Every token.
+static CANCELS: Handles<Cancel> = Handles::new(b'T', "gpumem_token");
+
+/// Makes a token that ends waits.
+///
+/// out receives it; the caller owns it until gpumem_token_destroy.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_token_create(out: *mut gpumem_token) -> gpumem_status {
+    guard(|| {
+        not_null(out, "out")?;
+        let handle = CANCELS.insert(manager()?.cancel_token())?;
+        // SAFETY: not null, so a writable handle by the contract.
+        unsafe { out.write(handle as gpumem_token) };
+        Ok(())
+    })
+}
+
+/// Ends every wait that has this token with GPUMEM_ERROR_CANCELLED, now and from now on.
+///
+/// A request is either granted or cancelled. One that need not wait is refused as well.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such token.
+#[no_mangle]
+pub extern "C" fn gpumem_token_cancel(cancel: gpumem_token) -> gpumem_status {
+    guard(|| {
+        Context::global()?;
+        CANCELS.get(cancel as usize)?.cancel();
+        Ok(())
+    })
+}
+
+/// Gives a token up. Waits that have it go on.
+///
+/// Errors: GPUMEM_ERROR_INVALID when there is no such token.
+#[no_mangle]
+pub extern "C" fn gpumem_token_destroy(cancel: gpumem_token) -> gpumem_status {
+    guard(|| CANCELS.remove(cancel as usize).map(drop))
+}
+
+/// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request from now on.
+///
+/// There is no way back. Allocations, frees and releases go on as before. For programs that must get their threads home.
+/// Errors: GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
+#[no_mangle]
+pub extern "C" fn gpumem_reservation_shutdown() -> gpumem_status {
+    guard(|| {
+        manager()?.shut_down();
+        Ok(())
+    })
+}
+
+/// The token that a parameter names, if it names one.
+pub(in crate::capi) fn token(cancel: gpumem_token) -> Result<Option<Cancel>> {
+    match cancel.is_null() {
+        true => Ok(None),
+        false => CANCELS.get(cancel as usize).map(|c| Some((*c).clone())),
+    }
+}

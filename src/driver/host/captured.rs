@@ -1,0 +1,49 @@
+//! A capture in progress.
+
+#![deny(unsafe_code)]
+
+use super::graphs::Node;
+use super::op::Submission;
+use super::ties::Ties;
+use crate::base::{Error, Result, Status};
+use crate::driver::{CaptureInfo, CaptureMode};
+use std::thread::ThreadId;
+
+/// A capture in progress.
+pub(super) struct Capture {
+    pub(super) info: CaptureInfo,
+    pub(super) mode: CaptureMode,
+    /// Who began it.
+    pub(super) thread: ThreadId,
+    /// No illegal call has been made.
+    pub(super) valid: bool,
+    pub(super) nodes: Vec<Node>,
+    pub(super) ties: Ties,
+}
+
+impl Capture {
+    /// Notes work, or refuses it when the capture has been invalidated.
+    pub(super) fn note(&mut self, s: Submission) -> Result<()> {
+        if !self.valid {
+            return Err(Error::new(
+                Status::Capturing,
+                format!("{:?}: the capture of this stream has been invalidated; end it first", s.label),
+            ));
+        }
+        self.nodes.push(Node { label: s.label, work: s.work, reads: s.reads, writes: s.writes });
+        Ok(())
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.valid
+    }
+
+    /// Whether it forbids waiting for other streams to this thread.
+    pub(super) fn forbids_here(&self) -> bool {
+        match self.mode {
+            CaptureMode::Global => true,
+            CaptureMode::ThreadLocal => self.thread == std::thread::current().id(),
+            CaptureMode::Relaxed => false,
+        }
+    }
+}

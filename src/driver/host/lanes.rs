@@ -1,0 +1,162 @@
+//! The queues behind streams.
+
+#![deny(unsafe_code)]
+
+use super::captured::Capture;
+use super::clock::Clock;
+use super::op::Op;
+use crate::base::{DeviceId, Error, Result, StreamHandle};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// The queue behind one stream at a time.
+pub(super) struct Lane {
+    /// Identity of the stream.
+    pub(super) id: u64,
+    /// What callers name it by.
+    pub(super) handle: StreamHandle,
+    pub(super) dev: DeviceId,
+    /// Whether it synchronises with the legacy default stream.
+    pub(super) blocking: bool,
+    /// Number of the last operation submitted.
+    pub(super) submitted: u64,
+    /// Number of the last operation completed; `submitted - completed` are queued or running.
+    pub(super) completed: u64,
+    pub(super) queue: VecDeque<Op>,
+    /// What the operation that a thread is executing right now touches.
+    pub(super) running: Option<Vec<Range<u64>>>,
+    /// The harness keeps it from making progress.
+    pub(super) held: bool,
+    /// Not destroyed.
+    pub(super) alive: bool,
+    /// What is ordered before the next operation, besides this lane's own.
+    pub(super) clock: Arc<Clock>,
+    /// Version of the host's clock that `clock` includes.
+    pub(super) host_seen: u64,
+    /// While it is being captured.
+    pub(super) capture: Option<Box<Capture>>,
+}
+
+impl Lane {
+    /// What is ordered before something that waits for all work submitted so far.
+    pub(super) fn clock_now(&self, lane: usize) -> Clock {
+        let mut c = Clock::clone(&self.clock);
+        c.advance(lane, self.submitted);
+        c
+    }
+}
+
+/// All lanes.
+pub(super) struct Lanes {
+    pub(super) list: Vec<Lane>,
+    /// Slot → lane of the stream whose handle it is.
+    slots: Vec<Option<usize>>,
+    free_slots: Vec<usize>,
+    /// Device → lane of its legacy default stream.
+    pub(super) legacy: Vec<usize>,
+    /// Lanes that have work queued or running, in no particular but a deterministic order.
+    pub(super) active: Vec<usize>,
+    dead: Vec<usize>,
+}
+
+/// The next identity; 0 is never one.
+fn new_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Lanes {
+    pub(super) fn new(devices: u32) -> Lanes {
+        let mut lanes = Lanes {
+            list: Vec::new(),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
+            legacy: Vec::new(),
+            active: Vec::new(),
+            dead: Vec::new(),
+        };
+        for d in 0..devices {
+            let lane = lanes.open(DeviceId(d), true, &Clock::default(), 0);
+            lanes.legacy.push(lane);
+        }
+        lanes
+    }
+
+    /// A lane for a new stream. `host` is what the host has seen complete.
+    pub(super) fn open(&mut self, dev: DeviceId, blocking: bool, host: &Clock, host_version: u64) -> usize {
+        let fresh = |submitted| Lane {
+            id: new_id(),
+            handle: StreamHandle::LEGACY,
+            dev,
+            blocking,
+            submitted,
+            completed: submitted,
+            queue: VecDeque::new(),
+            running: None,
+            held: false,
+            alive: true,
+            clock: Arc::new(host.clone()),
+            host_seen: host_version,
+            capture: None,
+        };
+        let old = self.dead.iter().position(|l| {
+            self.list.get(*l).is_some_and(|x| x.completed == x.submitted && host.covers(*l, x.submitted))
+        });
+        if let Some(lane) = old.map(|i| self.dead.swap_remove(i)) {
+            if let Some(slot) = self.list.get_mut(lane) {
+                *slot = fresh(slot.submitted);
+                return lane;
+            }
+        }
+        self.list.push(fresh(0));
+        self.list.len() - 1
+    }
+
+    /// Gives a lane a handle.
+    pub(super) fn assign_slot(&mut self, lane: usize) -> usize {
+        if let Some(slot) = self.free_slots.pop() {
+            if let Some(s) = self.slots.get_mut(slot) {
+                *s = Some(lane);
+            }
+            return slot;
+        }
+        self.slots.push(Some(lane));
+        self.slots.len() - 1
+    }
+
+    /// Ends the stream of a slot; its lane runs dry by itself.
+    pub(super) fn close(&mut self, slot: usize) {
+        if let Some(lane) = self.slots.get_mut(slot).and_then(Option::take) {
+            self.free_slots.push(slot);
+            self.dead.push(lane);
+            if let Some(l) = self.list.get_mut(lane) {
+                l.alive = false;
+            }
+        }
+    }
+
+    pub(super) fn by_slot(&self, slot: usize) -> Option<usize> {
+        self.slots.get(slot).copied().flatten()
+    }
+
+    pub(super) fn get(&self, lane: usize) -> Result<&Lane> {
+        self.list.get(lane).ok_or_else(|| Error::internal("no such lane"))
+    }
+
+    pub(super) fn get_mut(&mut self, lane: usize) -> Result<&mut Lane> {
+        self.list.get_mut(lane).ok_or_else(|| Error::internal("no such lane"))
+    }
+
+    /// Whether operation `seq` of `lane` is complete.
+    pub(super) fn done(&self, lane: usize, seq: u64) -> bool {
+        self.list.get(lane).map_or(u64::MAX, |l| l.completed) >= seq
+    }
+
+    /// Drops lanes without work from `active`.
+    pub(super) fn prune_active(&mut self) {
+        let list = &self.list;
+        self.active.retain(|l| list.get(*l).is_some_and(|l| l.completed < l.submitted));
+    }
+}

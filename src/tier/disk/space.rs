@@ -1,0 +1,192 @@
+//! The disk tier's spaces: mounts, each with a store that is opened when it is first used.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::format::file_bytes;
+use super::options::StoreOptions;
+use super::store::Store;
+use crate::base::sync::lock;
+use crate::base::{Error, Result, Status};
+use crate::driver::disk::{Disk, OsDisk};
+use crate::tier::promise::space::MAX_BYTES;
+use crate::tier::promise::{Drawn, Manager, Reservation, Space, SpaceId, SpaceOptions, Thresholds, Tier};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+/// What memory on a disk is drawn with: it belongs to no stream. No stream's handle or identity.
+const NO_STREAM: u64 = u64::MAX;
+
+/// The mounts, in the order in which they were added; the first is space `DISK 0`.
+pub struct Disks {
+    manager: Arc<Manager>,
+    options: StoreOptions,
+    thresholds: Thresholds,
+    disk: Mutex<Option<Arc<dyn Disk>>>,
+    mounts: Mutex<Vec<Arc<Mount>>>,
+}
+
+/// A directory that data may be moved to.
+pub struct Mount {
+    space: Arc<Space>,
+    path: PathBuf,
+    /// Its number (`st_dev`).
+    file_system: u64,
+    disk: Arc<dyn Disk>,
+    manager: Arc<Manager>,
+    options: StoreOptions,
+    store: Mutex<Option<Arc<Store>>>,
+}
+
+impl Disks {
+    /// Without any mount. Stores are opened with `options`, but that the limit is the space's.
+    pub fn new(manager: Arc<Manager>, options: StoreOptions, thresholds: Thresholds) -> Disks {
+        let options = StoreOptions { limit: None, ..options };
+        Disks { manager, options, thresholds, disk: Mutex::new(None), mounts: Mutex::new(Vec::new()) }
+    }
+
+    /// The same with calls to the file system made by `disk`.
+    pub fn new_on(disk: Arc<dyn Disk>, manager: Arc<Manager>, options: StoreOptions, thresholds: Thresholds) -> Disks {
+        Disks { disk: Mutex::new(Some(disk)), ..Disks::new(manager, options, thresholds) }
+    }
+
+    /// Adds a space for a directory, of at most `limit` bytes of files, and returns its number. Its
+    /// capacity is that of the file system, or the limit if that is less; without a limit as much
+    /// may be used as the file system has left now. Nothing is written yet. `Io` when the directory
+    /// is not there.
+    pub fn add_mount(&self, path: &Path, limit: Option<u64>) -> Result<u32> {
+        if limit == Some(0) {
+            return Err(Error::invalid(format!("a limit of 0 bytes for {}; leave the directory out", path.display())));
+        }
+        let disk = self.disk();
+        // The working directory may change before the store is opened.
+        let path = std::fs::canonicalize(path).map_err(|e| at("looking for", path, &e))?;
+        let found = std::fs::metadata(&path).map_err(|e| at("looking at", &path, &e))?;
+        if !found.is_dir() {
+            return Err(Error::new(Status::Io, format!("{} is not a directory; give one", path.display())));
+        }
+        // What has been removed elsewhere on the same file system belongs to what it has left.
+        let file_system = found.dev();
+        self.mounts().iter().filter(|m| m.file_system == file_system).for_each(|m| m.settle());
+        let bytes = disk.space(&path).map_err(|e| at("asking for the space of", &path, &e))?;
+        let mut mounts = lock(&self.mounts);
+        if let Some(known) = mounts.iter().find(|m| m.path == path) {
+            return Err(Error::invalid(format!("{} is {} already", path.display(), known.space.id())));
+        }
+        let id = mounts.len() as u32;
+        let capacity = bytes.total.min(limit.unwrap_or(u64::MAX)).min(MAX_BYTES);
+        let left = limit.map_or(bytes.free, |_| u64::MAX);
+        let space = SpaceOptions {
+            limit: Some(capacity.min(left)),
+            thresholds: self.thresholds,
+            per_stream: false,
+            ..SpaceOptions::new(capacity)
+        };
+        let space = self.manager.add_space(SpaceId::new(Tier::Disk, id), &space)?;
+        let (manager, options) = (self.manager.clone(), self.options.clone());
+        mounts.push(Arc::new(Mount { space, path, file_system, disk, manager, options, store: Mutex::new(None) }));
+        Ok(id)
+    }
+
+    /// A mount by its number.
+    pub fn mount(&self, id: u32) -> Result<Arc<Mount>> {
+        let mounts = lock(&self.mounts);
+        mounts.get(id as usize).cloned().ok_or_else(|| {
+            let text = match mounts.len() {
+                0 => "no directory has been given to move data to; add one, or set GPUMEM_DISK".to_string(),
+                n => format!("there is no space DISK {id}; the last is {}", n - 1),
+            };
+            Error::invalid(text)
+        })
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.mounts).is_empty()
+    }
+
+    /// All of them, in the order of their numbers.
+    pub fn mounts(&self) -> Vec<Arc<Mount>> {
+        lock(&self.mounts).clone()
+    }
+
+    /// Removes the files of all stores, as the process exits. Waits for no lock: what somebody has
+    /// just then stays, for who opens a store there next.
+    pub fn leave(&self) {
+        for mount in try_lock(&self.mounts).iter().flat_map(|mounts| mounts.iter()) {
+            if let Some(store) = try_lock(&mount.store).as_deref().and_then(Option::as_ref) {
+                store.leave();
+            }
+        }
+    }
+
+    fn disk(&self) -> Arc<dyn Disk> {
+        lock(&self.disk).get_or_insert_with(|| Arc::new(OsDisk::default())).clone()
+    }
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+fn at(what: &str, path: &Path, e: &std::io::Error) -> Error {
+    let text = format!("{what} {}: {e}; give a directory that this process may write to", path.display());
+    Error::new(Status::Io, text)
+}
+
+impl Mount {
+    /// Its space.
+    pub fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The store there, opened if it is not; that removes what dead processes left. `Io` when the
+    /// directory is not there any more or not to be written to; the next call tries again.
+    pub fn store(&self) -> Result<Arc<Store>> {
+        let mut store = lock(&self.store);
+        if let Some(store) = &*store {
+            return Ok(store.clone());
+        }
+        let opened = Store::open_on(self.disk.clone(), &self.path, &self.options);
+        let opened = opened.map_err(|e| e.context(format!("opening {}", self.space.id())))?;
+        Ok(store.insert(Arc::new(opened)).clone())
+    }
+
+    /// Waits until the file system has the blocks back of all that has been removed here so far.
+    fn settle(&self) {
+        let store = lock(&self.store).clone();
+        if let Some(store) = store {
+            store.settle();
+        }
+    }
+
+    /// Whether the store has been opened.
+    pub fn is_open(&self) -> bool {
+        lock(&self.store).is_some()
+    }
+
+    /// Counts what a slot of `bytes` of data takes of the space: the whole file. To be kept as long
+    /// as the slot. In the reservation, which must be one of this space; without one, in that which
+    /// is attached to the thread, or outside of any.
+    pub fn draw(&self, bytes: u64, reservation: Option<&Reservation>) -> Result<Drawn> {
+        let file = file_bytes(bytes, self.options.chunk_bytes)?;
+        match reservation {
+            None => self.manager.draw(&self.space, file, NO_STREAM),
+            Some(r) if Arc::ptr_eq(r.in_space(), &self.space) => r.draw(file, NO_STREAM),
+            Some(r) => {
+                let (id, theirs) = (r.id(), r.space());
+                let text = format!("reservation {id} is one of {theirs}, not of {}; reserve there", self.space.id());
+                Err(Error::invalid(text))
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Evictable allocations: making them, holding them, moving them by hand.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::bell::Bell;
+use super::item::{ended, Item, Ticket};
+use super::lanes::{Lanes, Progress};
+use super::mover::{Mover, MoverOptions};
+use super::shared::{Parts, Shared};
+use super::shift::{Goal, Moved};
+use crate::base::sync::OnceLock;
+use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::pool::{AllocFlags, AllocRequest, By, Pool};
+use crate::tier::promise::{Reservation, SpaceId, Tier, Want};
+use std::sync::Arc;
+
+/// Evictable allocations, and what moves them. Every method may be called from any thread.
+pub struct Evictor {
+    shared: Arc<Shared>,
+    /// `None` when no thread could be started.
+    mover: OnceLock<Option<Mover>>,
+    options: MoverOptions,
+}
+
+/// Where an evictable allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The space that holds its bytes; `None` while they are moved.
+    pub space: Option<SpaceId>,
+    /// How often it is held.
+    pub holds: u32,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Bytes of device memory that it takes while it is there.
+    pub mapped: u64,
+}
+
+impl Evictor {
+    /// Starts no thread before there is something to move.
+    pub fn new(parts: Parts, options: MoverOptions) -> Evictor {
+        let lanes = Lanes::new(parts.driver.clone());
+        let host = &parts.host;
+        let hosts = host.nodes().into_iter().filter_map(|n| host.space(n).ok().cloned()).collect();
+        let shared = Arc::new(Shared { parts, hosts, register: Arc::default(), lanes, bell: Bell::default() });
+        let weak = Arc::downgrade(&shared);
+        let relief = move |want: &Want| weak.upgrade().map_or(Ok(false), |shared| shared.relieve(want));
+        shared.parts.manager.set_relief(Box::new(relief));
+        Evictor { shared, mover: OnceLock::new(), options }
+    }
+
+    /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is
+    /// given, else as any other. Where there is none, what may be moved by itself makes room. It
+    /// belongs to no arena.
+    pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Reservation>) -> Result<u64> {
+        let shared = &self.shared;
+        let ticket = Arc::new(Ticket::default());
+        let mapped = pool.counted_bytes(req.size, AllocFlags::EVICTABLE);
+        let space = shared.gpu(pool.device())?;
+        let stream = req.stream.canonical().0 as u64;
+        let (info, drawn) = shared.parts.manager.allocate_with(space, reservation, mapped, stream, |drawn| {
+            Ok((pool.malloc_evictable(req, ticket.clone())?, drawn))
+        })?;
+        let item = Item::new(&info, mapped, drawn, Arc::downgrade(&shared.register));
+        shared.register.add(&item, SpaceId::new(Tier::Gpu, pool.device().0));
+        item.enter(&ticket);
+        self.start_mover();
+        self.nudge();
+        Ok(info.base)
+    }
+
+    /// Keeps the allocation in the device's memory until it is unheld as often, restoring it if
+    /// need be, for use by work submitted after this returns.
+    pub fn hold(&self, base: u64) -> Result<()> {
+        let item = self.item(base)?;
+        if item.pin_resident()? {
+            return Ok(());
+        }
+        let claim = item.claim(true)?.ok_or_else(|| ended(base))?;
+        let mut kept = Vec::new();
+        self.shared.shift(vec![claim], &Goal::Device, By::Noted, None, Some(&mut kept))?;
+        // What has ended is not kept.
+        kept.first().ok_or_else(|| ended(base))?.hold();
+        drop(kept);
+        self.nudge();
+        Ok(())
+    }
+
+    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is
+    /// ordered before it. From the first unhold on the allocation may be moved by itself whenever
+    /// it is not held.
+    pub fn unhold(&self, base: u64, stream: StreamHandle) -> Result<()> {
+        let item = self.item(base)?;
+        if item.look().0 == 0 {
+            // For its text.
+            return item.unhold();
+        }
+        self.shared.pool(item.device)?.note_use(base, item.id, stream)?;
+        item.unhold()?;
+        self.shared.register.touch(&item);
+        self.nudge();
+        Ok(())
+    }
+
+    /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it;
+    /// `None`: to the streams that were named when it was unheld, or else the one it was allocated
+    /// on.
+    pub fn shift(
+        &self,
+        base: u64,
+        goal: &Goal,
+        by: Option<(DeviceId, StreamHandle)>,
+        progress: Option<Progress>,
+    ) -> Result<Moved> {
+        let item = self.item(base)?;
+        self.shift_all(vec![item], goal, by, progress)
+    }
+
+    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is held, or nothing
+    /// is moved. Where one cannot be moved, those before it have been, and the error says how many.
+    pub fn shift_tag(
+        &self,
+        tag: u64,
+        goal: &Goal,
+        by: Option<(DeviceId, StreamHandle)>,
+        progress: Option<Progress>,
+    ) -> Result<Moved> {
+        let mut items = self.shared.register.all();
+        items.retain(|item| item.tag == tag);
+        if items.is_empty() {
+            return Err(Error::invalid(format!("no evictable allocation has the tag {tag}")));
+        }
+        self.shift_all(items, goal, by, progress)
+    }
+
+    fn shift_all(
+        &self,
+        items: Vec<Arc<Item>>,
+        goal: &Goal,
+        by: Option<(DeviceId, StreamHandle)>,
+        progress: Option<Progress>,
+    ) -> Result<Moved> {
+        let mut claims = Vec::with_capacity(items.len());
+        // By address, so that two who claim several never wait for each other.
+        for item in items {
+            claims.extend(item.claim(goal.is_nearer())?);
+        }
+        let by = by.map_or(By::Allocation, |(dev, stream)| By::Stream(dev, stream));
+        let moved = self.shared.shift(claims, goal, by, progress, None)?;
+        self.nudge();
+        Ok(moved)
+    }
+
+    /// Where an allocation is.
+    pub fn location(&self, base: u64) -> Result<Location> {
+        let item = self.item(base)?;
+        let (holds, space) = item.look();
+        Ok(Location { space, holds, bytes: item.bytes, mapped: item.mapped })
+    }
+
+    /// Moves what may be moved by itself out of a space, oldest use first, until `bytes` are free
+    /// that were not. Returns how many: perhaps fewer, perhaps some more.
+    pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
+        self.shared.make_room(space, bytes)
+    }
+
+    /// Wakes the mover if a space is too full.
+    pub fn nudge(&self) {
+        if self.mover.get().is_some_and(Option::is_some) && self.shared.too_full().next().is_some() {
+            self.shared.bell.ring();
+        }
+    }
+
+    fn start_mover(&self) {
+        if self.options.enabled {
+            // Without a thread nothing moves by itself but for lack of memory.
+            self.mover.get_or_init(|| Mover::start(&self.shared, self.options).ok());
+        }
+    }
+
+    fn item(&self, base: u64) -> Result<Arc<Item>> {
+        self.shared.register.find(base).ok_or_else(|| self.shared.none(base))
+    }
+
+    /// Checks the equations of the parts, and that the pools agree: what is registered lives there
+    /// and is moved by nobody, what is in the device has memory, and nothing else is evictable. For
+    /// a moment at which nobody allocates, frees or moves.
+    pub fn validate(&self) -> Result<()> {
+        let register = &self.shared.register;
+        let fault = |item: &Item, said| item.fault(said).map(|fault| format!("{fault}; {item:?}"));
+        register.validate(fault).map_err(Error::internal)?;
+        let all = register.all();
+        for item in &all {
+            let wrong = |what: &str| Err(Error::internal(format!("{:#x} {what}; {item:?}", item.base)));
+            let at = item.look();
+            let residence = self.shared.pool(item.device)?.residence(item.base, item.id);
+            // Of the mover's moves nothing is said.
+            let Some(space) = at.1.filter(|_| item.look() == at) else { continue };
+            match residence {
+                None => return wrong("has ended, and is registered"),
+                Some((_, true)) => return wrong("is being moved, and nobody has claimed it"),
+                Some((false, _)) if space.tier == Tier::Gpu => {
+                    return wrong("is in the device, and has no memory there")
+                }
+                Some(_) => {}
+            }
+        }
+        for (pool, device) in self.shared.parts.pools.iter().zip(0..).map(|(p, n)| (p.get(), DeviceId(n))) {
+            let (there, here) = (pool.map_or(0, Pool::evictables), all.iter().filter(|i| i.device == device).count());
+            if there != here {
+                let text = format!("device {device}: {there} evictable allocations live, {here} are registered");
+                return Err(Error::internal(text));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! Which reservation an allocation draws from that names none: its stream's, else its thread's in
+//! that space.
+//!
+//! Allocations ask often and attachments change rarely. So each thread remembers its last answers,
+//! and a number that every change raises tells it when they are old.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::account::{released, Account};
+use super::space::Space;
+use super::usage::Usage;
+use crate::base::sync::lock;
+use crate::base::{Error, Result};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
+
+/// How many answers a thread remembers.
+const REMEMBERED: usize = 4;
+
+/// A stream of a space: the space's index and the stream's identity.
+type Key = (usize, u64);
+
+/// What there is to know of a stream in a space.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stream {
+    pub(super) account: Option<Arc<Account>>,
+    /// What its live allocations use; `None` where the space does not count by stream.
+    pub(super) usage: Option<Arc<Usage>>,
+}
+
+/// What is attached where.
+#[derive(Debug, Default)]
+pub(super) struct Attachments {
+    /// Raised, with the lock of `streams` held, by every change to it.
+    version: AtomicU64,
+    streams: Mutex<HashMap<Key, Stream>>,
+}
+
+/// A thread's own.
+#[derive(Default)]
+struct Local {
+    /// Last answers, the latest first: of which hub and version, for what, and which.
+    answers: Vec<(u64, u64, Key, Stream)>,
+    /// Attached reservations: of which hub and space.
+    attached: Vec<(u64, usize, Arc<Account>)>,
+}
+
+thread_local! {
+    static LOCAL: RefCell<Local> = RefCell::default();
+}
+
+/// Calls `f` with the thread's own; `None` while the thread is ending.
+fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> Option<R> {
+    LOCAL.try_with(|local| local.try_borrow_mut().ok().map(|mut l| f(&mut l))).ok().flatten()
+}
+
+impl Attachments {
+    /// The reservation that an allocation on the stream draws from, and the stream's usage. The
+    /// reservation may be released by the time it is used.
+    pub(super) fn current(&self, hub: u64, space: &Space, stream: u64) -> Stream {
+        let version = self.version.load(Acquire);
+        let key = (space.index, stream);
+        let found = with_local(|local| {
+            let known = local.answers.iter().find(|a| a.0 == hub && a.1 == version && a.2 == key);
+            let mut answer = match known {
+                Some(known) => known.3.clone(),
+                None => {
+                    let answer = self.look(space, key);
+                    local.answers.retain(|a| a.0 == hub && a.1 == version);
+                    local.answers.insert(0, (hub, version, key, answer.clone()));
+                    local.answers.truncate(REMEMBERED);
+                    answer
+                }
+            };
+            if answer.account.is_none() {
+                let own = local.attached.iter().find(|a| a.0 == hub && a.1 == space.index);
+                answer.account = own.map(|a| a.2.clone());
+            }
+            answer
+        });
+        found.unwrap_or_else(|| self.look(space, key))
+    }
+
+    /// Whether anything was ever attached to a stream, or a stream forgotten.
+    pub(super) fn has_changed(&self) -> bool {
+        self.version.load(Acquire) > 0
+    }
+
+    /// The usage of a stream, where the space counts by stream.
+    pub(super) fn usage(&self, hub: u64, space: &Space, stream: u64) -> Option<Arc<Usage>> {
+        match space.per_stream {
+            true => self.current(hub, space, stream).usage,
+            false => None,
+        }
+    }
+
+    fn look(&self, space: &Space, key: Key) -> Stream {
+        let mut streams = lock(&self.streams);
+        if !space.per_stream {
+            return streams.get(&key).cloned().unwrap_or_default();
+        }
+        let entry = streams.entry(key).or_default();
+        entry.usage.get_or_insert_with(Arc::default);
+        entry.clone()
+    }
+
+    /// Attaches a reservation to a stream.
+    pub(super) fn attach_stream(&self, account: &Arc<Account>, stream: u64) -> Result<()> {
+        let mut streams = lock(&self.streams);
+        // With the lock held: a release after this look takes it, too, and finds the entry.
+        if account.released() {
+            return Err(released(account.id));
+        }
+        let space = account.space.id;
+        let entry = streams.entry((account.space.index, stream)).or_default();
+        if let Some(other) = &entry.account {
+            return Err(Error::invalid(format!(
+                "stream {stream:#x} has reservation {} of {space} attached; detach it first",
+                other.id
+            )));
+        }
+        entry.account = Some(account.clone());
+        self.version.fetch_add(1, Release);
+        Ok(())
+    }
+
+    /// Takes the reservation of a stream in a space off it.
+    pub(super) fn detach_stream(&self, space: &Space, stream: u64) -> Result<()> {
+        let mut streams = lock(&self.streams);
+        let taken = streams.get_mut(&(space.index, stream)).and_then(|e| e.account.take());
+        if taken.is_none() {
+            return Err(Error::invalid(format!("stream {stream:#x} has no reservation of {} attached", space.id)));
+        }
+        self.version.fetch_add(1, Release);
+        Ok(())
+    }
+
+    /// Attaches a reservation to the calling thread.
+    pub(super) fn attach_thread(&self, hub: u64, account: &Arc<Account>) -> Result<()> {
+        let attached = with_local(|local| {
+            local.attached.retain(|a| !a.2.released());
+            let space = &account.space;
+            if account.released() {
+                return Err(released(account.id));
+            }
+            if let Some(other) = local.attached.iter().find(|a| a.0 == hub && a.1 == space.index) {
+                return Err(Error::invalid(format!(
+                    "this thread has reservation {} of {} attached; detach it first",
+                    other.2.id, space.id
+                )));
+            }
+            local.attached.push((hub, space.index, account.clone()));
+            Ok(())
+        });
+        attached.unwrap_or_else(|| Err(Error::invalid("this thread is ending and can have no reservation attached")))
+    }
+
+    /// Takes the calling thread's reservation in a space off it.
+    pub(super) fn detach_thread(&self, hub: u64, space: &Space) -> Result<()> {
+        let gone = with_local(|local| {
+            local.attached.retain(|a| !a.2.released());
+            let at = local.attached.iter().position(|a| a.0 == hub && a.1 == space.index)?;
+            Some(local.attached.swap_remove(at))
+        });
+        match gone.flatten() {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid(format!("this thread has no reservation of {} attached", space.id))),
+        }
+    }
+
+    /// Takes a released reservation off every stream; threads notice by themselves.
+    pub(super) fn forget(&self, account: &Arc<Account>) {
+        let mut streams = lock(&self.streams);
+        let mut any = false;
+        for entry in streams.values_mut() {
+            if entry.account.as_ref().is_some_and(|a| Arc::ptr_eq(a, account)) {
+                entry.account = None;
+                any = true;
+            }
+        }
+        if any {
+            self.version.fetch_add(1, Release);
+        }
+    }
+
+    /// Forgets a stream that is gone, in every space.
+    pub(super) fn forget_stream(&self, stream: u64) {
+        let mut streams = lock(&self.streams);
+        streams.retain(|key, _| key.1 != stream);
+        self.version.fetch_add(1, Release);
+    }
+}

@@ -1,0 +1,114 @@
+//! Counting an allocation: in a reservation, beyond one, or outside of any.
+//!
+//! Allocations never wait, so they are not held up by those who do: what a reservation has is its
+//! own, and what is available in the space goes to the first that takes it. A waiter gets what is
+//! left when it is served.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::account::{released, Account};
+use super::drawn::{Drawn, From, Source};
+use super::hub::Hub;
+use super::overdraw::take;
+use super::policy::OutOfMemoryPolicy;
+use super::space::{Space, MAX_BYTES};
+use crate::base::sync::lock;
+use crate::base::{size::human, Error, Result, Status};
+use std::sync::Arc;
+
+fn too_many(bytes: u64) -> Result<()> {
+    match bytes > MAX_BYTES {
+        true => {
+            Err(Error::new(Status::OutOfMemory, format!("{bytes} bytes are more than any space has; ask for less")))
+        }
+        false => Ok(()),
+    }
+}
+
+fn no_room(space: &Space, bytes: u64, also: &str) -> Error {
+    let text = format!(
+        "{}: {} asked outside of any reservation, {} of {} available{also}; free or release something, or raise the limit",
+        space.id,
+        human(bytes),
+        human(space.available()),
+        human(space.limit())
+    );
+    Error::new(Status::OutOfMemory, text)
+}
+
+impl Hub {
+    /// Counts an allocation that names no reservation.
+    pub(super) fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+        too_many(bytes)?;
+        let current = self.attachments.current(self.id, space, stream);
+        if let Some(account) = current.account {
+            if let Some((inside, outside)) = take(&account, bytes, stream)? {
+                return Ok(Drawn::of_reservation(account, (stream, current.usage), inside, outside));
+            }
+        }
+        match space.take(bytes) {
+            true => Ok(Drawn::of_space(space.clone(), (stream, current.usage), bytes)),
+            false => Err(no_room(space, bytes, "")),
+        }
+    }
+
+    /// Counts an allocation outside of any reservation, whatever is attached.
+    pub(super) fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+        too_many(bytes)?;
+        let usage = self.attachments.usage(self.id, space, stream);
+        match space.take(bytes) {
+            true => Ok(Drawn::of_space(space.clone(), (stream, usage), bytes)),
+            false => Err(no_room(space, bytes, "")),
+        }
+    }
+
+    /// Counts an allocation in a reservation.
+    pub(super) fn draw_from(&self, account: &Arc<Account>, bytes: u64, stream: u64) -> Result<Drawn> {
+        too_many(bytes)?;
+        let (inside, outside) = take(account, bytes, stream)?.ok_or_else(|| released(account.id))?;
+        let usage = self.attachments.usage(self.id, &account.space, stream);
+        Ok(Drawn::of_reservation(account.clone(), (stream, usage), inside, outside))
+    }
+
+    /// Counts an allocation that is there already outside of any reservation, whether or not there
+    /// is room for it.
+    pub(super) fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
+        let bytes = bytes.min(MAX_BYTES);
+        if !space.take(bytes) {
+            let _state = self.lock();
+            space.take_anyway(bytes);
+        }
+        Drawn::of_space(space.clone(), (stream, self.attachments.usage(self.id, space, stream)), bytes)
+    }
+
+    /// The policy for allocations for which there is no memory: that of the reservation they are
+    /// made with, else of the one attached to the stream, else of the space.
+    pub(super) fn out_of_memory(
+        &self,
+        space: &Space,
+        account: Option<&Arc<Account>>,
+        stream: u64,
+    ) -> OutOfMemoryPolicy {
+        let account = match account {
+            Some(account) => Some(account.clone()),
+            None => self.attachments.current(self.id, space, stream).account,
+        };
+        let own = account.and_then(|a| lock(&a.policies).out_of_memory.clone());
+        own.unwrap_or_else(|| self.lock().books.out_of_memory.get(space.index).cloned().unwrap_or_default())
+    }
+
+    /// Counts an allocation as one that a receipt was of: in its reservation while that lives, else
+    /// outside of any.
+    pub(super) fn draw_again(&self, source: &Source, bytes: u64) -> Result<Drawn> {
+        match &source.from {
+            From::Reservation(account) if !account.released() => {
+                match self.draw_from(account, bytes, source.stream()) {
+                    // Released in between.
+                    Err(_) if account.released() => self.draw_outside(&account.space, bytes, source.stream()),
+                    drawn => drawn,
+                }
+            }
+            from => self.draw_outside(from.space(), bytes, source.stream()),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The receipt of an allocation that is counted, and where its bytes came from.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::account::Account;
+use super::overdraw::take_quietly;
+use super::space::{Space, MAX_BYTES};
+use super::usage::Usage;
+use crate::base::{size::human, Error, Result, Status};
+use crate::pool::Receipt;
+use std::sync::Arc;
+
+/// Whose bytes an allocation uses.
+#[derive(Clone, Debug)]
+pub(super) enum From {
+    Reservation(Arc<Account>),
+    Space(Arc<Space>),
+}
+
+impl From {
+    pub(super) fn space(&self) -> &Arc<Space> {
+        match self {
+            From::Reservation(account) => &account.space,
+            From::Space(space) => space,
+        }
+    }
+}
+
+/// The receipt of an allocation's bytes. The keeper of the allocation keeps it, and drops it when
+/// the allocation ends, on any thread: that gives the bytes back to the reservation while that
+/// lives, else to the space.
+///
+/// Dropping it takes a few atomic operations; only where requests wait for the space it takes the
+/// manager's mutex, too, under which nothing else is ever called. So it may be dropped under any
+/// other lock.
+#[derive(Debug)]
+pub struct Drawn {
+    pub(super) from: From,
+    /// The stream that it was made on, and what that one's allocations use, where that is counted.
+    pub(super) stream: u64,
+    pub(super) usage: Option<Arc<Usage>>,
+    /// Bytes of the reservation.
+    inside: u64,
+    /// Bytes outside of any.
+    outside: u64,
+}
+
+impl Drawn {
+    pub(super) fn of_reservation(
+        account: Arc<Account>,
+        (stream, usage): (u64, Option<Arc<Usage>>),
+        inside: u64,
+        outside: u64,
+    ) -> Drawn {
+        let mut drawn = Drawn { from: From::Reservation(account), stream, usage, inside: 0, outside: 0 };
+        drawn.add(inside, outside);
+        drawn
+    }
+
+    pub(super) fn of_space(space: Arc<Space>, (stream, usage): (u64, Option<Arc<Usage>>), bytes: u64) -> Drawn {
+        let mut drawn = Drawn { from: From::Space(space), stream, usage, inside: 0, outside: 0 };
+        drawn.add(0, bytes);
+        drawn
+    }
+
+    /// Counts bytes that have been taken.
+    pub(super) fn add(&mut self, inside: u64, outside: u64) {
+        let bytes = inside + outside;
+        self.space().usage.add(bytes);
+        if let From::Reservation(account) = &self.from {
+            account.usage.add(bytes);
+        }
+        if let Some(usage) = &self.usage {
+            usage.add(bytes);
+        }
+        self.inside += inside;
+        self.outside += outside;
+    }
+
+    /// The allocation's bytes.
+    pub fn bytes(&self) -> u64 {
+        self.inside + self.outside
+    }
+
+    /// How many of them came from the reservation when it was made.
+    pub fn inside(&self) -> u64 {
+        self.inside
+    }
+
+    /// The space they are in.
+    pub fn space(&self) -> &Space {
+        match &self.from {
+            From::Reservation(account) => &account.space,
+            From::Space(space) => space,
+        }
+    }
+
+    /// The number of the reservation it was made with, if any.
+    pub fn reservation(&self) -> Option<u64> {
+        match &self.from {
+            From::Reservation(account) => Some(account.id),
+            From::Space(_) => None,
+        }
+    }
+
+    /// Gives the last `bytes` of the allocation back, at most all of it: those beyond the
+    /// reservation first.
+    pub fn shrink(&mut self, bytes: u64) {
+        let outside = bytes.min(self.outside);
+        let inside = (bytes - outside).min(self.inside);
+        self.outside -= outside;
+        self.inside -= inside;
+        self.give(inside, outside);
+    }
+
+    /// What is used is counted down first and goes back into the rooms after, so that it never is
+    /// more than they have given.
+    fn give(&self, inside: u64, outside: u64) {
+        let bytes = inside + outside;
+        if bytes == 0 {
+            return;
+        }
+        if let Some(usage) = &self.usage {
+            usage.sub(bytes);
+        }
+        self.space().usage.sub(bytes);
+        let mut back = outside;
+        if let From::Reservation(account) = &self.from {
+            account.usage.sub(bytes);
+            if inside > 0 {
+                back += account.give(inside);
+            }
+        }
+        if back > 0 {
+            self.space().put(back);
+        }
+    }
+
+    /// Where it was drawn from.
+    pub fn source(&self) -> Source {
+        Source { from: self.from.clone(), stream: self.stream }
+    }
+
+    /// Draws `bytes` more where it was drawn from: from the reservation while that lives, by its
+    /// policy, but for a policy that calls back, which counts as one that fails; else from the
+    /// space. May be called under any lock.
+    pub fn grow(&mut self, bytes: u64) -> Result<()> {
+        if bytes > MAX_BYTES {
+            return Err(no_more(self.space(), bytes));
+        }
+        let taken = match &self.from {
+            From::Reservation(account) => take_quietly(account, bytes)?,
+            From::Space(_) => None,
+        };
+        let (inside, outside) = match taken {
+            Some(parts) => parts,
+            None if self.space().take(bytes) => (0, bytes),
+            None => return Err(no_more(self.space(), bytes)),
+        };
+        self.add(inside, outside);
+        Ok(())
+    }
+}
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        self.give(self.inside, self.outside);
+    }
+}
+
+/// Where an allocation's bytes were drawn from: a reservation or just a space, and on which stream.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub(super) from: From,
+    stream: u64,
+}
+
+impl Source {
+    /// The space.
+    pub fn space(&self) -> &Arc<Space> {
+        self.from.space()
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    /// The number of the reservation, if it is one.
+    pub fn reservation(&self) -> Option<u64> {
+        self.account().map(|a| a.id)
+    }
+
+    /// The reservation's books, released or not.
+    pub(super) fn account(&self) -> Option<&Arc<Account>> {
+        match &self.from {
+            From::Reservation(account) => Some(account),
+            From::Space(_) => None,
+        }
+    }
+}
+
+fn no_more(space: &Space, bytes: u64) -> Error {
+    Error::new(
+        Status::OutOfMemory,
+        format!("{}: {} more asked for an allocation to grow in place, and not there", space.id(), human(bytes)),
+    )
+}
+
+impl Receipt for Drawn {
+    fn bytes(&self) -> u64 {
+        Drawn::bytes(self)
+    }
+
+    fn resize(&mut self, bytes: u64) -> Result<()> {
+        let now = Drawn::bytes(self);
+        match bytes > now {
+            true => self.grow(bytes - now),
+            false => {
+                self.shrink(now - bytes);
+                Ok(())
+            }
+        }
+    }
+}

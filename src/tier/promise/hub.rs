@@ -1,0 +1,317 @@
+//! What reservations share, under one mutex: the spaces' promises, the live reservations and the
+//! queue.
+//!
+//! A call that makes room serves those who wait for it at once, under the mutex, so nobody can
+//! overtake them. A wait ends once: with a grant, or with an error, decided under the mutex and
+//! left for its thread to find.
+//!
+//! The mutex may be taken under any other lock of the library, and nothing outside of this folder
+//! is called while it is held: no pool, no driver, no callback, not even the destructor of one.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::account::{released, Account, Policies};
+use super::attach::Attachments;
+use super::policy::OutOfMemoryPolicy;
+use super::queue::{Queue, Trigger, Waiter, Want};
+use super::space::{Clerk, Space};
+use super::strategy::Candidates;
+use super::terms::Wait;
+use crate::base::sync::{self, Condvar, Mutex, MutexGuard};
+use crate::base::{size::human, Error, Result, Status};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Hub {
+    /// Never that of another.
+    pub(super) id: u64,
+    state: Mutex<State>,
+    pub(super) attachments: Attachments,
+}
+
+/// What the mutex guards.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) books: Books,
+    pub(super) queue: Queue,
+    shut_down: bool,
+}
+
+/// Spaces and the reservations in them.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    pub(super) spaces: Vec<Arc<Space>>,
+    /// One for each space.
+    pub(super) out_of_memory: Vec<OutOfMemoryPolicy>,
+    /// Live reservations by number.
+    pub(super) live: BTreeMap<u64, Arc<Account>>,
+    last_id: u64,
+    /// Counts arrivals and grants.
+    clock: u64,
+}
+
+fn cancelled(want: &Want) -> Error {
+    Error::new(Status::Cancelled, format!("the wait for {} was cancelled; nothing was taken", human(want.least())))
+}
+
+impl Books {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Gives what is wanted if one of the candidates that are not `held` has it: of the first rank
+    /// where any has, the one with the most room.
+    fn grant(
+        &mut self,
+        want: &Want,
+        candidates: &Candidates,
+        arrived: u64,
+        held: impl Fn(usize) -> bool,
+    ) -> Option<Arc<Account>> {
+        let (least, most) = match want {
+            Want::New { amount, .. } => amount.bounds(),
+            Want::Grow { bytes, .. } => (*bytes, *bytes),
+        };
+        for rank in candidates {
+            let mut free: Vec<_> =
+                rank.iter().filter(|s| !held(**s)).filter_map(|s| self.spaces.get(*s)).cloned().collect();
+            free.sort_by_key(|s| std::cmp::Reverse(s.available()));
+            for space in free {
+                let Some(bytes) = space.take_between(least, most, 0) else { continue };
+                return Some(match want {
+                    Want::New { policies, .. } => self.open(space, bytes, policies.clone(), arrived),
+                    Want::Grow { account, .. } => {
+                        account.grow(bytes);
+                        account.clone()
+                    }
+                });
+            }
+        }
+        None
+    }
+
+    /// Makes a reservation of bytes that the space has given.
+    fn open(&mut self, space: Arc<Space>, bytes: u64, policies: Policies, arrived: u64) -> Arc<Account> {
+        self.last_id += 1;
+        let id = self.last_id;
+        space.promised.fetch_add(bytes, std::sync::atomic::Ordering::AcqRel);
+        let account = Arc::new(Account::new(space, id, bytes, policies, (arrived, self.tick())));
+        self.live.insert(id, account.clone());
+        account
+    }
+
+    /// Whether some candidate could ever give it.
+    fn ever(&self, want: &Want, candidates: &Candidates) -> bool {
+        candidates.iter().flatten().filter_map(|s| self.spaces.get(*s)).any(|s| want.fits(s.limit()))
+    }
+
+    /// What there is in the candidates, for a text.
+    fn there_is(&self, candidates: &Candidates) -> String {
+        let spaces = candidates.iter().flatten().filter_map(|s| self.spaces.get(*s));
+        let one = |s: &Arc<Space>| format!("{}: {} of {} available", s.id, human(s.available()), human(s.limit()));
+        spaces.map(one).collect::<Vec<_>>().join("; ")
+    }
+
+    fn never(&self, want: &Want, candidates: &Candidates) -> Error {
+        let what = match want {
+            Want::New { .. } => format!("a reservation of {}", human(want.least())),
+            Want::Grow { account, bytes } => {
+                format!("a reservation of {} larger by {}", human(account.size()), human(*bytes))
+            }
+        };
+        let text = format!(
+            "{what} is more than may ever be promised ({}); ask for less or raise the limit",
+            self.there_is(candidates)
+        );
+        Error::new(Status::OutOfMemory, text)
+    }
+}
+
+impl State {
+    /// Goes through those who wait, from the first, and gives each what it wants if there is room.
+    /// To be called whenever there may be more room than before, or one fewer who waits.
+    pub(super) fn serve(&mut self) {
+        let State { books, queue, .. } = self;
+        let mut held = vec![false; books.spaces.len()];
+        // How many spaces somebody waits for whom nobody before it holds up there.
+        let mut open = queue.wanted_spaces();
+        let mut at = 0;
+        while open > 0 {
+            let Some(waiter) = queue.get(at) else { return };
+            let is_held = |s: usize| held.get(s).copied().unwrap_or(true);
+            match books.grant(&waiter.want, &waiter.candidates, waiter.arrived, is_held) {
+                Some(account) => queue.end(at, Ok(account), &books.spaces),
+                None => {
+                    for space in waiter.spaces() {
+                        if let Some(held @ false) = held.get_mut(space) {
+                            *held = true;
+                            open -= 1;
+                        }
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// Ends the waits for what can no longer ever be.
+    pub(super) fn end_hopeless(&mut self) {
+        let State { books, queue, .. } = self;
+        queue.end_those(&books.spaces, |w| {
+            (!books.ever(&w.want, &w.candidates)).then(|| books.never(&w.want, &w.candidates))
+        });
+    }
+
+    fn refuse_if_shut_down(&self) -> Result<()> {
+        match self.shut_down {
+            true => Err(shut_down()),
+            false => Ok(()),
+        }
+    }
+
+    /// Why there is no room, for one who does not wait or no longer.
+    fn short(&self, status: Status, want: &Want, candidates: &Candidates, arrived: u64) -> Error {
+        let wanted =
+            |w: &&Waiter| w.arrived < arrived && w.spaces().any(|s| candidates.iter().flatten().any(|c| *c == s));
+        let before = self.queue.iter().filter(wanted).count();
+        let (what, todo) = match status {
+            Status::TimedOut => ("did not become available in time", "wait longer"),
+            _ => ("is not available", "wait"),
+        };
+        let text = format!(
+            "{} {what} ({}; {before} waiting before it); {todo}, ask for less, or release something",
+            human(want.least()),
+            self.books.there_is(candidates)
+        );
+        Error::new(status, text)
+    }
+}
+
+fn shut_down() -> Error {
+    Error::new(Status::ShuttingDown, "the reservations have been shut down; nothing more is promised")
+}
+
+impl Hub {
+    pub(super) fn new() -> Arc<Hub> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let id = LAST.fetch_add(1, Relaxed) + 1;
+        Arc::new(Hub { id, state: Mutex::new(State::default()), attachments: Attachments::default() })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        sync::lock(&self.state)
+    }
+
+    /// Gets what is wanted from one of the candidates, or waits for it.
+    pub(super) fn request(
+        self: &Arc<Hub>,
+        want: Want,
+        candidates: impl FnOnce(&Books) -> Result<Candidates>,
+        wait: Wait,
+        trigger: Option<Trigger>,
+    ) -> Result<Arc<Account>> {
+        // So that the last copy of a callback never goes while the mutex is held.
+        let _outlive = want.clone();
+        let mut state = self.lock();
+        state.refuse_if_shut_down()?;
+        let candidates = candidates(&state.books)?;
+        if !state.books.ever(&want, &candidates) {
+            return Err(state.books.never(&want, &candidates));
+        }
+        if trigger.as_ref().is_some_and(|t| t.load(Relaxed)) {
+            return Err(cancelled(&want));
+        }
+        let arrived = state.books.tick();
+        {
+            let State { books, queue, .. } = &mut *state;
+            if let Some(account) = books.grant(&want, &candidates, arrived, |s| queue.wanting(s) > 0) {
+                return Ok(account);
+            }
+        }
+        let deadline = match wait {
+            Wait::No => return Err(state.short(Status::OutOfMemory, &want, &candidates, arrived)),
+            // Later than any clock goes is never.
+            Wait::For(time) => Instant::now().checked_add(time),
+            Wait::Forever => None,
+        };
+        let bell = Arc::new(Condvar::new());
+        {
+            let State { books, queue, .. } = &mut *state;
+            let waiter =
+                Waiter { arrived, want: want.clone(), candidates: candidates.clone(), trigger, bell: bell.clone() };
+            queue.join(waiter, &books.spaces);
+        }
+        // Who gave back before the spaces said that somebody waits did not come to serve.
+        state.serve();
+        loop {
+            if let Some(outcome) = state.queue.outcome(arrived) {
+                return outcome;
+            }
+            state = match deadline.map(|d| d.saturating_duration_since(Instant::now())) {
+                None => bell.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if !left.is_zero() => {
+                    bell.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                Some(_) => {
+                    let error = state.short(Status::TimedOut, &want, &candidates, arrived);
+                    let State { books, queue, .. } = &mut *state;
+                    queue.leave(arrived, &books.spaces);
+                    state.serve();
+                    return Err(error);
+                }
+            };
+        }
+    }
+
+    /// Ends a reservation: what is drawn of it becomes use outside of any. `None` when it is
+    /// released already.
+    pub(super) fn release(&self, account: &Arc<Account>) -> Option<(u64, u64)> {
+        let mut state = self.lock();
+        let (size, room) = account.release()?;
+        account.space.put_quietly(room);
+        let State { books, queue, .. } = &mut *state;
+        let entry = books.live.remove(&account.id);
+        let grows = |w: &Waiter| matches!(&w.want, Want::Grow { account: a, .. } if Arc::ptr_eq(a, account));
+        queue.end_those(&books.spaces, |w| grows(w).then(|| released(account.id)));
+        let policies = std::mem::take(&mut *sync::lock(&account.policies));
+        state.serve();
+        drop(state);
+        // Callbacks end here, not with the last allocation that the reservation made.
+        drop((entry, policies));
+        self.attachments.forget(account);
+        Some((size, room))
+    }
+
+    /// Ends the waits that carry this trigger, and refuses those to come.
+    pub(super) fn cancel(&self, trigger: &Trigger) {
+        let mut state = self.lock();
+        trigger.store(true, Relaxed);
+        let State { books, queue, .. } = &mut *state;
+        let theirs = |w: &Waiter| w.trigger.as_ref().is_some_and(|t| Arc::ptr_eq(t, trigger));
+        if queue.end_those(&books.spaces, |w| theirs(w).then(|| cancelled(&w.want))) {
+            state.serve();
+        }
+    }
+
+    /// Refuses every request from now on, and ends every wait with an error.
+    pub(super) fn shut_down(&self) {
+        let mut state = self.lock();
+        state.shut_down = true;
+        let State { books, queue, .. } = &mut *state;
+        queue.end_those(&books.spaces, |_| Some(shut_down()));
+    }
+}
+
+impl Clerk for Hub {
+    fn with_mutex(&self, change: &mut dyn FnMut() -> bool) {
+        let mut state = self.lock();
+        if change() {
+            state.serve();
+        }
+    }
+}

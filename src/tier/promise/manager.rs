@@ -1,0 +1,387 @@
+//! All spaces of a process, and the promises in them.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::account::{Account, Policies};
+use super::cancel::Cancel;
+use super::drawn::{Drawn, Source};
+use super::hub::Hub;
+use super::policy::OutOfMemoryPolicy;
+use super::queue;
+use super::request::Request;
+use super::reservation::Reservation;
+use super::space::{Clerk, Space, SpaceId, SpaceOptions, SpaceUsage};
+use super::strategy::find;
+use super::thresholds::Thresholds;
+use super::usage::Usage;
+use crate::base::sync::OnceLock;
+use crate::base::{Error, Result, Status};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// All spaces, and the promises in them. Dropping it shuts it down.
+///
+/// Every method may be called from any thread.
+pub struct Manager {
+    hub: Arc<Hub>,
+    relief: OnceLock<Relief>,
+}
+
+/// An allocation for which there is no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Where.
+    pub space: SpaceId,
+    /// How many bytes.
+    pub bytes: u64,
+    /// The number of the reservation that is too small, and by how much; `None` when the space is,
+    /// or the memory itself.
+    pub reservation: Option<(u64, u64)>,
+}
+
+/// Makes room in a space: see [`Manager::set_relief`].
+pub type Relief = Box<dyn Fn(&Want) -> Result<bool> + Send + Sync>;
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").field("hub", &self.hub).finish_non_exhaustive()
+    }
+}
+
+impl Default for Manager {
+    fn default() -> Manager {
+        Manager::new()
+    }
+}
+
+impl Manager {
+    /// Without any space.
+    pub fn new() -> Manager {
+        Manager { hub: Hub::new(), relief: OnceLock::new() }
+    }
+
+    /// Adds a space.
+    pub fn add_space(&self, id: SpaceId, options: &SpaceOptions) -> Result<Arc<Space>> {
+        let clerk = Arc::downgrade(&(self.hub.clone() as Arc<dyn Clerk>));
+        let mut state = self.hub.lock();
+        let books = &mut state.books;
+        if books.spaces.iter().any(|s| s.id == id) {
+            return Err(Error::invalid(format!("there is a space {id} already; change that one")));
+        }
+        let space = Arc::new(Space::new(id, options, books.spaces.len(), (self.hub.id, clerk))?);
+        books.spaces.push(space.clone());
+        books.out_of_memory.push(OutOfMemoryPolicy::default());
+        Ok(space)
+    }
+
+    /// Every space, in the order of their adding.
+    pub fn spaces(&self) -> Vec<Arc<Space>> {
+        self.hub.lock().books.spaces.clone()
+    }
+
+    /// The space with this name.
+    pub fn space(&self, id: SpaceId) -> Result<Arc<Space>> {
+        find(&self.hub.lock().books.spaces, id).cloned()
+    }
+
+    /// The counters of a space.
+    pub fn usage(&self, id: SpaceId) -> Result<SpaceUsage> {
+        let state = self.hub.lock();
+        let space = find(&state.books.spaces, id)?;
+        let reservations = state.books.live.values().filter(|a| a.space.index == space.index).count();
+        Ok(space.snapshot(reservations as u64, state.queue.wanting(space.index)))
+    }
+
+    /// Sets how many bytes a space has, and how many of them may be promised or used. What is above
+    /// a lowered limit stays and counts as `beyond`; who waits for what can no longer ever be gets
+    /// an error. The thresholds are parts of the limit.
+    pub fn set_limits(&self, id: SpaceId, capacity: u64, limit: u64, thresholds: Thresholds) -> Result<()> {
+        let mut state = self.hub.lock();
+        let space = find(&state.books.spaces, id)?.clone();
+        space.set_limits(capacity, limit)?;
+        space.set_thresholds(thresholds);
+        state.end_hopeless();
+        state.serve();
+        Ok(())
+    }
+
+    /// Sets how many of a space's bytes may be promised or used, all of them with `None`, as
+    /// [`Manager::set_limits`] does. The thresholds stay the same parts of it.
+    pub fn set_limit(&self, id: SpaceId, limit: Option<u64>) -> Result<()> {
+        let mut state = self.hub.lock();
+        let space = find(&state.books.spaces, id)?.clone();
+        space.set_limits(space.capacity(), limit.unwrap_or(space.capacity()))?;
+        state.end_hopeless();
+        state.serve();
+        Ok(())
+    }
+
+    /// Sets from which use of a space on data should be moved out, and down to which, in parts of
+    /// its limit.
+    pub fn set_thresholds(&self, id: SpaceId, thresholds: Thresholds) -> Result<()> {
+        let state = self.hub.lock();
+        find(&state.books.spaces, id)?.set_thresholds(thresholds);
+        Ok(())
+    }
+
+    /// Sets what allocations in a space do for which there is no memory, unless their reservation
+    /// says otherwise.
+    pub fn set_out_of_memory_policy(&self, id: SpaceId, policy: OutOfMemoryPolicy) -> Result<()> {
+        // Out here, so that the old one ends with no lock held.
+        let _old;
+        let mut state = self.hub.lock();
+        let index = find(&state.books.spaces, id)?.index;
+        _old = state.books.out_of_memory.get_mut(index).map(|p| std::mem::replace(p, policy));
+        drop(state);
+        Ok(())
+    }
+
+    /// Promises bytes, or waits for them. How many is the reservation's size: exactly those asked
+    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Waiting is in
+    /// turn: nobody overtakes in a space that both want.
+    pub fn reserve(&self, request: Request) -> Result<Reservation> {
+        let (least, most) = request.amount.bounds();
+        if least == 0 || least > most {
+            return Err(Error::invalid(format!(
+                "a reservation of {least} to {most} bytes; ask for at least 1, and at most for as many as will do"
+            )));
+        }
+        let Request { amount, strategy, wait, cancel, policy, out_of_memory } = request;
+        let want = queue::Want::New { amount, policies: Policies { limit: policy, out_of_memory } };
+        let trigger = cancel.map(|c| c.trigger(&self.hub)).transpose()?;
+        let account = self.hub.request(want, |books| strategy.candidates(&books.spaces), wait, trigger)?;
+        Ok(Reservation::new(self.hub.clone(), account))
+    }
+
+    /// A token that ends waits.
+    pub fn cancel_token(&self) -> Cancel {
+        Cancel::new(self.hub.clone())
+    }
+
+    /// How many wait, in any space.
+    pub fn waiters(&self) -> usize {
+        self.hub.lock().queue.len()
+    }
+
+    /// Counts an allocation on a stream: in the reservation attached to the stream, else in the
+    /// thread's of this space, else outside of any. To be called with no lock held: the
+    /// reservation's policy may call back.
+    pub fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+        self.own(space)?;
+        self.hub.draw(space, bytes, stream)
+    }
+
+    /// Counts an allocation outside of any reservation, whatever is attached.
+    pub fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+        self.own(space)?;
+        self.hub.draw_outside(space, bytes, stream)
+    }
+
+    /// Counts an allocation as [`Manager::draw`] does and makes it with `allocate`. Where either
+    /// finds no memory, the out-of-memory policy decides whether to try both again. To be called
+    /// with no lock held.
+    pub fn allocate<T>(
+        &self,
+        space: &Arc<Space>,
+        bytes: u64,
+        stream: u64,
+        mut allocate: impl FnMut() -> Result<T>,
+    ) -> Result<(T, Drawn)> {
+        self.allocate_with(space, None, bytes, stream, |drawn| Ok((allocate()?, drawn)))
+    }
+
+    /// As [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`,
+    /// whatever is attached, if there is one: it must be of this space.
+    pub fn allocate_with<T>(
+        &self,
+        space: &Arc<Space>,
+        reservation: Option<&Reservation>,
+        bytes: u64,
+        stream: u64,
+        allocate: impl FnMut(Drawn) -> Result<T>,
+    ) -> Result<T> {
+        self.own(space)?;
+        let account = reservation.map(|r| r.account_in(space)).transpose()?;
+        let draw = || match account {
+            Some(account) => self.hub.draw_from(account, bytes, stream),
+            None => self.hub.draw(space, bytes, stream),
+        };
+        let from = || account.cloned().or_else(|| self.hub.attachments.current(self.hub.id, space, stream).account);
+        self.attempt(space, (bytes, stream), from, draw, allocate)
+    }
+
+    /// As [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
+    pub fn allocate_again<T>(
+        &self,
+        source: &Source,
+        bytes: u64,
+        allocate: impl FnMut(Drawn) -> Result<T>,
+    ) -> Result<T> {
+        let space = source.space();
+        self.own(space)?;
+        let draw = || self.hub.draw_again(source, bytes);
+        self.attempt(space, (bytes, source.stream()), || source.account().cloned(), draw, allocate)
+    }
+
+    /// Tries an allocation: where there is no memory, again after the relief has made room, and as
+    /// often as the policy says. `from` is the reservation that is drawn from, if any.
+    fn attempt<T>(
+        &self,
+        space: &Arc<Space>,
+        (bytes, stream): (u64, u64),
+        from: impl Fn() -> Option<Arc<Account>>,
+        draw: impl Fn() -> Result<Drawn>,
+        mut allocate: impl FnMut(Drawn) -> Result<T>,
+    ) -> Result<T> {
+        let mut relieved = || loop {
+            let drawn = draw();
+            let was_drawn = drawn.is_ok();
+            let error = match drawn.and_then(&mut allocate) {
+                Err(e) if e.status == Status::OutOfMemory => e,
+                other => return other,
+            };
+            let Some(relief) = self.relief.get() else { return Err(error) };
+            // Whose reservation is too small is helped by nothing but what is drawn from that.
+            let of = from().filter(|a| !was_drawn && !a.released());
+            let reservation = of.map(|a| (a.id, bytes.saturating_sub(a.room()).max(1)));
+            match relief(&Want { space: space.id, bytes, reservation }) {
+                Ok(false) => return Err(error),
+                Ok(true) => {}
+                Err(why) => {
+                    let text = format!("{}; nothing could be moved out: {}", error.message, why.message);
+                    return Err(Error::new(error.status, text));
+                }
+            }
+        };
+        match relieved() {
+            Err(e) if e.status == Status::OutOfMemory => {
+                let policy = self.hub.out_of_memory(space, from().as_ref(), stream);
+                policy.go_on(Err(e), space.id, bytes, stream, relieved)
+            }
+            other => other,
+        }
+    }
+
+    /// Sets who makes room where there is no memory: it is told what is wanted, and says whether to
+    /// try again. Called with no lock held. Only once.
+    pub fn set_relief(&self, relief: Relief) {
+        let _ = self.relief.set(relief);
+    }
+
+    /// Counts an allocation as one that a receipt was of: in the same reservation while that lives,
+    /// else outside of any. For what leaves memory and comes back. To be called with no lock held.
+    pub fn draw_from_source(&self, source: &Source, bytes: u64) -> Result<Drawn> {
+        self.own(source.space())?;
+        self.hub.draw_again(source, bytes)
+    }
+
+    /// Counts an allocation that is there already, outside of any reservation and also where the
+    /// limit forbids it. May be called under any lock.
+    pub fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
+        self.hub.draw_anyway(space, bytes, stream)
+    }
+
+    /// Whether a reservation was ever attached to a stream.
+    pub fn has_attached(&self) -> bool {
+        self.hub.attachments.has_changed()
+    }
+
+    /// The number of the reservation that the calling thread's allocations on a stream draw from.
+    pub fn current(&self, space: &Arc<Space>, stream: u64) -> Result<Option<u64>> {
+        self.own(space)?;
+        let current = self.hub.attachments.current(self.hub.id, space, stream);
+        Ok(current.account.filter(|a| !a.released()).map(|a| a.id))
+    }
+
+    /// What the live allocations of a stream use in a space, and their peak; `None` where that is
+    /// not counted.
+    pub fn stream_usage(&self, space: &Arc<Space>, stream: u64) -> Result<Option<Arc<Usage>>> {
+        self.own(space)?;
+        Ok(self.hub.attachments.usage(self.hub.id, space, stream))
+    }
+
+    /// Takes the reservation of a stream in a space off it.
+    pub fn detach_stream(&self, space: &Space, stream: u64) -> Result<()> {
+        self.own(space)?;
+        self.hub.attachments.detach_stream(space, stream)
+    }
+
+    /// Takes the calling thread's reservation in a space off it.
+    pub fn detach_thread(&self, space: &Space) -> Result<()> {
+        self.own(space)?;
+        self.hub.attachments.detach_thread(self.hub.id, space)
+    }
+
+    /// Forgets a stream that is gone: its attachments and its usage. Allocations made on it stay
+    /// counted.
+    pub fn forget_stream(&self, stream: u64) {
+        self.hub.attachments.forget_stream(stream);
+    }
+
+    /// Refuses every request from now on and ends every wait with an error. Allocations and
+    /// releases go on as before.
+    pub fn shut_down(&self) {
+        self.hub.shut_down();
+    }
+
+    fn own(&self, space: &Space) -> Result<()> {
+        match space.manager == self.hub.id {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("this {} is another manager's", space.id))),
+        }
+    }
+
+    /// Checks the equations of [`tier`](super). Others may draw and give back meanwhile, without a
+    /// lock and in two steps, so what does not add up is looked at again for longer than a thread
+    /// rests between two steps.
+    pub fn validate(&self) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        const PAUSE: Duration = Duration::from_micros(50);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.validate_now() {
+                Err(_) if Instant::now() < end => std::thread::sleep(PAUSE),
+                done => return done,
+            }
+        }
+    }
+
+    fn validate_now(&self) -> Result<()> {
+        let state = self.hub.lock();
+        for space in &state.books.spaces {
+            let live = || state.books.live.values().filter(|a| a.space.index == space.index);
+            if let Some(a) = live().find(|a| a.room() > a.size() || a.released()) {
+                return Err(Error::internal(format!("reservation {}: more room than size: {a:?}", a.id)));
+            }
+            let (sizes, drawn) = (live().map(|a| a.size()).sum(), live().map(|a| a.drawn()).sum());
+            let waited = state.queue.iter().any(|w| w.spaces().any(|s| s == space.index));
+            space.validate(sizes, drawn, waited)?;
+        }
+        // Nobody waits for what there is.
+        let mut held = vec![false; state.books.spaces.len()];
+        for waiter in state.queue.iter() {
+            for space in waiter.spaces() {
+                let there = state.books.spaces.get(space).map_or(0, |s| s.available());
+                if let Some(held @ false) = held.get_mut(space) {
+                    *held = true;
+                    if there >= waiter.want.least() {
+                        return Err(Error::internal(format!(
+                            "{there} bytes are there for the first to wait: {waiter:?}"
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.hub.shut_down();
+        // Callbacks end with the manager, not with the last allocation.
+        let policies = std::mem::take(&mut self.hub.lock().books.out_of_memory);
+        drop(policies);
+    }
+}

@@ -1,0 +1,184 @@
+//! Drawing from a reservation, by its policy where an allocation does not fit.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use super::account::{Account, Taken};
+use super::policy::{Decision, Factor, LimitPolicy, Overdraw};
+use super::space::MAX_BYTES;
+use crate::base::sync::lock;
+use crate::base::{size::human, Error, Result, Status};
+
+/// What was taken: bytes of the reservation, bytes outside of any. `None` when the reservation is
+/// released.
+pub(super) type Parts = Option<(u64, u64)>;
+
+/// How a reservation may grow for an allocation.
+#[derive(Clone, Copy)]
+struct Growth {
+    factor: Factor,
+    cap: Option<u64>,
+    beyond_limit: bool,
+}
+
+/// Why a reservation cannot grow any more.
+const NO_MANAGER: &str = ", and its manager is gone";
+
+fn overdrawn(account: &Account, bytes: u64, also: &str) -> Error {
+    let text = format!(
+        "reservation {} of {}: {} asked, {} of its {} drawn{also}; free something, or grow it first",
+        account.id,
+        account.space.id,
+        human(bytes),
+        human(account.drawn()),
+        human(account.size())
+    );
+    Error::new(Status::OutOfMemory, text)
+}
+
+/// Takes an allocation's bytes, by the reservation's policy where they do not fit. No lock is held
+/// in a callback.
+pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Result<Parts> {
+    let mut attempt = 0u32;
+    loop {
+        match account.take(bytes) {
+            Taken::All => return Ok(Some((bytes, 0))),
+            Taken::Released => return Ok(None),
+            Taken::Short(_) => {}
+        }
+        let policy = lock(&account.policies).limit.clone();
+        let decision = match policy {
+            LimitPolicy::Fail => Decision::Fail,
+            LimitPolicy::Ignore => Decision::Ignore,
+            LimitPolicy::Increase { factor, cap, beyond_limit } => {
+                return take_growing(account, bytes, Growth { factor, cap, beyond_limit });
+            }
+            LimitPolicy::Callback(callback) => {
+                attempt = attempt.saturating_add(1);
+                callback(&Overdraw {
+                    space: account.space.id,
+                    reservation: account.id,
+                    size: account.size(),
+                    drawn: account.drawn(),
+                    bytes,
+                    stream,
+                    attempt,
+                })
+            }
+        };
+        match decision {
+            Decision::Fail => return Err(overdrawn(account, bytes, "")),
+            Decision::Ignore => return take_around(account, bytes),
+            Decision::Grow(more) => grow_now(account, more, bytes)?,
+            Decision::Retry => {}
+        }
+    }
+}
+
+/// As [`take`], under any lock: nobody is called back, so a policy that would does not help.
+pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
+    match account.take(bytes) {
+        Taken::All => return Ok(Some((bytes, 0))),
+        Taken::Released => return Ok(None),
+        Taken::Short(_) => {}
+    }
+    // Not cloned: the last copy of a callback must not go under somebody's lock.
+    let growth = match lock(&account.policies).limit {
+        LimitPolicy::Increase { factor, cap, beyond_limit } => Some(Growth { factor, cap, beyond_limit }),
+        LimitPolicy::Ignore => None,
+        LimitPolicy::Fail | LimitPolicy::Callback(_) => return Err(overdrawn(account, bytes, "")),
+    };
+    match growth {
+        Some(growth) => take_growing(account, bytes, growth),
+        None => take_around(account, bytes),
+    }
+}
+
+/// Grows a reservation so that `bytes` fit, and draws them.
+fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Result<Parts> {
+    // The mutex keeps its size and its being alive; draws and ends of other allocations go on.
+    let taken = account.space.with_mutex(|| match grow_and_take(account, bytes, growth) {
+        Ok(parts) => (Ok(parts), false),
+        // What was taken to grow by is there for others again.
+        Err(also) => (Err(also), true),
+    });
+    match taken {
+        Some(Ok(parts)) => Ok(parts),
+        Some(Err(also)) => Err(overdrawn(account, bytes, &also)),
+        None => Err(overdrawn(account, bytes, NO_MANAGER)),
+    }
+}
+
+/// Under the mutex. The error is what to add to the text of [`overdrawn`].
+fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Parts, String> {
+    if account.released() {
+        return Ok(None);
+    }
+    let (space, size) = (&account.space, account.size());
+    let mut more = 0;
+    loop {
+        let room = account.room();
+        let short = bytes.saturating_sub(room.saturating_add(more));
+        if short > 0 {
+            let needed = size.saturating_add(more).saturating_add(short);
+            let cap = growth.cap.unwrap_or(u64::MAX);
+            let target = growth.factor.of(size).max(needed).min(cap).min(MAX_BYTES);
+            let taken = match needed <= cap {
+                false => None,
+                true => match space.take_between(short, target.saturating_sub(size + more).max(short), 0) {
+                    None if growth.beyond_limit && space.take_beyond(short) => Some(short),
+                    taken => taken,
+                },
+            };
+            match taken {
+                Some(taken) => more += taken,
+                None => {
+                    space.put_quietly(more);
+                    return Err(match needed <= cap {
+                        false => format!(", it would need {} and may grow to {}", human(needed), human(cap)),
+                        true => format!(", {} more to grow by available in the space", human(space.available())),
+                    });
+                }
+            }
+        }
+        if account.grow_and_take(room, more, bytes) {
+            return Ok(Some((bytes, 0)));
+        }
+    }
+}
+
+/// Grows a reservation at once, past those who wait: an allocation needs it.
+fn grow_now(account: &Account, more: u64, bytes: u64) -> Result<()> {
+    let grown = account.space.with_mutex(|| {
+        if account.released() {
+            // The next look notices.
+            return (true, false);
+        }
+        let grows = more <= MAX_BYTES && account.space.take(more);
+        if grows {
+            account.grow(more);
+        }
+        (grows, false)
+    });
+    match grown {
+        Some(true) => Ok(()),
+        Some(false) => {
+            let also = format!(", {} more to grow by not available in the space", human(more));
+            Err(overdrawn(account, bytes, &also))
+        }
+        None => Err(overdrawn(account, bytes, NO_MANAGER)),
+    }
+}
+
+/// Takes what the reservation still has, and what is missing from outside of it.
+fn take_around(account: &Account, bytes: u64) -> Result<Parts> {
+    let Ok(inside) = account.take_between(0, bytes) else { return Ok(None) };
+    if account.space.take(bytes - inside) {
+        return Ok(Some((inside, bytes - inside)));
+    }
+    let released = account.give(inside);
+    if released > 0 {
+        account.space.put(released);
+    }
+    let also = format!(", and only {} available in the space", human(account.space.available()));
+    Err(overdrawn(account, bytes, &also))
+}

@@ -1,0 +1,42 @@
+//! How many bytes a request is for, and how long it waits for them.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+/// How many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// So many, not less.
+    Exact(u64),
+    /// As many as there are, up to `most`; less than `least` will not do. What it became is the
+    /// reservation's size.
+    UpTo {
+        /// Not less; not 0.
+        least: u64,
+        /// Not more.
+        most: u64,
+    },
+}
+
+impl Amount {
+    /// The least and the most bytes.
+    pub(super) fn bounds(self) -> (u64, u64) {
+        match self {
+            Amount::Exact(bytes) => (bytes, bytes),
+            Amount::UpTo { least, most } => (least, most),
+        }
+    }
+}
+
+/// How long to wait for room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: all or nothing at once.
+    #[default]
+    No,
+    /// At most so long.
+    For(Duration),
+    /// Until there is room, or the wait is cancelled, or the manager shut down.
+    Forever,
+}

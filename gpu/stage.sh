@@ -90,7 +90,7 @@ if [ -d c_tests ]; then
     for source in c_tests/*.c c_tests/*.cpp; do
         [ -e "$source" ] && grep -qE '\bmain *\(' "$source" || continue
         name="$(basename "$source")"
-        # It needs a stand-in for a part of PyTorch, which tests/c_abi.rs builds.
+        # It needs a stand-in for a part of PyTorch, which tests/capi/c_abi.rs builds.
         [ "$name" = torch_throw.cpp ] && continue
         case "$source" in
             *.c)

@@ -2,7 +2,7 @@
 //!
 //! # Layers
 //!
-//! A folder may use folders of a lower number, and nothing else (`tests/layers.rs` enforces it):
+//! A folder may use folders of a lower number, and nothing else (`tests/rules/layers.rs` enforces it):
 //!
 //! | level | folder | holds |
 //! |---|---|---|

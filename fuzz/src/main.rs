@@ -140,6 +140,12 @@ fn shrunk(
 fn tried(file: &Path, include: &Path, library: &Path) -> String {
     let program = file.with_extension("");
     let folder = library.parent().unwrap_or(Path::new("."));
+    // Programs look for the library by the name that is recorded in it.
+    let names = file.with_file_name("lib");
+    if library.file_name().is_some_and(|name| name == "libgpumem.so") {
+        let _ = std::fs::create_dir_all(&names);
+        let _ = std::os::unix::fs::symlink(library, names.join("libgpumem.so.0"));
+    }
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     cc.args(["-std=gnu11", "-g", "-w", "-I"])
         .arg(include)
@@ -147,7 +153,8 @@ fn tried(file: &Path, include: &Path, library: &Path) -> String {
         .arg("-o")
         .arg(&program)
         .arg(library)
-        .arg("-lpthread");
+        .args(["-lpthread", "-Wl,--copy-dt-needed-entries", "-Wl,-rpath-link"])
+        .arg(folder);
     match cc.output() {
         Err(e) => return format!("not compiled: {e}"),
         Ok(out) if !out.status.success() => {
@@ -157,8 +164,16 @@ fn tried(file: &Path, include: &Path, library: &Path) -> String {
     }
     for _ in 0..20 {
         let mut run = Command::new("timeout");
-        match run.arg("60").arg(&program).env("LD_LIBRARY_PATH", folder).output() {
+        match run
+            .arg("60")
+            .arg(&program)
+            .env("LD_LIBRARY_PATH", format!("{}:{}", names.display(), folder.display()))
+            .output()
+        {
             Err(e) => return format!("cannot be run: {e}"),
+            Ok(out) if out.status.code() == Some(127) => {
+                return format!("cannot be run: {}", String::from_utf8_lossy(&out.stderr));
+            }
             Ok(out) if !out.status.success() => return format!("shows it as well ({})", out.status),
             Ok(_) => {}
         }

@@ -459,7 +459,13 @@ impl<'a> Thread<'a> {
                 }
                 block.map(|b| (whole[0], b)).into_iter().collect()
             }
-            "gpumem_arena_exit" | "gpumem_arena_abort" | "gpumem_torch_reset" | "gpumem_torch_release_pool" => {
+            "gpumem_arena_exit"
+            | "gpumem_arena_abort"
+            | "gpumem_torch_reset"
+            | "gpumem_torch_release_pool"
+            | "gpumem_capture_end"
+            | "gpumem_capture_abort"
+            | "gpumem_capture_release" => {
                 let all = std::mem::take(&mut model.blocks);
                 let (unusual, usual) = all.into_iter().partition(|(_, b)| b.unusual);
                 model.blocks = usual;
@@ -482,7 +488,11 @@ impl<'a> Thread<'a> {
     ) -> Result<(), Failure> {
         let name = function.name.as_str();
         let failed = status.is_some_and(|s| s != 0);
-        if name.contains("arena_exit") || name.contains("arena_abort") || name.starts_with("gpumem_torch_re") {
+        if name.contains("arena_exit")
+            || name.contains("arena_abort")
+            || name.starts_with("gpumem_torch_re")
+            || ["gpumem_capture_end", "gpumem_capture_abort", "gpumem_capture_release"].contains(&name)
+        {
             // Those that it has left.
             for (ptr, block) in before {
                 if self.id_of(ptr).is_some_and(|id| id == block.id) {
@@ -586,7 +596,7 @@ impl<'a> Thread<'a> {
             fill,
             evictable: number("flags") & 8 != 0 || kept.is_some_and(|b| b.evictable),
             holds: 0,
-            unusual: in_arena || !is_known || kept.is_some_and(|b| b.unusual),
+            unusual: in_arena || !is_known || !self.machine.plain || kept.is_some_and(|b| b.unusual),
             recorded: Default::default(),
         };
         // Imported memory, and what plans and frameworks made, are told apart from others by their addresses, too.

@@ -53,10 +53,20 @@ fn failures_are_summed_and_fail() {
 
 #[test]
 fn skipped_lines_are_counted_where_they_start_a_line() {
-    let shown = "\n---- c stdout ----\nskipped: valgrind is not installed\nnot skipped: this\n  skipped: nor this\n";
+    let shown = "\n---- c stdout ----\n-- c\nskipped: this device has one stream\nnot skipped: this\n  skipped: nor this\n";
+    let log = binary("tests/a.rs", &(shown.to_string() + &result("ok", 3, 0))) + "cargo exit status: 0\n";
+    counted(&log, "3 passed, 0 failed, 1 skipped", true);
+}
+
+#[test]
+fn a_test_that_was_skipped_has_not_passed() {
+    let shown = "successes:\n\n---- a stdout ----\nskipped: no GPU here\n\n---- b stdout ----\nskipped: no cmake\n\
+                 ---- c stdout ----\nseed 5\n\n\nsuccesses:\n    a\n    b\n    c\n\n";
+    let log = binary("tests/a.rs", &(shown.to_string() + &result("ok", 9, 0))) + "cargo exit status: 0\n";
+    counted(&log, "7 passed, 0 failed, 2 skipped", true);
     let one_thread = "test d ... skipped: no GPU here\nok\n";
-    let log = binary("tests/a.rs", &(result("ok", 3, 0) + shown + one_thread)) + "cargo exit status: 0\n";
-    counted(&log, "3 passed, 0 failed, 2 skipped", true);
+    let log = binary("tests/a.rs", &(one_thread.to_string() + &result("ok", 2, 0))) + "cargo exit status: 0\n";
+    counted(&log, "1 passed, 0 failed, 1 skipped", true);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Programs as C, for whoever is to find the bug: nothing but the header and the library is needed.
 
+use crate::generate::ENDS;
 use crate::header::{Header, Param};
 use crate::oracle::Failure;
 use crate::program::{Arg, Callback, Kind, Op, Program, BOXES, SCRATCH, SLOTS};
@@ -146,7 +147,16 @@ fn operation(header: &Header, program: &Program, t: usize, at: usize, op: &Op) -
             let shorter = format!("gpumem_usable_size({p}) < {bytes} ? gpumem_usable_size({p}) : {bytes}");
             vec![format!("verify({p}, {value}, {shorter}, {});", stream(program, t, at, *slot))]
         }
-        Op::Call { function, args } => call(header, t, function, args),
+        Op::Call { function, args } => {
+            let mut lines = call(header, t, function, args);
+            let first =
+                args.iter().find_map(|a| if let Arg::Slot(kind, slot, _) = a { Some((*kind, *slot)) } else { None });
+            if let (Some((kind, slot)), true) = (first, program.threads.len() > 1 && ENDS.contains(&function.as_str()))
+            {
+                lines.push(format!("{}[{t}][{slot}] = NULL;", kind.c().0));
+            }
+            lines
+        }
     }
 }
 

@@ -44,7 +44,7 @@ const LEFT_OUT: [&str; 8] = [
 ];
 
 /// After it, what the first handle or pointer names is gone.
-const ENDS: [&str; 15] = [
+pub const ENDS: [&str; 15] = [
     "gpumem_free",
     "gpumem_free_async",
     "gpumem_free_id",
@@ -430,7 +430,8 @@ impl Thread<'_> {
     fn memory(&mut self) -> Arg {
         match self.below(40) {
             0 => Arg::Null,
-            1 => Arg::Slot(Kind::Mem, self.slot, self.rng.u64(1..70_000)),
+            // Between threads it may be the start of what another has.
+            1 if self.threads == 1 => Arg::Slot(Kind::Mem, self.slot, self.rng.u64(1..70_000)),
             _ => Arg::Slot(Kind::Mem, self.slot, 0),
         }
     }

@@ -1,5 +1,6 @@
 //! Runs a program in a child process, with the oracle beside it.
 
+use crate::generate::ENDS;
 use crate::header::{Function, Header};
 use crate::oracle::{calls, failure, is_plain, is_wrong, Block, Failure, Model};
 use crate::program::{Arg, Callback, Kind, Op, Program, BOXES, SCRATCH, SLOTS};
@@ -254,6 +255,11 @@ impl<'a> Thread<'a> {
         match op {
             Op::Call { function, args } => self.call(function, args)?,
             Op::Swap { slot, at } => {
+                let ptr = self.slots[Kind::Mem as usize][*slot];
+                // What an arena frees is its own thread's.
+                if self.machine.model().blocks.get(&ptr).is_some_and(|b| b.unusual) {
+                    return Ok(());
+                }
                 let mut boxes = self.machine.boxes.lock().unwrap_or_else(PoisonError::into_inner);
                 std::mem::swap(&mut boxes[*at], &mut self.slots[Kind::Mem as usize][*slot]);
             }
@@ -397,7 +403,31 @@ impl<'a> Thread<'a> {
         if let Some(status) = status {
             self.contract(name, status, &outs)?;
         }
-        self.after(function, args, &whole, &outs, result, status, before)
+        let checked = self.after(function, args, &whole, &outs, result, status, before);
+        if self.machine.program.threads.len() > 1 {
+            self.forget(name, args, status);
+        }
+        checked
+    }
+
+    /// Empties slots whose pointers are stale: by them one thread would free what another has got at the same address.
+    fn forget(&mut self, name: &str, args: &[Arg], status: Option<i32>) {
+        let first =
+            args.iter().find_map(|a| if let Arg::Slot(kind, slot, _) = a { Some((*kind, *slot)) } else { None });
+        if let Some((kind, slot)) = first {
+            let moved = name == "gpumem_realloc_async" && status == Some(0) && !args.contains(&Arg::Out(kind, slot));
+            if ENDS.contains(&name) || moved {
+                self.slots[kind as usize][slot] = 0;
+            }
+        }
+        if ["arena", "capture", "torch"].iter().any(|part| name.contains(part)) {
+            let model = self.machine.model();
+            for ptr in &mut self.slots[Kind::Mem as usize] {
+                if !model.blocks.contains_key(ptr) {
+                    *ptr = 0;
+                }
+            }
+        }
     }
 
     /// What every call keeps to.

@@ -8,11 +8,14 @@ GPUMEM := $(RELEASE)/gpumem
 export CARGO
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu bench bench-gpu lint loom doc clean need-cargo need-cc
+.PHONY: help build demo test check fuzz soak test-gpu bench bench-gpu lint loom doc clean need-cargo need-cc
 
 help:
 	@echo 'make demo       build the library, run the quickstart and replay a trace on whatever device there is'
 	@echo 'make test       every test that runs without a GPU; the last line counts them'
+	@echo 'make check      what an edit needs, within a minute: format, lints, the unit tests and the rules'
+	@echo 'make fuzz       random programs against the C ABI: SECONDS=60 THREADS=1 SEED= ; a failure becomes a short C program'
+	@echo 'make soak       the same work for MINUTES=60, a line each; fails when mapped or host memory drifts'
 	@echo 'make loom       models of what threads share, under every order of their steps (minutes to build)'
 	@echo 'make lint       formatting and lints, warnings are errors'
 	@echo 'make test-gpu   the same contract tests, the C tests and more on a real GPU'
@@ -50,6 +53,21 @@ demo: build
 
 test: need-cargo need-cc
 	@sh scripts/test.sh
+
+check: need-cargo need-cc
+	@sh scripts/check.sh
+
+# On the library as users get it; LIBRARY names another.
+FUZZ_LIBRARY = $(or $(LIBRARY),$(RELEASE)/libgpumem.so)
+fuzz: need-cargo need-cc
+	$(if $(LIBRARY),,$(CARGO) build --release -p gpumem --lib)
+	$(CARGO) run --quiet -p gpumem-fuzz --bin gpumem-fuzz -- --library '$(FUZZ_LIBRARY)' --out '$(TARGET)/fuzz' \
+	  --seconds $(or $(SECONDS),60) --threads $(or $(THREADS),1) $(if $(SEED),--seed $(SEED)) $(FUZZ_FLAGS)
+
+soak: need-cargo need-cc
+	$(if $(LIBRARY),,$(CARGO) build --release -p gpumem --lib)
+	$(CARGO) run --quiet -p gpumem-fuzz --bin gpumem-soak -- --library '$(FUZZ_LIBRARY)' \
+	  --minutes $(or $(MINUTES),60) --threads $(or $(THREADS),4)
 
 lint: need-cargo
 	@sh scripts/lint.sh

@@ -10,7 +10,7 @@
 //! of 64 to 4,096; `--fixed P` solves once, and then again with P in 1,000 of the buffers fixed where they came to lie.
 #![allow(dead_code, missing_docs)]
 
-#[path = "../tests/plan_support/generate/mod.rs"]
+#[path = "../tests/plan/plan_support/generate/mod.rs"]
 mod generate;
 
 use generate::Rng;

@@ -64,19 +64,14 @@ if [ -z "$tests" ]; then check_size; exit; fi
 say "test executables"
 messages="$(mktemp)"
 trap 'rm -f "$messages"' EXIT
-cargo test -p gpumem --no-run --message-format=json > "$messages"
-# One line per executable: its target's kind and name, and where it is. Unit tests of the library are named unit.
+cargo test -p gpumem --test driver --no-run --message-format=json > "$messages"
+# One line per executable: its target's kind and name, and where it is. The others need no GPU, and all of them together are
+# more than one wants to copy about.
 sed -n 's/.*"target":{"kind":\["\([a-z]*\)".*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2 \3/p' "$messages" |
 while read -r kind name path; do
-    case "$kind" in
-        test) stable="$name" ;;
-        lib | rlib | cdylib) stable=unit ;;
-        *) continue ;;
-    esac
-    # The others need no GPU, and all of them together are more than one wants to copy about.
-    case "$stable" in driver_contract* | cuda_device*) ;; *) continue ;; esac
-    cp "$path" "$out/tests/$stable"
-    if have strip; then strip -s "$out/tests/$stable"; fi
+    case "$kind $name" in "test driver") ;; *) continue ;; esac
+    cp "$path" "$out/tests/$name"
+    if have strip; then strip -s "$out/tests/$name"; fi
 done
 
 # Every source with a main is a test. Those that begin otherwise are parts of others.
@@ -90,7 +85,7 @@ if [ -d c_tests ]; then
     for source in c_tests/*.c c_tests/*.cpp; do
         [ -e "$source" ] && grep -qE '\bmain *\(' "$source" || continue
         name="$(basename "$source")"
-        # It needs a stand-in for a part of PyTorch, which tests/c_abi.rs builds.
+        # It needs a stand-in for a part of PyTorch, which tests/capi/c_abi.rs builds.
         [ "$name" = torch_throw.cpp ] && continue
         case "$source" in
             *.c)

@@ -6,7 +6,7 @@
 #
 #   gpu/test.sh [LOG-FOLDER]            logs go to .gpu/logs by default
 #   TORTURE_SECONDS=60                  how long the torture runs
-#   TESTS="driver_contract cuda_device"  which test executables run, by the beginning of their names
+#   TESTS="contract cuda_device"        which modules of the driver's tests run
 #   STEPS="tests c sanitizer stale graphs rmm tiers torture"   which steps run
 #   REPLAYS=10000                       launches of one graph
 #   STEP_SECONDS=600                    a step that takes longer is stopped, and has failed
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 logs="${1:-.gpu/logs}"
 mkdir -p "$logs"
 failures=0
-: "${TORTURE_SECONDS:=60}" "${TESTS:=driver_contract cuda_device}" "${STEPS:=tests c sanitizer stale graphs rmm tiers torture}" "${TIERS_DIR:=.gpu/disk}" "${REPLAYS:=10000}" "${STEP_SECONDS:=600}"
+: "${TORTURE_SECONDS:=60}" "${TESTS:=contract cuda_device}" "${STEPS:=tests c sanitizer stale graphs rmm tiers torture}" "${TIERS_DIR:=.gpu/disk}" "${REPLAYS:=10000}" "${STEP_SECONDS:=600}"
 unset GPUMEM_ARENA_DEBUG GPUMEM_ARENA_QUARANTINE GPUMEM_CAPTURE GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC GPUMEM_DISK GPUMEM_TIERS GPUMEM_MOVER VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 export GPUMEM_BACKEND=cuda GPUMEM_TEST_BACKEND=cuda
 export LD_LIBRARY_PATH="$PWD/.gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -56,17 +56,13 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>
 step "doctor" .gpu/bin/gpumem doctor
 
 if wanted tests; then
-    for prefix in $TESTS; do
-        found=0
-        for test in .gpu/tests/"$prefix"*; do
-            [ -x "$test" ] || continue
-            found=1
-            step "$(basename "$test")" "$test" --nocapture --test-threads=1
-            # A test that finds no GPU says so and passes; here that is a failure.
-            log="$logs/$(basename "$test").log"
-            if grep -q 'skipped: .*\(NO_DEVICE\|no GPU\|no CUDA\|no driver\)' "$log"; then lack "$(basename "$test") was skipped" "$(grep -m1 -o 'skipped: .*' "$log")"; fi
-        done
-        if [ $found -eq 0 ]; then lack "$prefix" "no test executable of that name in .gpu/tests: run gpu/stage.sh"; fi
+    for module in $TESTS; do
+        # Each in a process of its own.
+        if ! .gpu/tests/driver --list 2> /dev/null | grep -q "^$module::"; then lack "$module" "no tests of that name in .gpu/tests/driver: run gpu/stage.sh"; continue; fi
+        step "$module" .gpu/tests/driver "$module::" --nocapture --test-threads=1
+        # A test that finds no GPU says so and passes; here that is a failure.
+        log="$logs/$module.log"
+        if grep -q 'skipped: .*\(NO_DEVICE\|no GPU\|no CUDA\|no driver\)' "$log"; then lack "$module was skipped" "$(grep -m1 -o 'skipped: .*' "$log")"; fi
     done
 fi
 

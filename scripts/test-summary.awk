@@ -3,9 +3,19 @@
 #
 # P and F come from the `test result:` line of each test binary. A binary that ends badly without saying how many
 # tests failed (a crash, or a failure after its last test) counts as one failure; one with a harness of its own that
-# ends well without a result line, as one pass. S counts the lines that start with `skipped:`.
+# ends well without a result line, as one pass.
+#
+# S counts the lines that start with `skipped:`. A test that says nothing else was skipped and has not passed. One that says
+# more has passed, and what it skipped were parts, such as the tests of a C program that it ran.
+
+# The output of one test, between `---- NAME stdout ----` and the next.
+function end_of_test() {
+    if (skips > 0 && !says_more) passed--
+    in_test = skips = says_more = 0
+}
 
 function end_of_binary() {
+    end_of_test()
     if (!running) return
     if (broken && !told_failure) failed++
     else if (!broken && !told) passed++
@@ -34,8 +44,15 @@ function count_of(word,    i) {
 
 /^error: (test|doctest|bench) failed, to rerun pass / { broken = 1 }
 
-# With one test thread the harness prints the test's name in front of its first line.
-/^(test [^ ]+ \.\.\. )?skipped: / { skipped++ }
+/^---- .* stdout ----$/ { end_of_test(); in_test = 1; next }
+/^(successes|failures):$/ || /^test result: / { end_of_test() }
+
+/^skipped: / { skipped++; if (in_test) skips++; next }
+
+# With one test thread and no capture, the harness prints the test's name in front of its first line.
+/^test [^ ]+ \.\.\. skipped: / { skipped++; passed-- }
+
+in_test && NF > 0 { says_more = 1 }
 
 /^cargo exit status: [0-9]+$/ { status = $NF + 0; ended = 1 }
 

@@ -3,7 +3,7 @@
 //! # Layers
 //!
 //! A folder uses folders of a lower number and nothing else, and no file leads back to itself
-//! through others (`tests/layers/` enforces both):
+//! through others (`tests/rules/layers.rs` enforces both):
 //!
 //! | level | folder | holds |
 //! |---|---|---|

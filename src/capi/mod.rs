@@ -3,7 +3,7 @@
 //! One folder per noun. Every entry point runs inside [`call::guard`], which turns a panic into
 //! `GPUMEM_ERROR_INTERNAL`, keeps the text of the failure for `gpumem_last_error`, and returns what
 //! C gets. The doc comments here are the text of `include/gpumem.h`, so they speak to C readers;
-//! `tests/header.rs` writes that file and fails when it is stale.
+//! `tests/capi/header.rs` writes that file and fails when it is stale.
 
 // The header is the contract: what a pointer must be is said there, for C readers, per parameter.
 #![allow(clippy::missing_safety_doc)]

@@ -1,5 +1,5 @@
 //! The table of settings. Everything that knows them follows from it: the environment's parsing, the fields of
-//! `gpumem_context_options`, what `gpumem doctor` shows, and the table in the README (`tests/settings.rs`).
+//! `gpumem_context_options`, what `gpumem doctor` shows, and the table in the README (`tests/rules/settings.rs`).
 //!
 //! A setting is known by its environment variable, and every way to set it goes through the text that the variable would have:
 //! so ranges are checked in one place.

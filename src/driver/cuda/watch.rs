@@ -29,7 +29,7 @@ const CAPTURABLE: usize = 3;
 /// stream.
 const REUSES: usize = 8;
 
-/// Places that were seen to be right for every kind of stream and capture (`tests/cuda_device.rs`:
+/// Places that were seen to be right for every kind of stream and capture (`tests/driver/cuda_device.rs`:
 /// streams that synchronise with the legacy stream and others, captures in every mode, into a new
 /// graph and into one that is there, begun and joined), as identity and capture. Found on: driver
 /// 580.159, H200.

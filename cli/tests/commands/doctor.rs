@@ -1,0 +1,67 @@
+//! `gpumem doctor` from the outside, on the host device.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common::{gpumem, json, run, stderr, stdout};
+
+#[test]
+fn a_healthy_host_device_is_all_well() {
+    let out = run(gpumem().args(["doctor", "--backend", "host", "--json"]));
+    let r = json(&out);
+    assert_eq!(out.status.code(), Some(0), "{r:#}\n{}", stderr(&out));
+    assert_eq!(r["ok"], true);
+    assert_eq!(r["backend"]["name"], "host");
+    let devices = r["devices"].as_array().unwrap();
+    assert!(!devices.is_empty());
+    for d in devices {
+        assert!(d["granularity"].as_u64().unwrap().is_power_of_two(), "{d}");
+        assert!(d["free_bytes"].as_u64() <= d["total_bytes"].as_u64(), "{d}");
+    }
+    let tests = r["self_test"].as_array().unwrap();
+    assert!(tests.len() >= 4 && tests.iter().all(|t| t["passed"] == true), "{tests:#?}");
+    assert!(r["limits"].as_array().unwrap().iter().any(|l| l["name"] == "vm.max_map_count"));
+    assert_eq!(r["problems"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn settings_say_where_they_come_from() {
+    let out = run(gpumem().env("GPUMEM_LIMIT", "1G").env("VPMM_VA_SIZE", "1T").args([
+        "doctor",
+        "--backend",
+        "host",
+        "--json",
+    ]));
+    let r = json(&out);
+    let source = |name: &str| {
+        let settings = r["settings"].as_array().unwrap();
+        let s = settings.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("no {name} in {settings:?}"));
+        (s["value"].as_str().unwrap().to_string(), s["source"].as_str().unwrap().to_string())
+    };
+    assert_eq!(source("GPUMEM_LIMIT"), ("1G".to_string(), "from GPUMEM_LIMIT".to_string()));
+    assert_eq!(source("GPUMEM_VA_SIZE"), ("1T".to_string(), "from VPMM_VA_SIZE".to_string()));
+    assert_eq!(source("GPUMEM_REUSE").1, "default");
+    assert_eq!(r["devices"][0]["pool_limit_bytes"], 1u64 << 30);
+}
+
+#[test]
+fn what_is_wrong_is_said_and_gives_exit_code_1() {
+    let out = run(gpumem().env("GPUMEM_REUSE", "sometimes").args(["doctor", "--backend", "host"]));
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    let text = stdout(&out);
+    assert!(text.contains("Problems") && text.contains("GPUMEM_REUSE") && text.contains("sometimes"), "{text}");
+    // A limit below what the self-test allocates.
+    let out = run(gpumem().env("GPUMEM_LIMIT", "4M").args(["doctor", "--backend", "host", "--json"]));
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    let r = json(&out);
+    assert_eq!(r["ok"], false);
+    assert!(r["self_test"].as_array().unwrap().iter().any(|t| t["passed"] == false), "{r:#}");
+}
+
+#[test]
+fn people_get_tables() {
+    let out = run(gpumem().args(["doctor", "--backend", "host"]));
+    let text = stdout(&out);
+    for part in ["Device 0", "granularity", "Limits", "Settings", "Self-test", "No problem found."] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}

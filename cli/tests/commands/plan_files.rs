@@ -1,0 +1,137 @@
+//! Where `gpumem plan` writes: links, names, pipes, and files that are named twice.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common::{file, gpumem, refused, run, stderr, stdout};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Output, Stdio};
+use tempfile::{tempdir, TempDir};
+
+const TWO: &str = "id,lower,upper,size\na,0,9,60\nb,4,9,70\n";
+
+/// Runs `gpumem plan ARGS in.csv` in the directory.
+fn plan(dir: &TempDir, args: &[&str]) -> Output {
+    run(gpumem().arg("plan").args(args).arg("in.csv").current_dir(dir.path()))
+}
+
+fn with_input() -> TempDir {
+    let dir = tempdir().unwrap();
+    file(&dir, "in.csv", TWO.as_bytes());
+    dir
+}
+
+fn text(dir: &TempDir, name: &str) -> String {
+    fs::read_to_string(dir.path().join(name)).unwrap()
+}
+
+/// The names in the directory, sorted.
+fn names(dir: &TempDir) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn through_a_link_to_nothing_the_target_is_made() {
+    let dir = with_input();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    symlink("sub/second", dir.path().join("first")).unwrap();
+    symlink("../target.csv", dir.path().join("sub/second")).unwrap();
+    let out = plan(&dir, &["--out", "first", "--svg", "out.svg"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    for link in ["first", "sub/second"] {
+        assert!(fs::symlink_metadata(dir.path().join(link)).unwrap().is_symlink(), "{link} is still a link");
+    }
+    assert!(!fs::symlink_metadata(dir.path().join("target.csv")).unwrap().is_symlink());
+    assert!(text(&dir, "target.csv").starts_with("id,lower,upper,size,offset\n"));
+    assert_eq!(text(&dir, "first"), text(&dir, "target.csv"));
+
+    symlink("nowhere/target.csv", dir.path().join("lost")).unwrap();
+    refused(&plan(&dir, &["--out", "lost"]), &["lost leads to nowhere/target.csv: cannot write"]);
+    symlink("round", dir.path().join("round")).unwrap();
+    refused(&plan(&dir, &["--out", "round"]), &["round: cannot write"]);
+    assert_eq!(names(&dir), ["first", "in.csv", "lost", "out.svg", "round", "sub", "target.csv"]);
+}
+
+#[test]
+fn names_may_be_as_long_as_the_file_system_takes() {
+    let dir = with_input();
+    for len in [245, 254, 255] {
+        let name = "n".repeat(len);
+        // Made, then replaced.
+        for _ in 0..2 {
+            let out = plan(&dir, &["--out", &name]);
+            assert_eq!(out.status.code(), Some(0), "{len}: {}", stderr(&out));
+            assert!(text(&dir, &name).contains("offset"));
+        }
+    }
+    assert_eq!(names(&dir).len(), 4);
+    refused(&plan(&dir, &["--out", &"n".repeat(256)]), &["cannot write"]);
+}
+
+#[test]
+fn what_a_killed_command_left_is_in_nobodys_way() {
+    let dir = with_input();
+    // Process numbers come again; in a container soon.
+    let script = "for n in 0 1 2; do : > .gpumem-$$-$n.tmp; done; exec \"$0\" plan in.csv --out out.csv --svg out.svg";
+    let program = gpumem().get_program().to_owned();
+    let out = run(std::process::Command::new("sh").arg("-c").arg(script).arg(program).current_dir(dir.path()));
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(names(&dir).len(), 6, "three are still there: {:?}", names(&dir));
+}
+
+#[test]
+fn one_file_has_one_use() {
+    let dir = with_input();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    symlink("in.csv", dir.path().join("link")).unwrap();
+    symlink("new", dir.path().join("dangling")).unwrap();
+    for svg in ["in.csv", "./in.csv", "sub/../in.csv", "link"] {
+        refused(&plan(&dir, &["--svg", svg]), &["--svg names the input", "in.csv"]);
+    }
+    assert_eq!(text(&dir, "in.csv"), TWO, "the input is as it was");
+    for (out, svg) in [("new", "new"), ("new", "./new"), ("sub/../new", "new"), ("dangling", "new")] {
+        refused(&plan(&dir, &["--out", out, "--svg", svg]), &["--out and --svg both name", "new"]);
+        assert!(!dir.path().join("new").exists());
+    }
+    file(&dir, "old", b"old");
+    symlink("old", dir.path().join("to old")).unwrap();
+    refused(&plan(&dir, &["--out", "old", "--svg", "to old"]), &["--out and --svg both name"]);
+    assert_eq!(text(&dir, "old"), "old");
+    // The input with offsets may take its place: nothing of it is lost.
+    let out = plan(&dir, &["--out", "in.csv", "--svg", "new"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(text(&dir, "in.csv").starts_with("id,lower,upper,size,offset\n"));
+    assert!(text(&dir, "new").starts_with("<svg "));
+}
+
+#[test]
+fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
+    let dir = with_input();
+    for args in [&["--out", "-"][..], &["--svg", "-"], &["--report"]] {
+        let mut child = gpumem()
+            .args(["plan", "in.csv"])
+            .args(args)
+            .current_dir(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Closed; a write that comes before this goes into the pipe, so all of it is read by nobody or refused.
+        drop(child.stdout.take());
+        let out = child.wait_with_output().unwrap();
+        let written_before = out.status.code() == Some(0);
+        assert!(written_before || out.status.code() == Some(2), "{args:?}: {:?}", out.status);
+        assert!(written_before || stderr(&out).contains("standard output: cannot write"), "{}", stderr(&out));
+    }
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let out = run(gpumem().args(["plan", "in.csv", "--out", "-"]).current_dir(dir.path()).stdout(full));
+    assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
+    assert!(stderr(&out).contains("standard output: cannot write"), "{}", stderr(&out));
+    let help = stdout(&run(gpumem().args(["plan", "--help"])));
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("2 bad usage, bad input, or a result that could not be written"), "{help}");
+}

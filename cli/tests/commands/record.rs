@@ -1,0 +1,349 @@
+//! Recordings from the outside: made by a replay, converted, replayed again, summed up, and shown in a browser. Every figure is
+//! compared with what `replay` says of the log.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common::{file, gpumem, json, refused, replay, run, stderr, stdout, HEADER};
+use base64::Engine;
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::{tempdir, TempDir};
+
+/// A log with streams, reuse of addresses and something left live.
+fn log(n: u64) -> String {
+    let mut log = HEADER.to_string();
+    for i in 0..n {
+        let size = if i % 10 == 0 { (i + 1) << 18 } else { 100 + i };
+        log += &format!("1,0,allocate,{:#x},{size},{:#x}\n", 0x1000 + i, i % 3 * 16);
+        if i % 3 > 0 {
+            log += &format!("1,0,free,{:#x},{size},{:#x}\n", 0x1000 + i, i % 3 * 16);
+        }
+    }
+    log
+}
+
+/// The made-up log, and the recorded ones where they are.
+fn logs(dir: &TempDir) -> Vec<PathBuf> {
+    let mut logs = vec![file(dir, "made-up.csv", log(300).as_bytes())];
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
+    let found: Vec<PathBuf> =
+        ["eager.csv.gz", "full.csv.gz"].map(|n| shared.join(n)).into_iter().filter(|p| p.exists()).collect();
+    if found.is_empty() {
+        println!("skipped: the recorded traces are not in {}", shared.display());
+    }
+    logs.extend(found);
+    logs
+}
+
+/// Replays a log while that is recorded; what the replay says, and the recording.
+fn recorded(dir: &TempDir, log: &Path, env: &[(&str, &str)]) -> (Value, PathBuf) {
+    let name = format!("{}.gmrec", log.file_name().unwrap().to_string_lossy());
+    let to = dir.path().join(name);
+    let mut command = gpumem();
+    command.args(["replay", "--backend", "host", "--json"]).arg(log).env("GPUMEM_RECORD", &to);
+    command.envs(env.iter().copied());
+    let out = run(&mut command);
+    assert!(out.status.code().is_some_and(|c| c < 2), "{}", stderr(&out));
+    (json(&out), to)
+}
+
+fn convert(recording: &Path, to: &str, name: &str) -> PathBuf {
+    let out = recording.with_file_name(name);
+    let done = run(gpumem().args(["record", "convert", "--to", to, "--out"]).arg(&out).arg(recording));
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    out
+}
+
+#[test]
+fn a_recording_and_its_conversion_are_the_log_again() {
+    let dir = tempdir().unwrap();
+    for log in logs(&dir) {
+        let (first, recording) = recorded(&dir, &log, &[]);
+        let csv = convert(&recording, "rmm-csv", "again.csv");
+        let (direct, again) = (json(&replay(&[], &recording)), json(&replay(&[], &csv)));
+        for field in ["ops", "streams", "peak_live_bytes", "failures"] {
+            assert_eq!(direct[field], again[field], "{field} of {}", log.display());
+        }
+        assert_eq!(first["peak_live_bytes"], direct["peak_live_bytes"]);
+        assert_eq!(first["streams"], direct["streams"]);
+        // What the log leaves live is freed after a pass, which is recorded too.
+        let text = std::fs::read_to_string(&csv).unwrap();
+        let lines = |word: &str| text.lines().filter(|l| l.contains(word)).count() as u64;
+        assert_eq!(lines(",allocate,"), lines(",free,"));
+        assert_eq!(direct["ops"], 2 * lines(",allocate,"));
+        let stats = json(&run(gpumem().args(["stats", "--json"]).arg(&recording)));
+        assert_eq!(stats["peak_live_bytes"], first["peak_live_bytes"]);
+        assert_eq!(
+            (&stats["operations"], &stats["lost"], &stats["live_bytes"]),
+            (&direct["ops"], &0.into(), &0.into())
+        );
+        assert_eq!(stats["peak_mapped_bytes"], first["peak_mapped_bytes"]);
+    }
+}
+
+#[test]
+fn perfetto_gets_well_formed_events() {
+    let dir = tempdir().unwrap();
+    let (first, recording) = recorded(&dir, &file(&dir, "a.csv", log(200).as_bytes()), &[]);
+    let out = convert(&recording, "perfetto", "trace.json");
+    let trace: Value = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let mut most = 0;
+    for e in events {
+        let phase = e["ph"].as_str().unwrap();
+        assert!(e["pid"].is_u64() && e["tid"].is_u64() && e["name"].is_string(), "{e}");
+        assert!(phase == "M" || e["ts"].as_f64().is_some_and(|t| t >= 0.0), "{e}");
+        match phase {
+            "X" => assert!(e["dur"].as_f64().is_some_and(|d| d >= 0.0), "{e}"),
+            "C" => most = most.max(e["args"].get("live").and_then(Value::as_u64).unwrap_or(0)),
+            "M" | "i" | "b" | "e" => {}
+            other => panic!("{other} is no phase: {e}"),
+        }
+    }
+    assert_eq!(most, first["peak_live_bytes"].as_u64().unwrap());
+    assert!(events.iter().any(|e| e["ph"] == "X" && e["name"] == "growth"));
+}
+
+#[test]
+fn torch_gets_the_structure_of_its_snapshots() {
+    let dir = tempdir().unwrap();
+    // Everything that memory_viz looks at, by Python's own reader.
+    let check = "
+import pickle, sys
+s = pickle.load(open(sys.argv[1], 'rb'))
+assert set(s) >= {'segments', 'device_traces', 'allocator_settings', 'external_annotations'}, set(s)
+allocated = 0
+for g in s['segments']:
+    for k in ('device', 'address', 'total_size', 'allocated_size', 'active_size', 'requested_size', 'stream', 'segment_type',
+              'segment_pool_id', 'is_expandable', 'frames', 'blocks'):
+        assert k in g, k
+    at = g['address']
+    for b in g['blocks']:
+        assert b['address'] == at and b['state'] in ('active_allocated', 'inactive'), b
+        at += b['size']
+        allocated += b['requested_size'] if b['state'] == 'active_allocated' else 0
+    assert at == g['address'] + g['total_size'], g
+live = most = 0
+for t in s['device_traces']:
+    for e in t:
+        assert e['action'] in ('alloc', 'free_requested', 'free_completed', 'segment_map', 'segment_unmap', 'oom'), e
+        assert all(k in e for k in ('addr', 'size', 'stream', 'time_us', 'frames')), e
+        live += e['size'] if e['action'] == 'alloc' else -e['size'] if e['action'] == 'free_completed' else 0
+        most = max(most, live)
+print(most, live, allocated)
+";
+    let (first, recording) = recorded(&dir, &file(&dir, "a.csv", log(200).as_bytes()), &[]);
+    let out = convert(&recording, "torch-snapshot", "snapshot.pickle");
+    let read =
+        serde_pickle::value_from_reader(std::fs::File::open(&out).unwrap(), serde_pickle::DeOptions::new()).unwrap();
+    assert!(matches!(read, serde_pickle::Value::Dict(d) if d.len() == 4));
+    match Command::new("python3").args(["-c", check]).arg(&out).output() {
+        Ok(said) => {
+            assert!(said.status.success(), "{}", stderr(&said));
+            assert_eq!(stdout(&said).trim(), format!("{} 0 0", first["peak_live_bytes"]));
+        }
+        Err(e) => println!("skipped: python3 cannot be run: {e}"),
+    }
+}
+
+/// A block of a page, unpacked.
+fn block(page: &str, id: &str) -> Vec<u8> {
+    let from = page.split(&format!("id=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("no block {id}"));
+    let packed = base64::engine::general_purpose::STANDARD.decode(from.split("</script>").next().unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::DeflateDecoder::new(&packed[..]).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn view(file: &Path) -> (PathBuf, String) {
+    let page = file.with_extension("html");
+    let out = run(gpumem().arg("view").arg(file).arg("--out").arg(&page));
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let text = std::fs::read_to_string(&page).unwrap();
+    (page, text)
+}
+
+#[test]
+fn the_page_has_what_the_replay_says() {
+    let dir = tempdir().unwrap();
+    for log in logs(&dir) {
+        let (first, recording) = recorded(&dir, &log, &[]);
+        let (_, page) = view(&recording);
+        let meta: Value = serde_json::from_slice(&block(&page, "meta")).unwrap();
+        assert_eq!(meta["totals"]["peak_live_bytes"], first["peak_live_bytes"]);
+        let most = meta["first"]["most"].as_array().unwrap().iter().filter_map(Value::as_u64).max();
+        assert_eq!(most, first["peak_live_bytes"].as_u64());
+        let chunks = meta["chunks"].as_u64().unwrap();
+        assert!(chunks >= 1 && page.contains(&format!("id=\"chunk{}\"", chunks - 1)));
+    }
+}
+
+/// The page's own decoder, in node, gives the same figures as the replay.
+#[test]
+fn the_pages_decoder_agrees() {
+    let dir = tempdir().unwrap();
+    let (first, recording) = recorded(&dir, &file(&dir, "a.csv", log(300).as_bytes()), &[]);
+    let (path, page) = view(&recording);
+    let meta: Value = serde_json::from_slice(&block(&page, "meta")).unwrap();
+    let decoder = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("viewer/decode.js")).unwrap();
+    let script = format!(
+        "{decoder}
+import {{ readFileSync }} from 'node:fs';
+const page = readFileSync({:?}, 'utf8'), meta = {{changes: {}, lives: {}, chunks: {}}};
+const store = new Store(meta.changes, meta.lives);
+for (let i = 0; i < meta.chunks; i++) store.add(await inflate(page.split(`id=\"chunk${{i}}\">`)[1].split('</script>')[0]));
+let most = 0;
+for (let i = 0; i < store.changes; i++) most = Math.max(most, store.live[i]);
+const [least, top] = store.extremes(0, store.changes);
+let alive = 0;
+for (const i of store.aliveAt(store.at[store.changes >> 1])) alive += store.bytes[i];
+console.log(most, top, least, store.live[store.changes - 1], store.whole, alive - store.liveAt(store.at[store.changes >> 1]));
+",
+        path.display().to_string(),
+        meta["changes"],
+        meta["lives"],
+        meta["chunks"]
+    );
+    match Command::new("node").args(["--input-type=module", "-e", &script]).output() {
+        Ok(said) => {
+            let peak = &first["peak_live_bytes"];
+            assert_eq!(stdout(&said).trim(), format!("{peak} {peak} 0 0 true 0"), "{}", stderr(&said));
+        }
+        Err(e) => println!("skipped: node cannot be run: {e}"),
+    }
+}
+
+/// What a browser makes of a page: its document once everything is read.
+fn browsed(page: &Path) -> Option<String> {
+    for name in ["chromium", "chromium-browser", "google-chrome"] {
+        let mut command = Command::new(name);
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]);
+        let profile = page.with_extension("profile");
+        command
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg(format!("file://{}#t=peak&by=tag", page.display()));
+        if let Ok(out) = command.output() {
+            assert!(out.status.success(), "{}", stderr(&out));
+            let document = stdout(&out);
+            assert!(document.contains("data-ready=\"all\""), "the page did not come to its end");
+            return Some(document);
+        }
+    }
+    println!("skipped: no Chromium is installed (apt install chromium)");
+    None
+}
+
+fn figure(document: &str, id: &str) -> u64 {
+    let from = document.split(&format!("id=\"{id}\" data-value=\"")).nth(1).unwrap_or_else(|| panic!("no figure {id}"));
+    from.split('"').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_browser_shows_the_figures_of_the_replay() {
+    let dir = tempdir().unwrap();
+    for log in logs(&dir) {
+        let (first, recording) = recorded(&dir, &log, &[]);
+        let (page, _) = view(&recording);
+        let Some(document) = browsed(&page) else { return };
+        assert_eq!(Some(figure(&document, "peak")), first["peak_live_bytes"].as_u64());
+        assert_eq!(Some(figure(&document, "mapped")), first["peak_mapped_bytes"].as_u64());
+        let direct = json(&replay(&[], &recording));
+        assert_eq!(Some(figure(&document, "operations")), direct["ops"].as_u64());
+    }
+}
+
+#[test]
+fn a_failure_leaves_a_snapshot_that_says_why() {
+    let dir = tempdir().unwrap();
+    // Many blocks of 1 MiB of which every second is freed, and then one that fits nowhere.
+    let mut text = HEADER.to_string();
+    (0..60).for_each(|i| text += &format!("1,0,allocate,{:#x},1048576,0\n", 0x1000 + i));
+    (0..60).step_by(2).for_each(|i| text += &format!("1,0,free,{:#x},1048576,0\n", 0x1000 + i));
+    text += "1,0,allocate,0x9999,41943040,0\n";
+    let snapshot = dir.path().join("oom.json");
+    let env = [
+        ("GPUMEM_SNAPSHOT_ON", "oom"),
+        ("GPUMEM_SNAPSHOT", snapshot.to_str().unwrap()),
+        ("GPUMEM_LIMIT", "64M"),
+        ("GPUMEM_SNAPSHOT_EVENTS", "20"),
+    ];
+    let (first, recording) = recorded(&dir, &file(&dir, "a.csv", text.as_bytes()), &env);
+    assert_eq!(first["failures"], 1);
+    let read: Value = serde_json::from_slice(&std::fs::read(&snapshot).unwrap()).unwrap();
+    assert_eq!((&read["reason"], &read["failure"]["bytes"]), (&"oom".into(), &41_943_040.into()));
+    let events = read["events"].as_array().unwrap();
+    assert!(events.len() == 20 && events[19]["event"] == "out of memory", "{events:?}");
+    let said = stdout(&run(gpumem().arg("stats").arg(&snapshot)));
+    for part in ["could not give 40.00 MiB", "30.00 MiB are live in 30 allocations", "stranded", "A trim would give"] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    let metrics = stdout(&run(gpumem().args(["stats", "--prometheus"]).arg(&snapshot)));
+    assert!(metrics.contains("gpumem_live{device=\"0\"} 31457280\n"), "{metrics}");
+    // The recording has the failure too, and says so in words.
+    let meta: Value = serde_json::from_slice(&block(&view(&recording).1, "meta")).unwrap();
+    let report = meta["report"].to_string();
+    assert!(
+        report.contains("40.00 MiB (41943040 bytes) could not be given") && report.contains("30 allocations"),
+        "{report}"
+    );
+    let (page, _) = view(&snapshot);
+    if let Some(document) = browsed(&page) {
+        assert!(document.contains("could not give 40.00 MiB"), "the report is not shown");
+        assert_eq!(figure(&document, "live0"), 30 << 20);
+    }
+}
+
+#[test]
+fn the_page_is_served_to_this_machine() {
+    use std::io::{BufRead, BufReader, Write};
+    let dir = tempdir().unwrap();
+    let (_, recording) = recorded(&dir, &file(&dir, "a.csv", log(30).as_bytes()), &[]);
+    let mut child = gpumem()
+        .arg("view")
+        .arg(&recording)
+        .args(["--port", "0"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.strip_prefix("http://").and_then(|l| l.split('/').next()).unwrap_or_else(|| panic!("{line:?}"));
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let (page, other) = (get("/"), get("/etc/passwd"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(
+        page.starts_with("HTTP/1.")
+            && page.contains(" 200 ")
+            && page.contains("id=\"meta\"")
+            && page.contains("</html>")
+    );
+    assert!(other.lines().next().unwrap().contains(" 404 "), "{other}");
+}
+
+#[test]
+fn other_files_are_refused_with_the_reason() {
+    let dir = tempdir().unwrap();
+    let csv = file(&dir, "a.csv", log(3).as_bytes());
+    refused(&run(gpumem().arg("view").arg(&csv)), &["a.csv", "neither a recording", "GPUMEM_RECORD"]);
+    refused(&run(gpumem().args(["record", "convert", "--to", "perfetto"]).arg(&csv)), &["a.csv", "no recording"]);
+    refused(&run(gpumem().arg("stats").arg(dir.path().join("none"))), &["none"]);
+    refused(&run(gpumem().args(["top", "4294967295"])), &["GPUMEM_STATS_PAGE"]);
+    let later = file(&dir, "b.json", b"{\"gpumem_snapshot\": 99}");
+    refused(&run(gpumem().arg("view").arg(&later)), &["version 99"]);
+    // A recording that ends early is read as far as it goes, and says so.
+    let (_, recording) = recorded(&dir, &csv, &[]);
+    let whole = std::fs::read(&recording).unwrap();
+    let cut = file(&dir, "cut.gmrec", &whole[..whole.len() - 20]);
+    let out = run(gpumem().args(["stats", "--json"]).arg(&cut));
+    assert_eq!(out.status.code(), Some(0));
+    assert!(stderr(&out).contains("ended before the recording did"), "{}", stderr(&out));
+}

@@ -1,0 +1,86 @@
+//! What is known of the library's state from outside, and what must therefore hold.
+
+use crate::program::Program;
+use std::collections::{BTreeMap, HashSet};
+
+/// What does not hold: its kind, by which a failure is recognised while it is shrunk, what was seen, and a check of it in C.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Failure {
+    pub kind: String,
+    pub text: String,
+    pub check: String,
+    /// Thread and operation; after the last operation when the program had ended.
+    pub thread: usize,
+    pub op: usize,
+}
+
+pub fn failure(kind: &str, text: String, check: String) -> Failure {
+    Failure { kind: kind.to_owned(), text, check, ..Failure::default() }
+}
+
+/// A live allocation, by its address.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Name of its slot in C when it was made.
+    pub name: String,
+    pub usable: u64,
+    pub stream: u64,
+    pub id: u64,
+    /// Bytes and value of its contents, if they are known.
+    pub fill: Option<(u64, u8)>,
+    pub evictable: bool,
+    pub holds: u64,
+    /// It has come from another process's or another allocation's memory, or been in an arena or a capture.
+    pub unusual: bool,
+    /// Streams besides its own that a free may be ordered on.
+    pub recorded: HashSet<u64>,
+}
+
+#[derive(Default)]
+pub struct Model {
+    pub blocks: BTreeMap<u64, Block>,
+    /// A free or a move may have been ordered wrongly, as far as is known here: contents prove nothing any more.
+    pub racy: bool,
+}
+
+/// Statuses that no call may end with: a bug in the library, a fork, and numbers that are none.
+pub fn is_wrong(status: i32) -> bool {
+    !(0..=18).contains(&status) || status == 10 || status == 9
+}
+
+impl Model {
+    /// A new allocation overlaps no other.
+    pub fn add(&mut self, ptr: u64, block: Block) -> Result<(), Failure> {
+        let end = ptr.saturating_add(block.usable.max(1));
+        let near = self.blocks.range(..end).next_back().filter(|(at, b)| **at + b.usable.max(1) > ptr);
+        if let Some((at, other)) = near {
+            let text = format!(
+                "{} at {ptr:#x} with {} usable bytes overlaps {} at {at:#x} with {}",
+                block.name, block.usable, other.name, other.usable
+            );
+            let (a, b) = (&block.name, &other.name);
+            let check = format!(
+                "CHECK((char *){a} + {} <= (char *){b} || (char *){b} + {} <= (char *){a});",
+                block.usable.max(1),
+                other.usable.max(1)
+            );
+            return Err(failure("overlap", text, check));
+        }
+        self.blocks.insert(ptr, block);
+        Ok(())
+    }
+}
+
+/// Whether the program has anything that makes the set of allocations other than what its calls gave.
+pub fn is_plain(program: &Program) -> bool {
+    let is_odd = |name: &str| ["capture", "import", "torch_", "sim_"].iter().any(|part| name.contains(part));
+    let pool_off = program.settings.iter().any(|(name, value)| *name == "GPUMEM_POOL" && value == "off");
+    !pool_off && !calls(program).any(is_odd)
+}
+
+pub fn calls(program: &Program) -> impl Iterator<Item = &str> {
+    program.threads.iter().flatten().filter_map(|op| match op {
+        crate::program::Op::Call { function, .. } => Some(function.as_str()),
+        _ => None,
+    })
+}

@@ -1,0 +1,5 @@
+//! What a context adds to its parts: recordings, and streams of several devices.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod record;
+mod streams_across;

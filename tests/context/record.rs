@@ -1,0 +1,293 @@
+//! Recordings of a context's calls: what the file says is what happened.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use gpumem::base::{DeviceId, StreamHandle};
+use gpumem::context::{Config, Context, Request};
+use gpumem::driver::host::{HostDriver, HostOptions};
+use gpumem::observe::history::NEVER;
+use gpumem::observe::{Event, History, Kind, Recording};
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const M: u64 = 1 << 20;
+
+fn context() -> Context {
+    Context::new(HostDriver::new(HostOptions::default()).unwrap(), Config::default()).unwrap()
+}
+
+fn malloc(cx: &Context, size: u64, tag: u64) -> u64 {
+    cx.malloc(&Request { size, tag, ..Request::default() }).unwrap()
+}
+
+/// Records what `f` does; the recording, followed.
+fn recorded(cx: &Context, f: impl FnOnce()) -> (Recording, History) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = cx.record_start(&dir.path().join("a.gmrec"), None).unwrap();
+    f();
+    let summary = cx.record_stop().unwrap();
+    assert_eq!(summary.lost, 0);
+    let recording = Recording::open(&file).unwrap();
+    assert_eq!(recording.faults(), None);
+    assert_eq!(recording.events.len() as u64, summary.events);
+    let history = History::of(&recording);
+    (recording, history)
+}
+
+/// Live allocations by address, as the history has them at its end: bytes and tag.
+fn left(h: &History) -> HashMap<u64, (u64, u64)> {
+    h.lives.iter().filter(|l| l.to == NEVER).map(|l| (l.address, (l.bytes, l.tag))).collect()
+}
+
+/// The same, as the context has them.
+fn alive(cx: &Context) -> HashMap<u64, (u64, u64)> {
+    let mut all = HashMap::new();
+    cx.visit(&mut |a, _| {
+        assert!(all.insert(a.info.base, (a.info.requested, a.info.tag)).is_none(), "shown twice");
+        true
+    });
+    all
+}
+
+#[test]
+fn a_random_program_is_followed_to_its_end() {
+    let cx = context();
+    let s = cx.driver().stream_create(DeviceId(0)).unwrap();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    // Some of it is there before.
+    let mut live: Vec<u64> = (0..50).map(|i| malloc(&cx, 100 * i + 1, i)).collect();
+    let before = alive(&cx);
+    let (mut mallocs, mut frees) = (0, 0);
+    let (recording, history) = recorded(&cx, || {
+        for i in 0..4000_u64 {
+            let size = if random.u8(..) < 200 { random.u64(0..5000) } else { random.u64(0..8 * M) };
+            let stream = if random.bool() { s } else { StreamHandle::LEGACY };
+            match random.u8(0..10) {
+                0..=4 => {
+                    let tag = if random.bool() { 0 } else { i };
+                    live.push(cx.malloc(&Request { size, stream, tag, ..Request::default() }).unwrap());
+                    mallocs += 1;
+                }
+                5 => {
+                    if let Some(p) = live.pop() {
+                        live.push(cx.realloc(p, size, StreamHandle::LEGACY).unwrap());
+                    }
+                }
+                6 if !live.is_empty() => {
+                    let p = live.swap_remove(random.usize(0..live.len()));
+                    let id = cx.info(p).unwrap().id;
+                    assert!(cx.free_id(p, id, Some(stream)).unwrap());
+                    assert!(!cx.free_id(p, id, Some(stream)).unwrap_or(false));
+                    frees += 1;
+                }
+                _ if !live.is_empty() => {
+                    let p = live.swap_remove(random.usize(0..live.len()));
+                    if random.bool() { cx.free(p) } else { cx.free_async(p, stream) }.unwrap();
+                    frees += 1;
+                }
+                _ => {}
+            }
+        }
+        cx.free(64).unwrap_err();
+        cx.trim(0).unwrap();
+    });
+    assert_eq!(left(&history), alive(&cx));
+    let count = |kind| recording.events.iter().filter(|h| h.event.kind == kind).count();
+    assert_eq!(count(Kind::Existing), before.len());
+    assert!(count(Kind::Malloc) >= mallocs && count(Kind::Free) >= frees, "resizes that move are both");
+    assert_eq!(count(Kind::Malloc) - mallocs, count(Kind::Free) - frees);
+    assert_eq!((count(Kind::Trim), history.unknown_frees), (1, 0));
+    assert_eq!(history.live, cx.stats(DeviceId(0)).unwrap().requested);
+    // Physical memory: what was made and not given back since is what is mapped, but for what was before.
+    assert!(count(Kind::Growth) > 0 && count(Kind::Create) > 0);
+}
+
+#[test]
+fn arenas_free_in_a_recording_what_they_free() {
+    let cx = context();
+    let (recording, history) = recorded(&cx, || {
+        let outer = cx.arena_enter("outer").unwrap();
+        let kept = malloc(&cx, 111, 1);
+        let step = cx.arena_enter("step").unwrap();
+        let (up, out, gone) = (malloc(&cx, 222, 2), malloc(&cx, 333, 3), malloc(&cx, 444, 4));
+        cx.arena_escape(out).unwrap();
+        // One that grows elsewhere stays in its arena; what is of another arena is not kept from there.
+        let grown = cx.realloc(malloc(&cx, 555, 5), 5 * M, StreamHandle::LEGACY).unwrap();
+        assert!(cx.arena_of(grown).unwrap().is_some());
+        cx.arena_exit(&step, &[up + 5, kept, 0]).unwrap();
+        assert!(cx.info(gone).is_err());
+        cx.arena_exit(&outer, &[kept]).unwrap();
+    });
+    assert_eq!(left(&history), alive(&cx));
+    assert_eq!(left(&history).values().map(|v| v.1).collect::<std::collections::BTreeSet<_>>(), [1, 3].into());
+    let names: Vec<&str> = { recording.arena_names().into_values().collect() };
+    assert!(names.contains(&"step") && names.contains(&"outer"));
+    // An arena that is aborted takes those inside with it.
+    let (_, history) = recorded(&cx, || {
+        let outer = cx.arena_enter("").unwrap();
+        malloc(&cx, 5, 5);
+        cx.arena_enter("").unwrap();
+        malloc(&cx, 6, 6);
+        cx.arena_abort(&outer).unwrap();
+    });
+    assert_eq!(left(&history), alive(&cx));
+}
+
+#[test]
+fn failures_and_slow_steps_are_in_it() {
+    let host = HostDriver::new(HostOptions::default()).unwrap();
+    let limit = gpumem::context::config::Limit::Bytes(64 * M);
+    let cx = Context::new(host, Config { limit, ..Config::default() }).unwrap();
+    let (recording, history) = recorded(&cx, || {
+        malloc(&cx, 10 * M, 0);
+        cx.malloc(&Request { size: 100 * M, tag: 3, ..Request::default() }).unwrap_err();
+    });
+    assert_eq!(history.failures, 1);
+    let of = |kind| recording.events.iter().map(|h| h.event).filter(|e| e.kind == kind).collect::<Vec<_>>();
+    let failed = of(Kind::OutOfMemory);
+    assert_eq!((failed[0].bytes, failed[0].tag, failed[0].other), (100 * M, 3, 1));
+    let grown: u64 = of(Kind::Growth).iter().map(|e| e.bytes).sum();
+    assert_eq!(grown, of(Kind::Create).iter().map(|e| e.bytes).sum::<u64>());
+    assert_eq!(grown, cx.stats(DeviceId(0)).unwrap().mapped);
+    assert!(of(Kind::Growth).iter().all(|e| e.other > 0));
+}
+
+#[test]
+fn threads_that_share_addresses_are_told_apart() {
+    let cx = Arc::new(context());
+    let (_, history) = recorded(&cx, || {
+        std::thread::scope(|s| {
+            for t in 0..4 {
+                let cx = cx.clone();
+                s.spawn(move || {
+                    for i in 0..3000 {
+                        let p = malloc(&cx, 256 + t, t);
+                        if i % 100 != 0 {
+                            cx.free(p).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    });
+    // Every malloc found its free: an address that two threads had in turn is never mixed up.
+    assert_eq!((left(&history), history.unknown_frees), (alive(&cx), 0));
+    assert_eq!(history.lives.len(), 12_000);
+}
+
+#[test]
+fn the_hit_path_is_as_before_when_nobody_records() {
+    let cx = context();
+    let warm = malloc(&cx, 512, 0);
+    cx.free(warm).unwrap();
+    let hits = |cx: &Context| {
+        let p = cx.malloc_hit(512, StreamHandle::LEGACY).map(|p| p.get());
+        (p.is_some(), p.is_some_and(|p| cx.free_hit(p, None)))
+    };
+    assert_eq!(hits(&cx), (true, true));
+    let (_, history) = recorded(&cx, || {
+        // Hits still, which are recorded.
+        assert_eq!(hits(&cx), (true, true));
+    });
+    assert_eq!((history.lives.len(), history.live), (1, 0));
+    assert_eq!(hits(&cx), (true, true));
+}
+
+#[test]
+fn a_callback_sees_the_same_as_a_recording() {
+    let cx = context();
+    let seen: Arc<Mutex<Vec<Event>>> = Arc::default();
+    let into = seen.clone();
+    cx.set_event_callback(Some(Arc::new(move |e: &Event| into.lock().unwrap().push(*e))));
+    let (recording, _) = recorded(&cx, || {
+        let p = malloc(&cx, 100, 7);
+        cx.free(p).unwrap();
+    });
+    cx.set_event_callback(None);
+    let after = seen.lock().unwrap().len();
+    malloc(&cx, 100, 7);
+    assert_eq!(seen.lock().unwrap().len(), after);
+    let kinds: Vec<Kind> = seen.lock().unwrap().iter().map(|e| e.kind).collect();
+    let mut recorded: Vec<Kind> = recording.events.iter().map(|h| h.event.kind).collect();
+    recorded.sort_unstable();
+    let mut sorted = kinds.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, recorded);
+}
+
+const CHILD: &str = "GPUMEM_TEST_RECORDING_CHILD";
+
+/// Not a test of its own: what the next one starts and kills.
+#[test]
+fn a_child_that_allocates_until_it_is_killed() {
+    let Some(file) = std::env::var_os(CHILD) else { return };
+    let cx = context();
+    cx.record_start(Path::new(&file), None).unwrap();
+    for i in 0.. {
+        let p = malloc(&cx, 1000 + i % 7, i);
+        if i % 1000 != 0 {
+            cx.free(p).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_a_readable_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("killed.gmrec");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "record::a_child_that_allocates_until_it_is_killed", "--nocapture"])
+        .env(CHILD, &file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Until it has written for a while; the limit is for one that never does.
+    let start = Instant::now();
+    while std::fs::metadata(&file).map_or(0, |m| m.len()) < 200_000 {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // SIGKILL: nothing of the child runs after it.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let recording = Recording::open(&file).unwrap();
+    assert!(!recording.complete && recording.faults().unwrap().contains("ended before"));
+    assert_eq!((recording.damaged, recording.lost), (0, 0));
+    let history = History::of(&recording);
+    assert!(history.lives.len() > 10_000, "{}", history.lives.len());
+    assert_eq!(history.unknown_frees, 0);
+    // All but the last call's are as the program made them.
+    for (i, l) in history.lives.iter().enumerate() {
+        assert_eq!((l.bytes, l.tag), (1000 + i as u64 % 7, i as u64));
+        assert!(l.to == NEVER || i % 1000 != 0);
+    }
+}
+
+#[test]
+fn counters_are_published_until_the_end() {
+    use gpumem::observe::page;
+    let config = Config { stats_page: true, ..Config::default() };
+    let cx = Context::new(HostDriver::new(HostOptions::default()).unwrap(), config).unwrap();
+    let path = page::path(std::process::id());
+    malloc(&cx, 3 * M, 0);
+    // Until it has been written once more; the limit is for a page that never is.
+    let start = Instant::now();
+    let stats = loop {
+        let read: serde_json::Value = serde_json::from_str(&page::read(&path).unwrap()).unwrap();
+        assert_eq!(read["pid"], std::process::id());
+        let stats = read["devices"][0]["stats"].clone();
+        if stats["allocations"] == 1 {
+            break stats;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "the page stays as it was");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(stats["requested"], 3 * M);
+    drop(cx);
+    assert!(!path.exists());
+}

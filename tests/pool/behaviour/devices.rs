@@ -1,0 +1,140 @@
+//! Several devices, and the driver's own allocator in the pool's place.
+
+use crate::pool_support::D;
+use gpumem::base::size::{GIB, MIB};
+use gpumem::base::{DeviceId, Status, StreamHandle};
+use gpumem::context::config::{Backend, Limit, Prealloc};
+use gpumem::context::{Config, Context, Request};
+use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
+use gpumem::driver::Driver;
+use gpumem::pool::AllocFlags;
+use std::sync::Arc;
+
+const D1: DeviceId = DeviceId(1);
+
+fn context(devices: u32, config: Config) -> (Arc<HostDriver>, Context) {
+    let options = HostOptions { devices, bytes_per_device: GIB, check: true, ..HostOptions::default() };
+    let host = HostDriver::new(options).unwrap();
+    let ctx = Context::new(host.clone(), Config { backend: Backend::Host, ..config }).unwrap();
+    (host, ctx)
+}
+
+fn request(size: u64, stream: StreamHandle) -> Request<'static> {
+    Request { size, stream, ..Request::default() }
+}
+
+#[test]
+fn every_mapping_is_accessible_to_peers() {
+    let (host, ctx) = context(3, Config::default());
+    let streams = [0, 1, 2].map(|d| host.stream_create(DeviceId(d)).unwrap());
+    for (owner, &s) in streams.iter().enumerate() {
+        let of = |flags| ctx.malloc(&Request { flags: AllocFlags(flags), ..request(3 * MIB, s) }).unwrap();
+        let mut blocks = [of(0), of(1), of(2), ctx.malloc(&request(100, s)).unwrap()];
+        blocks[0] = ctx.realloc(blocks[0], 9 * MIB, s).unwrap();
+        // The copy, if it was one.
+        host.device_sync(DeviceId(owner as u32)).unwrap();
+        for p in blocks {
+            let info = ctx.info(p).unwrap();
+            assert_eq!(info.device, DeviceId(owner as u32));
+            for (user, &t) in streams.iter().enumerate() {
+                let k = Kernel::write_pattern("peer", p..p + info.requested, user as u64, 4096);
+                host.launch(DeviceId(user as u32), t, k).unwrap();
+                host.stream_sync(DeviceId(user as u32), t).unwrap();
+            }
+            ctx.free(p).unwrap();
+        }
+        host.device_sync(DeviceId(owner as u32)).unwrap();
+        let reports = host.take_reports();
+        assert!(reports.is_empty(), "{reports:#?}");
+    }
+    ctx.validate().unwrap();
+    ctx.trim(0).unwrap();
+    for d in [0, 1, 2].map(DeviceId) {
+        assert_eq!(host.mem_info(d).unwrap().free, GIB);
+    }
+}
+
+#[test]
+fn the_wrong_device_is_an_error() {
+    let (host, ctx) = context(2, Config::default());
+    let (s0, s1) = (host.stream_create(D).unwrap(), host.stream_create(D1).unwrap());
+    let bad = Request { device: Some(D1), ..request(100, s0) };
+    let e = ctx.malloc(&bad).unwrap_err();
+    assert!(e.status == Status::Invalid && e.message.contains("device 0") && e.message.contains("device 1"), "{e}");
+    for d in [2, u32::MAX] {
+        for s in [s0, StreamHandle::LEGACY] {
+            let e = ctx.malloc(&Request { device: Some(DeviceId(d)), ..request(100, s) }).unwrap_err();
+            assert_eq!(e.status, Status::Invalid, "{e}");
+        }
+        assert_eq!(ctx.stats(DeviceId(d)).unwrap_err().status, Status::Invalid);
+    }
+    let p = ctx.malloc(&request(MIB, s0)).unwrap();
+    // A stream beside memory may be of another device, though: tests/context/streams_across.rs.
+    ctx.record_stream(p, s1).unwrap();
+    // Default streams are of every device: the request, or the thread's current device, decides.
+    let q = ctx.malloc(&Request { device: Some(D1), ..request(MIB, StreamHandle::LEGACY) }).unwrap();
+    assert_eq!(ctx.info(q).unwrap().device, D1);
+    host.set_current_device(D1).unwrap();
+    let r = ctx.malloc(&request(MIB, StreamHandle::LEGACY)).unwrap();
+    assert_eq!(ctx.info(r).unwrap().device, D1);
+    host.set_current_device(D).unwrap();
+    ctx.free(p).unwrap();
+    for p in [q, r] {
+        ctx.free(p).unwrap();
+        assert_eq!(ctx.free(p).unwrap_err().status, Status::DoubleFree);
+    }
+    ctx.validate().unwrap();
+}
+
+#[test]
+fn without_peers_every_device_is_on_its_own() {
+    let options = HostOptions { devices: 2, bytes_per_device: GIB, peers: false, ..HostOptions::default() };
+    let host = HostDriver::new(options).unwrap();
+    let ctx = Context::new(host.clone(), Config::default()).unwrap();
+    for d in [D, D1] {
+        let s = host.stream_create(d).unwrap();
+        let p = ctx.malloc(&request(5 * MIB, s)).unwrap();
+        host.launch(d, s, Kernel::write_pattern("own", p..p + 5 * MIB, 1, 4096)).unwrap();
+        ctx.free(p).unwrap();
+    }
+    assert!(host.reports().is_empty());
+    ctx.validate().unwrap();
+}
+
+#[test]
+fn limits_and_preallocation_come_from_the_configuration() {
+    let (_, ctx) =
+        context(1, Config { limit: Limit::Bytes(64 * MIB), prealloc: Prealloc::Bytes(10 * MIB), ..Config::default() });
+    assert_eq!(ctx.stats(D).unwrap().mapped, 10 * MIB);
+    assert_eq!(ctx.malloc(&request(65 * MIB, StreamHandle::LEGACY)).unwrap_err().status, Status::OutOfMemory);
+    let p = ctx.malloc(&request(64 * MIB, StreamHandle::LEGACY)).unwrap();
+    assert_eq!(ctx.stats(D).unwrap().mapped, 64 * MIB);
+    ctx.free(p).unwrap();
+    let (_, ctx) = context(1, Config { prealloc: Prealloc::Bytes(2 * GIB), ..Config::default() });
+    let e = ctx.stats(D).unwrap_err();
+    assert!(e.status == Status::OutOfMemory && e.message.contains("GPUMEM_PREALLOC"), "{e}");
+}
+
+#[test]
+fn without_the_pool_the_driver_serves_every_request() {
+    let (host, ctx) = context(1, Config { pool: false, ..Config::default() });
+    let s = host.stream_create(D).unwrap();
+    let p = ctx.malloc(&request(3 * MIB, s)).unwrap();
+    let z = ctx.malloc(&request(0, s)).unwrap();
+    assert_ne!(p, z);
+    host.launch(D, s, Kernel::write_pattern("fill", p..p + 3 * MIB, 5, 4096)).unwrap();
+    let i = ctx.info(p).unwrap();
+    assert_eq!((i.requested, ctx.info_containing(p + 100).unwrap()), (3 * MIB, i));
+    assert_eq!(ctx.info(p + 100).unwrap_err().status, Status::UnknownPointer);
+    let q = ctx.realloc(p, 4 * MIB, s).unwrap();
+    host.launch(D, s, Kernel::check_pattern("check", q..q + 3 * MIB, 5, 4096)).unwrap();
+    assert_eq!(ctx.stats(D).unwrap().live, 4 * MIB);
+    ctx.free_async(q, s).unwrap();
+    ctx.free(z).unwrap();
+    assert!(ctx.free(q).is_err());
+    host.device_sync(D).unwrap();
+    let calls = ctx.driver_calls();
+    let count = |name| calls.iter().find(|c| c.0 == name).unwrap().1;
+    assert_eq!((count("native_alloc"), count("native_free"), count("phys_create")), (3, 3, 0));
+    assert_eq!(host.mem_info(D).unwrap().free, GIB);
+}

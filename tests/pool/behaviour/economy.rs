@@ -1,0 +1,124 @@
+//! Moving memory or mapping more: what a workload that never repeats earns, and one that repeats does not.
+
+use crate::pool_support::{checked, Rig};
+use gpumem::base::size::{GIB, KIB, MIB};
+use gpumem::base::StreamHandle;
+use gpumem::pool::PoolOptions;
+
+const PEAK: u64 = 2 * GIB;
+
+/// Blocks that grow to 32 MiB and end at random, `PEAK` bytes of them at a time.
+struct Work {
+    rig: Rig,
+    stream: StreamHandle,
+    live: Vec<(u64, u64)>,
+    bytes: u64,
+    rng: fastrand::Rng,
+}
+
+impl Work {
+    fn new(device: u64, options: PoolOptions) -> Work {
+        let rig = Rig::new(checked(device), options);
+        Work { stream: rig.stream(), rig, live: Vec::new(), bytes: 0, rng: fastrand::Rng::with_seed(1) }
+    }
+
+    /// So many operations; returns how many extents were moved for them.
+    fn play(&mut self, operations: u32) -> u64 {
+        let before = self.rig.pool.stats().moved;
+        for _ in 0..operations {
+            let old = self.live.len().checked_sub(1).map(|most| self.rng.usize(..=most));
+            match old {
+                Some(i) if self.bytes > PEAK || self.rng.u8(..) < 8 => self.end_one(i),
+                // A block grows as a list does that is concatenated: a new one, and then the old one goes.
+                Some(i) if self.rng.u8(..) >= 13 => {
+                    let size = self.live[i].1;
+                    let size =
+                        if size < 32 * MIB { size + size / 8 + self.rng.u64(4 * KIB..size / 4) } else { 64 * KIB };
+                    self.add(size);
+                    self.end_one(i);
+                }
+                _ => {
+                    let size = self.rng.u64(64 * KIB..4 * MIB);
+                    self.add(size);
+                }
+            }
+        }
+        self.rig.pool.validate().unwrap();
+        self.rig.pool.stats().moved - before
+    }
+
+    fn add(&mut self, size: u64) {
+        self.live.push((self.rig.malloc(size, self.stream), size));
+        self.bytes += size;
+    }
+
+    fn end_one(&mut self, i: usize) {
+        let (p, size) = self.live.swap_remove(i);
+        self.rig.free(p, self.stream);
+        self.bytes -= size;
+    }
+
+    fn end(&mut self) {
+        self.live.drain(..).for_each(|(p, _)| self.rig.free(p, self.stream));
+        self.bytes = 0;
+    }
+}
+
+fn tight() -> PoolOptions {
+    PoolOptions { earned_permille: 0, fine_extent: 0, ..PoolOptions::default() }
+}
+
+#[test]
+fn what_never_repeats_moves_less_and_less() {
+    let [mut auto, mut tight] = [PoolOptions::default(), tight()].map(|o| Work::new(16 * GIB, o));
+    let moves = [&mut auto, &mut tight].map(|w| {
+        w.play(40_000);
+        w.play(10_000)
+    });
+    assert!(moves[0] * 4 < moves[1], "{moves:?} extents moved");
+    let mapped = [&auto, &tight].map(|w| w.rig.mapped());
+    assert!(mapped[0] <= PEAK + PEAK / 100 * 27 && mapped[1] <= PEAK + PEAK / 8, "{mapped:?}");
+}
+
+#[test]
+fn what_repeats_stays_as_tight_as_it_was() {
+    let mapped = [PoolOptions::default(), tight()].map(|o| {
+        let mut w = Work::new(16 * GIB, o);
+        for _ in 0..12 {
+            w.rng = fastrand::Rng::with_seed(7);
+            w.play(600);
+            w.end();
+        }
+        w.rig.pool.stats().peak_mapped
+    });
+    assert_eq!(mapped[0], mapped[1]);
+}
+
+/// On a device that is nearly full nothing is bought, and nothing fails that a tight pool has room for.
+#[test]
+fn a_full_device_is_left_its_reserve() {
+    let device = PEAK + PEAK / 4;
+    let [mut auto, mut tight] = [PoolOptions::default(), tight()].map(|o| Work::new(device, o));
+    for w in [&mut tight, &mut auto] {
+        w.play(30_000);
+    }
+    let mapped = [&auto, &tight].map(|w| w.rig.pool.stats().peak_mapped);
+    assert!(mapped[0] <= mapped[1].max(device - device / 16) + 64 * MIB, "{mapped:?}");
+}
+
+/// What was bought goes back like any other free memory.
+#[test]
+fn what_was_bought_is_given_up_for_a_request() {
+    let mut w = Work::new(4 * GIB, PoolOptions { bought_permille: 300, ..tight() });
+    w.play(20_000);
+    let free = w.rig.mapped() - w.rig.pool.stats().live;
+    assert!(free > PEAK / 20, "{free} bytes free");
+    w.rig.pool.set_limit(w.rig.mapped()).unwrap();
+    let stranded = w.rig.mapped() / 20;
+    let p = w.rig.malloc((free - stranded.min(free / 2)) / 2, w.stream);
+    w.rig.free(p, w.stream);
+    w.end();
+    w.rig.sync();
+    w.rig.pool.trim(0).unwrap();
+    assert_eq!(w.rig.mapped(), 0);
+}

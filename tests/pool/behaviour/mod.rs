@@ -1,0 +1,18 @@
+//! What the pool promises, one theme a file, on the host device with every access checked.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod afresh;
+mod away;
+mod dedicated;
+mod devices;
+mod economy;
+mod footprint;
+mod handover;
+mod order;
+mod pointers;
+mod quick;
+mod resize;
+mod resting;
+mod sizes;
+mod spread;
+mod stitching;

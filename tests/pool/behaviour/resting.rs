@@ -1,0 +1,98 @@
+//! Memory of streams that rest: what they have freed is everybody's once the device has passed it.
+
+use crate::pool_support::{checked, late, request, Rig};
+use gpumem::base::size::{GIB, KIB, MIB};
+use gpumem::base::StreamHandle;
+use gpumem::pool::PoolOptions;
+
+/// How a program waits before it uses another stream.
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    /// For the stream, through gpumem.
+    Stream,
+    /// For the device, through gpumem.
+    Device,
+    /// By itself: gpumem is told nothing, and has to ask.
+    Itself,
+}
+
+fn use_and_free(rig: &Rig, s: StreamHandle, sizes: &[u64]) {
+    let all: Vec<u64> = sizes.iter().map(|&n| rig.malloc(n, s)).collect();
+    for (i, (&p, &n)) in all.iter().zip(sizes).enumerate() {
+        rig.fill(s, p, n, i as u64);
+        rig.check(s, p, n, i as u64);
+    }
+    all.into_iter().for_each(|p| rig.free(p, s));
+}
+
+#[test]
+fn streams_that_take_turns_share_their_memory() {
+    let sizes = [40 * MIB, 30 * MIB, 20 * MIB, 9 * MIB, 700 * KIB, 300];
+    for wait in [Wait::Stream, Wait::Device, Wait::Itself] {
+        let rig = Rig::new(checked(8 * GIB), PoolOptions::default());
+        for _ in 0..60 {
+            let s = rig.stream();
+            use_and_free(&rig, s, &sizes);
+            match wait {
+                Wait::Stream => rig.pool.sync_stream(s).unwrap(),
+                Wait::Device => rig.pool.sync_device().unwrap(),
+                Wait::Itself => rig.sync(),
+            }
+        }
+        let (mapped, live) = (rig.pool.stats().mapped, sizes.iter().sum::<u64>());
+        // What a stream keeps of its own: the start of its first extent.
+        assert!(mapped <= 4 * live + 64 * MIB, "{wait:?}: {} MiB mapped for {} live", mapped / MIB, live / MIB);
+        rig.close();
+    }
+}
+
+#[test]
+fn a_stream_that_comes_later_takes_over_from_one_that_rests() {
+    let rig = Rig::new(checked(8 * GIB), PoolOptions::default());
+    let (first, second) = (rig.stream(), rig.stream());
+    use_and_free(&rig, first, &[64 * MIB; 32]);
+    rig.sync();
+    let before = rig.pool.stats().mapped;
+    use_and_free(&rig, second, &[64 * MIB; 32]);
+    let after = rig.pool.stats().mapped;
+    assert!(after <= before + before / 20, "{} MiB, then {} MiB mapped", before / MIB, after / MIB);
+    rig.close();
+}
+
+/// Streams and the device are waited for late and in any order: nobody gets memory that is still in use, which the device checks.
+#[test]
+fn what_a_sync_settles_is_done() {
+    for seed in 0..20 {
+        let rig = Rig::new(late(seed, 2 * GIB), PoolOptions::default());
+        let streams: Vec<StreamHandle> = (0..4).map(|_| rig.stream()).collect();
+        for round in 0..12usize {
+            let (s, t) = (streams[round % 4], streams[(round + 1) % 4]);
+            use_and_free(&rig, s, &[3 * MIB, 17 * MIB, 90 * KIB]);
+            use_and_free(&rig, t, &[5 * MIB, 17 * MIB]);
+            match round % 3 {
+                0 => rig.pool.sync_stream(s).unwrap(),
+                1 => rig.pool.sync_device().unwrap(),
+                _ => {}
+            }
+            let p = rig.pool.malloc(&request(21 * MIB, streams[(round + 2) % 4])).unwrap();
+            rig.fill(streams[(round + 2) % 4], p, 21 * MIB, 77);
+            rig.free(p, streams[(round + 2) % 4]);
+        }
+        rig.sync();
+        assert!(rig.host.reports().is_empty(), "seed {seed}: {}", rig.host.reports()[0]);
+        rig.books();
+    }
+}
+
+/// A sync of a stream that is unknown to the pool, or is being captured, is the driver's.
+#[test]
+fn a_sync_asks_for_no_memory() {
+    let rig = Rig::small();
+    let s = rig.stream();
+    rig.pool.sync_stream(s).unwrap();
+    rig.pool.sync_device().unwrap();
+    assert_eq!((rig.pool.stats().streams, rig.pool.stats().mapped), (0, 0));
+    rig.malloc(MIB, s);
+    rig.host.begin_capture(s).unwrap();
+    assert!(rig.pool.sync_stream(s).is_err());
+}

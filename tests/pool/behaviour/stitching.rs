@@ -1,0 +1,319 @@
+//! What moving memory costs, counted in driver calls, and that what was moved is found again.
+
+use crate::pool_support::{checked, late, Rig, D, PAGE};
+use gpumem::base::size::{GIB, MIB};
+use gpumem::base::StreamHandle;
+use gpumem::driver::{Call, Driver};
+use gpumem::pool::PoolOptions;
+use test_support::Rng;
+
+/// Calls that change what is mapped.
+const MAPPING: [Call; 5] = [Call::PhysCreate, Call::PhysRelease, Call::Map, Call::SetAccess, Call::Unmap];
+
+/// Extents of one page.
+fn pages() -> PoolOptions {
+    PoolOptions {
+        first_extent: PAGE,
+        max_extent: PAGE,
+        extents_per_request: u64::MAX,
+        slack_floor: 0,
+        ..PoolOptions::default()
+    }
+}
+
+/// Calls that `f` makes, by the kinds above.
+fn counted(rig: &Rig, f: impl FnOnce()) -> [u64; 5] {
+    rig.fault.start_recording();
+    f();
+    let made = rig.fault.stop_recording();
+    MAPPING.map(|kind| made.iter().filter(|&&c| c == kind).count() as u64)
+}
+
+/// A sequence that needs stitches: blocks of changing sizes come and go, all are gone at the end. Each is written when it
+/// comes and read when it goes.
+fn churn(rig: &Rig, s: StreamHandle, seed: u64, steps: u64, most: u64) {
+    let mut rng = Rng::new(seed);
+    let mut next = |below: u64| rng.below(below);
+    let mut live: Vec<(u64, u64, u64)> = Vec::new();
+    let mut sum = 0;
+    for id in 0..steps {
+        let size = (next(24) + 1) * MIB;
+        while sum + size > most {
+            let (p, n, id) = live.swap_remove(next(live.len() as u64) as usize);
+            rig.check(s, p, n, id);
+            rig.free(p, s);
+            sum -= n;
+        }
+        let p = rig.malloc(size, s);
+        rig.fill(s, p, size, id);
+        live.push((p, size, id));
+        sum += size;
+        if id % 16 == 0 {
+            rig.books();
+        }
+    }
+    for (p, n, id) in live {
+        rig.check(s, p, n, id);
+        rig.free(p, s);
+    }
+}
+
+#[test]
+fn what_repeats_is_stitched_once() {
+    let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
+    let s = rig.stream();
+    let mut first = 0;
+    for pass in 0..4 {
+        let calls = counted(&rig, || churn(&rig, s, 5, 400, 256 * MIB));
+        if pass == 0 {
+            first = rig.mapped();
+            assert!(calls[2] > calls[0] && rig.pool.stats().moved > 0, "the sequence moves nothing: {calls:?}");
+        } else {
+            assert_eq!(calls, [0; 5], "pass {pass}");
+        }
+        assert_eq!(rig.mapped(), first, "pass {pass}");
+    }
+    rig.close();
+}
+
+/// What is free at the start of a span is continued in front, where a live block follows it: only what is missing moves.
+#[test]
+fn a_run_goes_in_front_of_what_is_free_there() {
+    let rig = Rig::new(checked(GIB), PoolOptions { slack_permille: 0, ..pages() });
+    let s = rig.stream();
+    // The first span starts the reservation and has no addresses in front of it.
+    let first = rig.malloc(PAGE, s);
+    let span = rig.malloc(6 * PAGE, s);
+    rig.free(span, s);
+    let [x, a] = [4, 2].map(|n| rig.malloc(n * PAGE, s));
+    assert_eq!((x, a), (span, span + 4 * PAGE), "from the start while nothing was moved");
+    let y = rig.malloc(3 * PAGE, s);
+    rig.fill(s, a, 2 * PAGE, 1);
+    rig.free(x, s);
+    rig.free(y, s);
+    let mut z = 0;
+    let calls = counted(&rig, || z = rig.malloc(7 * PAGE, s));
+    assert_eq!(calls, [0, 0, 3, 1, 0], "the three pages of the other span are mapped");
+    assert_eq!(z, x - 3 * PAGE);
+    rig.fill(s, z, 7 * PAGE, 2);
+    rig.check(s, a, 2 * PAGE, 1);
+    rig.check(s, z, 7 * PAGE, 2);
+    [z, a].into_iter().for_each(|p| rig.free(p, s));
+    rig.books();
+    let small = rig.malloc(5 * PAGE, s);
+    assert_eq!(small, z, "small blocks are cut from the start");
+    [first, small].into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+#[test]
+fn contents_and_order_survive_flips_while_work_runs_late() {
+    for seed in 1..6 {
+        let rig = Rig::new(late(seed, 2 * GIB), PoolOptions { wait: false, ..pages() });
+        let (s, t) = (rig.stream(), rig.stream());
+        for pass in 0..3 {
+            churn(&rig, s, 3, 60, 96 * MIB);
+            // Whatever was flipped and freed without being passed yet must not come to another stream.
+            let p = rig.malloc(40 * MIB, t);
+            rig.fill(t, p, 40 * MIB, 1000 + pass);
+            rig.check(t, p, 40 * MIB, 1000 + pass);
+            rig.free(p, t);
+        }
+        assert!(rig.pool.stats().moved > 0);
+        rig.close();
+    }
+}
+
+#[test]
+fn a_flipped_run_is_as_young_as_its_youngest_extent() {
+    let rig = Rig::new(late(2, GIB), PoolOptions { slack_permille: 0, ..pages() });
+    let (s, t) = (rig.stream(), rig.stream());
+    for pass in 0..2 {
+        // Side by side, so that the free ones are at no end of a span.
+        let all = rig.malloc(9 * PAGE, s);
+        rig.free(all, s);
+        let [x, a, y, b] = [3, 1, 4, 1].map(|n| rig.malloc(n * PAGE, s));
+        rig.host.hold(D, s).unwrap();
+        rig.fill(s, x, 3 * PAGE, 1);
+        rig.fill(s, y, 4 * PAGE, 2);
+        rig.free(x, s);
+        rig.free(y, s);
+        // Leaves half a page of the run free, which the kernels held back are still to write.
+        let mut run = 0;
+        let calls = counted(&rig, || run = rig.malloc(7 * PAGE - MIB, s));
+        assert_eq!(calls == [0; 5], pass == 1, "flipped the second time: {calls:?}");
+        // Stream t has no memory of its own yet.
+        let other = (pass == 1).then(|| rig.malloc(MIB / 2, t));
+        if let Some(p) = other {
+            rig.fill(t, p, MIB / 2, 3);
+            rig.host.stream_sync(D, t).unwrap();
+        }
+        rig.host.release(D, s).unwrap();
+        rig.sync();
+        if let Some(p) = other {
+            rig.check(t, p, MIB / 2, 3);
+            rig.free(p, t);
+        }
+        [run, a, b].into_iter().for_each(|p| rig.free(p, s));
+        rig.sync();
+        assert!(rig.host.reports().is_empty(), "{:#?}", rig.host.reports());
+    }
+    rig.close();
+}
+
+/// After a flip its pieces leave their regions bit by bit: whatever is called next, nothing of them is handed out, and what is decided is
+/// what was decided the first time.
+#[test]
+fn what_a_flip_took_is_not_handed_out_while_it_leaves() {
+    type Next = fn(&Rig, StreamHandle, &mut Vec<(u64, u64, u64)>);
+    fn get(rig: &Rig, s: StreamHandle, live: &mut Vec<(u64, u64, u64)>, size: u64) {
+        let (p, id) = (rig.malloc(size, s), 100 + live.len() as u64);
+        rig.fill(s, p, size, id);
+        live.push((p, size, id));
+    }
+    fn give(rig: &Rig, s: StreamHandle, live: &mut Vec<(u64, u64, u64)>, at: usize) {
+        let (p, size, id) = live.swap_remove(at);
+        rig.check(s, p, size, id);
+        rig.free(p, s);
+    }
+    let next: [Next; 7] = [
+        |rig, s, live| get(rig, s, live, PAGE),
+        |rig, s, live| (0..3).for_each(|_| get(rig, s, live, 1000)),
+        |rig, s, live| (0..3).for_each(|_| give(rig, s, live, 0)),
+        |rig, s, live| {
+            get(rig, s, live, 1000);
+            get(rig, s, live, PAGE / 2);
+            give(rig, s, live, 1);
+            get(rig, s, live, 3 * PAGE);
+        },
+        |rig, s, live| {
+            give(rig, s, live, 2);
+            get(rig, s, live, 2 * PAGE);
+            give(rig, s, live, 0);
+            get(rig, s, live, 2 * PAGE);
+        },
+        // The second goes for the first in the quick list, which is joined with what is free next to it.
+        |rig, s, live| (0..2).for_each(|i| give(rig, s, live, i)),
+        |_, _, _| {},
+    ];
+    for (which, next) in next.into_iter().enumerate() {
+        let rig = Rig::new(checked(GIB), PoolOptions { slack_permille: 0, ..pages() });
+        let s = rig.stream();
+        let mut first: Vec<u64> = Vec::new();
+        for pass in 0..3 {
+            let all = rig.malloc(24 * PAGE, s);
+            rig.free(all, s);
+            let mut live: Vec<(u64, u64, u64)> = Vec::new();
+            (0..24).for_each(|_| get(&rig, s, &mut live, PAGE));
+            // Every other one goes: twelve pieces.
+            (0..12).rev().for_each(|i| {
+                let (p, size, id) = live.remove(2 * i);
+                rig.check(s, p, size, id);
+                rig.free(p, s);
+            });
+            let calls = counted(&rig, || get(&rig, s, &mut live, 11 * PAGE + MIB));
+            assert_eq!(calls == [0; 5], pass > 0, "{which}, pass {pass}: {calls:?}");
+            next(&rig, s, &mut live);
+            live.iter().for_each(|&(p, size, id)| rig.check(s, p, size, id));
+            let places: Vec<u64> = live.iter().map(|x| x.0).collect();
+            first = if pass == 0 { places.clone() } else { first };
+            assert_eq!(places, first, "{which}, pass {pass}");
+            rig.books();
+            while !live.is_empty() {
+                give(&rig, s, &mut live, 0);
+            }
+        }
+        rig.close();
+    }
+}
+
+#[test]
+fn aliases_are_bounded() {
+    let most = 40;
+    let rig = Rig::new(checked(2 * GIB), PoolOptions { max_aliases: most, ..pages() });
+    let s = rig.stream();
+    rig.fault.start_recording();
+    let mut rng = Rng::new(1);
+    let mut live = Vec::new();
+    let mut peak = 0;
+    for i in 0..300 {
+        live.push(rig.malloc((rng.below(20) + 1) * MIB, s));
+        if live.len() > 16 {
+            let p = live.swap_remove(rng.below(live.len() as u64) as usize);
+            rig.free(p, s);
+        }
+        let aliases = rig.pool.layout(1).matches("[!").count();
+        peak = peak.max(aliases);
+        // At most those of one stitch more: they go with the next.
+        assert!(aliases <= most + 16, "{aliases} after {i}");
+        rig.books();
+    }
+    assert!(peak > most / 2, "{peak} are no test of the bound");
+    assert!(rig.fault.stop_recording().contains(&Call::Unmap));
+    live.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+#[test]
+fn trim_unmaps_every_alias_before_it_releases_memory() {
+    let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
+    let s = rig.stream();
+    churn(&rig, s, 9, 200, 200 * MIB);
+    let before = rig.pool.stats();
+    assert!(before.zombies > 0, "nothing was moved");
+    for keep in [before.mapped / 2, PAGE, 0] {
+        rig.pool.trim(keep).unwrap();
+        rig.books();
+        let (after, device) = (rig.pool.stats(), rig.host.mem_info(D).unwrap());
+        assert_eq!(after.zombies, 0);
+        assert_eq!(device.total - device.free, after.mapped, "no alias keeps released memory");
+        assert!(after.mapped <= keep);
+    }
+    churn(&rig, s, 9, 200, 200 * MIB);
+    rig.close();
+}
+
+#[test]
+fn memory_short_of_the_limit_is_released_with_its_aliases() {
+    let rig = Rig::new(checked(2 * GIB), pages());
+    let (s, t) = (rig.stream(), rig.stream());
+    churn(&rig, s, 9, 200, 200 * MIB);
+    rig.pool.set_limit(rig.mapped()).unwrap();
+    // All of it is free; another stream needs it in a piece of its own kind.
+    let p = rig.malloc_with(150 * MIB, t, gpumem::pool::AllocFlags::SINGLE_HANDLE);
+    rig.books();
+    let device = rig.host.mem_info(D).unwrap();
+    assert_eq!(device.total - device.free, rig.mapped());
+    rig.free(p, t);
+    rig.close();
+}
+
+#[test]
+fn the_first_gibibyte_is_one_extent() {
+    let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
+    let s = rig.stream();
+    let calls = counted(&rig, || {
+        let p = rig.malloc(GIB, s);
+        rig.free(p, s);
+    });
+    assert_eq!(calls, [1, 0, 1, 1, 0]);
+    rig.close();
+}
+
+#[test]
+fn a_checkerboard_of_64_mib_takes_two_moves_a_square() {
+    let (squares, square) = (64, 64 * MIB);
+    let rig = Rig::new(checked(8 * GIB), PoolOptions::default());
+    let s = rig.stream();
+    let blocks: Vec<u64> = (0..squares).map(|_| rig.malloc(square, s)).collect();
+    blocks.iter().step_by(2).for_each(|&p| rig.free(p, s));
+    let mapped = rig.mapped();
+    let mut p = 0;
+    let calls = counted(&rig, || p = rig.malloc(squares / 2 * square, s));
+    assert_eq!((calls[0], calls[1], calls[4]), (0, 0, 0), "nothing is created, released or unmapped: {calls:?}");
+    assert!(calls[2] <= squares && calls[3] == 1, "{calls:?}");
+    assert_eq!(rig.mapped(), mapped);
+    rig.free(p, s);
+    blocks.iter().skip(1).step_by(2).for_each(|&p| rig.free(p, s));
+    rig.close();
+}

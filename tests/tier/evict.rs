@@ -1,0 +1,501 @@
+//! Evictable allocations: where their bytes go and come back, and what is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::evict_support;
+
+use evict_support::{Options, Rig, D, PAGE};
+use gpumem::base::size::{KIB, MIB};
+use gpumem::base::{Status, StreamHandle};
+use gpumem::context::{Request, What};
+use gpumem::driver::Driver;
+use gpumem::pool::AllocFlags;
+use gpumem::tier::evict::{Goal, To};
+use gpumem::tier::{Amount, Request as Reserve, SpaceId, Strategy, Tier};
+
+const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
+const HOST: SpaceId = SpaceId::new(Tier::Host, 0);
+const DISK: SpaceId = SpaceId::new(Tier::Disk, 0);
+
+/// Down to the host, on to the disk, back to the host and to the device: the same bytes at the same addresses.
+#[test]
+fn bytes_come_back_to_their_addresses_from_every_tier() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    let p = rig.malloc(3 * PAGE + 5, 7, s);
+    rig.fill(s, p, 3 * PAGE + 5, 1);
+    let free = rig.device_free();
+    let ways: [&[(Goal, SpaceId)]; 4] = [
+        &[(Goal::Lower, HOST), (Goal::Device, GPU)],
+        &[(Goal::Away(To::Tier(Tier::Disk)), DISK), (Goal::Device, GPU)],
+        &[(Goal::Lower, HOST), (Goal::Away(To::Space(DISK)), DISK), (Goal::Device, GPU)],
+        &[
+            (Goal::Away(To::Space(DISK)), DISK),
+            (Goal::Nearer(To::Tier(Tier::Host)), HOST),
+            (Goal::Away(To::Tier(Tier::Disk)), DISK),
+            (Goal::Device, GPU),
+        ],
+    ];
+    for way in ways {
+        for &(goal, space) in way {
+            let moved = rig.ctx.shift(What::One(p), goal, None, None).unwrap();
+            assert_eq!((moved.items, moved.bytes, moved.already), (1, 3 * PAGE + 5, 0), "{goal:?}");
+            assert_eq!(rig.ctx.location(p).unwrap().space, Some(space));
+            assert_eq!(rig.device_free(), if space == GPU { free } else { free + 4 * PAGE }, "{goal:?}");
+            assert_eq!(rig.ctx.shift(What::One(p), goal, None, None).unwrap().already, 1);
+            rig.books();
+        }
+        rig.check(s, p, 3 * PAGE + 5, 1);
+    }
+    assert!(rig.slots() == 0 && rig.host_used() == 0, "nothing is left behind in lower tiers");
+    rig.ctx.free_async(p, s).unwrap();
+    rig.close();
+}
+
+/// A restore never sends anything away, and an eviction never brings anything nearer: it is there already, and stays.
+#[test]
+fn what_is_beyond_where_it_was_to_go_is_there_already() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    let p = rig.malloc(PAGE + 5, 7, s);
+    rig.fill(s, p, PAGE + 5, 1);
+    let host = |way: fn(To) -> Goal| [way(To::Tier(Tier::Host)), way(To::Space(HOST))];
+    let cases: [(Goal, SpaceId, Vec<Goal>); 3] = [
+        (Goal::Device, GPU, host(Goal::Nearer).into()),
+        (Goal::Lower, HOST, host(Goal::Away).into_iter().chain(host(Goal::Nearer)).collect()),
+        (Goal::Away(To::Tier(Tier::Disk)), DISK, host(Goal::Away).into_iter().chain([Goal::Lower]).collect()),
+    ];
+    for (there, at, goals) in cases {
+        rig.ctx.shift(What::One(p), there, None, None).unwrap();
+        for (goal, what) in goals.iter().flat_map(|&g| [(g, What::One(p)), (g, What::Tag(7))]) {
+            let moved = rig.ctx.shift(what, goal, None, None).unwrap();
+            assert_eq!((moved.items, moved.bytes, moved.already), (0, 0, 1), "{goal:?} from {at}");
+            assert_eq!(rig.ctx.location(p).unwrap().space, Some(at), "{goal:?}");
+        }
+    }
+    // A space that there is not is refused wherever the bytes are.
+    for way in [Goal::Away, Goal::Nearer] {
+        let e = rig.ctx.shift(What::One(p), way(To::Space(SpaceId::new(Tier::Host, 77))), None, None).unwrap_err();
+        assert!(e.status == Status::Invalid && e.message.contains("HOST 77"), "{e}");
+    }
+    rig.ctx.hold(p).unwrap();
+    let moved = rig.ctx.shift(What::One(p), Goal::Nearer(To::Tier(Tier::Host)), None, None).unwrap();
+    assert_eq!(moved.already, 1, "what is held is nearer");
+    rig.ctx.unhold(p, s).unwrap();
+    rig.check(s, p, PAGE + 5, 1);
+    rig.ctx.free_async(p, s).unwrap();
+    rig.close();
+}
+
+/// With the bytes of each and the counters of both, alone and by the tag; there and back.
+#[test]
+fn from_one_disk_to_another() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let other = tempfile::TempDir::new().unwrap();
+    let disks = rig.ctx.tiers().unwrap().disks();
+    let second = SpaceId::new(Tier::Disk, disks.add_mount(other.path(), Some(1024 * MIB)).unwrap());
+    let s = rig.stream();
+    // One of less than a sector, of less than a chunk, of whole chunks, and of more than are read ahead.
+    let sizes = [1, 100 * KIB + 3, 2 * MIB, 9 * MIB + 7];
+    let all: Vec<u64> = sizes.iter().map(|&n| rig.malloc(n, 5, s)).collect();
+    for (i, (&p, &n)) in all.iter().zip(&sizes).enumerate() {
+        rig.fill(s, p, n, i as u64);
+    }
+    rig.ctx.shift(What::Tag(5), Goal::Away(To::Space(DISK)), None, None).unwrap();
+    let (total, largest) = (sizes.iter().sum::<u64>(), sizes[3]);
+    let mut told = Vec::new();
+    let mut progress = |done: u64, of: u64| {
+        told.push((done, of));
+        true
+    };
+    let to_second = Goal::Away(To::Space(second));
+    let moved = rig.ctx.shift(What::One(all[3]), to_second, None, Some(&mut progress)).unwrap();
+    assert_eq!((moved.items, moved.bytes, moved.already), (1, largest, 0));
+    assert_eq!(told.last(), Some(&(largest, largest)), "{told:?}");
+    assert_eq!(rig.ctx.location(all[3]).unwrap().space, Some(second));
+    rig.books();
+    let moved = rig.ctx.shift(What::Tag(5), to_second, None, None).unwrap();
+    assert_eq!((moved.items, moved.bytes, moved.already), (3, total - largest, 1));
+    assert_eq!((rig.usage(DISK).used, rig.slots()), (0, 4), "the first has nothing any more");
+    assert_eq!(rig.ctx.shift(What::Tag(5), Goal::Away(To::Tier(Tier::Disk)), None, None).unwrap().already, 4);
+    let e = rig.ctx.shift(What::Tag(5), Goal::Away(To::Space(DISK)), None, Some(&mut |_, _| false)).unwrap_err();
+    assert_eq!(e.status, Status::Cancelled);
+    rig.books();
+    assert_eq!(rig.ctx.shift(What::Tag(5), Goal::Nearer(To::Space(DISK)), None, None).unwrap().items, 4);
+    assert_eq!(rig.usage(second).used, 0);
+    rig.ctx.shift(What::Tag(5), Goal::Device, None, None).unwrap();
+    for (i, (&p, &n)) in all.iter().zip(&sizes).enumerate() {
+        rig.check(s, p, n, i as u64);
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// Of many sizes, in random order over all ways, to and fro.
+#[test]
+fn a_thousand_allocations_of_all_sizes_go_round() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut all: Vec<(u64, u64, u64)> = Vec::new();
+    for i in 0..1000u64 {
+        let size = match i {
+            0 => 1,
+            1 => 64 * MIB,
+            _ => 1 << rng.u32(0..20),
+        };
+        let size = rng.u64(size.div_ceil(2)..=size);
+        let p = rig.malloc(size, i % 5, s);
+        rig.fill(s, p, size, i);
+        all.push((p, size, i));
+    }
+    for round in 0..3 {
+        for tag in 0..5 {
+            let goal = if (round + tag) % 2 == 0 { Goal::Lower } else { Goal::Away(To::Tier(Tier::Disk)) };
+            assert_eq!(rig.ctx.shift(What::Tag(tag), goal, Some(s), None).unwrap().items, 200);
+        }
+        assert_eq!(rig.stats().live, PAGE, "the rig's own");
+        for tag in [3, 1, 4, 0, 2] {
+            assert_eq!(rig.ctx.shift(What::Tag(tag), Goal::Device, Some(s), None).unwrap().items, 200);
+        }
+        for &(p, size, id) in &all {
+            rig.check(s, p, size, id);
+        }
+        rig.books();
+    }
+    for (p, ..) in all {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// Work that has been submitted before a move is done with the bytes that were there; work that is submitted after it sees
+/// those that came back. The device checks every access, late and out of order.
+#[test]
+fn moves_are_in_stream_order() {
+    for seed in 0..30 {
+        let rig = Rig::new(Options { late: Some(seed), ..Options::default() });
+        let [s, u] = [(); 2].map(|()| rig.stream());
+        let p = rig.malloc(2 * PAGE, 1, s);
+        for round in 0..4u64 {
+            let by = if round % 2 == 0 { s } else { u };
+            rig.fill(by, p, 2 * PAGE, round);
+            // Named in the move, or when it was unheld.
+            let named = match seed % 2 {
+                0 => Some(by),
+                _ => {
+                    rig.ctx.hold(p).unwrap();
+                    rig.ctx.unhold(p, by).unwrap();
+                    None
+                }
+            };
+            rig.ctx.shift(What::One(p), Goal::Lower, named, None).unwrap();
+            rig.ctx.shift(What::One(p), Goal::Device, None, None).unwrap();
+            let other = if by == s { u } else { s };
+            rig.check(other, p, 2 * PAGE, round);
+            rig.order(other, by);
+            rig.order(by, other);
+        }
+        rig.ctx.free_async(p, s).unwrap();
+        rig.close();
+    }
+}
+
+/// More than a move's buffers hold, which are used again and again while copies from them run late.
+#[test]
+fn buffers_of_a_file_are_used_again_when_their_copies_are_over() {
+    for seed in 0..3 {
+        let rig = Rig::new(Options { disk: true, late: Some(seed), ..Options::default() });
+        let s = rig.stream();
+        let p = rig.malloc(24 * MIB, 1, s);
+        rig.fill(s, p, 24 * MIB, seed);
+        rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Disk)), Some(s), None).unwrap();
+        rig.ctx.shift(What::One(p), Goal::Device, Some(s), None).unwrap();
+        rig.check(s, p, 24 * MIB, seed);
+        rig.ctx.free_async(p, s).unwrap();
+        rig.close();
+    }
+}
+
+/// Of a group, uses that are known by their stream alone are waited for once for each stream, and not forgotten for any.
+#[test]
+fn a_group_waits_once_for_each_stream() {
+    let mut in_all = 0;
+    for seed in 0..12 {
+        let rig = Rig::new(Options { late: Some(seed), ..Options::default() });
+        let streams = [(); 3].map(|()| rig.stream());
+        let own = |i: u64| streams[i as usize % 3];
+        let all: Vec<u64> = (0..24).map(|i| rig.malloc(PAGE, 5, own(i))).collect();
+        for (&p, i) in all.iter().zip(0..) {
+            rig.fill(own(i), p, PAGE, i);
+        }
+        let by = (seed % 2 == 0).then_some(streams[1]);
+        if by.is_some() {
+            rig.order(streams[0], streams[1]);
+            rig.order(streams[2], streams[1]);
+        }
+        let waits = || rig.ctx.driver_calls().iter().filter(|c| c.0 == "stream_wait").map(|c| c.1).sum::<u64>();
+        let before = waits();
+        rig.ctx.shift(What::Tag(5), Goal::Lower, by, None).unwrap();
+        // None for a stream whose work happens to be done.
+        let (most, waited) = (if by.is_some() { 1 } else { 3 }, waits() - before);
+        assert!(waited <= most, "{waited} waits, seed {seed}");
+        in_all += waited;
+        rig.ctx.shift(What::Tag(5), Goal::Device, None, None).unwrap();
+        for (&p, i) in all.iter().zip(0..) {
+            rig.check(own(i + 1), p, PAGE, i);
+            rig.order(own(i + 1), own(i));
+            rig.ctx.free_async(p, own(i)).unwrap();
+        }
+        rig.close();
+    }
+    assert!(in_all > 0, "nothing was ever waited for");
+}
+
+/// A stream that the allocation was recorded on is waited for; another one that is busy is not.
+#[test]
+fn other_streams_go_on_while_a_move_waits_for_its_own() {
+    let rig = Rig::new(Options { late: Some(3), ..Options::default() });
+    let [s, busy] = [(); 2].map(|()| rig.stream());
+    let p = rig.malloc(PAGE, 1, s);
+    rig.fill(s, p, PAGE, 9);
+    rig.host.hold(D, busy).unwrap();
+    rig.fill(busy, rig.scratch, 256, 1);
+    rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap();
+    rig.ctx.shift(What::One(p), Goal::Device, Some(s), None).unwrap();
+    rig.check(s, p, PAGE, 9);
+    rig.host.release(D, busy).unwrap();
+    rig.ctx.free_async(p, s).unwrap();
+    rig.close();
+}
+
+#[test]
+fn what_is_pinned_stays_until_it_is_unpinned_as_often() {
+    let rig = Rig::new(Options::default());
+    let s = rig.stream();
+    let p = rig.malloc(PAGE, 4, s);
+    rig.fill(s, p, PAGE, 2);
+    rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap();
+    // A hold brings it back.
+    rig.ctx.hold(p).unwrap();
+    rig.ctx.hold(p).unwrap();
+    rig.check(s, p, PAGE, 2);
+    let q = rig.malloc(PAGE, 4, s);
+    for what in [What::One(p), What::Tag(4)] {
+        let e = rig.ctx.shift(what, Goal::Lower, Some(s), None).unwrap_err();
+        assert!(e.status == Status::Invalid && e.message.contains("held 2 times"), "{e}");
+    }
+    assert_eq!(rig.ctx.location(q).unwrap().space, Some(GPU), "of a tag all are moved or none");
+    rig.ctx.unhold(p, s).unwrap();
+    assert!(rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).is_err());
+    rig.ctx.unhold(p, s).unwrap();
+    let e = rig.ctx.unhold(p, s).unwrap_err();
+    assert!(e.status == Status::Invalid && e.message.contains("not held"), "{e}");
+    assert_eq!(rig.ctx.shift(What::Tag(4), Goal::Lower, Some(s), None).unwrap().items, 2);
+    for p in [p, q] {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+#[test]
+fn what_cannot_be_moved_is_refused_by_name() {
+    let rig = Rig::new(Options::default());
+    let s = rig.stream();
+    let flags = |flags| Request { size: PAGE, stream: s, flags, ..Request::default() };
+    let pooled = rig.ctx.malloc(&flags(AllocFlags::default())).unwrap();
+    let single = rig.ctx.malloc(&flags(AllocFlags::SINGLE_HANDLE)).unwrap();
+    let p = rig.malloc(PAGE, 0, s);
+    let freed = rig.malloc(PAGE, 0, s);
+    rig.ctx.free_async(freed, s).unwrap();
+    let cases: [(u64, Status, &str); 5] = [
+        (pooled, Status::Invalid, "EVICTABLE"),
+        (single, Status::Invalid, "flags 0x1"),
+        (p + 256, Status::UnknownPointer, "pass its start"),
+        (0x1000, Status::UnknownPointer, "no live memory"),
+        (freed, Status::UnknownPointer, "no live memory"),
+    ];
+    for (ptr, status, text) in cases {
+        for goal in [Goal::Lower, Goal::Device, Goal::Away(To::Tier(Tier::Disk))] {
+            let e = rig.ctx.shift(What::One(ptr), goal, None, None).unwrap_err();
+            assert!(e.status == status && e.message.contains(text), "{e}");
+        }
+        assert_eq!(rig.ctx.hold(ptr).unwrap_err().status, status);
+        assert_eq!(rig.ctx.unhold(ptr, s).unwrap_err().status, status);
+        assert_eq!(rig.ctx.location(ptr).unwrap_err().status, status);
+    }
+    let e = rig.ctx.shift(What::Tag(77), Goal::Lower, None, None).unwrap_err();
+    assert!(e.status == Status::Invalid && e.message.contains("77"), "{e}");
+    for goal in [Goal::Away(To::Tier(Tier::Disk)), Goal::Away(To::Space(DISK))] {
+        let e = rig.ctx.shift(What::One(p), goal, None, None).unwrap_err();
+        assert!(e.status == Status::Invalid && e.message.contains("DISK"), "{e}");
+    }
+    for held in [AllocFlags::SINGLE_HANDLE, AllocFlags::EXPORTABLE] {
+        let both = AllocFlags(held.0 | AllocFlags::EVICTABLE.0);
+        assert_eq!(rig.ctx.malloc(&flags(both)).unwrap_err().status, Status::Invalid);
+    }
+    assert_eq!(rig.ctx.realloc(p, 2 * PAGE, s).unwrap_err().status, Status::Unsupported);
+    rig.books();
+    for p in [pooled, single, p] {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// A stream that is being captured cannot be waited for, and what its graph will use must not go.
+#[test]
+fn captures_are_left_alone() {
+    use gpumem::driver::CaptureMode;
+    let rig = Rig::new(Options::default());
+    let s = rig.stream();
+    let p = rig.malloc(PAGE, 0, s);
+    rig.ctx.hold(p).unwrap();
+    rig.host.capture_begin(D, s, CaptureMode::Relaxed).unwrap();
+    assert_eq!(rig.ctx.unhold(p, s).unwrap_err().status, Status::Capturing);
+    assert_eq!(rig.ctx.location(p).unwrap().holds, 1);
+    let q = rig.malloc(PAGE, 0, rig.stream());
+    let e = rig.ctx.shift(What::One(q), Goal::Lower, Some(s), None).unwrap_err();
+    assert_eq!(e.status, Status::Capturing);
+    let graph = rig.host.capture_end(D, s).unwrap();
+    rig.host.graph_destroy(D, graph).unwrap();
+    rig.ctx.unhold(p, s).unwrap();
+    assert_eq!(rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap().items, 1);
+    for p in [p, q] {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// Wherever it is, in every way to free.
+#[test]
+fn what_is_freed_elsewhere_leaves_nothing_there() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    for goal in [Goal::Device, Goal::Lower, Goal::Away(To::Tier(Tier::Disk))] {
+        for way in 0..3 {
+            let p = rig.malloc(2 * PAGE, 0, s);
+            rig.fill(s, p, 2 * PAGE, 1);
+            rig.ctx.shift(What::One(p), goal, Some(s), None).unwrap();
+            match way {
+                0 => rig.ctx.free(p).unwrap(),
+                1 => rig.ctx.free_async(p, s).unwrap(),
+                _ => assert!(rig.ctx.free_id(p, rig.ctx.info(p).unwrap().id, None).unwrap()),
+            }
+            assert_eq!(rig.ctx.location(p).unwrap_err().status, Status::UnknownPointer);
+            assert!(rig.slots() == 0 && rig.host_used() == 0);
+            rig.books();
+        }
+    }
+    rig.close();
+}
+
+/// When there is no memory, what was unheld goes, oldest use first, and only as much as is needed.
+#[test]
+fn the_least_recently_unpinned_make_room() {
+    let rig = Rig::new(Options { pages: 8, ..Options::default() });
+    let s = rig.stream();
+    let all: Vec<u64> = (0..6).map(|_| rig.malloc(PAGE, 0, s)).collect();
+    for &i in &[2, 0, 1, 3, 4] {
+        rig.ctx.hold(all[i]).unwrap();
+        rig.ctx.unhold(all[i], s).unwrap();
+    }
+    rig.ctx.hold(all[0]).unwrap();
+    let where_are = || all.iter().map(|&p| rig.ctx.location(p).unwrap().space == Some(GPU)).collect::<Vec<_>>();
+    // One page is the rig's, one is left: three are missing. 2 is the oldest, 0 is held, then come 1 and 3.
+    let big = rig.malloc(4 * PAGE, 0, s);
+    assert_eq!(where_are(), [true, false, false, false, true, true]);
+    // 4 is all that may still go: 5 was never unheld.
+    let e = rig.try_malloc(2 * PAGE, 0, s).unwrap_err();
+    assert_eq!(e.status, Status::OutOfMemory);
+    rig.ctx.free_async(big, s).unwrap();
+    rig.ctx.hold(all[4]).unwrap();
+    let ordinary = rig.ctx.malloc(&Request { size: 4 * PAGE, stream: s, ..Request::default() }).unwrap();
+    let e = rig.ctx.hold(all[1]).unwrap_err();
+    assert_eq!(e.status, Status::OutOfMemory);
+    assert_eq!(rig.ctx.location(all[1]).unwrap().holds, 0, "a hold that failed is none");
+    rig.ctx.free_async(ordinary, s).unwrap();
+    rig.host.device_sync(D).unwrap();
+    rig.ctx.hold(all[1]).unwrap();
+    for p in all {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+#[test]
+fn moves_can_be_watched_and_cancelled() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    let size = 40 * MIB;
+    let all: Vec<u64> = (0..3).map(|_| rig.malloc(size, 9, s)).collect();
+    for (i, &p) in all.iter().enumerate() {
+        rig.fill(s, p, size, i as u64);
+    }
+    for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Disk)), Goal::Device] {
+        for stop in [1, 30 * MIB, 50 * MIB] {
+            let mut told = Vec::new();
+            let mut progress = |done: u64, total: u64| {
+                told.push((done, total));
+                done < stop
+            };
+            let e = rig.ctx.shift(What::Tag(9), goal, Some(s), Some(&mut progress)).unwrap_err();
+            assert_eq!(e.status, Status::Cancelled, "{e}");
+            assert!(told.windows(2).all(|w| w[0].0 <= w[1].0), "{told:?}");
+            assert!(told.iter().all(|t| t.1 % size == 0 && t.0 <= t.1), "{told:?}");
+            rig.books();
+        }
+        let mut last = (0, 0);
+        let mut progress = |done: u64, total: u64| {
+            last = (done, total);
+            true
+        };
+        rig.ctx.shift(What::Tag(9), goal, Some(s), Some(&mut progress)).unwrap();
+        assert_eq!(last.0, last.1, "the last says that it is over");
+    }
+    for (i, &p) in all.iter().enumerate() {
+        rig.check(s, p, size, i as u64);
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// Device memory of what is elsewhere belongs to the space again; a restore draws it anew.
+#[test]
+fn spaces_count_what_is_in_them() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    let before = rig.usage(GPU).used;
+    let p = rig.malloc(3 * PAGE - 100, 0, s);
+    assert_eq!(rig.usage(GPU).used, before + 3 * PAGE);
+    rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap();
+    assert_eq!(rig.usage(GPU).used, before);
+    assert!(rig.usage(HOST).used >= 3 * PAGE - 100);
+    rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Disk)), Some(s), None).unwrap();
+    assert_eq!(rig.usage(HOST).used, 0);
+    assert!((3 * PAGE - 100..3 * PAGE + 64 * KIB).contains(&rig.usage(DISK).used));
+    // Somebody is promised what is left: the hold is refused, and nothing has changed.
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let rest = rig.usage(GPU).available;
+    let all = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(rest - PAGE))).unwrap();
+    let e = rig.ctx.hold(p).unwrap_err();
+    assert!(e.status == Status::OutOfMemory, "{e}");
+    assert_eq!(rig.ctx.location(p).unwrap().space, Some(DISK));
+    all.release().unwrap();
+    rig.ctx.hold(p).unwrap();
+    assert_eq!((rig.usage(GPU).used, rig.usage(DISK).used), (before + 3 * PAGE, 0));
+    rig.ctx.unhold(p, s).unwrap();
+    rig.ctx.free_async(p, s).unwrap();
+    assert_eq!(rig.usage(GPU).used, before);
+    rig.close();
+}
+
+#[test]
+fn a_null_stream_is_the_legacy_stream() {
+    let rig = Rig::new(Options::default());
+    let p = rig.malloc(PAGE, 0, StreamHandle::LEGACY);
+    rig.fill(StreamHandle::LEGACY, p, PAGE, 3);
+    rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap();
+    rig.ctx.shift(What::One(p), Goal::Device, None, None).unwrap();
+    rig.check(StreamHandle::LEGACY, p, PAGE, 3);
+    rig.ctx.free(p).unwrap();
+    rig.close();
+}

@@ -1,0 +1,198 @@
+//! What is moved for want of memory, and what is not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::evict_support;
+
+use evict_support::{Options, Rig, D, PAGE};
+use gpumem::base::size::MIB;
+use gpumem::base::{DeviceId, Status, StreamHandle};
+use gpumem::context::config::{Config, DiskMount, Limit, PinnedBlocks};
+use gpumem::context::{Context, Request, What};
+use gpumem::driver::host::{HostDriver, HostOptions};
+use gpumem::driver::Driver;
+use gpumem::pool::AllocFlags;
+use gpumem::tier::evict::{Goal, To};
+use gpumem::tier::{Amount, Request as Reserve, SpaceId, Strategy, Tier};
+
+const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
+
+/// Evictable pages that may be moved by themselves.
+fn movable(rig: &Rig, n: usize, s: StreamHandle) -> Vec<u64> {
+    let one = || {
+        let p = rig.malloc(PAGE, 0, s);
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
+        p
+    };
+    (0..n).map(|_| one()).collect()
+}
+
+fn resident(rig: &Rig, all: &[u64]) -> usize {
+    all.iter().filter(|&&p| rig.ctx.location(p).unwrap().space == Some(GPU)).count()
+}
+
+fn close(rig: &Rig, all: &[u64], s: StreamHandle) {
+    for &p in all {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// What would not be enough if all of it went stays.
+#[test]
+fn a_request_that_can_never_be_met_moves_nothing() {
+    let rig = Rig::new(Options { pages: 32, ..Options::default() });
+    let s = rig.stream();
+    let all = movable(&rig, 10, s);
+    let fixed = rig.malloc(12 * PAGE, 0, s);
+    for size in [1 << 50, 33 * PAGE, 20 * PAGE] {
+        for flags in [AllocFlags::EVICTABLE, AllocFlags::SINGLE_HANDLE, AllocFlags::default()] {
+            let e = rig.ctx.malloc(&Request { size, stream: s, flags, ..Request::default() }).unwrap_err();
+            assert_eq!(e.status, Status::OutOfMemory, "{e}");
+            assert_eq!(resident(&rig, &all), 10, "{size} {flags:?}");
+        }
+    }
+    rig.ctx.free_async(fixed, s).unwrap();
+    close(&rig, &all, s);
+}
+
+/// A reservation that is too small is helped only by what is drawn from it.
+#[test]
+fn an_overdrawn_reservation_moves_only_its_own() {
+    let rig = Rig::new(Options { pages: 64, ..Options::default() });
+    let s = rig.stream();
+    let others = movable(&rig, 10, s);
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let small = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(4 * PAGE))).unwrap();
+    small.attach_thread().unwrap();
+    assert_eq!(rig.try_malloc(5 * PAGE, 0, s).unwrap_err().status, Status::OutOfMemory);
+    assert_eq!(resident(&rig, &others), 10);
+    // A working set of three times the reservation lives in it.
+    let own = movable(&rig, 12, s);
+    assert_eq!((resident(&rig, &others), resident(&rig, &own)), (10, 4));
+    assert_eq!((small.drawn(), small.size()), (4 * PAGE, 4 * PAGE));
+    for &p in &own {
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
+    }
+    assert_eq!((resident(&rig, &others), resident(&rig, &own)), (10, 4));
+    manager.detach_thread(small.in_space()).unwrap();
+    small.release().unwrap();
+    close(&rig, &[others, own].concat(), s);
+}
+
+/// What was drawn outside of any reservation comes back outside, whatever is attached to who restores it: others make room.
+#[test]
+fn an_attached_reservation_does_not_stand_in_the_way_of_a_restore() {
+    let rig = Rig::new(Options { pages: 16, ..Options::default() });
+    let s = rig.stream();
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let small = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(PAGE))).unwrap();
+    let all = movable(&rig, 20, s);
+    assert!(resident(&rig, &all) < 16);
+    small.attach_thread().unwrap();
+    for &p in &all {
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
+    }
+    assert_eq!(small.drawn(), 0);
+    manager.detach_thread(small.in_space()).unwrap();
+    small.release().unwrap();
+    close(&rig, &all, s);
+}
+
+/// The oldest does not fit into what the host has left: those behind it go instead.
+#[test]
+fn one_that_cannot_go_does_not_keep_the_others() {
+    let rig = Rig::new(Options { pages: 32, pinned: 8 * MIB, ..Options::default() });
+    let s = rig.stream();
+    let big = rig.malloc(8 * PAGE, 0, s);
+    rig.ctx.hold(big).unwrap();
+    rig.ctx.unhold(big, s).unwrap();
+    let small = movable(&rig, 20, s);
+    let more = rig.malloc(5 * PAGE, 0, s);
+    assert_eq!(rig.ctx.location(big).unwrap().space, Some(GPU));
+    assert_eq!(resident(&rig, &small), 18);
+    close(&rig, &[vec![big, more], small].concat(), s);
+}
+
+/// Ordinary allocations make room as well.
+#[test]
+fn an_ordinary_allocation_moves_others_out() {
+    let rig = Rig::new(Options { pages: 16, ..Options::default() });
+    let s = rig.stream();
+    let all = movable(&rig, 14, s);
+    for flags in [AllocFlags::default(), AllocFlags::SINGLE_HANDLE] {
+        let p = rig.ctx.malloc(&Request { size: 4 * PAGE, stream: s, flags, ..Request::default() }).unwrap();
+        assert!(resident(&rig, &all) <= 11);
+        rig.ctx.free_async(p, s).unwrap();
+        for &p in &all {
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
+        }
+        assert_eq!(resident(&rig, &all), 14);
+    }
+    close(&rig, &all, s);
+}
+
+#[test]
+fn bytes_that_may_be_used_are_those_that_are_moved() {
+    let rig = Rig::new(Options::default());
+    let s = rig.stream();
+    let p = rig.malloc(1000, 0, s);
+    assert_eq!(rig.ctx.info(p).unwrap().usable, 1000);
+    close(&rig, &[p], s);
+}
+
+/// Of two mounts the first is gone.
+#[test]
+fn a_mount_that_is_gone_does_not_hide_the_next() {
+    let host = HostDriver::new(HostOptions { bytes_per_device: 64 * PAGE, ..HostOptions::default() }).unwrap();
+    let dirs = [(); 2].map(|()| tempfile::TempDir::new().unwrap());
+    let disks = dirs.iter().map(|d| DiskMount { path: d.path().to_path_buf(), limit: Some(1024 * MIB) }).collect();
+    let config = Config {
+        pinned_blocks: PinnedBlocks { block_bytes: MIB, blocks: 8, chunks: 1 },
+        pinned_limit: Limit::Bytes(2 * MIB),
+        disks,
+        mover: false,
+        ..Config::default()
+    };
+    let ctx = Context::new(host.clone(), config).unwrap();
+    let s = host.stream_create(D).unwrap();
+    ctx.tiers().unwrap();
+    std::fs::remove_dir_all(dirs[0].path()).unwrap();
+    let flags = AllocFlags::EVICTABLE;
+    let p = ctx.malloc(&Request { size: 4 * PAGE, stream: s, flags, ..Request::default() }).unwrap();
+    for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Disk))] {
+        // The host is too small.
+        assert_eq!(ctx.shift(What::One(p), goal, Some(s), None).unwrap().items, 1);
+        assert_eq!(ctx.location(p).unwrap().space, Some(SpaceId::new(Tier::Disk, 1)));
+        ctx.shift(What::One(p), Goal::Device, None, None).unwrap();
+    }
+    let e = ctx.shift(What::One(p), Goal::Away(To::Space(SpaceId::new(Tier::Disk, 0))), Some(s), None).unwrap_err();
+    assert_eq!(e.status, Status::Io, "{e}");
+    ctx.free(p).unwrap();
+}
+
+/// A stream of another device ends a hold and moves a tag of both devices; tests/context/streams_across.rs shows that it is waited for.
+#[test]
+fn streams_of_other_devices_are_taken() {
+    let options = HostOptions { devices: 2, bytes_per_device: 64 * PAGE, ..HostOptions::default() };
+    let host = HostDriver::new(options).unwrap();
+    let ctx = Context::new(host.clone(), Config { mover: false, ..Config::default() }).unwrap();
+    let streams = [0, 1].map(|d| host.stream_create(DeviceId(d)).unwrap());
+    let all = streams.map(|stream| {
+        let flags = AllocFlags::EVICTABLE;
+        ctx.malloc(&Request { size: PAGE, stream, tag: 1, flags, ..Request::default() }).unwrap()
+    });
+    ctx.hold(all[0]).unwrap();
+    ctx.unhold(all[0], streams[1]).unwrap();
+    assert_eq!(ctx.unhold(all[0], streams[1]).unwrap_err().status, Status::Invalid);
+    for s in streams {
+        assert_eq!(ctx.shift(What::Tag(1), Goal::Lower, Some(s), None).unwrap().items, 2);
+        assert!(all.iter().all(|&p| ctx.location(p).unwrap().space.unwrap().tier == Tier::Host));
+        assert_eq!(ctx.shift(What::Tag(1), Goal::Device, Some(s), None).unwrap().items, 2);
+        assert!(all.iter().all(|&p| ctx.location(p).unwrap().space.unwrap().tier == Tier::Gpu));
+    }
+    all.iter().for_each(|&p| ctx.free(p).unwrap());
+}

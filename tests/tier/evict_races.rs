@@ -1,0 +1,288 @@
+//! Evictable allocations that are used, moved and freed at once, by many threads or in callbacks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::evict_support;
+
+use evict_support::{Options, Rig, D, PAGE};
+use gpumem::base::size::MIB;
+use gpumem::base::Status;
+use gpumem::context::config::{Config, Limit, PinnedBlocks};
+use gpumem::context::{Context, Request, What};
+use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
+use gpumem::driver::{Call, Driver, Fault, FaultRule};
+use gpumem::pool::AllocFlags;
+use gpumem::tier::evict::Goal;
+use gpumem::tier::{OutOfMemoryPolicy, SpaceId, Tier};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
+
+/// Whatever moment a free comes at, nothing is lost: not the memory, not the addresses, not a count.
+#[test]
+fn a_free_at_any_moment_of_a_move_loses_nothing() {
+    let rig = Rig::new(Options { pages: 64, ..Options::default() });
+    let (at, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    let p = at.load(Acquire);
+                    if p != 0 {
+                        let _ = rig.ctx.shift(What::One(p), Goal::Lower, None, None);
+                        let _ = rig.ctx.shift(What::One(p), Goal::Device, None, None);
+                    }
+                }
+            });
+        }
+        // The books are right at every moment, not only when all is done.
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                rig.ctx.validate().unwrap();
+            }
+        });
+        let s = rig.stream();
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..4000 {
+            let p = rig.malloc(4096, 1, s);
+            at.store(p, Release);
+            for _ in 0..rng.u32(0..20000) {
+                std::hint::spin_loop();
+            }
+            rig.ctx.free_async(p, s).unwrap();
+        }
+        stop.store(true, Relaxed);
+    });
+    rig.close();
+}
+
+/// Allocations that come and go while others move, at addresses that are used again and again: the order of use has just
+/// those that live.
+#[test]
+fn addresses_that_are_used_again_do_not_confuse_the_order_of_use() {
+    let rig = Rig::new(Options { pages: 64, ..Options::default() });
+    let slots: Vec<_> = (0..8).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let users: Vec<_> = (0..3)
+            .map(|t| {
+                let (rig, slots) = (&rig, &slots);
+                scope.spawn(move || {
+                    let s = rig.stream();
+                    let mut rng = fastrand::Rng::with_seed(t);
+                    for _ in 0..600 {
+                        let slot = &slots[rng.usize(0..slots.len())];
+                        let Ok(p) = rig.try_malloc(PAGE, 1, s) else { continue };
+                        if rng.bool() && rig.ctx.hold(p).is_ok() {
+                            rig.ctx.unhold(p, s).unwrap();
+                        }
+                        let old = slot.swap(p, AcqRel);
+                        if old != 0 {
+                            rig.ctx.free_async(old, s).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for goal in [Goal::Lower, Goal::Device] {
+            let (rig, stop) = (&rig, &stop);
+            scope.spawn(move || {
+                while !stop.load(Relaxed) {
+                    let _ = rig.ctx.shift(What::Tag(1), goal, None, None);
+                }
+            });
+        }
+        users.into_iter().for_each(|u| u.join().unwrap());
+        stop.store(true, Relaxed);
+    });
+    rig.books();
+    for slot in &slots {
+        let p = slot.load(Relaxed);
+        if p != 0 {
+            rig.ctx.free(p).unwrap();
+        }
+    }
+    rig.close();
+}
+
+/// Several threads allocate the first evictable memory at once: there is one mover, and it works.
+#[test]
+fn whoever_comes_first_the_mover_lives() {
+    for _ in 0..40 {
+        let rig = Rig::new(Options { pages: 100, mover: true, ..Options::default() });
+        let s = rig.stream();
+        rig.ctx.tiers().unwrap();
+        let (together, all) = (Barrier::new(4), Mutex::new(Vec::new()));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    together.wait();
+                    all.lock().unwrap().push(rig.malloc(PAGE, 0, s));
+                });
+            }
+        });
+        let mut all = all.into_inner().unwrap();
+        while all.len() < 86 {
+            let p = rig.malloc(PAGE, 0, s);
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
+            all.push(p);
+        }
+        let start = Instant::now();
+        while rig.usage(GPU).used / PAGE > 65 {
+            assert!(start.elapsed() < Duration::from_secs(30), "nobody moves anything");
+            thread::sleep(Duration::from_millis(1));
+        }
+        for p in all {
+            rig.ctx.free_async(p, s).unwrap();
+        }
+        rig.close();
+    }
+}
+
+/// Far more unholds than markers can be pending, on a stream that does not come on.
+#[test]
+fn a_busy_stream_can_be_named_as_often_as_one_likes() {
+    let rig = Rig::new(Options::default());
+    let s = rig.stream();
+    let p = rig.malloc(PAGE, 0, s);
+    rig.host.hold(D, s).unwrap();
+    rig.fill(s, p, PAGE, 1);
+    for _ in 0..2000 {
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
+    }
+    rig.host.release(D, s).unwrap();
+    rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap();
+    rig.ctx.hold(p).unwrap();
+    rig.check(s, p, PAGE, 1);
+    rig.ctx.unhold(p, s).unwrap();
+    rig.ctx.free_async(p, s).unwrap();
+    rig.close();
+}
+
+/// A stream is destroyed with work left that uses the allocation, and another one gets its handle.
+#[test]
+fn uses_on_a_stream_that_is_gone_are_waited_for() {
+    for seed in 0..20 {
+        let rig = Rig::new(Options { late: Some(seed), ..Options::default() });
+        let home = rig.stream();
+        let p = rig.malloc(PAGE, 0, home);
+        rig.fill(home, p, PAGE, 1);
+        rig.host.stream_sync(D, home).unwrap();
+        for _ in 0..2 {
+            let s = rig.stream();
+            rig.ctx.hold(p).unwrap();
+            rig.check(s, p, PAGE, 1);
+            rig.ctx.unhold(p, s).unwrap();
+            rig.host.stream_destroy(D, s).unwrap();
+        }
+        rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap();
+        let q = rig.malloc(PAGE, 0, home);
+        rig.fill(home, q, PAGE, 2);
+        for p in [p, q] {
+            rig.ctx.free_async(p, home).unwrap();
+        }
+        rig.close();
+    }
+}
+
+/// Two restores that find no memory, and out-of-memory callbacks that evict what the other restores: both come back.
+#[test]
+fn callbacks_that_evict_what_another_move_holds_get_an_error() {
+    let rig = Arc::new(Rig::new(Options { pages: 4, ..Options::default() }));
+    let s = rig.stream();
+    let mut all = Vec::new();
+    for tag in [1, 2] {
+        for _ in 0..2 {
+            all.push(rig.malloc(PAGE, tag, s));
+            rig.ctx.shift(What::Tag(tag), Goal::Lower, Some(s), None).unwrap();
+        }
+    }
+    // Of the three free pages two are taken, so both restores lack one, whoever is first.
+    all.push(rig.malloc(2 * PAGE, 9, s));
+    let (mine, both) = (Arc::new(Mutex::new(std::collections::HashMap::new())), Arc::new(Barrier::new(2)));
+    let (weak, whose) = (Arc::downgrade(&rig), mine.clone());
+    let policy = OutOfMemoryPolicy::Callback(Arc::new(move |shortage| {
+        if shortage.attempt > 1 {
+            return false;
+        }
+        both.wait();
+        let own: u64 = whose.lock().unwrap()[&thread::current().id()];
+        let rig = weak.upgrade().unwrap();
+        // It works where the other one has given up meanwhile.
+        if let Err(e) = rig.ctx.shift(What::Tag(3 - own), Goal::Lower, None, None) {
+            assert!(e.status == Status::Invalid && e.message.contains("callback"), "{e}");
+        }
+        false
+    }));
+    rig.ctx.tiers().unwrap().manager().set_out_of_memory_policy(GPU, policy).unwrap();
+    thread::scope(|scope| {
+        for tag in [1, 2] {
+            let (rig, mine) = (&rig, &mine);
+            scope.spawn(move || {
+                mine.lock().unwrap().insert(thread::current().id(), tag);
+                let e = rig.ctx.shift(What::Tag(tag), Goal::Device, None, None).unwrap_err();
+                assert_eq!(e.status, Status::OutOfMemory, "{e}");
+            });
+        }
+    });
+    rig.books();
+    rig.ctx.tiers().unwrap().manager().set_out_of_memory_policy(GPU, OutOfMemoryPolicy::Fail).unwrap();
+    for p in all {
+        rig.ctx.free(p).unwrap();
+    }
+    rig.close();
+}
+
+/// A copy fails, and so does the wait for those that were submitted before it: nothing is taken for whole, and what the
+/// device may still touch is not used for anything else.
+#[test]
+fn copies_that_were_never_known_to_be_over_count_for_nothing() {
+    for seed in 0..20 {
+        let bytes_per_device = 64 * PAGE;
+        let host = HostDriver::new(HostOptions { bytes_per_device, ..HostOptions::simulation(seed) }).unwrap();
+        let inner = Arc::new(Fault::new(host.clone()));
+        let outer = Arc::new(Fault::new(inner.clone()));
+        let config = Config {
+            pinned_blocks: PinnedBlocks { block_bytes: MIB, blocks: 8, chunks: 1 },
+            pinned_limit: Limit::Bytes(256 * MIB),
+            mover: false,
+            ..Config::default()
+        };
+        let ctx = Context::new(outer.clone(), config).unwrap();
+        let s = host.stream_create(D).unwrap();
+        let malloc = || {
+            let flags = AllocFlags::EVICTABLE;
+            ctx.malloc(&Request { size: PAGE, tag: 1, stream: s, flags, ..Request::default() }).unwrap()
+        };
+        let all = [malloc(), malloc()];
+        for &p in &all {
+            host.launch(D, s, Kernel::write_pattern("fill", p..p + PAGE, p, 4096)).unwrap();
+        }
+        host.device_sync(D).unwrap();
+        for goal in [Goal::Lower, Goal::Device] {
+            outer.set_rule(Some(FaultRule::nth_of(Call::CopyAsync, 1).with_status(Status::Driver)));
+            inner.set_rule(Some(FaultRule::nth_of(Call::StreamSync, 0).with_status(Status::Driver).lasting()));
+            let e = ctx.shift(What::Tag(1), goal, Some(s), None).unwrap_err();
+            assert_eq!(e.status, Status::Driver, "{e}");
+            outer.set_rule(None);
+            inner.set_rule(None);
+            ctx.shift(What::Tag(1), goal, Some(s), None).unwrap();
+        }
+        for &p in &all {
+            host.launch(D, s, Kernel::check_pattern("check", p..p + PAGE, p, 4096)).unwrap();
+            ctx.free_async(p, s).unwrap();
+        }
+        host.device_sync(D).unwrap();
+        assert!(host.reports().is_empty(), "seed {seed}: {:#?}", host.reports());
+        ctx.trim(0).unwrap();
+        let m = host.mem_info(D).unwrap();
+        assert_eq!(m.free, m.total, "seed {seed}");
+        for space in ctx.tiers().unwrap().manager().spaces() {
+            assert_eq!(space.usage().now(), 0, "seed {seed}: {}", space.id());
+        }
+    }
+}

@@ -217,7 +217,29 @@ fn the_snippets_of_the_documents_compile() {
             count += 1;
         }
     }
-    assert!(count >= 14, "only {count} snippets were found");
+    assert!(count >= 12, "only {count} snippets were found");
+}
+
+/// What the README and the pages link to in this repository is there.
+#[test]
+fn the_links_of_the_documents_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        // Code has brackets of its own.
+        let prose: String =
+            text.split("```").step_by(2).flat_map(str::lines).filter(|l| !l.starts_with("<!--")).collect();
+        for target in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap();
+            let elsewhere = target.contains(char::is_whitespace) || target.starts_with("http");
+            // Written apart from these pages.
+            let to_come = file.ends_with("docs/architecture.md");
+            if !(file.is_empty() || elsewhere || to_come || page.parent().unwrap().join(file).exists()) {
+                wrong.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "links that lead nowhere: {wrong:#?}");
 }
 
 /// A snippet that is wrong does not compile.

@@ -12,7 +12,8 @@ const END: &str = "<!-- end of the settings -->";
 fn the_page_has_the_table_of_settings() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("docs/settings.md has lost the mark before its table of settings");
+    let (before, rest) =
+        text.split_once(BEGIN).expect("docs/settings.md has lost the mark before its table of settings");
     let (_, after) = rest.split_once(END).expect("docs/settings.md has lost the mark after its table of settings");
     let want = format!("{before}{BEGIN}{}{END}{after}", markdown());
     if text == want {

@@ -62,14 +62,15 @@ install: package
 	ln -sf libgpumem.so.$(GPUMEM_VERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_SOVERSION)'
 	ln -sf libgpumem.so.$(GPUMEM_SOVERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so'
 	$(INSTALL) -d '$(DESTDIR)$(INCLUDEDIR)/gpumem' '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(DATADIR)/man/man1'
-	$(INSTALL) -d '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DATADIR)/doc/gpumem/spec'
+	$(INSTALL) -d '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DATADIR)/doc/gpumem/docs/spec'
 	$(INSTALL) -m 644 include/gpumem.h include/gpumem.hpp '$(DESTDIR)$(INCLUDEDIR)'
 	$(INSTALL) -m 644 $(wildcard include/gpumem/*) '$(DESTDIR)$(INCLUDEDIR)/gpumem'
 	$(INSTALL) -m 755 $(PACKAGE_COMMAND) '$(DESTDIR)$(BINDIR)/gpumem'
 	$(INSTALL) -m 644 $(PACKAGE_DIR)/man/*.1 '$(DESTDIR)$(DATADIR)/man/man1'
 	$(INSTALL) -m 644 mk/valgrind.supp mk/tsan.supp '$(DESTDIR)$(DATADIR)/gpumem'
 	$(INSTALL) -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE '$(DESTDIR)$(DATADIR)/doc/gpumem'
-	$(INSTALL) -m 644 docs/spec/*.md '$(DESTDIR)$(DATADIR)/doc/gpumem/spec'
+	$(INSTALL) -m 644 docs/*.md '$(DESTDIR)$(DATADIR)/doc/gpumem/docs'
+	$(INSTALL) -m 644 docs/spec/*.md '$(DESTDIR)$(DATADIR)/doc/gpumem/docs/spec'
 	$(call fill,mk/gpumem.pc.in,$(LIBDIR)/pkgconfig/gpumem.pc)
 	$(call fill,cmake/gpumem-config.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config.cmake)
 	$(call fill,cmake/gpumem-config-version.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config-version.cmake)

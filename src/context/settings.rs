@@ -1,5 +1,5 @@
 //! The table of settings. Everything that knows them follows from it: the environment's parsing, the fields of
-//! `gpumem_context_options`, what `gpumem doctor` shows, and the table in the README (`tests/rules/settings.rs`).
+//! `gpumem_context_options`, what `gpumem doctor` shows, and the table in `docs/settings.md` (`tests/rules/settings.rs`).
 //!
 //! A setting is known by its environment variable, and every way to set it goes through the text that the variable would have:
 //! so ranges are checked in one place.
@@ -17,13 +17,13 @@ pub struct Setting {
     pub alias: Option<&'static str>,
     /// The fields of `gpumem_context_options`.
     pub fields: &'static [&'static str],
-    /// What it can be, as the README has it.
+    /// The values it takes, as `docs/settings.md` has them.
     pub values: &'static str,
     /// What an error says that it can be, after "set" or "it is".
     pub accepted: &'static str,
     /// What the text `0`, or an empty one, stands for.
     pub zero: &'static str,
-    /// What it does, as the README has it.
+    /// What it does, as `docs/settings.md` has it; links are relative to `docs/`.
     pub doc: &'static str,
     set: fn(&mut Config, &str) -> Option<()>,
     text: fn(&Config) -> String,
@@ -55,7 +55,7 @@ pub fn find(variable: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|s| s.variable == variable)
 }
 
-/// The README's table.
+/// The table of `docs/settings.md`.
 pub fn markdown() -> String {
     let mut table = "| variable | field of `gpumem_context_options` | values | default | what it does |\n".to_string();
     table.push_str("|---|---|---|---|---|\n");
@@ -119,7 +119,7 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_BACKEND", None),
         &["backend"],
         ("`auto`, `cuda`, `host`", "one of auto, cuda, host", ""),
-        "the device kind; `auto` takes CUDA where there is a driver and a device, else the host device with a line on stderr",
+        "the kind of device; `auto` takes CUDA where there is a driver and a device, else the host device, with a line on stderr",
         by_word!(backend, BACKENDS),
     ),
     setting(
@@ -137,36 +137,37 @@ pub const SETTINGS: &[Setting] = &[
             "a size such as 16G, a share of the device from 1% to 100%, or 0 for all of it",
             "what the device has",
         ),
-        "most memory a pool maps",
+        "the most memory a pool maps",
         by!(limit, values::limit, values::limit_text),
     ),
     setting(
         ("GPUMEM_PREALLOC", Some("VPMM_PAGES")),
         &["prealloc_bytes", "prealloc_percent"],
         ("size, `N%` of what is free", "a size such as 16G, or a share of the free memory from 0% to 100%", "none"),
-        "memory mapped when a pool starts",
+        "how much memory a pool maps when it starts",
         by!(prealloc, values::prealloc, values::prealloc_text),
     ),
     setting(
         ("GPUMEM_REUSE", None),
         &["reuse"],
         ("`wait`, `settled`", "one of settled, wait", ""),
-        "whether, as a last resort, a stream is made to wait on the device for memory that another freed",
+        "`wait`: as a last resort, a stream waits on the device for memory that another freed; `settled`: never",
         by_word!(reuse, REUSES),
     ),
     setting(
         ("GPUMEM_SLACK", None),
         &["slack"],
         ("`auto`, `tight`, `N%`", "auto, tight, or a share from 1% to 100%", ""),
-        "how much more than was ever live may be mapped to move memory less often: with `auto` what a workload earns by moving it, up \
-         to 23%, which is nothing where it repeats; with `tight` next to nothing ([how](docs/adr/renting-or-buying.md))",
+        "how much more than the peak of live memory the pool may map, to move memory less often; `auto`: what the workload has \
+         earned by moving memory, up to 23%, and nothing where it repeats; `tight`: next to nothing \
+         ([how](adr/renting-or-buying.md))",
         by!(slack, values::slack, values::slack_text),
     ),
     setting(
         ("GPUMEM_TRIM_THRESHOLD", None),
         &["trim_threshold"],
         ("size, 0", SIZE, "never"),
-        "a free that leaves more than this free in one stream's heap gives memory back",
+        "a free that leaves more than this free in one stream's heap gives memory back to the device",
         by!(trim_threshold, any_size, exactly),
     ),
     setting(
@@ -177,16 +178,16 @@ pub const SETTINGS: &[Setting] = &[
             "seconds such as 10, milliseconds such as 500ms, or 0 for no background trim",
             "never",
         ),
-        "every so often, in a thread of its own, free memory that has been unused for as long goes back, but for \
-         `GPUMEM_TRIM_THRESHOLD` bytes; not for programs that capture graphs on streams which gpumem does not see",
+        "a thread gives back, at this interval, free memory that has gone unused for as long, and keeps \
+         `GPUMEM_TRIM_THRESHOLD` bytes; do not use it in programs that capture graphs on streams gpumem does not see",
         by!(trim_interval, values::interval, values::interval_text),
     ),
     setting(
         ("GPUMEM_STREAM_CHECK", None),
         &["stream_check"],
         ("`auto`, `driver`", "one of auto, driver", ""),
-        "`driver`: the CUDA driver is asked on every allocation which stream a handle is (30 ns), instead of looking where it \
-         keeps that ([how](docs/adr/stream-identity.md))",
+        "how gpumem learns which stream a handle names; `auto`: it reads where the driver keeps that; `driver`: it asks the driver \
+         on every allocation, which takes 30 ns ([how](adr/stream-identity.md))",
         by_word!(stream_check, CHECKS),
     ),
     setting(
@@ -197,15 +198,15 @@ pub const SETTINGS: &[Setting] = &[
             "off, or some of check (or 1), abort, poison and unmap with commas between, but not both poison and unmap",
             "",
         ),
-        "find uses of memory after the arena that it belonged to has ended ([how](docs/spec/arena-detector.md))",
+        "finds uses of memory after its arena has ended ([how](spec/arena-detector.md))",
         by!(arena_debug, values::arena_debug, |mode| format!("{mode}")),
     ),
     setting(
         ("GPUMEM_ARENA_QUARANTINE", None),
         &["arena_quarantine"],
         ("size", SIZE, ""),
-        "how much of what arenas have freed is kept from being handed out: with `poison` bytes of memory, which larger allocations \
-         pass by; with `unmap` of addresses, and then the default is `64G`",
+        "how much of what arenas have freed is not handed out again; with `poison`, bytes of memory, and larger allocations are \
+         not kept; with `unmap`, bytes of addresses, and the default is `64G`",
         (
             |c, text| {
                 c.arena_quarantine = Some(any_size(text)?);
@@ -218,8 +219,8 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_CAPTURE", None),
         &["capture_detection"],
         ("`off`, `auto`", "one of off, auto", ""),
-        "`auto`: what is allocated on a stream while that is captured into a CUDA graph keeps its addresses until the graph is \
-         gone ([how](docs/spec/capture.md))",
+        "`auto`: memory allocated on a stream while it is captured into a CUDA graph keeps its addresses until the graph is gone \
+         ([how](spec/capture.md))",
         by_word!(capture, CAPTURES),
     ),
     setting(
@@ -230,34 +231,34 @@ pub const SETTINGS: &[Setting] = &[
             "0 for the device's granularity, or a size that is a power of two up to 1G (GPUMEM_POOL=off turns the pool off)",
             "the device's granularity",
         ),
-        "smallest piece of physical memory",
+        "the smallest piece of physical memory",
         by!(page_size, values::page_size, exactly),
     ),
     setting(
         ("GPUMEM_VA_SIZE", Some("VPMM_VA_SIZE")),
         &["va_size"],
         ("size up to `64T`", "a size, a multiple of 2 MiB from 2M to 64T", ""),
-        "addresses reserved at a time; they cost nothing",
+        "how many addresses are reserved at a time; they cost nothing",
         by!(va_size, values::va_size, exactly),
     ),
     setting(
         ("GPUMEM_TIERS", None),
         &["tiers"],
         ("`on`, `off`", SWITCH, ""),
-        "`on`: every allocation is counted in its device's space from the first on. Otherwise that begins with the first call \
-         about spaces, reservations or moving",
+        "`on`: every allocation counts in its device's space from the start; `off`: counting begins with the first call about \
+         spaces, reservations or moves",
         by_word!(tiers, SWITCHES),
     ),
     setting(
         ("GPUMEM_PINNED_BLOCKS", None),
         &["pinned_block_bytes", "pinned_blocks", "pinned_chunks"],
         (
-            "size of a block, blocks made at a time, how often at first",
+            "size of a block, blocks made at a time, how many times at first",
             "the size of a block (a power of two from 4K to 1G), how many are made at a time and how often at first (up to \
              1048576 each), such as 1M,128,4",
             "",
         ),
-        "what pinned host memory comes in",
+        "how pinned host memory is made",
         by!(pinned_blocks, values::pinned_blocks, values::pinned_blocks_text),
     ),
     setting(
@@ -268,19 +269,19 @@ pub const SETTINGS: &[Setting] = &[
             "a size such as 16G, a share of a NUMA node's memory from 1% to 100%, or 0 for all of it",
             "what each NUMA node has",
         ),
-        "the most pinned host memory, of each NUMA node",
+        "the most pinned host memory on each NUMA node",
         by!(pinned_limit, values::limit, values::limit_text),
     ),
     setting(
         ("GPUMEM_DISK", None),
         &["disk"],
         (
-            "directories with `;` between, each with `=size` if it has a limit",
+            "directories separated by `;`, each with `=size` if it has a limit",
             "directories that begin with /, with ; between, each with = and a size if it has a limit, such as \
              /scratch=200G;/mnt/nvme",
             "none",
         ),
-        "where data may be moved to",
+        "where data may move to",
         (
             |c, text| {
                 c.disks = values::disks(text)?;
@@ -297,7 +298,7 @@ pub const SETTINGS: &[Setting] = &[
             "two numbers from 0 to 1 of which the second is not the larger, such as 0.85,0.65",
             "",
         ),
-        "from which share of a space's limit on data is moved out of it, and down to which",
+        "the share of a space's limit at which data starts to move out, and the share at which it stops",
         by!(thresholds, values::thresholds, |t| format!("{t}")),
     ),
     setting(
@@ -311,36 +312,36 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_RECORD", None),
         &["record"],
         ("a file", "a file that can be made", "none"),
-        "every allocation is recorded there, for `gpumem view` and `gpumem replay` ([how](docs/recording.md)); where there is a file of \
-         that name, `.` and the process's number are added",
+        "records every allocation in this file, for `gpumem view` and `gpumem replay` ([how](recording.md)); if the file exists, \
+         `.` and the process's number are added to the name",
         by!(record, values::file, values::file_text),
     ),
     setting(
         ("GPUMEM_RECORD_STACKS", None),
         &["record_stacks"],
         ("frames up to 256", "a number from 0 to 256", "none"),
-        "the call stack of each allocation is recorded too, so many frames of it (some microseconds each)",
+        "also records this many frames of each allocation's call stack (some microseconds each)",
         by!(record_stacks, |text| number(text, 0, 256), |n| format!("{n}")),
     ),
     setting(
         ("GPUMEM_SNAPSHOT_ON", None),
         &["snapshot_on"],
         ("`off`, or some of `oom`, `exit`", "off, or oom, exit, or oom,exit", ""),
-        "a snapshot of all memory is written when a request first fails for lack of memory, at the process's end, or both",
+        "writes a snapshot of all memory when a request first fails for lack of memory, when the process ends, or both",
         by!(snapshot_on, values::snapshot_on, values::snapshot_on_text),
     ),
     setting(
         ("GPUMEM_SNAPSHOT", None),
         &["snapshot"],
         ("a file", "a file that can be made", "`gpumem.PID.json` in the working directory"),
-        "where that goes",
+        "the snapshot's file",
         by!(snapshot, values::file, values::file_text),
     ),
     setting(
         ("GPUMEM_SNAPSHOT_EVENTS", None),
         &["snapshot_events"],
         ("number up to 65536", "a number from 0 to 65536", "none"),
-        "how many of the last events are in a snapshot: with `GPUMEM_SNAPSHOT_ON=oom`, or while something is recorded",
+        "how many of the latest events a snapshot holds, with `GPUMEM_SNAPSHOT_ON=oom` or during a recording",
         by!(snapshot_events, |text| number(text, 0, 65536), |n| format!("{n}")),
     ),
     setting(
@@ -361,23 +362,23 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_HOST_DEVICES", None),
         &["host_devices"],
         ("1 to 64", "a number from 1 to 64", ""),
-        "the host device: how many",
+        "how many host devices there are",
         by!(host_devices, |text| number(text, 1, 64), |n| format!("{n}")),
     ),
     setting(
         ("GPUMEM_HOST_BYTES", None),
         &["host_bytes"],
         ("size", "a size, a multiple of 2 MiB and not 0, such as 16G", ""),
-        "the host device: memory of each; only what is touched costs anything",
+        "the memory of each host device; only what is touched costs anything",
         by!(host_bytes, values::host_size, exactly),
     ),
     setting(
         ("GPUMEM_HOST_MODE", None),
         &["host_mode"],
         ("`eager`, `simulate`, `abort`", "one of eager, simulate, abort", ""),
-        "the host device: `eager` does work when it is submitted; `simulate` does it late and in surprising orders, and says on \
-         stderr which work races ([how](#stream-order-checked-without-a-gpu)); `abort` also ends the process there. Unset: \
-         `simulate` where `GPUMEM_HOST_SEED` is not 0, else `eager`",
+        "when a host device does its work; `eager`: when it is submitted; `simulate`: late and in surprising orders, and races are \
+         reported on stderr ([how](host-device.md#stream-order-checked)); `abort`: the same, and the first race ends the \
+         process. Unset: `simulate` where `GPUMEM_HOST_SEED` is not 0, else `eager`",
         (
             |c, text| {
                 c.host_mode = Some(word(text, &HOST_MODES)?);
@@ -390,7 +391,7 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_HOST_SEED", None),
         &["host_seed"],
         ("number", "a number below 2^64", ""),
-        "the host device, `simulate`: chooses the order in which its streams run; one thread gets the same order from the same seed",
+        "with `simulate`, chooses the order in which streams run; one thread gets the same order from the same seed",
         by!(host_seed, |text: &str| text.trim().parse().ok(), |n| format!("{n}")),
     ),
 ];

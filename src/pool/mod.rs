@@ -2,7 +2,7 @@
 //!
 //! # Rooms
 //!
-//! Each folder uses only the folders above it in this list, and no files form a circle (`tests/layers.rs`).
+//! Each folder uses only the folders above it in this list, and no files form a circle (`tests/rules/layers.rs`).
 //!
 //! | room | holds |
 //! |---|---|

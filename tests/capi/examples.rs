@@ -185,24 +185,60 @@ impl Snippet<'_> {
     }
 }
 
-/// What the README shows in C and C++ compiles and links against this library.
+/// The README, and every page under `docs/`.
+fn pages() -> Vec<std::path::PathBuf> {
+    let mut pages = vec![cc::root().join("README.md")];
+    for folder in ["docs", "docs/spec", "docs/adr"] {
+        let files = std::fs::read_dir(cc::root().join(folder)).unwrap().map(|e| e.unwrap().path());
+        pages.extend(files.filter(|f| f.extension().is_some_and(|e| e == "md")));
+    }
+    pages
+}
+
+/// What the README and the pages show in C and C++ compiles and links against this library.
 #[test]
-fn the_snippets_of_the_readme_compile() {
-    let readme = std::fs::read_to_string(cc::root().join("README.md")).unwrap();
-    let all = snippets(&readme);
-    assert!(all.len() >= 8, "only {} snippets were found", all.len());
-    for snippet in all {
-        if !cc::have(snippet.language.compiler()) {
-            return println!("skipped: {} is not installed", snippet.language.compiler());
-        }
-        let name = format!("readme-{}-{}", snippet.line, snippet.language.name());
-        let source = cc::scratch("snippets").join(format!("{name}.txt"));
-        std::fs::write(&source, snippet.program()).unwrap();
-        let lenient = ["-Wno-unused", "-Wno-empty-body", "-Wno-uninitialized", "-Wno-unused-but-set-variable"];
-        if let Err(words) = cc::compile(&source, snippet.language, &source.with_extension("out"), &lenient) {
-            panic!("README.md, line {}:\n{}\n{words}", snippet.line, snippet.program());
+fn the_snippets_of_the_documents_compile() {
+    let mut count = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for snippet in snippets(&text) {
+            if !cc::have(snippet.language.compiler()) {
+                return println!("skipped: {} is not installed", snippet.language.compiler());
+            }
+            let stem = page.file_stem().unwrap().to_string_lossy();
+            let name = format!("{stem}-{}-{}", snippet.line, snippet.language.name());
+            let source = cc::scratch("snippets").join(format!("{name}.txt"));
+            std::fs::write(&source, snippet.program()).unwrap();
+            let lenient = ["-Wno-unused", "-Wno-empty-body", "-Wno-uninitialized", "-Wno-unused-but-set-variable"];
+            if let Err(words) = cc::compile(&source, snippet.language, &source.with_extension("out"), &lenient) {
+                panic!("{}, line {}:\n{}\n{words}", page.display(), snippet.line, snippet.program());
+            }
+            count += 1;
         }
     }
+    assert!(count >= 12, "only {count} snippets were found");
+}
+
+/// What the README and the pages link to in this repository is there.
+#[test]
+fn the_links_of_the_documents_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        // Code has brackets of its own.
+        let prose: String =
+            text.split("```").step_by(2).flat_map(str::lines).filter(|l| !l.starts_with("<!--")).collect();
+        for target in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap();
+            let elsewhere = target.contains(char::is_whitespace) || target.starts_with("http");
+            // Written apart from these pages.
+            let to_come = file.ends_with("docs/architecture.md");
+            if !(file.is_empty() || elsewhere || to_come || page.parent().unwrap().join(file).exists()) {
+                wrong.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "links that lead nowhere: {wrong:#?}");
 }
 
 /// A snippet that is wrong does not compile.

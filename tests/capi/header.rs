@@ -313,9 +313,9 @@ fn every_name_in_a_comment_exists() {
     for line in &code {
         known.extend(names(line).into_iter().map(|(name, _)| name.to_owned()));
     }
-    // A variable of the environment is one that the README lists.
-    let readme = read("README.md");
-    known.extend(readme.split('`').filter(|word| word.starts_with("GPUMEM_")).map(str::to_owned));
+    // A variable of the environment is one that the page of settings lists.
+    let settings = read("docs/settings.md");
+    known.extend(settings.split('`').filter(|word| word.starts_with("GPUMEM_")).map(str::to_owned));
     let mut wrong = Vec::new();
     for line in comments {
         for (name, behind) in names(line) {

@@ -1,4 +1,4 @@
-//! The README's table of settings is the one in `src/context/settings.rs`.
+//! The table of settings in `docs/settings.md` is the one in `src/context/settings.rs`.
 //! `GPUMEM_BLESS=1 cargo test --test rules settings` writes it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -9,11 +9,12 @@ const BEGIN: &str = "<!-- settings: written by tests/rules/settings.rs -->\n";
 const END: &str = "<!-- end of the settings -->";
 
 #[test]
-fn the_readme_has_the_table_of_settings() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+fn the_page_has_the_table_of_settings() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("README.md has lost the mark before its table of settings");
-    let (_, after) = rest.split_once(END).expect("README.md has lost the mark after its table of settings");
+    let (before, rest) =
+        text.split_once(BEGIN).expect("docs/settings.md has lost the mark before its table of settings");
+    let (_, after) = rest.split_once(END).expect("docs/settings.md has lost the mark after its table of settings");
     let want = format!("{before}{BEGIN}{}{END}{after}", markdown());
     if text == want {
         return;
@@ -23,7 +24,7 @@ fn the_readme_has_the_table_of_settings() {
         std::fs::write(&path, want).unwrap();
         return;
     }
-    panic!("README.md does not have the settings as they are; GPUMEM_BLESS=1 cargo test --test rules settings writes them");
+    panic!("docs/settings.md does not have the settings as they are; GPUMEM_BLESS=1 cargo test --test rules settings writes them");
 }
 
 #[test]

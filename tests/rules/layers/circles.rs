@@ -201,11 +201,11 @@ impl Crate {
         if depth > 8 {
             return None;
         }
-        let module = self.modules.get(at)?;
         let child = [at.clone(), vec![word.to_string()]].concat();
         if self.modules.contains_key(&child) {
             return Some(Found::Module(child));
         }
+        let module = self.modules.get(at)?;
         if module.items.contains(word) {
             return Some(Found::Item(module.file.clone()));
         }

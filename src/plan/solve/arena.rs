@@ -125,9 +125,9 @@ impl Arena {
         ends.max().unwrap_or(0).max(self.obstructed)
     }
 
-    /// Whether every shape is live in one range, and nothing is in the way.
-    pub(super) fn is_plain(&self) -> bool {
-        self.obstacles.is_empty() && self.shapes.ranges.len() == self.shapes.shapes.len()
+    /// Whether every movable shape is live in one range.
+    pub(super) fn is_whole(&self) -> bool {
+        self.shapes.shapes[..self.movable()].iter().all(|s| s.last - s.first == 1)
     }
 
     /// Lays the arena out.
@@ -150,7 +150,7 @@ impl Arena {
             let size = if n == 0 { self.obstructed } else { size.max(self.obstructed) };
             return Placed { offsets, size, optimal: true };
         }
-        if self.is_plain() {
+        if self.is_whole() {
             let mut placed = parts::lay_out(self, task, budget);
             if placed.size > task.goal.max(self.bound) && !placed.optimal && task.effort != Effort::Fast {
                 // In bytes and with all their rules, the orders may do better than parts in rounded sizes.
@@ -159,7 +159,7 @@ impl Arena {
             placed.optimal |= placed.size <= self.bound;
             return placed;
         }
-        // A part of the effort goes to a simpler problem: no gaps, and obstacles that reach down to the bottom.
+        // A part of the effort goes to a simpler problem, without gaps.
         let mut simpler = budget.part(SIMPLER_SHARE);
         let mut placed = parts::lay_out(self, task, &mut simpler);
         budget.join_part(&simpler);

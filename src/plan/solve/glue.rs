@@ -44,7 +44,12 @@ impl Glued {
         while work.glue_pairs() || work.glue_stacks(glue) {}
         let roots: Vec<u32> = (0..work.items.len() as u32).filter(|&i| work.alive[i as usize]).collect();
         let items: Vec<Item> = roots.iter().map(|&i| work.items[i as usize]).collect();
-        Glued { instance: Instance::from_ranges(items), pieces: work.pieces, roots }
+        let instance = if instance.obstacles.is_empty() {
+            Instance::from_ranges(items)
+        } else {
+            Instance::around(items, instance.obstacles.clone(), instance.totals.len())
+        };
+        Glued { instance, pieces: work.pieces, roots }
     }
 
     /// Whether anything was glued.

@@ -9,6 +9,7 @@
 //! | `tiny` | a few buffers: every order |
 //! | `parts`, `part` | an arena as independent parts; one part: greedy, then search |
 //! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
+//! | `blocks` | what cannot move, over those sections |
 //! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
 //! | `online` | one as an allocator makes it, for a first answer |
 //! | `large` | the largest items by search, all others in the holes |
@@ -20,6 +21,7 @@
 
 mod arena;
 mod assign;
+mod blocks;
 mod bounds;
 mod budget;
 mod check;

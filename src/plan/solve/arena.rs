@@ -8,6 +8,8 @@ use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 
 /// The part of the effort that goes to the simpler problem without gaps: one in this many steps.
 const SIMPLER_SHARE: u32 = 4;
+/// And to the search around obstacles, which may have to round sizes.
+const ROUNDED_SHARE: u32 = 2;
 
 /// What is to be in one arena, in bytes.
 #[derive(Default)]
@@ -125,9 +127,9 @@ impl Arena {
         ends.max().unwrap_or(0).max(self.obstructed)
     }
 
-    /// Whether every shape is live in one range, and nothing is in the way.
-    pub(super) fn is_plain(&self) -> bool {
-        self.obstacles.is_empty() && self.shapes.ranges.len() == self.shapes.shapes.len()
+    /// Whether every movable shape is live in one range.
+    pub(super) fn is_whole(&self) -> bool {
+        self.shapes.shapes[..self.movable()].iter().all(|s| s.last - s.first == 1)
     }
 
     /// Lays the arena out.
@@ -150,7 +152,7 @@ impl Arena {
             let size = if n == 0 { self.obstructed } else { size.max(self.obstructed) };
             return Placed { offsets, size, optimal: true };
         }
-        if self.is_plain() {
+        if self.is_whole() && self.obstacles.is_empty() {
             let mut placed = parts::lay_out(self, task, budget);
             if placed.size > task.goal.max(self.bound) && !placed.optimal && task.effort != Effort::Fast {
                 // In bytes and with all their rules, the orders may do better than parts in rounded sizes.
@@ -159,11 +161,11 @@ impl Arena {
             placed.optimal |= placed.size <= self.bound;
             return placed;
         }
-        // A part of the effort goes to a simpler problem: no gaps, and obstacles that reach down to the bottom.
-        let mut simpler = budget.part(SIMPLER_SHARE);
+        // A part of the effort goes to a simpler problem, without gaps; or to the same in rounded sizes.
+        let mut simpler = budget.part(if self.is_whole() { ROUNDED_SHARE } else { SIMPLER_SHARE });
         let mut placed = parts::lay_out(self, task, &mut simpler);
         budget.join_part(&simpler);
-        if placed.size > task.goal.max(self.bound) {
+        if placed.size > task.goal.max(self.bound) && !placed.optimal {
             general::improve(self, task, &mut placed, budget);
         }
         placed.optimal |= placed.size <= self.bound;

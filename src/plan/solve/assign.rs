@@ -2,7 +2,7 @@
 //!
 //! A buffer bound to none goes to the first arena, in order of adding, in which the greedy order by size finds room for
 //! it; what is bound to an arena has the first claim on it. Finding that out compares every buffer with every other, so
-//! many are divided by [`super::divide`].
+//! many are divided by [`super::divide`]. Where no arena had room for something, [`super::spread`] looks for another division.
 
 use super::arena::{blocking, stride, Steps};
 use super::budget::Budget;
@@ -10,6 +10,7 @@ use super::divide::divide;
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Sections;
 use super::parts::FIRST_STEPS;
+use super::{spread, Effort, SolveOptions};
 use crate::plan::problem::{Buffer, Place, Problem};
 use std::cmp::Reverse;
 
@@ -41,15 +42,32 @@ pub(super) struct Task<'a> {
 
 /// For each of `ids`, its arena. Buffers for which there is no room anywhere go to the last arena, whose size then says
 /// what is missing. `None` when a fixed buffer is in the way of others in every arena: another division may do.
-pub(super) fn assign(problem: &Problem, ids: &[u32], budget: &mut Budget<'_>) -> Option<Assigned> {
+pub(super) fn assign(
+    problem: &Problem,
+    ids: &[u32],
+    options: &SolveOptions<'_>,
+    budget: &mut Budget<'_>,
+) -> Option<Assigned> {
     let arenas = problem.arenas();
     if arenas.len() == 1 {
         return Some(Assigned { homes: vec![0; ids.len()], offsets: vec![None; ids.len()] });
     }
     let task = Task::new(problem, ids);
-    if ids.len() > MOST_COMPARED {
-        return divide(&task, budget);
+    let assigned = if ids.len() > MOST_COMPARED { divide(&task, budget)? } else { first_with_room(&task, budget)? };
+    let fits = |k: usize, at: u64| {
+        let capacity = arenas[assigned.homes[k] as usize].capacity;
+        capacity.is_none_or(|c| at + task.buffer(k as u32).extent() <= c)
+    };
+    let all_fit = assigned.offsets.iter().enumerate().all(|(k, at)| at.is_some_and(|at| fits(k, at)));
+    if all_fit || options.effort == Effort::Fast || arenas.iter().any(|a| a.capacity.is_none()) {
+        return Some(assigned);
     }
+    Some(spread::search(&task, &assigned, options, budget).unwrap_or(assigned))
+}
+
+/// For each buffer the first arena in which the greedy order finds room.
+fn first_with_room(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
+    let (arenas, ids) = (task.problem.arenas(), task.ids);
     let mut fits: Vec<FirstFit<'_>> = (0..arenas.len()).map(|_| FirstFit::new(&task.shapes)).collect();
     for (fit, obstacles) in fits.iter_mut().zip(&task.obstacles) {
         fit.restart(obstacles);

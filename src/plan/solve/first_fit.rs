@@ -5,6 +5,7 @@
 //! reserved ranges are obstacles like any other item.
 
 use super::budget::Budget;
+use super::instance::Instance;
 
 /// Something to place, with its live ranges in [`Shapes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,20 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
+    /// The items of an instance, then what cannot move; and that with its offsets.
+    pub(super) fn of(instance: &Instance) -> (Shapes, Vec<(u32, u64)>) {
+        let mut shapes = Shapes::default();
+        for item in &instance.items {
+            shapes.push(item.size, item.align, std::iter::once((item.from, item.to)));
+        }
+        let mut obstacles = Vec::new();
+        for o in &instance.obstacles {
+            obstacles.push((shapes.shapes.len() as u32, o.bottom));
+            shapes.push(o.end - o.bottom, 1, std::iter::once((o.from, o.to)));
+        }
+        (shapes, obstacles)
+    }
+
     /// Adds a shape that is live in `ranges`, in order and not empty.
     pub(super) fn push(&mut self, size: u64, align: u64, ranges: impl Iterator<Item = (u32, u32)>) {
         let first = self.ranges.len();

@@ -4,6 +4,7 @@
 //! what is live at one of those. They are the *sections*, numbered from 0, so that empty and repeated steps cost
 //! nothing. Sizes and offsets are divided by their greatest common divisor, the *grain*.
 
+use super::blocks::{Blocks, Obstacle};
 use std::ops::Range;
 
 /// One buffer, or one range of an obstacle.
@@ -27,6 +28,10 @@ pub(super) struct Instance {
     pub(super) totals: Vec<u64>,
     /// Per section, the height below which nothing can be placed, grains.
     pub(super) floors: Vec<u64>,
+    /// What cannot move.
+    pub(super) obstacles: Vec<Obstacle>,
+    /// By item, the heights within which it has to lie; empty where all may lie anywhere.
+    pub(super) bands: Vec<(u64, u64)>,
 }
 
 impl Instance {
@@ -38,13 +43,13 @@ impl Instance {
         }
         let totals = totals(&items, sections.len());
         let floors = vec![0; totals.len()];
-        Instance { items, totals, floors }
+        Instance { items, totals, floors, ..Instance::default() }
     }
 
-    /// An instance of items over sections that are not covered below their floors.
-    pub(super) fn on_floors(items: Vec<Item>, floors: Vec<u64>) -> Instance {
-        let totals = totals(&items, floors.len());
-        Instance { items, totals, floors }
+    /// An instance of items around obstacles, over so many sections.
+    pub(super) fn around(items: Vec<Item>, obstacles: Vec<Obstacle>, sections: usize) -> Instance {
+        let totals = totals(&items, sections);
+        Instance { items, totals, floors: vec![0; sections], obstacles, bands: Vec::new() }
     }
 
     /// The end of the highest item at these offsets.
@@ -72,17 +77,33 @@ impl Instance {
                 heights.raise(from..at(item.to) as usize, offset + item.size);
             }
         }
+        // Of a section that it covers in part, an obstacle takes all, too: whatever is live there is live with it.
+        let moved = |o: &Obstacle| {
+            let from = bounds.partition_point(|&b| b <= o.from).saturating_sub(1) as u32;
+            let to = at(o.to).min(bounds.len().saturating_sub(1) as u32);
+            (from < to).then_some(Obstacle { from, to, ..*o })
+        };
+        let obstacles: Vec<Obstacle> = self.obstacles.iter().filter_map(moved).collect();
         let floors = heights.finish();
         for item in &mut items {
             (item.from, item.to) = (at(item.from), at(item.to));
         }
         let totals = totals(&items, floors.len());
-        Instance { items, totals, floors }
+        let bands = if self.bands.is_empty() { &[] } else { free };
+        Instance { items, totals, floors, obstacles, bands: bands.iter().map(|&i| self.bands[i as usize]).collect() }
     }
 
-    /// The largest sum of a floor and the sizes that cover its section: no layout is smaller.
+    /// What is taken in each section, and the floors below that.
+    pub(super) fn blocks(&self) -> (Blocks, Vec<u64>) {
+        let mut floors = self.floors.clone();
+        (Blocks::new(&self.obstacles, &mut floors), floors)
+    }
+
+    /// The largest sum of a floor and the sizes that cover its section, or the end of an obstacle: no arena is smaller.
     pub(super) fn bound(&self) -> u64 {
-        self.totals.iter().zip(&self.floors).map(|(total, floor)| total + floor).max().unwrap_or(0)
+        let sums = self.totals.iter().zip(&self.floors).map(|(total, floor)| total + floor);
+        // Whatever cannot move is in the arena's size.
+        sums.chain(self.obstacles.iter().map(|o| o.end)).max().unwrap_or(0)
     }
 
     /// Per item, the largest total of the sections it covers.

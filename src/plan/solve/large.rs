@@ -7,7 +7,7 @@
 
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
-use super::instance::{Instance, Item};
+use super::instance::Instance;
 use super::niche::Outcome;
 use super::order::{rank, By, Rule};
 use super::part::Best;
@@ -33,18 +33,11 @@ enum How {
 
 /// Tries to bring `best` within `goal`, until all k have had their turn or the budget is spent.
 pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
-    // First fit knows no floors.
-    if instance.floors.iter().any(|&f| f > 0) {
-        return;
-    }
     let items = &instance.items;
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     let life = |i: u32| items[i as usize].to - items[i as usize].from;
     order.sort_by_key(|&i| std::cmp::Reverse((items[i as usize].size, life(i))));
-    let mut shapes = Shapes::default();
-    for item in items {
-        shapes.push(item.size, item.align, std::iter::once((item.from, item.to)));
-    }
+    let (shapes, obstacles) = Shapes::of(instance);
     let mut fit = FirstFit::new(&shapes);
     let mut offsets = vec![0; items.len()];
     for how in [How::Search, How::Greedy] {
@@ -52,7 +45,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
         while k < items.len() && best.size > goal && !budget.spent() {
             let (large, rest) = order.split_at(k);
             if let Some(at) = lay_out(instance, large, goal, how, threads, budget) {
-                fit.restart(&[]);
+                fit.restart(&obstacles);
                 for (&i, &at) in large.iter().zip(&at) {
                     fit.put(i, at);
                     offsets[i as usize] = at;
@@ -75,8 +68,11 @@ fn lay_out(
     threads: u32,
     budget: &mut Budget<'_>,
 ) -> Option<Vec<u64>> {
-    let items: Vec<Item> = some.iter().map(|&i| instance.items[i as usize]).collect();
-    let alone = Instance::from_ranges(items);
+    let alone = if instance.obstacles.is_empty() {
+        Instance::from_ranges(some.iter().map(|&i| instance.items[i as usize]).collect())
+    } else {
+        instance.above(some, |_| None)
+    };
     let mut offsets = vec![0; some.len()];
     match how {
         How::Search if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS => None,

@@ -5,10 +5,12 @@
 //! | `check` | contradictions, said before anything is searched |
 //! | `bounds` | lower bounds from sums |
 //! | `assign`, `divide`, `loads` | which arena each buffer goes to; of many buffers, by sums first |
+//! | `spread`, `stacked` | another division where that leaves something over: by sums, and as one problem with borders |
 //! | `arena` | one arena: what moves around what does not |
 //! | `tiny` | a few buffers: every order |
 //! | `parts`, `part` | an arena as independent parts; one part: greedy, then search |
 //! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
+//! | `blocks` | what cannot move, over those sections |
 //! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
 //! | `online` | one as an allocator makes it, for a first answer |
 //! | `large` | the largest items by search, all others in the holes |
@@ -20,6 +22,7 @@
 
 mod arena;
 mod assign;
+mod blocks;
 mod bounds;
 mod budget;
 mod check;
@@ -38,6 +41,8 @@ mod parts;
 mod portfolio;
 mod repair;
 mod skyline;
+mod spread;
+mod stacked;
 mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
@@ -109,7 +114,7 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let steps = options.time_limit.map_or(STEPS.min(STEPS_A_BUFFER * ids.len() as u64), |_| u64::MAX);
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
     let mut budget = Budget::new(steps, deadline, options.cancel);
-    let Some(assigned) = assign::assign(problem, &ids, &mut budget) else {
+    let Some(assigned) = assign::assign(problem, &ids, options, &mut budget) else {
         layout.interrupted = budget.interrupted();
         return Ok(without_slots(layout, LayoutStatus::OutOfTime, start));
     };

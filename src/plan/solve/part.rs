@@ -67,7 +67,7 @@ pub(super) fn greedy(
     let mut best = Best { size: u64::MAX, offsets: vec![0; n], bound, scratch: vec![0; n] };
     let mut uncounted = budget.without_count();
     let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
-    let floor = instance.floors.iter().copied().max().unwrap_or(0);
+    let floor = instance.obstacles.iter().map(|o| o.end).max().unwrap_or(0);
     let on_line =
         |best: &mut Best, clock: &mut Budget<'_>| online::place(&instance.items, floor, &mut best.scratch, clock);
     if n as u64 > FIRST_STEPS {
@@ -118,20 +118,12 @@ pub(super) fn greedy(
     if n > FIRST_FIT_ITEMS {
         return best;
     }
-    let mut shapes = Shapes::default();
-    for item in &instance.items {
-        shapes.push(item.size, item.align, std::iter::once((item.from, item.to)));
-    }
+    let (shapes, obstacles) = Shapes::of(instance);
     let mut first_fit = FirstFit::new(&shapes);
     let mut try_order = |best: &mut Best, order: &[u32], fit: Fit| {
         let limit = best.size.saturating_sub(1);
-        let order = order.iter().copied();
-        let size = if instance.floors.iter().all(|&f| f == 0) {
-            first_fit.restart(&[]);
-            first_fit.place(order, fit, limit, &mut best.scratch, &mut uncounted)
-        } else {
-            None
-        };
+        first_fit.restart(&obstacles);
+        let size = first_fit.place(order.iter().copied(), fit, limit, &mut best.scratch, &mut uncounted);
         best.offer(size);
     };
     if let Some(earlier) = earlier {

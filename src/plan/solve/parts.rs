@@ -1,12 +1,13 @@
 //! Turns an arena into parts that have nothing to do with one another, and lays those out one by one.
 //!
-//! Gaps in live ranges are filled and obstacles count from the bottom of the arena, so that what is left are items on
-//! floors. For most problems nothing is lost by that; for the others [`super::general`] tries further.
+//! Gaps in live ranges are filled, so that what is left are items over sections, around obstacles. For most problems nothing
+//! is lost by that; for the others [`super::general`] tries further.
 
 use super::arena::{Arena, Placed, Task};
+use super::blocks::Obstacle;
 use super::budget::Budget;
 use super::first_fit::Shape;
-use super::instance::{Heights, Instance, Item};
+use super::instance::{Instance, Item};
 use super::{gcd, part, Effort};
 use crate::plan::problem::MAX_BYTES;
 
@@ -17,7 +18,7 @@ pub(super) const FIRST_STEPS: u64 = 4_096;
 /// An arena's movable shapes as items, in grains.
 struct Whole {
     items: Vec<Item>,
-    floors: Vec<u64>,
+    obstacles: Vec<Obstacle>,
     /// Bytes per grain.
     grain: u64,
     /// Every offset is a multiple of this many bytes, and sizes were rounded up to it.
@@ -59,10 +60,12 @@ fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_
     let groups = whole.split();
     let goal = task.goal.max(arena.bound) / whole.grain;
     let mut first = budget.after(FIRST_STEPS);
+    let obstacles = whole.obstacles_of(&groups);
     let mut parts: Vec<(Vec<u32>, Instance, part::Best)> = groups
         .into_iter()
-        .map(|ids| {
-            let instance = whole.instance(&ids);
+        .zip(obstacles)
+        .map(|(ids, obstacles)| {
+            let instance = whole.instance(&ids, obstacles);
             let best = part::greedy(&instance, earlier(arena, &ids, whole.grain), task.effort, &mut first, budget);
             (ids, instance, best)
         })
@@ -78,7 +81,7 @@ fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_
     }
     let mut offsets = vec![0; arena.movable()];
     // Rounded sizes may hide a smaller layout by less than a step, so that only a bound in bytes proves anything.
-    let mut optimal = whole.step == 1 && arena.is_plain();
+    let mut optimal = whole.step == 1 && arena.is_whole();
     let top = parts.iter().map(|(_, _, best)| best.size).max().unwrap_or(0);
     for (ids, _, best) in &parts {
         optimal &= best.size < top || best.size <= best.bound;
@@ -103,20 +106,22 @@ impl Whole {
         let shapes: Vec<Shape> = arena.shapes.shapes[..arena.movable()].iter().map(raised).collect();
         let step = shapes.iter().fold(0, |g, s| gcd(g, s.align)).max(1);
         let rounded = |bytes: u64| bytes.next_multiple_of(step);
-        let mut heights = Heights::new(arena.sections);
+        let mut obstacles = Vec::new();
         for &(i, at) in &arena.obstacles {
-            let shape = &arena.shapes.shapes[i as usize];
-            heights.raise(shape.from as usize..shape.to as usize, rounded(at + shape.size));
+            // What is rounded up must not reach into it.
+            let (bottom, end) = (at - at % step, rounded(at + arena.shapes.shapes[i as usize].size));
+            let ranges = arena.shapes.ranges(i as usize).iter();
+            obstacles.extend(ranges.map(|&(from, to)| Obstacle { from, to, bottom, end }));
         }
-        let floors = heights.finish();
         let sizes = shapes.iter().fold(0, |g, s| gcd(g, rounded(s.size)));
         let strides = shapes.iter().filter(|s| s.align > 1).fold(sizes, |g, s| gcd(g, s.align));
-        let grain = floors.iter().fold(strides, |g, &f| gcd(g, f)).max(1);
+        let grain = obstacles.iter().fold(strides, |g, o| gcd(gcd(g, o.bottom), o.end)).max(1);
+        obstacles.iter_mut().for_each(|o| (o.bottom, o.end) = (o.bottom / grain, o.end / grain));
         let items = shapes
             .iter()
             .map(|s| Item { from: s.from, to: s.to, size: rounded(s.size) / grain, align: (s.align / grain).max(1) })
             .collect();
-        Whole { items, floors: floors.iter().map(|f| f / grain).collect(), grain, step }
+        Whole { items, obstacles, grain, step }
     }
 
     /// The items in groups such that no section is covered by two groups.
@@ -139,17 +144,37 @@ impl Whole {
         groups
     }
 
+    /// The sections that a group covers.
+    fn span(&self, ids: &[u32]) -> (u32, u32) {
+        let items = || ids.iter().map(|&i| &self.items[i as usize]);
+        (items().map(|i| i.from).min().unwrap_or(0), items().map(|i| i.to).max().unwrap_or(0))
+    }
+
+    /// What is in the way of each group, in its sections. The groups are in order.
+    fn obstacles_of(&self, groups: &[Vec<u32>]) -> Vec<Vec<Obstacle>> {
+        let mut of = vec![Vec::new(); groups.len()];
+        if self.obstacles.is_empty() {
+            return of;
+        }
+        let spans: Vec<(u32, u32)> = groups.iter().map(|ids| self.span(ids)).collect();
+        for o in &self.obstacles {
+            let first = spans.partition_point(|s| s.1 <= o.from);
+            for (span, mine) in spans.iter().zip(&mut of).skip(first).take_while(|(s, _)| s.0 < o.to) {
+                mine.push(Obstacle { from: o.from.max(span.0) - span.0, to: o.to.min(span.1) - span.0, ..*o });
+            }
+        }
+        of
+    }
+
     /// One group as an instance of its own.
-    fn instance(&self, ids: &[u32]) -> Instance {
+    fn instance(&self, ids: &[u32], obstacles: Vec<Obstacle>) -> Instance {
         let items: Vec<Item> = ids.iter().map(|&i| self.items[i as usize]).collect();
-        let from = items.iter().map(|i| i.from).min().unwrap_or(0);
-        let to = items.iter().map(|i| i.to).max().unwrap_or(0);
-        let floors = &self.floors[from as usize..to as usize];
-        if floors.iter().all(|&f| f == 0) {
+        if obstacles.is_empty() {
             return Instance::from_ranges(items);
         }
+        let (from, to) = self.span(ids);
         let moved = items.iter().map(|i| Item { from: i.from - from, to: i.to - from, ..*i }).collect();
-        Instance::on_floors(moved, floors.to_vec())
+        Instance::around(moved, obstacles, (to - from) as usize)
     }
 
     /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top then costs nothing.

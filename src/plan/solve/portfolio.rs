@@ -35,8 +35,8 @@ struct Found {
 
 impl<'a> Portfolio<'a> {
     pub(super) fn new(instance: &'a Instance, threads: u32) -> Portfolio<'a> {
-        // A glued item could not follow floors that differ below its pieces.
-        let even = instance.floors.iter().all(|&f| f == 0);
+        // A glued item could not follow floors that differ below its pieces, nor lie in two bands.
+        let even = instance.floors.iter().all(|&f| f == 0) && instance.bands.is_empty();
         let glues = GLUES.iter().filter(|_| even);
         let glued = glues.map(|&g| Glued::new(instance, g, 0)).filter(Glued::is_different).collect();
         Portfolio { instance, glued, threads: u64::from(threads).clamp(1, MOST_THREADS) }

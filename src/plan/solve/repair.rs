@@ -115,16 +115,17 @@ fn cut_of_section(instance: &Instance, k: usize, target: u64, offsets: &[u64]) -
         .zip(offsets)
         .filter(|(item, _)| covers(item))
         .map(|(item, &at)| (at, at + item.size))
+        .chain(instance.obstacles.iter().filter(|o| o.from <= k as u32 && (k as u32) < o.to).map(|o| (o.bottom, o.end)))
         .collect();
     stack.sort_unstable();
-    let slack = target.saturating_sub(instance.totals[k] + instance.floors[k]);
-    let (mut top, mut lost) = (instance.floors[k], 0);
+    let slack = target.saturating_sub(stack.iter().map(|(at, end)| end - at).sum());
+    let (mut top, mut lost) = (0, 0);
     for (at, end) in stack {
-        lost += at - top;
+        lost += at.saturating_sub(top);
         if lost > slack {
             return top;
         }
-        top = end;
+        top = top.max(end);
     }
     top
 }

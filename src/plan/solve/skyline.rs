@@ -8,6 +8,7 @@
 //! Source: the best-fit skyline heuristic for strip packing (Burke, Kendall and Whitwell 2004) with a fixed order in place
 //! of the best fit, since an item's sections are given here.
 
+use super::blocks::{Ceilings, Obstacle};
 use super::budget::Budget;
 use super::instance::{Instance, Item};
 use std::cmp::Reverse;
@@ -21,7 +22,7 @@ const NONE: u32 = u32::MAX;
 /// What does not change from order to order.
 pub(super) struct Skyline<'a> {
     items: &'a [Item],
-    floors: &'a [u64],
+    ceilings: Ceilings<'a>,
     sections: usize,
     /// Items by how wide they are: one class for each power of two.
     classes: Vec<Class>,
@@ -54,7 +55,7 @@ impl<'a> Skyline<'a> {
         let mut position = vec![(0, 0); items.len()];
         let mut classes = Vec::new();
         for members in by_class.into_iter().filter(|m| !m.is_empty()) {
-            let class = Class::new(items, sections, members);
+            let class = Class::new(items, sections, members, !instance.obstacles.is_empty());
             for (at, &i) in class.by_start.iter().enumerate() {
                 position[i as usize] = (classes.len() as u8, at as u32);
             }
@@ -63,7 +64,7 @@ impl<'a> Skyline<'a> {
         let flats = vec![Flat::default(); sections + 1];
         Skyline {
             items,
-            floors: &instance.floors,
+            ceilings: Ceilings::new(&instance.obstacles, sections),
             sections,
             classes,
             position,
@@ -87,11 +88,13 @@ impl<'a> Skyline<'a> {
             item_of[r as usize] = i as u32;
         }
         for class in &mut self.classes {
-            class.tree.fill(class.by_start.iter().map(|&i| (rank[i as usize], self.items[i as usize].to)));
+            class.tree.fill(class.by_start.iter().map(|&i| (rank[i as usize], self.items[i as usize])));
         }
         self.flats.fill(Flat::default());
         self.heap.clear();
-        self.lay_floors();
+        self.ceilings.restart();
+        self.flats[0] = Flat { height: 0, end: self.sections as u32, left: 0, alive: true };
+        self.heap.push(Reverse((0, 0)));
         self.size = 0;
         let mut placed = 0;
         while placed < self.items.len() {
@@ -100,12 +103,17 @@ impl<'a> Skyline<'a> {
             if !flat.alive || flat.height != height {
                 continue;
             }
+            let above = self.ceilings.lowest(from, flat.end, height);
+            let room = above.map_or(u64::MAX, |o| o.bottom.saturating_sub(height));
             let mut best = NONE;
             for class in self.classes.iter().rev() {
-                class.better(from, flat.end, &mut best);
+                class.better(from, flat.end, room, &mut best);
             }
             if best == NONE {
-                self.rise(from);
+                match above {
+                    Some(obstacle) => self.pass(from, obstacle),
+                    None => self.rise(from),
+                }
                 continue;
             }
             let i = item_of[best as usize] as usize;
@@ -124,24 +132,29 @@ impl<'a> Skyline<'a> {
         Some(self.size)
     }
 
-    /// Makes flats of the floors.
-    fn lay_floors(&mut self) {
-        let (mut from, mut left) = (0, 0);
-        for flat in self.floors.chunk_by(|a, b| a == b) {
-            let end = from + flat.len() as u32;
-            self.flats[from as usize] = Flat { height: flat[0], end, left, alive: true };
-            self.heap.push(Reverse((flat[0], from)));
-            (from, left) = (end, from);
-        }
-    }
-
     /// Raises a flat to its lower neighbour, or neighbours, and joins them.
     fn rise(&mut self, from: u32) {
+        self.flats[from as usize].height = self.wall(from);
+        self.join(from);
+    }
+
+    /// The height of the lower neighbour of a flat.
+    fn wall(&self, from: u32) -> u64 {
         let flat = self.flats[from as usize];
         let left = if from > 0 { self.flats[flat.left as usize].height } else { u64::MAX };
         let right = if (flat.end as usize) < self.sections { self.flats[flat.end as usize].height } else { u64::MAX };
-        self.flats[from as usize].height = left.min(right);
-        self.join(from);
+        left.min(right)
+    }
+
+    /// Goes on above an obstacle, or its part over a flat below which nothing more fits: beside it larger items may. If
+    /// the lower neighbour is lower than the obstacle, more may fit from there.
+    fn pass(&mut self, start: u32, obstacle: Obstacle) {
+        let flat = self.flats[start as usize];
+        if self.wall(start) <= obstacle.bottom {
+            self.rise(start);
+        } else {
+            self.cover(start, obstacle.from.max(start), obstacle.to.min(flat.end), obstacle.end);
+        }
     }
 
     /// Makes `[from, to)` of the flat at `start` as high as `top`.
@@ -210,7 +223,7 @@ struct Class {
 }
 
 impl Class {
-    fn new(items: &[Item], sections: usize, mut members: Vec<u32>) -> Class {
+    fn new(items: &[Item], sections: usize, mut members: Vec<u32>, sized: bool) -> Class {
         members.sort_by_key(|&i| items[i as usize].from);
         let mut before = Vec::new();
         if sections <= MOST_TABLED {
@@ -228,13 +241,13 @@ impl Class {
             starts: members.iter().map(|&i| items[i as usize].from).collect(),
             narrowest: widths.clone().min().unwrap_or(0),
             widest: widths.max().unwrap_or(0),
-            tree: Tree::new(members.len()),
+            tree: Tree::new(members.len(), sized),
             by_start: members,
         }
     }
 
-    /// Puts the best rank among the unplaced items that fit into `[from, end)` into `best` if it is better.
-    fn better(&self, from: u32, end: u32, best: &mut u32) {
+    /// Puts the best rank among the unplaced items that fit into `[from, end)` and `room` bytes into `best` if it is better.
+    fn better(&self, from: u32, end: u32, room: u64, best: &mut u32) {
         if self.tree.nodes[1].best >= *best || end - from < self.narrowest {
             return;
         }
@@ -246,8 +259,8 @@ impl Class {
         let first = before(from);
         let sure = before((end + 1).saturating_sub(self.widest)).max(first);
         let never = before(end + 1 - self.narrowest);
-        self.tree.best(first..sure, u32::MAX, best);
-        self.tree.best(sure..never, end, best);
+        self.tree.best(first..sure, u32::MAX, room, best);
+        self.tree.best(sure..never, end, room, best);
     }
 }
 
@@ -255,6 +268,8 @@ impl Class {
 struct Tree {
     leaves: usize,
     nodes: Vec<Node>,
+    /// By node, the smallest and the largest size below, alignment included; empty where nothing is in the way.
+    sizes: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -266,6 +281,9 @@ struct Node {
     last_end: u32,
 }
 
+/// The sizes of no item.
+const NO_SIZES: (u64, u64) = (u64::MAX, 0);
+
 const EMPTY: Node = Node { best: NONE, first_end: u32::MAX, last_end: 0 };
 
 impl Node {
@@ -275,44 +293,71 @@ impl Node {
 }
 
 impl Tree {
-    fn new(items: usize) -> Tree {
+    fn new(items: usize, sized: bool) -> Tree {
         let leaves = items.next_power_of_two();
-        Tree { leaves, nodes: vec![EMPTY; 2 * leaves] }
+        let sizes = if sized { vec![NO_SIZES; 2 * leaves] } else { Vec::new() };
+        Tree { leaves, nodes: vec![EMPTY; 2 * leaves], sizes }
     }
 
-    fn fill(&mut self, items: impl Iterator<Item = (u32, u32)>) {
-        for (node, (rank, end)) in self.nodes[self.leaves..].iter_mut().zip(items) {
-            *node = Node { best: rank, first_end: end, last_end: end };
+    fn fill(&mut self, items: impl Iterator<Item = (u32, Item)>) {
+        for (at, (rank, item)) in items.enumerate() {
+            self.nodes[self.leaves + at] = Node { best: rank, first_end: item.to, last_end: item.to };
+            if let Some(sizes) = self.sizes.get_mut(self.leaves + at) {
+                // Aligned, it may need more.
+                let size = item.size + item.align - 1;
+                *sizes = (size, size);
+            }
         }
         for k in (1..self.leaves).rev() {
             self.nodes[k] = Node::join(self.nodes[2 * k], self.nodes[2 * k + 1]);
+            self.join_sizes(k);
+        }
+    }
+
+    fn join_sizes(&mut self, k: usize) {
+        if !self.sizes.is_empty() {
+            let (a, b) = (self.sizes[2 * k], self.sizes[2 * k + 1]);
+            self.sizes[k] = (a.0.min(b.0), a.1.max(b.1));
         }
     }
 
     fn remove(&mut self, position: usize) {
         let mut k = self.leaves + position;
         self.nodes[k] = EMPTY;
+        if let Some(sizes) = self.sizes.get_mut(k) {
+            *sizes = NO_SIZES;
+        }
         while k > 1 {
             k /= 2;
             self.nodes[k] = Node::join(self.nodes[2 * k], self.nodes[2 * k + 1]);
+            self.join_sizes(k);
         }
     }
 
-    /// Puts the best rank among the items at `among` that end at `end` or before into `best` if it is better.
-    fn best(&self, among: std::ops::Range<u32>, end: u32, best: &mut u32) {
+    /// Puts the best rank among the items at `among` that end at `end` or before, and fit into `room`, into `best` if it
+    /// is better.
+    fn best(&self, among: std::ops::Range<u32>, end: u32, room: u64, best: &mut u32) {
         if !among.is_empty() {
-            self.search(1, 0..self.leaves as u32, &among, end, best);
+            self.search(1, 0..self.leaves as u32, &among, (end, room), best);
         }
     }
 
     /// Looks below node `k`, which is over `span`. As deep as the tree, 32 levels at most.
-    fn search(&self, k: usize, span: std::ops::Range<u32>, among: &std::ops::Range<u32>, end: u32, best: &mut u32) {
+    fn search(
+        &self,
+        k: usize,
+        span: std::ops::Range<u32>,
+        among: &std::ops::Range<u32>,
+        (end, room): (u32, u64),
+        best: &mut u32,
+    ) {
         let node = self.nodes[k];
         let apart = span.end <= among.start || among.end <= span.start;
-        if apart || node.best >= *best || node.first_end > end {
+        let (smallest, largest) = self.sizes.get(k).copied().unwrap_or((0, 0));
+        if apart || node.best >= *best || node.first_end > end || smallest > room {
             return;
         }
-        if among.start <= span.start && span.end <= among.end && node.last_end <= end {
+        if among.start <= span.start && span.end <= among.end && node.last_end <= end && largest <= room {
             *best = node.best;
             return;
         }
@@ -320,7 +365,7 @@ impl Tree {
             return;
         }
         let middle = span.start.midpoint(span.end);
-        self.search(2 * k, span.start..middle, among, end, best);
-        self.search(2 * k + 1, middle..span.end, among, end, best);
+        self.search(2 * k, span.start..middle, among, (end, room), best);
+        self.search(2 * k + 1, middle..span.end, among, (end, room), best);
     }
 }

@@ -219,12 +219,19 @@ impl<'a> Niche<'a> {
         // The lowest thing that an item of this niche could rest on, if not the floor.
         let mut rise = self.state.wall(niche);
         let covering = section as u32;
+        let low = self.state.look_up(niche);
+        if low {
+            rise = rise.min(self.state.lowest_top(niche));
+        }
         for w in 0..self.state.words {
             let mut set = self.state.fitting(niche, w);
             while set != 0 {
                 let i = w * 64 + set.trailing_zeros() as usize;
                 set &= set - 1;
                 let item = &self.state.items[i];
+                if low && !self.state.stands(i, floor) {
+                    continue;
+                }
                 if item.from <= covering && covering < item.to {
                     self.candidates.push(i as u32);
                 } else {
@@ -233,7 +240,7 @@ impl<'a> Niche<'a> {
             }
         }
         self.candidates[first..].sort_unstable_by_key(|&i| rank[i as usize]);
-        if rise != FINISHED && rise - floor > self.state.sections[section].slack {
+        if self.state.raised(section, rise).is_none() {
             rise = FINISHED;
         }
         self.frames.push(Frame {
@@ -262,7 +269,7 @@ impl<'a> Niche<'a> {
                 let item = self.candidates[at] as usize;
                 let tried = frame.first as usize..at;
                 // Of items that are alike only the first is worth trying.
-                let like = |&other: &u32| self.state.items[other as usize] == self.state.items[item];
+                let like = |&other: &u32| self.state.are_alike(other as usize, item);
                 if self.candidates[tried].iter().any(like) {
                     continue;
                 }
@@ -271,9 +278,9 @@ impl<'a> Niche<'a> {
             } else if frame.rise != FINISHED {
                 let (section, rise) = (frame.section as usize, frame.rise);
                 frame.rise = FINISHED;
-                self.state.raise(section, rise);
+                let afforded = self.state.raise(section, rise);
                 self.state.touch(section as u32, section as u32 + 1);
-                self.state.settle()
+                afforded && self.state.settle()
             } else {
                 return false;
             };

@@ -1,11 +1,13 @@
 //! The state of the search: the skyline, what is unplaced, and what follows from them at once.
 //!
 //! Invariants, checked by [`State::validate`] in debug builds whenever the state has settled:
-//! - `slack = capacity − floor − Σ sizes of the unplaced items that cover the section`, and `slack ≥ 0`, in unfinished
-//!   sections;
+//! - `slack = capacity − floor − Σ sizes of the unplaced items that cover the section − what obstacles take above the
+//!   floor`, and `slack ≥ 0`, in unfinished sections;
 //! - `left` is the number of unplaced items that cover the section; a section is finished when it is 0;
-//! - `choices` is the number of items that cover the section and fit its niche, `NO_NICHE` outside of niches.
+//! - `choices` is the number of items that cover the section, fit its niche and can stand on its floor, `NO_NICHE` outside
+//!   of niches. A section that has none has items that fit and cannot stand there; it has to rise.
 
+use super::super::blocks::Blocks;
 use super::super::instance::{Instance, Item};
 use super::mix;
 
@@ -30,6 +32,8 @@ pub(super) struct Section {
     /// Part of the key of a state: floor, and the unplaced items that start here.
     pub(super) mark: u64,
     pub(super) choices: u32,
+    /// The number of the lowest block above the floor.
+    pub(super) next: u32,
 }
 
 /// An entry of the trail: how to go back.
@@ -41,6 +45,11 @@ enum Change {
 /// The skyline and what is unplaced.
 pub(super) struct State<'a> {
     pub(super) items: &'a [Item],
+    /// By item, the heights within which it has to lie; empty where all may lie anywhere.
+    bands: &'a [(u64, u64)],
+    blocks: Blocks,
+    /// Per section, where it begins.
+    floors: Vec<u64>,
     capacity: u64,
     /// Words of a set of items.
     pub(super) words: usize,
@@ -67,6 +76,10 @@ pub(super) struct State<'a> {
     sums: [Vec<u64>; 2],
     /// Scratch of `count_choices`: changes in number and bytes from one section to the next.
     steps: Vec<(u32, u64)>,
+    /// The same for items that fit and cannot stand.
+    hidden: Vec<(u32, u64)>,
+    /// Scratch of `look_up`: where stretches end, and the lowest block above each.
+    ceilings: Vec<(u32, u64)>,
 }
 
 /// Whether some height of `a` and some of `b` differ by no more than the lower one's slack.
@@ -110,8 +123,15 @@ impl<'a> State<'a> {
             ending_at[item.to as usize].push(i as u32);
             starting_at[item.from as usize].push(i as u32);
         }
+        let (blocks, floors) = instance.blocks();
+        let hidden = if blocks.is_empty() && instance.bands.is_empty() { Vec::new() } else { vec![(0, 0); sections + 1] };
         State {
             items,
+            bands: &instance.bands,
+            blocks,
+            floors,
+            hidden,
+            ceilings: Vec::new(),
             ending_at,
             starting_at,
             sums: [Vec::new(), Vec::new()],
@@ -142,11 +162,12 @@ impl<'a> State<'a> {
         }
         self.left.fill(0);
         for (k, section) in self.sections.iter_mut().enumerate() {
-            let (floor, total) = (instance.floors[k], instance.totals[k]);
-            let Some(slack) = self.capacity.checked_sub(floor + total) else { return false };
+            let (floor, total, next) = (self.floors[k], instance.totals[k], self.blocks.lowest(k));
+            let sum = floor + total + self.blocks.bytes(k, next);
+            let Some(slack) = self.capacity.checked_sub(sum) else { return false };
             // Nothing may cover a section of an instance that is the top of another.
             let floor = if total == 0 { FINISHED } else { floor };
-            *section = Section { floor, slack, mark: mark_of(k, floor), choices: NO_NICHE };
+            *section = Section { floor, slack, mark: mark_of(k, floor), choices: NO_NICHE, next };
         }
         for (i, item) in self.items.iter().enumerate() {
             self.sections[item.from as usize].mark ^= self.zobrist[i];
@@ -177,22 +198,91 @@ impl<'a> State<'a> {
             fits &= waste <= section.slack;
             hit.slack = section.slack.saturating_sub(waste);
             hit.choices = NO_NICHE;
-            let top = if self.left[k] == 0 { FINISHED } else { offset + size };
+            let (mut top, next, _) = self.blocks.climb(k, section.next, offset + size);
+            if self.left[k] == 0 {
+                top = FINISHED;
+            }
             self.finished_any |= top == FINISHED;
             hit.mark ^= mark_of(k, section.floor) ^ mark_of(k, top);
-            hit.floor = top;
+            (hit.floor, hit.next) = (top, next);
         }
         self.sections[from as usize].mark ^= self.zobrist[item];
         self.dirty.push((from, to));
         fits && self.settle()
     }
 
-    /// Leaves `section` empty up to `floor`. The caller has checked its slack.
-    pub(super) fn raise(&mut self, k: usize, floor: u64) {
+    /// Leaves section `k` empty up to `height`; `false` if its slack does not suffice.
+    pub(super) fn raise(&mut self, k: usize, height: u64) -> bool {
         let section = self.sections[k];
+        let Some((floor, next, slack)) = self.raised(k, height) else { return false };
         self.trail.push(Change::Section(k as u32, section));
         let mark = section.mark ^ mark_of(k, section.floor) ^ mark_of(k, floor);
-        self.sections[k] = Section { floor, slack: section.slack - (floor - section.floor), mark, choices: NO_NICHE };
+        self.sections[k] = Section { floor, slack, mark, choices: NO_NICHE, next };
+        true
+    }
+
+    /// Floor, next block and slack of section `k` once it has been left empty up to `height`, if it can afford that.
+    pub(super) fn raised(&self, k: usize, height: u64) -> Option<(u64, u32, u64)> {
+        let section = &self.sections[k];
+        if height == FINISHED {
+            return None;
+        }
+        let (floor, next, taken) = self.blocks.climb(k, section.next, height);
+        let slack = section.slack.checked_sub(floor - section.floor - taken)?;
+        Some((floor, next, slack))
+    }
+
+    /// Looks at what is above a niche; whether an item that fits it may be unable to stand on its floor.
+    pub(super) fn look_up(&mut self, niche: (u32, u32)) -> bool {
+        if self.hidden.is_empty() {
+            return false;
+        }
+        self.ceilings.clear();
+        let mut low = false;
+        for k in niche.0..niche.1 {
+            let block = self.blocks.from(k as usize, self.sections[k as usize].next).first();
+            let ceiling = block.map_or(u64::MAX, |b| b.bottom);
+            low |= ceiling < u64::MAX;
+            match self.ceilings.last_mut() {
+                Some(last) if last.1 == ceiling => last.0 = k + 1,
+                _ => self.ceilings.push((k + 1, ceiling)),
+            }
+        }
+        low || !self.bands.is_empty()
+    }
+
+    /// Whether an item of the niche last looked at can stand on its floor, below all that is above it.
+    pub(super) fn stands(&self, i: usize, floor: u64) -> bool {
+        let item = &self.items[i];
+        let offset = floor.next_multiple_of(item.align);
+        let end = offset + item.size;
+        let (low, high) = self.bands.get(i).copied().unwrap_or((0, u64::MAX));
+        let first = self.ceilings.partition_point(|c| c.0 <= item.from);
+        let mut from = item.from;
+        low <= offset
+            && end <= high
+            && self.ceilings[first..].iter().all(|&(to, ceiling)| {
+                let met = from < item.to;
+                from = to;
+                !met || end <= ceiling
+            })
+    }
+
+    /// Whether two items can stand for one another.
+    pub(super) fn are_alike(&self, a: usize, b: usize) -> bool {
+        self.items[a] == self.items[b] && self.bands.get(a) == self.bands.get(b)
+    }
+
+    /// The lowest height above an obstacle over a niche: something may rest on it.
+    pub(super) fn lowest_top(&self, niche: (u32, u32)) -> u64 {
+        let top = |k: u32| self.blocks.from(k as usize, self.sections[k as usize].next).first().map(|b| b.end);
+        (niche.0..niche.1).filter_map(top).min().unwrap_or(FINISHED)
+    }
+
+    /// How much obstacles take in section `k` between its floor and `height`, above which the next may begin.
+    fn taken_below(&self, k: usize, height: u64) -> u64 {
+        let blocks = self.blocks.from(k, self.sections[k].next).iter();
+        blocks.take_while(|b| b.bottom < height).map(|b| b.end.min(height) - b.bottom).sum()
     }
 
     /// Counts the choices of the niches in and around the dirty ranges, and raises what has none, until nothing
@@ -227,38 +317,49 @@ impl<'a> State<'a> {
     /// Counts the choices of one niche; raises sections that have none.
     fn count_choices(&mut self, niche: (u32, u32), floor: u64, wall: u64) -> bool {
         let (from, to) = (niche.0 as usize, niche.1 as usize);
+        let low = self.look_up(niche);
         for w in 0..self.words {
             let mut set = self.fitting(niche, w);
             while set != 0 {
-                let item = &self.items[w * 64 + set.trailing_zeros() as usize];
+                let i = w * 64 + set.trailing_zeros() as usize;
                 set &= set - 1;
-                let (start, end) = (&mut self.steps[item.from as usize], item.to as usize);
+                let item = &self.items[i];
+                let stands = !low || self.stands(i, floor);
+                let steps = if stands { &mut self.steps } else { &mut self.hidden };
+                let (start, end) = (&mut steps[item.from as usize], item.to as usize);
                 start.0 = start.0.wrapping_add(1);
                 start.1 = start.1.wrapping_add(item.size);
-                let end = &mut self.steps[end];
+                let end = &mut steps[end];
                 end.0 = end.0.wrapping_sub(1);
                 end.1 = end.1.wrapping_sub(item.size);
             }
         }
-        let (mut choices, mut bytes) = (0u32, 0u64);
+        let (mut choices, mut hidden, mut bytes) = (0u32, 0u32, 0u64);
         let mut raised = false;
         let mut fault = None;
         for k in from..to {
             let step = std::mem::take(&mut self.steps[k]);
             choices = choices.wrapping_add(step.0);
             bytes = bytes.wrapping_add(step.1);
+            let mut taken = 0;
+            if low {
+                let step = std::mem::take(&mut self.hidden[k]);
+                hidden = hidden.wrapping_add(step.0);
+                bytes = bytes.wrapping_add(step.1);
+                taken = self.taken_below(k, wall);
+            }
             let section = self.sections[k];
-            if choices == 0 {
+            if choices == 0 && hidden == 0 {
                 // Everything left here crosses a wall of the niche, so that it cannot lie below the lower one.
-                if wall == FINISHED || wall - floor > section.slack {
-                    fault = fault.or(Some(k));
-                } else if fault.is_none() {
-                    self.raise(k, wall);
+                if fault.is_none() && self.raise(k, wall) {
                     raised = true;
+                } else {
+                    fault = fault.or(Some(k));
                 }
             } else {
-                // What does not fit the niche lies above the wall; what fits may not reach it.
-                if choices < self.left[k] && wall > floor + bytes && wall - floor - bytes > section.slack {
+                // What does not fit the niche lies above the wall; what fits, and obstacles, may not reach it.
+                let full = floor + bytes + taken;
+                if choices + hidden < self.left[k] && wall > full && wall - full > section.slack {
                     fault = fault.or(Some(k));
                 }
                 if section.choices != choices {
@@ -268,6 +369,9 @@ impl<'a> State<'a> {
             }
         }
         self.steps[to] = (0, 0);
+        if let Some(last) = self.hidden.get_mut(to) {
+            *last = (0, 0);
+        }
         if let Some(k) = fault {
             self.blame(k);
             return false;
@@ -290,6 +394,11 @@ impl<'a> State<'a> {
         }
         let level = |low: &Section, high: &Section| low.floor < high.floor && high.floor - low.floor <= low.slack;
         if level(&left, &right) || level(&right, &left) {
+            return true;
+        }
+        // Obstacles raise floors, too.
+        let clear = |k: usize, section: &Section| self.blocks.from(k, section.next).is_empty();
+        if !clear(boundary - 1, &left) || !clear(boundary, &right) {
             return true;
         }
         let mut sums = std::mem::take(&mut self.sums);
@@ -443,10 +552,19 @@ impl<'a> State<'a> {
                 return mine.is_empty() && section.floor == FINISHED && self.left[k] == 0;
             }
             let flat = self.niche_around(k);
-            let fits = |i: &&usize| self.items[**i].from >= flat.0 && self.items[**i].to <= flat.1;
+            let free = |i: usize, k: u32| {
+                let (from, to) = (section.floor.next_multiple_of(self.items[i].align), self.items[i].size);
+                let mut blocks = self.blocks.from(k as usize, self.sections[k as usize].next).iter();
+                let (low, high) = self.bands.get(i).copied().unwrap_or((0, u64::MAX));
+                blocks.all(|b| from + to <= b.bottom) && low <= from && from + to <= high
+            };
+            let stands = |i: usize| (self.items[i].from..self.items[i].to).all(|k| free(i, k));
+            let fits = |i: &&usize| {
+                self.items[**i].from >= flat.0 && self.items[**i].to <= flat.1 && stands(**i)
+            };
             let choices =
                 if self.is_niche(flat, section.floor) { mine.iter().filter(fits).count() as u32 } else { NO_NICHE };
-            section.slack + section.floor + sizes == self.capacity
+            section.slack + section.floor + sizes + self.blocks.bytes(k, section.next) == self.capacity
                 && self.left[k] as usize == mine.len()
                 && section.choices == choices
         })

@@ -1,0 +1,332 @@
+//! What cannot move, as the searches see it: obstacles over sections, and per section the heights that they take.
+
+/// A range of heights that nothing else may use in some sections. One without height is a border: nothing lies across it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    /// First section covered.
+    pub(super) from: u32,
+    /// First section after it.
+    pub(super) to: u32,
+    /// Grains.
+    pub(super) bottom: u64,
+    /// First grain above it.
+    pub(super) end: u64,
+}
+
+/// Heights `[bottom, end)` that are taken in a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) bottom: u64,
+    pub(super) end: u64,
+}
+
+/// Per section, what is taken above its floor: from the bottom up, apart from one another.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blocks {
+    /// Per section, where its blocks begin in `all`, and where the last ones end; empty when nothing is in the way.
+    first: Vec<u32>,
+    all: Vec<Block>,
+}
+
+impl Blocks {
+    /// The blocks above `floors`. An obstacle that reaches below a floor raises it.
+    pub(super) fn new(obstacles: &[Obstacle], floors: &mut [u64]) -> Blocks {
+        if obstacles.is_empty() {
+            return Blocks::default();
+        }
+        let mut of: Vec<Vec<Block>> = vec![Vec::new(); floors.len()];
+        for o in obstacles {
+            for blocks in &mut of[o.from as usize..o.to as usize] {
+                blocks.push(Block { bottom: o.bottom, end: o.end });
+            }
+        }
+        let mut blocks = Blocks::default();
+        for (floor, mut mine) in floors.iter_mut().zip(of) {
+            blocks.first.push(blocks.all.len() as u32);
+            let first = blocks.all.len();
+            mine.sort_unstable_by_key(|b| (b.bottom, b.end));
+            for block in mine {
+                // What touches is one block; of a border, only one that is in another block is.
+                match blocks.all[first..].last_mut() {
+                    _ if block.bottom <= *floor => *floor = block.end.max(*floor),
+                    Some(below) if block.bottom <= below.end => below.end = block.end.max(below.end),
+                    _ => blocks.all.push(block),
+                }
+            }
+        }
+        blocks.first.push(blocks.all.len() as u32);
+        blocks
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The number of the lowest block of section `k`.
+    pub(super) fn lowest(&self, k: usize) -> u32 {
+        self.first.get(k).copied().unwrap_or(0)
+    }
+
+    /// Those of section `k` from number `next` on.
+    #[inline]
+    pub(super) fn from(&self, k: usize, next: u32) -> &[Block] {
+        match self.first.get(k + 1) {
+            Some(&end) => &self.all[next as usize..end as usize],
+            None => &[],
+        }
+    }
+
+    /// What is taken in section `k` from block `next` on.
+    pub(super) fn bytes(&self, k: usize, next: u32) -> u64 {
+        self.from(k, next).iter().map(|b| b.end - b.bottom).sum()
+    }
+
+    /// Where a section comes to stand that is filled, or left empty, up to `height`: the height above all blocks that this
+    /// reaches, the next block, and how much of the way blocks take.
+    #[inline]
+    pub(super) fn climb(&self, k: usize, next: u32, height: u64) -> (u64, u32, u64) {
+        let (mut floor, mut at, mut taken) = (height, next, 0);
+        for block in self.from(k, next) {
+            if block.bottom > floor {
+                break;
+            }
+            taken += block.end - block.bottom;
+            floor = floor.max(block.end);
+            at += 1;
+        }
+        (floor, at, taken)
+    }
+}
+
+/// Which obstacle is the lowest above a stretch of sections, asked at heights that only rise: for [`super::skyline`].
+///
+/// An obstacle above a stretch begins in it, or covers its first section. A tree over the sections answers both: at each
+/// node the obstacles that begin below it, and those that cover all of it and not all of its parent.
+pub(super) struct Ceilings<'a> {
+    obstacles: &'a [Obstacle],
+    leaves: usize,
+    begin: Vec<Rising>,
+    cover: Vec<Rising>,
+}
+
+/// Obstacles by rising bottom, and how many of them lie below where anybody still asks.
+#[derive(Clone, Default)]
+struct Rising {
+    obstacles: Vec<u32>,
+    passed: usize,
+}
+
+impl Rising {
+    fn lowest(&mut self, obstacles: &[Obstacle], height: u64) -> Option<u32> {
+        while let Some(&o) = self.obstacles.get(self.passed) {
+            // Of two that overlap, the upper one may begin below the height that the lower one led to.
+            if obstacles[o as usize].end > height {
+                return Some(o);
+            }
+            self.passed += 1;
+        }
+        None
+    }
+}
+
+impl<'a> Ceilings<'a> {
+    pub(super) fn new(obstacles: &'a [Obstacle], sections: usize) -> Ceilings<'a> {
+        let leaves = if obstacles.is_empty() { 0 } else { sections.next_power_of_two() };
+        let mut ceilings = Ceilings {
+            obstacles,
+            leaves,
+            begin: vec![Rising::default(); 2 * leaves],
+            cover: vec![Rising::default(); 2 * leaves],
+        };
+        let mut order: Vec<u32> = (0..obstacles.len() as u32).collect();
+        order.sort_by_key(|&o| (obstacles[o as usize].bottom, o));
+        for o in order {
+            let Obstacle { from, to, .. } = obstacles[o as usize];
+            let mut k = leaves + from as usize;
+            while k > 0 {
+                ceilings.begin[k].obstacles.push(o);
+                k /= 2;
+            }
+            each_node(leaves, from, to, |k| ceilings.cover[k].obstacles.push(o));
+        }
+        ceilings
+    }
+
+    /// Starts again at the bottom.
+    pub(super) fn restart(&mut self) {
+        self.begin.iter_mut().chain(&mut self.cover).for_each(|r| r.passed = 0);
+    }
+
+    /// The lowest obstacle above `height` that covers some of `[from, to)`.
+    pub(super) fn lowest(&mut self, from: u32, to: u32, height: u64) -> Option<Obstacle> {
+        if self.leaves == 0 {
+            return None;
+        }
+        let (obstacles, mut best) = (self.obstacles, None::<u32>);
+        let mut offer = |o: Option<u32>| {
+            let key = |o: u32| (obstacles[o as usize].bottom, o);
+            if let Some(o) = o.filter(|&o| best.is_none_or(|b| key(o) < key(b))) {
+                best = Some(o);
+            }
+        };
+        let begin = &mut self.begin;
+        each_node(self.leaves, from, to, |k| offer(begin[k].lowest(obstacles, height)));
+        let mut k = self.leaves + from as usize;
+        while k > 0 {
+            offer(self.cover[k].lowest(obstacles, height));
+            k /= 2;
+        }
+        best.map(|o| obstacles[o as usize])
+    }
+}
+
+/// The nodes of a tree with so many leaves that together are over `[from, to)`.
+fn each_node(leaves: usize, from: u32, to: u32, mut each: impl FnMut(usize)) {
+    let (mut from, mut to) = (from as usize + leaves, to as usize + leaves);
+    while from < to {
+        if from % 2 == 1 {
+            each(from);
+            from += 1;
+        }
+        if to % 2 == 1 {
+            to -= 1;
+            each(to);
+        }
+        from /= 2;
+        to /= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::budget::Budget;
+    use super::super::instance::{Instance, Item};
+    use super::super::niche::{Niche, Outcome};
+    use super::super::order::{rank, By, Rule};
+    use super::super::skyline::Skyline;
+    use super::*;
+    use fastrand::Rng;
+
+    /// A few items around obstacles and borders, some of them bound to a band between two borders.
+    fn any(rng: &mut Rng) -> Instance {
+        let sections = rng.u32(1..7);
+        let most = [3, 6, 12][rng.usize(..3)];
+        let item = |rng: &mut Rng| {
+            let from = rng.u32(..sections);
+            Item { from, to: rng.u32(from + 1..=sections), size: rng.u64(1..=most), align: 1 }
+        };
+        let items: Vec<Item> = (0..rng.usize(1..7)).map(|_| item(rng)).collect();
+        let mut obstacles: Vec<Obstacle> = Vec::new();
+        for _ in 0..rng.usize(..4) {
+            let Item { from, to, size, .. } = item(rng);
+            let bottom = rng.u64(..2 * most);
+            obstacles.push(Obstacle { from, to, bottom, end: bottom + size });
+        }
+        let mut bands = Vec::new();
+        if rng.bool() {
+            let border = rng.u64(most..4 * most);
+            obstacles.push(Obstacle { from: 0, to: sections, bottom: border, end: border });
+            if rng.bool() {
+                let any = [(0, u64::MAX), (0, border), (border, u64::MAX)];
+                bands = items.iter().map(|_| any[rng.usize(..3)]).collect();
+            }
+        }
+        Instance { bands, ..Instance::around(items, obstacles, sections as usize) }
+    }
+
+    fn is_free(instance: &Instance, i: usize, at: u64, placed: &[(usize, u64)]) -> bool {
+        let item = &instance.items[i];
+        let meets = |from: u32, to: u32| item.from < to && from < item.to;
+        let (low, high) = instance.bands.get(i).copied().unwrap_or((0, u64::MAX));
+        let clear = |o: &Obstacle| !meets(o.from, o.to) || at >= o.end || at + item.size <= o.bottom;
+        let apart = |&(j, other): &(usize, u64)| {
+            let b = &instance.items[j];
+            !meets(b.from, b.to) || at >= other + b.size || at + item.size <= other
+        };
+        low <= at && at + item.size <= high && instance.obstacles.iter().all(clear) && placed.iter().all(apart)
+    }
+
+    /// The smallest top of all orders, each item at the lowest offset that is free.
+    fn smallest(instance: &Instance, placed: &mut Vec<(usize, u64)>) -> u64 {
+        let mut best = u64::MAX;
+        let mut all = true;
+        for i in 0..instance.items.len() {
+            if placed.iter().any(|p| p.0 == i) {
+                continue;
+            }
+            all = false;
+            let Some(at) = (0..300).find(|&at| is_free(instance, i, at, placed)) else { return u64::MAX };
+            placed.push((i, at));
+            best = best.min(smallest(instance, placed));
+            placed.pop();
+        }
+        if all {
+            best = placed.iter().map(|&(i, at)| at + instance.items[i].size).max().unwrap_or(0);
+        }
+        best
+    }
+
+    fn assert_right(seed: u64, instance: &Instance, offsets: &[u64]) {
+        let all: Vec<(usize, u64)> = offsets.iter().copied().enumerate().collect();
+        for &(i, at) in &all {
+            let others: Vec<_> = all.iter().copied().filter(|o| o.0 != i).collect();
+            assert!(is_free(instance, i, at, &others), "seed {seed}: item {i} at {at} of {instance:?}: {offsets:?}");
+        }
+    }
+
+    /// The search finds a layout in every capacity from the smallest on, and proves that there is none below.
+    #[test]
+    fn the_search_around_obstacles_agrees_with_all_orders() {
+        let mut proved = 0;
+        for seed in 0..2_500 {
+            let instance = any(&mut Rng::with_seed(seed));
+            let optimum = smallest(&instance, &mut Vec::new());
+            let ends = instance.obstacles.iter().map(|o| o.end).max().unwrap_or(0);
+            let mut ranks = Vec::new();
+            let rule = Rule::of_round(seed % 40);
+            rank(&instance.items, &instance.pressure(), rule, &mut ranks);
+            for capacity in [optimum.min(200).saturating_sub(1), optimum.min(200), optimum.min(200) + 2] {
+                if capacity < ends {
+                    continue;
+                }
+                let mut niche = Niche::new(&instance);
+                niche.set_capacity(capacity);
+                let mut budget = Budget::new(u64::MAX, None, None);
+                match niche.run(&instance, rule, &ranks, u64::MAX, &mut budget) {
+                    Outcome::Found => {
+                        assert!(capacity >= optimum, "seed {seed}: {capacity} is below {optimum}");
+                        assert!(instance.top(niche.offsets()) <= capacity, "seed {seed}");
+                        assert_right(seed, &instance, niche.offsets());
+                    }
+                    outcome => {
+                        assert_eq!(outcome, Outcome::Impossible, "seed {seed}");
+                        assert!(capacity < optimum, "seed {seed}: no layout in {capacity} of {optimum}: {instance:?}");
+                        proved += 1;
+                    }
+                }
+            }
+        }
+        assert!(proved > 200, "{proved}");
+    }
+
+    #[test]
+    fn the_greedy_layout_keeps_clear_of_obstacles() {
+        for seed in 0..4_000 {
+            let mut instance = any(&mut Rng::with_seed(seed));
+            instance.bands.clear();
+            instance.items.iter_mut().for_each(|i| i.align = 1 << (seed % 3));
+            let mut ranks = Vec::new();
+            for by in [By::Size, By::Pressure] {
+                rank(&instance.items, &instance.pressure(), Rule::greedy(by), &mut ranks);
+                let mut offsets = vec![0; instance.items.len()];
+                let mut budget = Budget::new(u64::MAX, None, None);
+                let size = Skyline::new(&instance).place(&ranks, u64::MAX, &mut offsets, &mut budget);
+                assert_eq!(size, Some(instance.top(&offsets)), "seed {seed}");
+                assert_right(seed, &instance, &offsets);
+                assert!(offsets.iter().zip(&instance.items).all(|(at, i)| at.is_multiple_of(i.align)), "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Several arenas, all with capacities: divided by sums, each searched.
+//!
+//! When the greedy order found no room for something, another division may do. Buffers are dealt out by falling size, or
+//! another order, each to the arena in which most room is left at its fullest step: arenas fill evenly, and of two that are
+//! alike each arena gets one. Where sums are within all capacities, every arena is laid out with a share of the effort.
+//! What does not fit by that is tried as one problem ([`super::stacked`]).
+
+use super::arena::{self, Arena};
+use super::assign::{Assigned, Task};
+use super::budget::Budget;
+use super::loads::Loads;
+use super::niche::mix;
+use super::{bounds, stacked, SolveOptions};
+use crate::plan::problem::Place;
+use std::cmp::Reverse;
+
+/// Divisions that are tried.
+const ROUNDS: u64 = 8;
+
+/// A division of all buffers with a layout of each arena within its capacity, if one is found. `assigned` says where the
+/// fixed ones are.
+pub(super) fn search(
+    task: &Task<'_>,
+    assigned: &Assigned,
+    options: &SolveOptions<'_>,
+    budget: &mut Budget<'_>,
+) -> Option<Assigned> {
+    for round in 0..ROUNDS {
+        if budget.spent() {
+            return None;
+        }
+        let Some(homes) = deal_out(task, assigned, round) else { continue };
+        if let Some(found) = lay_out(task, homes, options, budget) {
+            return Some(found);
+        }
+    }
+    let mut half = budget.part(2);
+    let found = stacked::search(task, assigned, options.threads, &mut half);
+    budget.join_part(&half);
+    found
+}
+
+/// An arena for each buffer such that sums are within all capacities.
+fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>> {
+    let arenas = task.problem.arenas();
+    let mut loads: Vec<Loads> = arenas.iter().map(|_| Loads::new(task.sections)).collect();
+    let size = |shape: u32| task.shapes.shapes[shape as usize].size;
+    let ranges = |shape: u32| task.shapes.ranges(shape as usize).iter().copied();
+    for (loads, obstacles) in loads.iter_mut().zip(&task.obstacles) {
+        for &(shape, _) in obstacles {
+            ranges(shape).for_each(|(from, to)| loads.add(from, to, size(shape)));
+        }
+    }
+    let mut order = task.order.clone();
+    let life = |k: u32| ranges(k).map(|(from, to)| u64::from(to - from)).sum::<u64>();
+    let key = |k: u32| {
+        let share = (mix(round << 32 ^ u64::from(k)) >> 40) as f64 / (1u64 << 24) as f64;
+        let by = match round % 3 {
+            0 => size(k) as f64,
+            1 => size(k) as f64 * life(k) as f64,
+            _ => life(k) as f64,
+        };
+        // Without noise at first; then a little, which changes who comes first of what is nearly alike.
+        if round < 3 {
+            by
+        } else {
+            by * (1.0 + share / 4.0)
+        }
+    };
+    let is_free = |k: u32| task.buffer(k).arena.is_none() && !matches!(task.buffer(k).place, Place::Fixed(_));
+    order.sort_by(|&a, &b| is_free(a).cmp(&is_free(b)).then(key(b).total_cmp(&key(a))).then(a.cmp(&b)));
+    let mut homes = assigned.homes.clone();
+    for k in order {
+        let room = |a: usize| {
+            let live = ranges(k).map(|(from, to)| loads[a].most(from, to)).max().unwrap_or(0);
+            arenas[a].capacity.unwrap_or(u64::MAX).checked_sub(live.saturating_add(size(k)))
+        };
+        let home = if is_free(k) {
+            (0..arenas.len()).filter_map(|a| room(a).map(|room| (room, a))).max_by_key(|&(room, a)| (room, Reverse(a)))?.1
+        } else {
+            homes[k as usize] as usize
+        };
+        homes[k as usize] = home as u32;
+        ranges(k).for_each(|(from, to)| loads[home].add(from, to, size(k)));
+    }
+    Some(homes)
+}
+
+/// Lays every arena out; offsets of all if each is within its capacity.
+fn lay_out(
+    task: &Task<'_>,
+    homes: Vec<u32>,
+    options: &SolveOptions<'_>,
+    budget: &mut Budget<'_>,
+) -> Option<Assigned> {
+    let mut found = Assigned { offsets: vec![None; homes.len()], homes };
+    for (index, of_arena) in (0u32..).zip(task.problem.arenas()) {
+        let mine = || (0..found.homes.len() as u32).filter(|&k| found.homes[k as usize] == index);
+        let is_fixed = |k: &u32| matches!(task.buffer(*k).place, Place::Fixed(_));
+        let (fixed, movable): (Vec<u32>, Vec<u32>) = mine().partition(is_fixed);
+        let ids = |positions: &[u32]| positions.iter().map(|&k| task.ids[k as usize]).collect::<Vec<u32>>();
+        let mut arena = Arena::new(task.problem, index, &ids(&movable), &ids(&fixed));
+        arena.bound = bounds::of_arena(task.problem, index, mine().map(|k| task.buffer(k)));
+        // A wish may wait until it is known who is there.
+        arena.preferred.clear();
+        let capacity = of_arena.capacity.unwrap_or(u64::MAX);
+        let how = arena::Task { goal: capacity, effort: options.effort, threads: options.threads };
+        let mut share = budget.part(4);
+        let placed = arena.lay_out(how, &mut share);
+        budget.join_part(&share);
+        if placed.size > capacity {
+            return None;
+        }
+        for (&k, &at) in movable.iter().zip(&placed.offsets) {
+            found.offsets[k as usize] = Some(at);
+        }
+    }
+    Some(found)
+}

@@ -1,0 +1,90 @@
+//! Several arenas, all with capacities, as one problem: on top of one another, with a border between each two that nothing
+//! lies across. What is bound to an arena has to lie within its band.
+
+use super::assign::{Assigned, Task};
+use super::blocks::Obstacle;
+use super::budget::Budget;
+use super::gcd;
+use super::instance::{Instance, Item};
+use super::niche::Outcome;
+use super::portfolio::Portfolio;
+use crate::plan::problem::{Place, MAX_BYTES};
+
+/// Runs of the search.
+const RUNS: u64 = 288;
+/// Most items times sections that are searched: two bits of each search for each of them.
+const MOST_CELLS: usize = 1 << 24;
+
+/// A division with offsets in it, if one is found. `assigned` says where the fixed ones are.
+pub(super) fn search(
+    task: &Task<'_>,
+    assigned: &Assigned,
+    threads: u32,
+    budget: &mut Budget<'_>,
+) -> Option<Assigned> {
+    let arenas = task.problem.arenas();
+    let fixed = |k: u32| match task.buffer(k).place {
+        Place::Fixed(at) => Some(at),
+        _ => None,
+    };
+    let (held, movable): (Vec<u32>, Vec<u32>) = (0..task.ids.len() as u32).partition(|&k| fixed(k).is_some());
+    if movable.len().saturating_mul(task.sections) > MOST_CELLS {
+        return None;
+    }
+    let shape = |k: u32| &task.shapes.shapes[k as usize];
+    // By arena, what cannot move: shape and offset.
+    let mut obstacles = task.obstacles.clone();
+    for &k in &held {
+        obstacles[assigned.homes[k as usize] as usize].push((k, fixed(k)?));
+    }
+    let step = movable.iter().fold(0, |g, &k| gcd(g, shape(k).align)).max(1);
+    let largest = movable.iter().map(|&k| shape(k).align).max().unwrap_or(1);
+    let rounded = |bytes: u64| bytes.next_multiple_of(step);
+    let taken = obstacles.iter().flatten().map(|&(k, at)| (at - at % step, rounded(at + shape(k).size)));
+    let sizes = movable.iter().fold(0, |g, &k| gcd(g, rounded(shape(k).size)));
+    let strides = movable.iter().map(|&k| shape(k).align).filter(|&align| align > 1).fold(sizes, gcd);
+    let grain = taken.fold(strides, |g, (bottom, end)| gcd(gcd(g, bottom), end)).max(1);
+    // Every arena begins where everything would be aligned.
+    let mut bases = Vec::new();
+    let mut borders = Vec::new();
+    let mut top = 0u64;
+    for arena in arenas {
+        let base = top.checked_next_multiple_of((largest / grain).max(1))?;
+        borders.push((top, base));
+        bases.push(base);
+        top = base.checked_add(arena.capacity? / grain).filter(|&top| top <= MAX_BYTES)?;
+    }
+    let sections = task.sections as u32;
+    let border = |&(bottom, end): &(u64, u64)| Obstacle { from: 0, to: sections, bottom, end };
+    let mut all: Vec<Obstacle> = borders.iter().skip(1).map(border).collect();
+    for (&base, obstacles) in bases.iter().zip(&obstacles) {
+        for &(k, at) in obstacles {
+            let (bottom, end) = (base + (at - at % step) / grain, base + rounded(at + shape(k).size) / grain);
+            all.extend(task.shapes.ranges(k as usize).iter().map(|&(from, to)| Obstacle { from, to, bottom, end }));
+        }
+    }
+    let item = |&k: &u32| {
+        let shape = shape(k);
+        let (size, align) = (rounded(shape.size) / grain, (shape.align / grain).max(1));
+        Item { from: shape.from, to: shape.to, size, align }
+    };
+    let mut instance = Instance::around(movable.iter().map(item).collect(), all, task.sections);
+    if movable.iter().any(|&k| task.buffer(k).arena.is_some()) {
+        let band = |&k: &u32| match task.buffer(k).arena.map(|a| a as usize) {
+            Some(a) => (bases[a], bases[a] + arenas[a].capacity.unwrap_or(0) / grain),
+            None => (0, u64::MAX),
+        };
+        instance.bands = movable.iter().map(band).collect();
+    }
+    let mut offsets = vec![0; movable.len()];
+    if Portfolio::new(&instance, threads).search(top, RUNS, &mut offsets, budget) != Outcome::Found {
+        return None;
+    }
+    let mut found = Assigned { homes: assigned.homes.clone(), offsets: vec![None; task.ids.len()] };
+    for (&k, &at) in movable.iter().zip(&offsets) {
+        let home = bases.partition_point(|&base| base <= at) - 1;
+        found.homes[k as usize] = home as u32;
+        found.offsets[k as usize] = Some((at - bases[home]) * grain);
+    }
+    Some(found)
+}

@@ -1,0 +1,97 @@
+//! Several arenas with capacities: a division is found where there is one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod plan_support;
+
+use gpumem::plan::{solve, verify, Arena, Buffer, Layout, LayoutStatus, Problem, SolveOptions};
+use plan_support::generate::Rng;
+use plan_support::{csv, MIB};
+
+fn solved(problem: &Problem) -> Layout {
+    let layout = solve(problem, &SolveOptions::default()).unwrap();
+    assert_eq!(verify(problem, &layout), Ok(()), "{problem:?}");
+    layout
+}
+
+fn fits(layout: &Layout) -> bool {
+    matches!(layout.status, LayoutStatus::Optimal | LayoutStatus::Feasible)
+}
+
+fn with_arenas(capacities: &[u64], buffers: impl Iterator<Item = Buffer>) -> Problem {
+    let mut problem = Problem::new();
+    problem.set_capacity(Some(capacities[0]));
+    for &capacity in &capacities[1..] {
+        problem.add_arena(Arena { name: None, capacity: Some(capacity) });
+    }
+    buffers.for_each(|b| _ = problem.add(b).unwrap());
+    problem
+}
+
+/// Two copies of a problem that fills 1 MiB to the byte fill two arenas of 1 MiB, and not two of which one is smaller.
+#[test]
+fn two_copies_fill_two_arenas() {
+    for name in ["A", "E"] {
+        let one = csv(name);
+        let copies = || one.buffers().iter().chain(one.buffers()).cloned();
+        let layout = solved(&with_arenas(&[MIB, MIB], copies()));
+        assert!(fits(&layout), "{name}: {}", layout.status.name());
+        assert_eq!(layout.size, 2 * MIB, "{name}");
+        let layout = solved(&with_arenas(&[MIB, MIB - 1], copies()));
+        assert_eq!(layout.status, LayoutStatus::Infeasible, "{name}");
+    }
+}
+
+/// Whether each buffer can be given an arena and an offset, all others alike: by trying everything.
+fn possible(buffers: &[Buffer], capacities: &[u64], placed: &mut Vec<(usize, u32, u64)>) -> bool {
+    if placed.len() == buffers.len() {
+        return true;
+    }
+    let free = |b: &Buffer, a: u32, at: u64, placed: &[(usize, u32, u64)]| {
+        b.arena.is_none_or(|bound| bound == a)
+            && at + b.size <= capacities[a as usize]
+            && placed.iter().all(|&(i, arena, other)| {
+                let o = &buffers[i];
+                let meets = b.lower < o.upper && o.lower < b.upper && arena == a;
+                !meets || at >= other + o.size || at + b.size <= other
+            })
+    };
+    let left: Vec<usize> = (0..buffers.len()).filter(|i| placed.iter().all(|p| p.0 != *i)).collect();
+    for i in left {
+        for a in 0..capacities.len() as u32 {
+            // Some order with everything at the lowest free offset of its arena reaches a layout if there is one.
+            let Some(at) = (0..capacities[a as usize]).find(|&at| free(&buffers[i], a, at, placed)) else { continue };
+            placed.push((i, a, at));
+            let found = possible(buffers, capacities, placed);
+            placed.pop();
+            if found {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn a_division_is_found_where_there_is_one() {
+    let (mut found, mut none) = (0, 0);
+    for seed in 0..400 {
+        let rng = &mut Rng::new(seed);
+        let steps = rng.between(2, 6);
+        let buffers: Vec<Buffer> = (0..rng.between(3, 6))
+            .map(|_| {
+                let lower = rng.below(steps);
+                let mut buffer = Buffer::new(rng.between(1, 8), lower, rng.between(lower + 1, steps));
+                buffer.arena = rng.one_in(4).then(|| rng.below(2) as u32);
+                buffer
+            })
+            .collect();
+        let most = buffers.iter().map(|b| b.size).max().unwrap();
+        let capacities = [rng.between(most, most + 6), rng.between(most, most + 6)];
+        let layout = solved(&with_arenas(&capacities, buffers.iter().cloned()));
+        let expected = possible(&buffers, &capacities, &mut Vec::new());
+        assert_eq!(fits(&layout), expected, "seed {seed}: {capacities:?} {buffers:?}");
+        (found, none) = if expected { (found + 1, none) } else { (found, none + 1) };
+    }
+    assert!(found > 50 && none > 50, "{found} {none}");
+}

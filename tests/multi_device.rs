@@ -37,7 +37,7 @@ impl Rig {
         Rig { host, ctx, streams }
     }
 
-    fn devices(&self) -> impl Iterator<Item = DeviceId> + use<> {
+    fn devices(&self) -> impl Iterator<Item = DeviceId> {
         (0..self.streams.len() as u32).map(DeviceId)
     }
 
@@ -74,7 +74,10 @@ impl Rig {
                     assert!(reports.is_empty(), "{what} of device {owner}, {user} to {reader}: {reports:#?}");
                 } else {
                     let text = format!("{reports:?}");
-                    assert!(text.contains("is not accessible from device"), "{what} of device {owner}, {user} to {reader}: {text}");
+                    assert!(
+                        text.contains("is not accessible from device"),
+                        "{what} of device {owner}, {user} to {reader}: {text}"
+                    );
                 }
             }
         }
@@ -277,10 +280,8 @@ fn each_device_has_its_own_limit() {
 }
 
 fn reserve(rig: &Rig, strategy: Strategy, bytes: u64, wait: Wait) -> gpumem::base::Result<Reservation> {
-    rig.ctx.tiers().unwrap().manager().reserve(gpumem::tier::Request {
-        wait,
-        ..gpumem::tier::Request::new(Amount::Exact(bytes), strategy)
-    })
+    let request = gpumem::tier::Request::new(strategy, Amount::Exact(bytes)).wait(wait);
+    rig.ctx.tiers().unwrap().manager().reserve(request)
 }
 
 const fn gpu(d: u32) -> SpaceId {
@@ -292,8 +293,9 @@ const fn gpu(d: u32) -> SpaceId {
 fn a_reservation_of_any_device_goes_where_the_most_room_is() {
     for devices in [2, 4, 8] {
         let rig = Rig::new(checking(devices, true), Config { limit: Limit::Bytes(GIB), ..Config::default() });
-        // Device d has (d + 1) * 64 MiB in use, so the first has the most room.
-        let live: Vec<u64> = rig.devices().map(|d| rig.malloc(d, 64 * MIB * u64::from(d.0 + 1), AllocFlags(0))).collect();
+        // Device d has (d + 1) * 32 MiB in use, so the first has the most room.
+        let live: Vec<u64> =
+            rig.devices().map(|d| rig.malloc(d, 32 * MIB * u64::from(d.0 + 1), AllocFlags(0))).collect();
         let any = Strategy::Tier(Tier::Gpu);
         let mut held = Vec::new();
         for d in 0..devices {
@@ -325,7 +327,7 @@ fn a_reservation_of_any_device_goes_where_the_most_room_is() {
         }
         for (d, p) in rig.devices().zip(live) {
             let usage = rig.ctx.tiers().unwrap().manager().usage(gpu(d.0)).unwrap();
-            assert_eq!((usage.used, usage.reserved), (64 * MIB * u64::from(d.0 + 1), 0), "device {d}");
+            assert_eq!((usage.used, usage.promised), (32 * MIB * u64::from(d.0 + 1), 0), "device {d}");
             rig.ctx.free(p).unwrap();
         }
         rig.ctx.tiers().unwrap().manager().validate().unwrap();
@@ -340,8 +342,8 @@ fn a_wait_for_any_device_ends_when_one_has_room() {
         let rig = Rig::new(checking(3, true), Config { limit: Limit::Bytes(256 * MIB), ..Config::default() });
         rig.ctx.tiers().unwrap();
         let live: Vec<u64> = rig.devices().map(|d| rig.malloc(d, 200 * MIB, AllocFlags(0))).collect();
+        let wait = Wait::For(Duration::from_secs(100));
         let got = std::thread::scope(|scope| {
-            let wait = Wait::For(Duration::from_secs(100));
             let waiter = scope.spawn(|| reserve(&rig, Strategy::Tier(Tier::Gpu), 150 * MIB, wait).unwrap());
             while rig.ctx.tiers().unwrap().manager().waiters() == 0 {
                 std::thread::yield_now();
@@ -397,8 +399,9 @@ struct Model {
     across: u64,
 }
 
-const MODEL_LIMIT: u64 = 320 * MIB;
-const MODEL_LIVE: u64 = 240 * MIB;
+/// So close together that large requests must stitch.
+const MODEL_LIMIT: u64 = 256 * MIB;
+const MODEL_LIVE: u64 = 232 * MIB;
 
 impl Model {
     fn new(seed: u64) -> Model {
@@ -590,6 +593,7 @@ impl Model {
 
 #[test]
 fn a_model_of_two_devices() {
+    let mut stitches = [0, 0];
     for (seed, steps) in [(1, 12_000), (2, 6_000), (3, 6_000)] {
         let mut m = Model::new(seed);
         for step in 0..steps {
@@ -602,16 +606,22 @@ fn a_model_of_two_devices() {
             for d in [0, 1].map(DeviceId) {
                 let s = m.rig.ctx.stats(d).unwrap();
                 let blocks = m.live.values().filter(|l| l.device == d);
-                assert_eq!((s.allocations, s.requested), (blocks.count() as u64, m.bytes_on(d)), "seed {seed}, step {step}, device {d}");
+                assert_eq!(
+                    (s.allocations, s.requested),
+                    (blocks.count() as u64, m.bytes_on(d)),
+                    "seed {seed}, step {step}, device {d}"
+                );
                 assert!(s.mapped <= MODEL_LIMIT, "seed {seed}, step {step}: device {d} has {} bytes mapped", s.mapped);
             }
         }
-        let stitches = [0, 1].map(|d| m.rig.ctx.stats(DeviceId(d)).unwrap().stitches);
-        println!("seed {seed}: {stitches:?} stitches, {} frees on another device's stream", m.across);
-        assert!(stitches.iter().all(|&n| n > 5) && m.across > steps / 20, "the run must have done that to mean anything");
+        assert!(m.across > steps / 20, "{} frees on a stream of another device", m.across);
+        for (d, all) in stitches.iter_mut().enumerate() {
+            *all += m.rig.ctx.stats(DeviceId(d as u32)).unwrap().stitches;
+        }
         while !m.live.is_empty() {
             m.free();
         }
         m.rig.finish();
     }
+    assert!(stitches.iter().all(|&n| n > 10), "{stitches:?} stitches: the runs must have done that to mean anything");
 }

@@ -450,6 +450,7 @@ int main(int argc, char **argv) {
         check_on(h.block.home, s, h.block.ptr, h.block.bytes, h.block.id, *reports);
         OWN(gpumem_free_async(h.block.ptr, handle(s)));
         CUDA(cudaStreamSynchronize(s));
+        n_free++;
     }
     sync_all(devices);
     const u64 wrong = reports->wrong();

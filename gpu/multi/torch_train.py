@@ -136,11 +136,11 @@ class Llama(nn.Module):
 
 def build(strategy, layers=LAYERS):
     torch.manual_seed(0)
-    model = Llama(layers)
+    with device:
+        model = Llama(layers)
     for p in model.parameters():
         if p.dim() > 1:
             nn.init.normal_(p, std=0.02)
-    model = model.to(device)
     if strategy == "ddp":
         return nn.parallel.DistributedDataParallel(model, device_ids=[rank] if gpu else None, gradient_as_bucket_view=True)
     if strategy == "fsdp":

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs of gpu/multi/ against .gpu/: gpu/build_multi.sh [FOLDER=.gpu/bin] [PROGRAM...]
 #
-# Programs that are newer than their source stay. NCCL's header is looked for in NCCL_HOME, beside the Python packages (nvidia/nccl, as PyTorch
+# Programs that were built from the same source stay. NCCL's header is looked for in NCCL_HOME, beside the Python packages (nvidia/nccl, as PyTorch
 # brings it), and where the system has it; without it nccl_collectives is left out. PYTHON=python3 NVCC=nvcc ARCH=sm_90: see
 # gpu/build_torture.sh. Ends with 1 when one does not compile, with 3 when there is no nvcc.
 set -uo pipefail
@@ -27,10 +27,13 @@ nccl_include() {
 status=0
 jobs_of=()
 names=()
+sums=()
 for program in "${programs[@]}"; do
     source="gpu/multi/$program.cu"
     if [ ! -e "$source" ]; then echo "no program $program" >&2; exit 2; fi
-    if [ -x "$folder/$program" ] && [ ! "$source" -nt "$folder/$program" ] && [ ! gpu/multi/common.cuh -nt "$folder/$program" ]; then continue; fi
+    # By contents: not every way of copying keeps times.
+    sum="$(cat "$source" gpu/multi/common.cuh | cksum)"
+    if [ -x "$folder/$program" ] && [ "$sum" = "$(cat "$folder/$program.sum" 2> /dev/null)" ]; then continue; fi
     flags="-I$stage/include -L$stage/lib -ldl -lpthread"
     if [ "$program" = nccl_collectives ]; then
         include="$(nccl_include)"
@@ -40,11 +43,12 @@ for program in "${programs[@]}"; do
     NVCC_FLAGS="${NVCC_FLAGS:-} $flags" gpu/build_torture.sh "$folder/$program" "$source" > "$folder/$program.log" 2>&1 &
     jobs_of+=($!)
     names+=("$program")
+    sums+=("$sum")
 done
 for i in "${!jobs_of[@]}"; do
     wait "${jobs_of[$i]}"
     case $? in
-        0) rm -f "$folder/${names[$i]}.log" ;;
+        0) rm -f "$folder/${names[$i]}.log"; echo "${sums[$i]}" > "$folder/${names[$i]}.sum" ;;
         3) status=3 ;;
         *) echo "${names[$i]} does not compile:"; tail -n 12 "$folder/${names[$i]}.log"; status=1 ;;
     esac

@@ -2,8 +2,11 @@
 # Builds everything that gpu/test.sh, gpu/bench.sh, gpu/preload.sh and gpu/torch.sh need and puts it into .gpu/, so that a machine with a
 # GPU needs no Rust: copy the working tree there, or only gpu/, bench/ and .gpu/, and run gpu/test.sh or gpu/bench.sh.
 #
-#   gpu/stage.sh [--dev] [--bench]     --dev: the library from a development build, which is quicker to make
+#   gpu/stage.sh [--dev] [--bench] [--multi] [--built]
+#                                      --dev: the library from a development build, which is quicker to make
 #                                      --bench: no tests, only what gpu/bench.sh and gpu/torch.sh need
+#                                      --multi: only what gpu/multi.sh needs, that script and its programs too: .gpu/ alone will do there
+#                                      --built: the library and the command as they are in target/ (`make build` makes them)
 #   WITH_RMM=1                         RMM too, from PyPI, for gpu/bench.sh to measure it and gpu/test.sh to use it; needs pip
 #   RMM_PACKAGES="librmm-cu13 rapids-logger"    what that is, for another CUDA or version
 #
@@ -12,12 +15,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-profile=release; flag=--release; tests=1
+profile=release; flag=--release; tests=1; multi=; built=
 for argument in "$@"; do
     case "$argument" in
         --dev) profile=debug; flag= ;;
         --bench) tests= ;;
-        *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        --multi) tests=; multi=1 ;;
+        --built) built=1 ;;
+        *) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 target="${CARGO_TARGET_DIR:-target}"
@@ -30,7 +35,7 @@ mkdir -p "$out/lib" "$out/bin" "$out/include" "$out/tests" "$out/c_tests/src"
 
 say "library and command ($profile)"
 # shellcheck disable=SC2086
-cargo build $flag -p gpumem -p gpumem-cli -p gpumem-preload
+if [ -z "$built" ]; then cargo build $flag -p gpumem -p gpumem-cli -p gpumem-preload; fi
 # Two copies instead of a link: not every way of copying keeps links.
 cp "$target/$profile/libgpumem.so" "$out/lib/libgpumem.so"
 if have strip; then strip --strip-debug "$out/lib/libgpumem.so"; fi
@@ -59,6 +64,38 @@ check_size() {
     megabytes="$(du -sm "$out" | cut -f1)"
     if [ "$megabytes" -ge 60 ]; then say "that is 60 MiB or more; is strip (binutils) missing?"; exit 1; fi
 }
+
+build_c() {  # compiler, flags, source, output
+    # shellcheck disable=SC2086
+    $1 $2 -O1 -g -I"$out/include" -Ic_tests "$3" -o "$4" -L"$out/lib" -l:libgpumem.so.0 -Wl,-rpath,'$ORIGIN/../lib' -lpthread -lm
+}
+if [ -n "$multi" ]; then
+    say "Python package and C tests"
+    mkdir -p "$out/python"
+    cp -R bindings/python/src/gpumem "$out/python/"
+    find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
+    # The library is that of .gpu/lib: gpu/multi.sh says so. The headers are for the allocator that PyTorch gets.
+    cp -R "$out/include" "$out/python/gpumem/include"
+    for name in devices reserve raii; do
+        for source in c_tests/$name.c c_tests/$name.cpp; do
+            case "$source" in
+                *.c) [ ! -e "$source" ] || build_c "${CC:-cc}" "-std=c99 -D_GNU_SOURCE" "$source" "$out/c_tests/$name" ;;
+                *.cpp) [ ! -e "$source" ] || build_c "${CXX:-c++}" "-std=c++17" "$source" "$out/c_tests/$name" ;;
+            esac
+        done
+    done
+    # The scripts too, so that nothing else has to travel.
+    mkdir -p "$out/gpu"
+    cp -R gpu/multi gpu/multi.sh gpu/build_multi.sh gpu/build_torture.sh "$out/gpu/"
+    find "$out/gpu" -name __pycache__ -prune -exec rm -rf {} +
+    if have nvcc; then
+        say "programs with kernels"
+        gpu/build_multi.sh "$out/bin" || say "not all are prebuilt; gpu/multi.sh builds them where there is nvcc"
+        for program in "$out"/bin/*; do if have strip && [ -x "$program" ]; then strip --strip-debug "$program"; fi; done
+    else
+        say "no nvcc here: gpu/multi.sh builds its programs on the machine with GPUs"
+    fi
+fi
 if [ -z "$tests" ]; then check_size; exit; fi
 
 say "test executables"
@@ -75,10 +112,6 @@ while read -r kind name path; do
 done
 
 # Every source with a main is a test. Those that begin otherwise are parts of others.
-build_c() {  # compiler, flags, source, output
-    # shellcheck disable=SC2086
-    $1 $2 -O1 -g -I"$out/include" -Ic_tests "$3" -o "$4" -L"$out/lib" -l:libgpumem.so.0 -Wl,-rpath,'$ORIGIN/../lib' -lpthread -lm
-}
 if [ -d c_tests ]; then
     say "C tests"
     find c_tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.hpp' \) -exec cp {} "$out/c_tests/src/" \;

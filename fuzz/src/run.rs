@@ -607,7 +607,7 @@ impl<'a> Thread<'a> {
         let own = self.machine.program.settings.iter().any(|(n, v)| *n == "GPUMEM_POOL" && v == "off");
         let align = if own { 256 } else { number("alignment").max(256) };
         let is_known = name.contains("alloc") && !name.contains("torch");
-        if is_known && align.is_power_of_two() && ptr % align != 0 && asked > 0 {
+        if is_known && align.is_power_of_two() && !ptr.is_multiple_of(align) && asked > 0 {
             let text = format!("{c}: {ptr:#x} is no multiple of {align}");
             return Err(failure("alignment", text, format!("CHECK((uintptr_t){c} % {align}u == 0);")));
         }

@@ -1,5 +1,6 @@
 //! What a context adds to its parts: recordings, and streams of several devices.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod multi_device;
 mod record;
 mod streams_across;

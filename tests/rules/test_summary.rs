@@ -53,7 +53,8 @@ fn failures_are_summed_and_fail() {
 
 #[test]
 fn skipped_lines_are_counted_where_they_start_a_line() {
-    let shown = "\n---- c stdout ----\n-- c\nskipped: this device has one stream\nnot skipped: this\n  skipped: nor this\n";
+    let shown =
+        "\n---- c stdout ----\n-- c\nskipped: this device has one stream\nnot skipped: this\n  skipped: nor this\n";
     let log = binary("tests/a.rs", &(shown.to_string() + &result("ok", 3, 0))) + "cargo exit status: 0\n";
     counted(&log, "3 passed, 0 failed, 1 skipped", true);
 }

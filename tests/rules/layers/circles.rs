@@ -268,16 +268,29 @@ fn path_at(tokens: &[TokenTree], at: usize) -> Name {
 }
 
 /// Whether the brackets of an attribute say `cfg` of something with `test`.
-fn is_test(token: Option<&TokenTree>) -> bool {
+pub fn is_test(token: Option<&TokenTree>) -> bool {
     let Some(TokenTree::Group(group)) = token else { return false };
+    // Without what is in the brackets of a `not`.
     let text = group.stream().to_string();
-    text.starts_with("cfg")
-        && text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test" || word == "loom")
-        && !text.contains("not")
+    let asked: String =
+        text.split("not").enumerate().map(|(i, part)| if i == 0 { part } else { after_brackets(part) }).collect();
+    asked.starts_with("cfg") && asked.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test" || word == "loom")
+}
+
+/// What follows the brackets that `text` starts with.
+fn after_brackets(text: &str) -> &str {
+    let mut open = 0;
+    for (at, c) in text.char_indices() {
+        open += i32::from(c == '(') - i32::from(c == ')');
+        if open == 0 && c == ')' {
+            return &text[at + 1..];
+        }
+    }
+    ""
 }
 
 /// Where the item that starts at `at` ends: after its block or semicolon.
-fn item_end(tokens: &[TokenTree], at: usize) -> usize {
+pub fn item_end(tokens: &[TokenTree], at: usize) -> usize {
     let ends =
         |t: &TokenTree| is_punct(t, ';') || matches!(t, TokenTree::Group(g) if g.delimiter() == Delimiter::Brace);
     tokens[at..].iter().position(ends).map_or(tokens.len(), |n| at + n + 1)

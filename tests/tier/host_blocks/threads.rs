@@ -1,10 +1,10 @@
 //! Several threads at once.
 
 use super::*;
-use test_support::Rng;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::thread;
+use test_support::Rng;
 
 #[test]
 fn who_comes_while_memory_is_pinned_shares_it() {

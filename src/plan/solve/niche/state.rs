@@ -124,7 +124,8 @@ impl<'a> State<'a> {
             starting_at[item.from as usize].push(i as u32);
         }
         let (blocks, floors) = instance.blocks();
-        let hidden = if blocks.is_empty() && instance.bands.is_empty() { Vec::new() } else { vec![(0, 0); sections + 1] };
+        let hidden =
+            if blocks.is_empty() && instance.bands.is_empty() { Vec::new() } else { vec![(0, 0); sections + 1] };
         State {
             items,
             bands: &instance.bands,
@@ -559,9 +560,7 @@ impl<'a> State<'a> {
                 blocks.all(|b| from + to <= b.bottom) && low <= from && from + to <= high
             };
             let stands = |i: usize| (self.items[i].from..self.items[i].to).all(|k| free(i, k));
-            let fits = |i: &&usize| {
-                self.items[**i].from >= flat.0 && self.items[**i].to <= flat.1 && stands(**i)
-            };
+            let fits = |i: &&usize| self.items[**i].from >= flat.0 && self.items[**i].to <= flat.1 && stands(**i);
             let choices =
                 if self.is_niche(flat, section.floor) { mine.iter().filter(fits).count() as u32 } else { NO_NICHE };
             section.slack + section.floor + sizes + self.blocks.bytes(k, section.next) == self.capacity

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod plan_support;
+use crate::plan_support;
 
 use gpumem::plan::{solve, verify, Arena, Buffer, Layout, LayoutStatus, Problem, SolveOptions};
 use plan_support::generate::Rng;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod plan_support;
+use crate::plan_support;
 
 use gpumem::plan::{solve, verify, Layout, Place, Problem, SolveOptions};
 use plan_support::generate::Rng;

@@ -1,0 +1,47 @@
+"""The table of torch_train.py's runs: `training.py RUNS.jsonl`. Losses must be native's, for gpumem memory at most 1.04 of what tensors
+took on each rank, a step of DDP at most 1.02 of native's. Ends with 1 when one is not so."""
+
+import collections
+import json
+import sys
+
+runs = collections.defaultdict(list)
+for line in open(sys.argv[1], encoding="utf-8"):
+    r = json.loads(line)
+    runs[r["strategy"], r["mode"]].append(r["ranks"])
+failed = []
+for strategy in dict.fromkeys(s for s, _ in runs):
+    modes = [m for s, m in runs if s == strategy]
+    native = runs.get((strategy, "native"))
+    if not native:
+        failed.append(f"{strategy}: no native run")
+        continue
+    # What native itself does not repeat can be asked of nobody.
+    own = max(abs(a - b) for x in native for r, s in zip(x, native[0]) for a, b in zip(r["losses"], s["losses"]))
+    # Of several runs the fastest: what else the machine does only adds. Ranks go in step.
+    fastest = min(x[0]["step_ms"] for x in native)
+    varied = min(x[0]["varied_ms"] for x in native)
+    for mode in modes:
+        mine = runs[strategy, mode]
+        off = max(abs(a - b) for x in mine for r, s in zip(x, native[0]) for a, b in zip(r["losses"], s["losses"]))
+        step = min(x[0]["step_ms"] for x in mine) / fastest
+        of_varied = min(x[0]["varied_ms"] for x in mine) / varied
+        peak = [max(x[k]["driver_peak"] / max(1, x[k]["allocated_peak"]) for x in mine) for k in range(len(mine[0]))]
+        reserved = [max(x[k]["reserved_peak"] / max(1, x[k]["allocated_peak"]) for x in mine) for k in range(len(mine[0]))]
+        equal = "equal" if off == 0 else f"off by {off:.2g}"
+        text = lambda values: ", ".join(f"{v:.3f}" for v in values)
+        print(f"figure {strategy:5} {mode:10} losses {equal}; peak / allocated {text(peak)} (reserved {text(reserved)}), allocated "
+              f"{mine[0][0]['allocated_peak'] / 2**30:.2f} GiB; step {min(x[0]['step_ms'] for x in mine):.2f} ms, {step:.3f} of native; of "
+              f"changing lengths {of_varied:.3f}; runs {len(mine)}")
+        if off > 4 * own:
+            failed.append(f"{strategy} {mode}: losses are off by {off:.2g} (native by {own:.2g})")
+        if mode == "gpumem":
+            if max(peak) > 1.04:
+                failed.append(f"{strategy}: peak / allocated {text(peak)}")
+            if strategy == "ddp" and step > 1.02:
+                failed.append(f"ddp: a step is {step:.3f} of native")
+    if own:
+        print(f"figure {strategy:5} native repeats its own losses to {own:.2g} only")
+for why in failed:
+    print("FAIL", why)
+sys.exit(bool(failed))

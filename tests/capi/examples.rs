@@ -231,9 +231,7 @@ fn the_links_of_the_documents_lead_somewhere() {
         for target in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = target.split('#').next().unwrap();
             let elsewhere = target.contains(char::is_whitespace) || target.starts_with("http");
-            // Written apart from these pages.
-            let to_come = file.ends_with("docs/architecture.md");
-            if !(file.is_empty() || elsewhere || to_come || page.parent().unwrap().join(file).exists()) {
+            if !(file.is_empty() || elsewhere || page.parent().unwrap().join(file).exists()) {
                 wrong.push(format!("{}: {target}", page.display()));
             }
         }

@@ -559,7 +559,7 @@ mod tests {
         assert_eq!(here.iter().collect::<BTreeSet<_>>(), SETTINGS.iter().map(|s| &s.variable).collect());
         assert_eq!(here.len(), SETTINGS.len());
         // The words on starting name every variable.
-        let words = &source[..source.find("use super").unwrap()];
+        let words = &source[..source.find("\nuse ").unwrap()];
         for s in SETTINGS {
             assert!(words.contains(s.variable), "{} is not in the header's section on starting", s.variable);
         }

@@ -4,7 +4,6 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::pool::heap::lock::Locked;
 use crate::pool::heap::state::{Heap, HeapState};
@@ -39,16 +38,16 @@ pub struct Still<'a> {
 impl Pool {
     /// Waits until no call is half-way through a change, and holds up those that come.
     pub fn hold_still(&self) -> Still<'_> {
-        // Whoever holds several heaps' locks got all but the first by trying, so taking them one by one waits for nobody who
-        // waits for us.
-        let changing = Rank::Changing.wait();
+        // A thread that holds several heaps' locks got all but the first by trying, so taking them one by one waits for no
+        // thread that waits for this one. Nor does holding several pools still, one after the other: no other thread has
+        // locks of two.
         Still {
             pool: self,
-            _changing: (self.changing.write().unwrap_or_else(PoisonError::into_inner), changing),
-            _streams: lock(&*self.streams),
-            shells: lock(&self.privates.shells),
+            _changing: (self.changing.write().unwrap_or_else(PoisonError::into_inner), Rank::Changing.taken()),
+            _streams: self.streams.lock_among_others(),
+            shells: self.privates.shells.lock_among_others(),
             heaps: self.all_heaps().map(|heap| (heap, heap.lock_among_others())).collect(),
-            core: lock(&*self.core),
+            core: self.core.lock_among_others(),
         }
     }
 
@@ -203,6 +202,7 @@ impl Still<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::base::sync::lock;
     use crate::base::DeviceId;
     use crate::driver::host::{HostDriver, HostOptions};
     use crate::pool::{AllocRequest, PoolOptions};

@@ -41,6 +41,11 @@ impl Captures {
         lock(&*self.keys)
     }
 
+    /// The same, for a thread that takes everything: see [`Ranked::lock_among_others`].
+    pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, HashMap<usize, u64>> {
+        self.keys.lock_among_others()
+    }
+
     /// No capture that was met before is in progress any more.
     pub(crate) fn none(&self, keys: &mut HashMap<usize, u64>) {
         keys.clear();

@@ -490,8 +490,8 @@ impl Order {
             }
         }
         // Markers of the context are recorded under this one.
-        let _captures = self.captures.lock();
-        let context = lock(&*self.context);
+        let _captures = self.captures.lock_among_others();
+        let context = self.context.lock_among_others();
         let pending: usize = lanes.iter().map(|(_, markers)| markers.len()).sum();
         let events = context.len() + lock(&*self.spare).len() + pending;
         let made = self.events.load(Relaxed);

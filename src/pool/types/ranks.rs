@@ -126,8 +126,8 @@ impl<T> Ranked<T> {
         Ranked { rank, mutex: Mutex::new(value) }
     }
 
-    /// Takes the lock, perhaps with others of its rank in hand: for a thread that takes all of them, one after the other, when
-    /// no other thread ever has two.
+    /// Takes the lock, perhaps with others of its rank or a later one in hand: for a thread that takes all of them, one after the
+    /// other, when no other thread ever has two.
     pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, T> {
         RankedGuard { guard: crate::base::sync::lock(&self.mutex), _held: self.rank.taken() }
     }

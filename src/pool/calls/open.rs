@@ -90,7 +90,7 @@ impl Pool {
         let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
         let mut st = heap.lock();
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
-        let want = Want { size, align: GRANULE, stream: crate::base::StreamHandle::LEGACY };
+        let want = Want::new(size, GRANULE, crate::base::StreamHandle::LEGACY);
         st.grain.ahead = true;
         match self.stitch_or_grow(heap, &mut st, want)? {
             Some(r) => {

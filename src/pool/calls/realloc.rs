@@ -149,7 +149,7 @@ impl Pool {
             return Ok(false);
         }
         if size > old {
-            let want = Want { size, align: GRANULE, stream };
+            let want = Want::new(size, GRANULE, stream);
             let grown = self.grow_block(heap, st, region, size, want);
             if !matches!(grown, Ok(true)) {
                 // It becomes smaller again, which does not fail.

@@ -99,7 +99,7 @@ impl Pool {
     pub(crate) fn map_ahead(&self, member: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
         let heap = self.member_heap(member)?;
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
-        self.find_span(heap, Want { size, align: GRANULE, stream }).map(|_| ())
+        self.find_span(heap, Want::new(size, GRANULE, stream)).map(|_| ())
     }
 
     /// A ready region of the heap for the request, whole; its address.
@@ -122,7 +122,7 @@ impl Pool {
 
     /// From now on the stream's large allocations go where the layout has them.
     pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
-        let want = Want { size: span.bytes, align: span.align.max(GRANULE), stream };
+        let want = Want::new(span.bytes, span.align.max(GRANULE), stream);
         // A layout that another graph of the arena was captured with has left its memory.
         let before = lock(&member.heaps).iter().skip(1).filter_map(|&n| self.heap(n)).find_map(|heap| {
             let mut st = heap.lock();

@@ -76,7 +76,7 @@ impl Pool {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
-        let (mut sources, mut others) = self.gather(heap, st, anchor, need, false)?;
+        let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want.reach), false)?;
         // What is captured does not run behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.is_of_captures();
         let mut reaped = false;
@@ -97,7 +97,7 @@ impl Pool {
                     return Ok(Outcome::Done(None));
                 }
                 drop(std::mem::take(&mut others));
-                (sources, others) = self.gather(heap, st, anchor, need, true)?;
+                (sources, others) = self.gather(heap, st, anchor, (need, usize::MAX), true)?;
                 continue;
             };
             // What is all new goes behind what was new before, so that a heap that only grows is one span.
@@ -150,13 +150,14 @@ impl Pool {
         me: &Heap,
         st: &HeapState,
         anchor: Option<Anchor>,
-        need: u64,
+        (need, reach): (u64, usize),
         unsettled: bool,
     ) -> Result<(Vec<Source>, Others<'a>)> {
         let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
-        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= self.page) {
+        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= self.page;
+        for other in self.all_heaps().filter(may).take(reach) {
             if have >= need {
                 break;
             }

@@ -38,7 +38,7 @@ impl Pool {
         }
         // One slot at least, so that no two blocks start in the same slot of the index.
         let size = round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?;
-        let want = Want { size, align: align.max(GRANULE), stream: req.stream };
+        let want = Want::new(size, align.max(GRANULE), req.stream);
         if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
             let addr = st.hand_out(r, block, &self.index);
@@ -78,7 +78,7 @@ impl Pool {
             self.finish_object(heap, &mut st, taken, req);
             return Ok(taken.addr);
         }
-        let want = Want { size: slab::slab_size(class), align: SLOT, stream: req.stream };
+        let want = Want::new(slab::slab_size(class), SLOT, req.stream);
         let (mut st, region) = match self.find_region(heap, st, want, req, None)? {
             Answer::Region(st, region) => (st, region),
             Answer::Block(_) => return Err(Error::internal("a slab was borrowed")),

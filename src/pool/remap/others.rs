@@ -73,7 +73,7 @@ impl Pool {
     /// found any.
     fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want, which: impl Fn(&Heap) -> bool) -> Result<bool> {
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
-        for other in self.all_heaps().filter(may) {
+        for other in self.all_heaps().filter(may).take(want.reach) {
             let Some(mut from) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             self.refresh(me, other, &mut from, want.stream)?;
             let Some(run) = self.whole_run(me, other.number, &from, want) else {
@@ -144,7 +144,8 @@ impl Pool {
         if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.borrowing.again() {
             return Ok(None);
         }
-        for other in self.all_heaps().filter(|h| h.number != me.number && h.free.load(Relaxed) >= want.size) {
+        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size;
+        for other in self.all_heaps().filter(may).take(want.reach) {
             let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             let found =
                 st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.is_of_captures() {
@@ -209,17 +210,27 @@ impl Pool {
     /// device has passed it, on streams that rest or are gone, too. Returns whether some of it is this heap's now. Not once a
     /// capture was met, which the marker could end, and not if it has been in vain of late.
     pub(crate) fn ask_about_others(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
-        let elsewhere: u64 = self.all_heaps().filter(|h| h.number != heap.number).map(|h| h.free.load(Relaxed)).sum();
         let mapped = self.counters.mapped.load(Relaxed);
         let a_lot = want.size.max(MUCH_ELSEWHERE).max(mapped / 8);
-        if elsewhere < a_lot || st.private.is_some() || self.order.captures.changes() > 0 || !st.asking.again() {
+        let mut elsewhere = 0;
+        // Less than a page of a heap is no whole extent.
+        let is_a_lot = |h: &Heap| {
+            let free = h.free.load(Relaxed);
+            elsewhere += if free >= self.page { free } else { 0 };
+            elsewhere >= a_lot
+        };
+        if !self.all_heaps().filter(|h| h.number != heap.number).any(is_a_lot)
+            || st.private.is_some()
+            || self.order.captures.changes() > 0
+            || !st.asking.again()
+        {
             return Ok(false);
         }
         let mut found = false;
         if self.order.mark_context(&*self.driver, Some(want.stream))? {
             for _ in 0..self.options.patience.max(1) {
                 if self.order.context_is_passed(&*self.driver)? {
-                    found = self.adopt(heap, st, want, |_| true)?;
+                    found = self.adopt(heap, st, Want { reach: usize::MAX, ..want }, |_| true)?;
                     break;
                 }
             }

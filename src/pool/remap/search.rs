@@ -30,7 +30,7 @@ impl Pool {
         &self,
         heap: &'a Heap,
         mut st: Locked<'a, HeapState>,
-        want: Want,
+        mut want: Want,
         req: &AllocRequest,
         block: Option<Block>,
     ) -> Result<Answer<'a>> {
@@ -44,6 +44,7 @@ impl Pool {
             if attempt > 0 {
                 // What was in vain of late is worth a try now.
                 st.try_everything();
+                want.reach = usize::MAX;
             }
             self.ask_for_markers(heap.lane, &st, want.stream)?;
             if self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {

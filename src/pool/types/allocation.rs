@@ -82,4 +82,16 @@ pub(crate) struct Want {
     pub(crate) size: u64,
     pub(crate) align: u64,
     pub(crate) stream: StreamHandle,
+    /// How many other heaps with enough free memory are looked at for it: few at first, so that what a request costs does not
+    /// grow with the number of streams at rest, and all before it fails.
+    pub(crate) reach: usize,
+}
+
+/// The first [`Want::reach`].
+const NEAR: usize = 32;
+
+impl Want {
+    pub(crate) fn new(size: u64, align: u64, stream: StreamHandle) -> Want {
+        Want { size, align, stream, reach: NEAR }
+    }
 }

@@ -5,7 +5,7 @@
 use crate::base::size;
 
 /// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it can tell apart.
-pub(crate) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 14 };
+pub(crate) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 16 };
 
 /// Settings of one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

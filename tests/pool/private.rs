@@ -141,6 +141,24 @@ fn more_addresses_than_there_are_is_an_error_and_nothing_stays() {
     rig.close();
 }
 
+/// An arena that is given fewer addresses than it needs goes on behind them, and its figures stay true.
+#[test]
+fn it_grows_beyond_the_addresses_kept_for_it() {
+    for host in hosts() {
+        let rig = Rig::new(host, options());
+        let s = rig.stream();
+        let c = Capture::begin(&rig, s, GraphArenaOptions { reserve: 1, ..GraphArenaOptions::default() });
+        let blocks: Vec<u64> = [1, 2, 1, 3].iter().map(|pages| rig.malloc(pages * PAGE, s)).collect();
+        let stats = rig.pool.arena_stats(&c.arena);
+        assert_eq!((stats.mapped, stats.reserved), (7 * PAGE, 7 * PAGE), "the page that was kept is used: {stats:?}");
+        rig.books();
+        c.end(&rig);
+        rig.pool.release_arena(&c.arena);
+        blocks.iter().for_each(|&p| rig.free(p, s));
+        rig.close();
+    }
+}
+
 #[test]
 fn stream_order_reuses_and_monotone_does_not() {
     for monotone in [false, true] {

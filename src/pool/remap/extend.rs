@@ -387,8 +387,9 @@ fn commit(
     core.aliases.keep(id, parts);
     let (start, end, _) = core.aliases.bounds(id);
     if st.room.0 == start {
-        st.room.0 = end;
         core.holes.taken_for_good(st.room.1);
+        // Behind the last of the addresses kept it goes on where it can.
+        st.room = (end, st.room.1.max(end));
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
     // As a flip does it, so that regions have the same numbers when a flip does it again: the block is cut out of the run and of what

@@ -43,7 +43,12 @@ impl Glued {
         // What cannot move holds much when it is glued, for better or worse: in half of all attempts it is not.
         let holds = if seed == 0 { glue != Glue::Triples } else { seed & 2 == 0 };
         let mut items = instance.items.clone();
-        items.extend(instance.obstacles.iter().map(|o| Item { from: o.from, to: o.to, size: o.end - o.bottom, align: 1 }));
+        items.extend(instance.obstacles.iter().map(|o| Item {
+            from: o.from,
+            to: o.to,
+            size: o.end - o.bottom,
+            align: 1,
+        }));
         let mut held = vec![None; instance.items.len()];
         held.extend(instance.obstacles.iter().map(|o| Some(o.bottom)));
         let mut work =

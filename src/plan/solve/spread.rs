@@ -76,7 +76,10 @@ fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>
             arenas[a].capacity.unwrap_or(u64::MAX).checked_sub(live.saturating_add(size(k)))
         };
         let home = if is_free(k) {
-            (0..arenas.len()).filter_map(|a| room(a).map(|room| (room, a))).max_by_key(|&(room, a)| (room, Reverse(a)))?.1
+            (0..arenas.len())
+                .filter_map(|a| room(a).map(|room| (room, a)))
+                .max_by_key(|&(room, a)| (room, Reverse(a)))?
+                .1
         } else {
             homes[k as usize] as usize
         };
@@ -87,12 +90,7 @@ fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>
 }
 
 /// Lays every arena out; offsets of all if each is within its capacity.
-fn lay_out(
-    task: &Task<'_>,
-    homes: Vec<u32>,
-    options: &SolveOptions<'_>,
-    budget: &mut Budget<'_>,
-) -> Option<Assigned> {
+fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
     let mut found = Assigned { offsets: vec![None; homes.len()], homes };
     for (index, of_arena) in (0u32..).zip(task.problem.arenas()) {
         let mine = || (0..found.homes.len() as u32).filter(|&k| found.homes[k as usize] == index);

@@ -16,12 +16,7 @@ const RUNS: u64 = 288;
 const MOST_CELLS: usize = 1 << 24;
 
 /// A division with offsets in it, if one is found. `assigned` says where the fixed ones are.
-pub(super) fn search(
-    task: &Task<'_>,
-    assigned: &Assigned,
-    threads: u32,
-    budget: &mut Budget<'_>,
-) -> Option<Assigned> {
+pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget: &mut Budget<'_>) -> Option<Assigned> {
     let arenas = task.problem.arenas();
     let fixed = |k: u32| match task.buffer(k).place {
         Place::Fixed(at) => Some(at),

@@ -110,12 +110,15 @@ impl<'a> State<'a> {
         let mut ending_by = vec![0; (sections + 1) * words];
         for (i, item) in items.iter().enumerate() {
             let bit = 1u64 << (i % 64);
-            for k in 0..=item.from as usize {
-                starting_from[k * words + i / 64] |= bit;
-            }
-            for k in item.to as usize..=sections {
-                ending_by[k * words + i / 64] |= bit;
-            }
+            starting_from[item.from as usize * words + i / 64] |= bit;
+            ending_by[item.to as usize * words + i / 64] |= bit;
+        }
+        // What starts later starts from here on, too; what ended before has ended.
+        for k in words..(sections + 1) * words {
+            ending_by[k] |= ending_by[k - words];
+        }
+        for k in (0..sections * words).rev() {
+            starting_from[k] |= starting_from[k + words];
         }
         let mut ending_at = vec![Vec::new(); sections + 1];
         let mut starting_at = vec![Vec::new(); sections + 1];
@@ -124,7 +127,8 @@ impl<'a> State<'a> {
             starting_at[item.from as usize].push(i as u32);
         }
         let (blocks, floors) = instance.blocks();
-        let hidden = if blocks.is_empty() && instance.bands.is_empty() { Vec::new() } else { vec![(0, 0); sections + 1] };
+        let hidden =
+            if blocks.is_empty() && instance.bands.is_empty() { Vec::new() } else { vec![(0, 0); sections + 1] };
         State {
             items,
             bands: &instance.bands,
@@ -559,9 +563,7 @@ impl<'a> State<'a> {
                 blocks.all(|b| from + to <= b.bottom) && low <= from && from + to <= high
             };
             let stands = |i: usize| (self.items[i].from..self.items[i].to).all(|k| free(i, k));
-            let fits = |i: &&usize| {
-                self.items[**i].from >= flat.0 && self.items[**i].to <= flat.1 && stands(**i)
-            };
+            let fits = |i: &&usize| self.items[**i].from >= flat.0 && self.items[**i].to <= flat.1 && stands(**i);
             let choices =
                 if self.is_niche(flat, section.floor) { mine.iter().filter(fits).count() as u32 } else { NO_NICHE };
             section.slack + section.floor + sizes + self.blocks.bytes(k, section.next) == self.capacity

@@ -91,13 +91,22 @@ pub(super) enum Fit {
 /// Entries of a block: a power of two, so that the loop over them needs no rest.
 const BLOCK: usize = 64;
 
+/// How many strips there are, and how few shapes need none.
+const STRIPS: u32 = 32;
+const FEWEST_IN_STRIPS: usize = 1_024;
+
 /// Lays shapes out one after the other.
 ///
 /// What is placed is kept in order of offset, in blocks that are looked through without a branch for what is live
-/// together with the shape to place: fewer than a nanosecond each, and none behind the place that is found.
+/// together with the shape to place: fewer than a nanosecond each, and none behind the place that is found. Shapes of
+/// short life look only through what is in a strip of sections around them.
 pub(super) struct FirstFit<'a> {
     shapes: &'a Shapes,
-    blocks: Vec<Block>,
+    /// All that is placed, then by strip what is in some of its sections. Strip `s`, from 1, is over two widths from
+    /// `s - 1` widths on, so that strips overlap and whatever is no wider than one lies within one.
+    lists: Vec<Vec<Block>>,
+    /// Sections.
+    width: u32,
     /// By shape, where it is placed.
     at: Vec<u64>,
     placed: usize,
@@ -147,9 +156,64 @@ impl Block {
     }
 }
 
+/// Puts an entry into a list.
+fn insert(list: &mut Vec<Block>, entry: (u64, u32), shape: &Shape) {
+    let mut b = list.partition_point(|b| b.entries[0] <= entry).saturating_sub(1);
+    if list.is_empty() {
+        list.push(Block::new());
+    }
+    if list[b].len == BLOCK {
+        let upper = list[b].split();
+        let first = upper.entries[0];
+        list.insert(b + 1, upper);
+        b += usize::from(first <= entry);
+    }
+    let block = &mut list[b];
+    let k = block.entries[..block.len].partition_point(|e| *e < entry);
+    block.insert(k, entry, shape);
+}
+
+/// Takes an entry out of a list; whether it was there.
+fn remove(list: &mut Vec<Block>, entry: (u64, u32)) -> bool {
+    let b = list.partition_point(|b| b.entries[0] <= entry).saturating_sub(1);
+    let Some(block) = list.get_mut(b) else { return false };
+    let Ok(k) = block.entries[..block.len].binary_search(&entry) else { return false };
+    block.from.copy_within(k + 1.., k);
+    block.to.copy_within(k + 1.., k);
+    block.entries.copy_within(k + 1.., k);
+    block.len -= 1;
+    (block.from[block.len], block.to[block.len]) = (u32::MAX, 0);
+    if block.len == 0 {
+        list.remove(b);
+    }
+    true
+}
+
 impl<'a> FirstFit<'a> {
     pub(super) fn new(shapes: &'a Shapes) -> FirstFit<'a> {
-        FirstFit { shapes, blocks: Vec::new(), at: vec![0; shapes.shapes.len()], placed: 0 }
+        let sections = shapes.shapes.iter().map(|s| s.to).max().unwrap_or(0);
+        let strips = if shapes.shapes.len() < FEWEST_IN_STRIPS { 1 } else { STRIPS.min(sections.max(1)) };
+        let width = sections.div_ceil(strips).max(1);
+        let count = if strips == 1 { 0 } else { sections.div_ceil(width) + 1 };
+        let lists = vec![Vec::new(); 1 + count as usize];
+        FirstFit { shapes, lists, width, at: vec![0; shapes.shapes.len()], placed: 0 }
+    }
+
+    /// The shortest list with all that meets a shape.
+    fn list_for(&self, shape: &Shape) -> &[Block] {
+        let strip = 1 + (shape.from / self.width) as usize;
+        let narrow = shape.to - shape.from <= self.width;
+        self.lists.get(if narrow { strip } else { 0 }).unwrap_or(&self.lists[0])
+    }
+
+    /// The lists that a shape is in: a range of strips, and the first list.
+    fn lists_of(&mut self, shape: &Shape) -> impl Iterator<Item = &mut Vec<Block>> {
+        let first = (shape.from / self.width).max(1) as usize;
+        let last = (1 + shape.to.saturating_sub(1) / self.width) as usize;
+        let count = self.lists.len();
+        let (all, strips) = self.lists.split_at_mut(1);
+        let strips = strips.get_mut(first.min(count) - 1..last.min(count - 1)).into_iter().flatten();
+        all.iter_mut().chain(strips)
     }
 
     /// How many are placed.
@@ -159,7 +223,7 @@ impl<'a> FirstFit<'a> {
 
     /// Starts again with these obstacles: shape and offset.
     pub(super) fn restart(&mut self, obstacles: &[(u32, u64)]) {
-        self.blocks.clear();
+        self.lists.iter_mut().for_each(Vec::clear);
         self.placed = 0;
         for &(i, at) in obstacles {
             self.put(i, at);
@@ -196,7 +260,7 @@ impl<'a> FirstFit<'a> {
     fn neighbours(&self, i: u32, mut low: u64, mut each: impl FnMut(u32, u64, u64, &mut u64) -> bool) {
         let shape = &self.shapes.shapes[i as usize];
         let (from, to) = (shape.from, shape.to);
-        for block in self.blocks.iter() {
+        for block in self.list_for(shape) {
             if block.end <= low {
                 continue;
             }
@@ -221,41 +285,19 @@ impl<'a> FirstFit<'a> {
 
     /// Puts shape `i` at `offset`.
     pub(super) fn put(&mut self, i: u32, offset: u64) {
-        let entry = (offset, i);
-        let shape = &self.shapes.shapes[i as usize];
+        let shape = self.shapes.shapes[i as usize];
         self.at[i as usize] = offset;
         self.placed += 1;
-        let mut b = self.blocks.partition_point(|b| b.entries[0] <= entry).saturating_sub(1);
-        if self.blocks.is_empty() {
-            self.blocks.push(Block::new());
-        }
-        if self.blocks[b].len == BLOCK {
-            let upper = self.blocks[b].split();
-            let first = upper.entries[0];
-            self.blocks.insert(b + 1, upper);
-            b += usize::from(first <= entry);
-        }
-        let block = &mut self.blocks[b];
-        let k = block.entries[..block.len].partition_point(|e| *e < entry);
-        block.insert(k, entry, shape);
+        self.lists_of(&shape).for_each(|list| insert(list, (offset, i), &shape));
     }
 
     /// Takes shape `i` back from where it was put.
     pub(super) fn take(&mut self, i: u32) {
+        let shape = self.shapes.shapes[i as usize];
         let entry = (self.at[i as usize], i);
-        let b = self.blocks.partition_point(|b| b.entries[0] <= entry).saturating_sub(1);
-        let Some(block) = self.blocks.get_mut(b) else { return };
-        if let Ok(k) = block.entries[..block.len].binary_search(&entry) {
-            block.from.copy_within(k + 1.., k);
-            block.to.copy_within(k + 1.., k);
-            block.entries.copy_within(k + 1.., k);
-            block.len -= 1;
-            self.placed -= 1;
-            (block.from[block.len], block.to[block.len]) = (u32::MAX, 0);
-            if block.len == 0 {
-                self.blocks.remove(b);
-            }
-        }
+        // From every list, the first of which has all.
+        let gone = self.lists_of(&shape).filter_map(|list| remove(list, entry).then_some(())).count();
+        self.placed -= gone.min(1);
     }
 
     /// Whether shape `i` meets nothing at `offset` but itself.
@@ -284,7 +326,8 @@ impl<'a> FirstFit<'a> {
             let offset = self.offset_for(i, fit);
             let end = offset + self.shapes.shapes[i as usize].size;
             // A step of the budget is about a microsecond: one or two thousand comparisons.
-            if end > limit || !budget.take(1 + self.placed as u64 / 2048) {
+            let looked_at = self.list_for(&self.shapes.shapes[i as usize]).len() * BLOCK;
+            if end > limit || !budget.take(1 + looked_at as u64 / 3072) {
                 return None;
             }
             offsets[i as usize] = offset;

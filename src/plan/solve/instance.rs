@@ -106,6 +106,11 @@ impl Instance {
         sums.chain(self.obstacles.iter().map(|o| o.end)).max().unwrap_or(0)
     }
 
+    /// How many sections the items cover, all together.
+    pub(super) fn covered(&self) -> u64 {
+        self.items.iter().map(|i| u64::from(i.to - i.from)).sum()
+    }
+
     /// Per item, the largest total of the sections it covers.
     pub(super) fn pressure(&self) -> Vec<u64> {
         let peaks = RangeMax::new(&self.totals);

@@ -17,10 +17,15 @@ use super::skyline::Skyline;
 /// The first k: one in so many items, and no fewer than this.
 const FIRST_SHARE: usize = 32;
 const FEWEST: usize = 256;
+/// After so many times that first fit ended within one in `SAME` of all items from where it ended before, k is doubled.
+const STUCK: u32 = 2;
+const SAME: usize = 500;
 /// Runs of the search over the largest.
 const RUNS: u64 = 12;
 /// Most items times sections that are searched: two bits of each search for each of them.
 const MOST_CELLS: usize = 1 << 26;
+/// Most sections covered by all of them together: the search notes each, so that it can go back.
+const MOST_COVERED: u64 = 1 << 22;
 
 /// How the largest are laid out.
 #[derive(Clone, Copy)]
@@ -42,6 +47,8 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     let mut offsets = vec![0; items.len()];
     for how in [How::Search, How::Greedy] {
         let mut k = (items.len() / FIRST_SHARE).max(FEWEST);
+        // Where first fit came to its end, and how often it came no further.
+        let (mut reached, mut stuck) = (0, 0);
         while k < items.len() && best.size > goal && !budget.spent() {
             let (large, rest) = order.split_at(k);
             if let Some(at) = lay_out(instance, large, goal, how, threads, budget) {
@@ -53,8 +60,13 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
                 if fit.place(rest.iter().copied(), Fit::First, goal, &mut offsets, budget).is_some() {
                     best.take(instance.top(&offsets), &mut offsets);
                 }
+                let further = fit.len().abs_diff(reached) > items.len() / SAME;
+                stuck = if further { 0 } else { stuck + 1 };
+                reached = fit.len();
             }
-            k += k / 4;
+            // What first fit fails at again and again wants more of the search.
+            k += if stuck >= STUCK { k } else { k / 4 };
+            stuck %= STUCK;
         }
     }
 }
@@ -75,7 +87,9 @@ fn lay_out(
     };
     let mut offsets = vec![0; some.len()];
     match how {
-        How::Search if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS => None,
+        How::Search if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS || alone.covered() > MOST_COVERED => {
+            None
+        }
         How::Search => {
             let portfolio = Portfolio::new(&alone, threads);
             let outcome = portfolio.search(alone.bound(), RUNS, &mut offsets, budget);

@@ -118,15 +118,15 @@ impl<'a> Portfolio<'a> {
 struct Lane<'p> {
     portfolio: &'p Portfolio<'p>,
     capacity: u64,
-    plain: Searcher<'p>,
-    glued: Vec<Searcher<'p>>,
+    /// Made when they are first used.
+    plain: Option<Searcher<'p>>,
+    glued: Vec<Option<Searcher<'p>>>,
 }
 
 impl<'p> Lane<'p> {
     fn new(portfolio: &'p Portfolio<'p>, capacity: u64) -> Lane<'p> {
-        let plain = Searcher::new(portfolio.instance, capacity);
-        let glued = portfolio.glued.iter().map(|g| Searcher::new(&g.instance, capacity)).collect();
-        Lane { portfolio, capacity, plain, glued }
+        let glued = portfolio.glued.iter().map(|_| None).collect();
+        Lane { portfolio, capacity, plain: None, glued }
     }
 
     fn run(&mut self, run: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
@@ -136,17 +136,20 @@ impl<'p> Lane<'p> {
         let effort = luby(round / Rule::COUNT + 1);
         // The last variant is the original: it takes longest, and only it can prove anything.
         if variant == self.glued.len() {
-            let outcome = self.plain.run(rule, effort, budget);
+            let (instance, capacity) = (self.portfolio.instance, self.capacity);
+            let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
+            let outcome = plain.run(rule, effort, budget);
             if outcome == Outcome::Found {
-                offsets.copy_from_slice(self.plain.niche.offsets());
+                offsets.copy_from_slice(plain.niche.offsets());
             }
             return outcome;
         }
         let outcome = if round < Rule::COUNT {
-            let searcher = &mut self.glued[variant];
+            let (glued, capacity) = (&self.portfolio.glued[variant], self.capacity);
+            let searcher = self.glued[variant].get_or_insert_with(|| Searcher::new(&glued.instance, capacity));
             let outcome = searcher.run(rule, effort, budget);
             if outcome == Outcome::Found {
-                self.portfolio.glued[variant].expand(searcher.niche.offsets(), offsets);
+                glued.expand(searcher.niche.offsets(), offsets);
             }
             outcome
         } else {

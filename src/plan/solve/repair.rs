@@ -21,6 +21,8 @@ const MOST_FREE: usize = 4_096;
 const FEWEST_FREE: usize = 64;
 /// Items times sections set up in the time of a step of the budget.
 const CELLS_A_STEP: u64 = 300;
+/// Most sections covered by all that is laid out anew together: the search notes each, so that it can go back.
+const MOST_COVERED: u64 = 1 << 21;
 /// Sections whose holes are looked at.
 const MOST_SECTIONS: usize = 8;
 /// Items looked at in the time of a step of the budget.
@@ -135,6 +137,9 @@ fn lay_top_out(instance: &Instance, target: u64, cut: u64, offsets: &mut [u64], 
     let free: Vec<u32> = (0..offsets.len() as u32).filter(|&i| offsets[i as usize] >= cut).collect();
     let top = instance.above(&free, |i| (offsets[i as usize] < cut).then(|| offsets[i as usize]));
     budget.take((free.len() * top.totals.len()) as u64 / CELLS_A_STEP);
+    if top.covered() > MOST_COVERED {
+        return false;
+    }
     let mut niche = Niche::new(&top);
     niche.set_capacity(target);
     let pressure = top.pressure();

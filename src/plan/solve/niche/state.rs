@@ -110,12 +110,15 @@ impl<'a> State<'a> {
         let mut ending_by = vec![0; (sections + 1) * words];
         for (i, item) in items.iter().enumerate() {
             let bit = 1u64 << (i % 64);
-            for k in 0..=item.from as usize {
-                starting_from[k * words + i / 64] |= bit;
-            }
-            for k in item.to as usize..=sections {
-                ending_by[k * words + i / 64] |= bit;
-            }
+            starting_from[item.from as usize * words + i / 64] |= bit;
+            ending_by[item.to as usize * words + i / 64] |= bit;
+        }
+        // What starts later starts from here on, too; what ended before has ended.
+        for k in words..(sections + 1) * words {
+            ending_by[k] |= ending_by[k - words];
+        }
+        for k in (0..sections * words).rev() {
+            starting_from[k] |= starting_from[k + words];
         }
         let mut ending_at = vec![Vec::new(); sections + 1];
         let mut starting_at = vec![Vec::new(); sections + 1];

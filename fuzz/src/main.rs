@@ -152,9 +152,11 @@ fn tried(file: &Path, include: &Path, library: &Path) -> String {
         .arg(file)
         .arg("-o")
         .arg(&program)
+        // The library may be one that stands in front of gpumem's.
+        .args(["-Wl,--copy-dt-needed-entries", "-Wl,-rpath-link"])
+        .arg(folder)
         .arg(library)
-        .args(["-lpthread", "-Wl,--copy-dt-needed-entries", "-Wl,-rpath-link"])
-        .arg(folder);
+        .arg("-lpthread");
     match cc.output() {
         Err(e) => return format!("not compiled: {e}"),
         Ok(out) if !out.status.success() => {

@@ -19,17 +19,11 @@ fn told(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
+// One thread: with several, what a call has freed may be another's before the oracle hears of it.
 #[test]
 fn programs_of_one_thread() {
     let out = tempfile::tempdir().unwrap();
     let done = fuzz(&library(), out.path(), &["--seed", "7000", "--programs", "40"]);
-    assert!(done.status.success(), "{}", told(&done));
-}
-
-#[test]
-fn programs_of_three_threads() {
-    let out = tempfile::tempdir().unwrap();
-    let done = fuzz(&library(), out.path(), &["--seed", "8100", "--programs", "20", "--threads", "3"]);
     assert!(done.status.success(), "{}", told(&done));
 }
 

@@ -191,7 +191,7 @@ fn many_threads_on_one_stream_with_several_heaps() {
 }
 
 /// All heaps of the old stream hold memory that its work may still be using when its handle belongs to a new one. The new
-/// stream's threads meet, too, and so come to use all of them. Fails when `change_hands` in `src/pool/streams.rs` retires
+/// stream's threads meet, too, and so come to use all of them. Fails when `change_hands` in `src/pool/streams/registry.rs` retires
 /// the first heap only.
 #[test]
 fn a_reused_handle_races_in_none_of_several_heaps() {

@@ -3,7 +3,7 @@
 //! after every step.
 //!
 //! Streams die with work pending and others take their handles, and captures begin right after a hit on the same stream:
-//! with `still()` in `src/pool/streams.rs` made to return `true`, every run here fails.
+//! with `still()` in `src/pool/calls/resolve.rs` made to return `true`, every run here fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

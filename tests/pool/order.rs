@@ -1,7 +1,7 @@
 //! Stream order between two streams on a device that runs work late and checks every access: with a true driver nothing
 //! is reported, and with a driver that breaks one rule of order the same scenario is. The tests named `proof_…` show
 //! that the checks behind every other pool test can fail. So does a hit that does not look which stream a handle is:
-//! with `still()` in `src/pool/streams.rs` made to return `true`, the first test here finds races.
+//! with `still()` in `src/pool/calls/resolve.rs` made to return `true`, the first test here finds races.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;

@@ -278,9 +278,7 @@ impl Pool {
             e.context(format!("importing {}", human(size)))
         })
     }
-}
 
-impl Pool {
     /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the core's lock.
     pub(crate) fn receipt_for(&self, req: &AllocRequest, mapped: u64) -> Option<Box<dyn Receipt>> {
         let brought = req.slip.and_then(Slip::take);

@@ -210,9 +210,7 @@ impl Pool {
             _ => self.counters.unknown_pointers.fetch_add(1, Relaxed),
         };
     }
-}
 
-impl Pool {
     /// Frees in the order of `stream`, or of the stream that the block was allocated on when that is `None`, if that is a
     /// hit. Nothing has happened when it returns `false`.
     #[inline]

@@ -71,9 +71,7 @@ impl Pool {
         }
         Ok(align)
     }
-}
 
-impl Pool {
     /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is canonical.
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {

@@ -52,9 +52,7 @@ impl Pool {
         let heap = self.heap_for(stream)?;
         self.order.mark(&*self.driver, heap.lane, stream).map(|_| ())
     }
-}
 
-impl Pool {
     /// Whether a stream is being captured, as far as the pool knows.
     pub fn is_capturing(&self) -> bool {
         let legacy = || self.driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true);

@@ -82,9 +82,7 @@ impl Pool {
         }
         Ok(pool)
     }
-}
 
-impl Pool {
     /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream, for any to take over.
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
         let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;

@@ -113,9 +113,7 @@ impl HeapState {
         }
         self.members.keep_receipt(member, receipt);
     }
-}
 
-impl HeapState {
     /// A block or object just handed out joins what its request says, and gets its receipt.
     #[inline]
     pub(crate) fn admit(&mut self, req: &AllocRequest, place: Place, pool: u64) {

@@ -534,9 +534,7 @@ impl Regions {
         let rest = (self.get(block).size > size).then(|| self.split(block, size));
         Cut { lead, block, rest }
     }
-}
 
-impl Regions {
     /// First regions of all spans, by address.
     pub(crate) fn spans(&self) -> impl Iterator<Item = u32> + '_ {
         let firsts = self.edges.values().map(|&edge| self.get(edge).next).filter(|&r| r != NONE);

@@ -374,9 +374,7 @@ impl HeapState {
     pub(crate) fn is_current(&self, order: &Order) -> bool {
         order.identity(self.lane) == self.identity
     }
-}
 
-impl HeapState {
     /// Whether the last live block is gone and the heap has moved extents since that was last so: for [`Pool::emptied`]. Every free
     /// asks.
     #[inline(always)]
@@ -421,9 +419,7 @@ impl HeapState {
             _ => lane,
         }
     }
-}
 
-impl HeapState {
     /// Makes a region (in no bin) wait for every one of the tags.
     pub(crate) fn wait_for(&mut self, region: u32, tags: &[Tag]) {
         let ticket = self.waiting.enqueue(Item::Region(region), tags);

@@ -1,6 +1,6 @@
 //! Where a stitched run goes: next to free memory that has a part of the request already, if there is room there.
 //!
-//! Only what is missing is then mapped. So it pays to keep the ends of spans open: large blocks are cut from there (`heap.rs`),
+//! Only what is missing is then mapped. So it pays to keep the ends of spans open: large blocks are cut from there (`heap/state.rs`),
 //! and moves empty small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what each saves.
 
 #![deny(unsafe_code, clippy::unwrap_used)]

@@ -24,9 +24,7 @@ impl Pool {
         }
         Ok(())
     }
-}
 
-impl Pool {
     /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as that takes, within
     /// the limit and on the device.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {

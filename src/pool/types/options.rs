@@ -28,7 +28,7 @@ pub struct PoolOptions {
     pub slack_floor: u64,
     /// Share of its peak that a heap may map besides, rather than move memory, in 1/1000: by right,
     pub bought_permille: u32,
-    /// and at most what it has earned by moving memory (`economy.rs`). The larger of the two counts.
+    /// and at most what it has earned by moving memory (`remap/economy.rs`). The larger of the two counts.
     pub earned_permille: u32,
     /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
     pub max_lanes: usize,

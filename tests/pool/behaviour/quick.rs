@@ -189,7 +189,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     /// A list that kept blocks apart would make the largest gap smaller than what lies between live blocks. Fails when
-    /// `take_region` in `src/pool/heap.rs` does not tidy.
+    /// `take_region` in `src/pool/heap/state.rs` does not tidy.
     #[test]
     fn other_sizes_see_free_memory_joined_whatever_was_freed_last(steps in vec(step(), 1..120)) {
         // One run. Whoever does not find room in it maps more, which is seen.

@@ -16,6 +16,7 @@ const HEAD: &str = r#"#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Says what failed, as calls of the library. */
 #define CALL(call) ((last = (call)) == GPUMEM_OK ? 0 : printf("%d: %s\n", __LINE__, gpumem_status_name(last)))
@@ -47,11 +48,16 @@ static int nothing_left(void) {
     gpumem_stats stats;
     gpumem_visit_allocations(NULL, free_it, &end);
     while (end > list) gpumem_free(*--end);
-    gpumem_device_sync();
-    gpumem_trim(0);
-    GPUMEM_INIT(&stats);
-    gpumem_stats_get(0, &stats);
-    return stats.allocations == 0 && stats.live == 0 && stats.mapped == 0;
+    /* What is being moved between tiers goes back when the move has come to its end. */
+    for (int i = 0; i < 1000; i++) {
+        gpumem_device_sync();
+        gpumem_trim(0);
+        GPUMEM_INIT(&stats);
+        gpumem_stats_get(0, &stats);
+        if (stats.allocations == 0 && stats.live == 0 && stats.mapped == 0) return 1;
+        usleep(10000);
+    }
+    return 0;
 }
 "#;
 

@@ -1,7 +1,7 @@
 //! What is known of the library's state from outside, and what must therefore hold.
 
 use crate::program::Program;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 /// What does not hold: its kind, by which a failure is recognised while it is shrunk, what was seen, and a check of it in C.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,13 +32,15 @@ pub struct Block {
     pub holds: u64,
     /// It has come from another process's or another allocation's memory, or been in an arena or a capture.
     pub unusual: bool,
-    /// Streams besides its own that a free may be ordered on.
-    pub recorded: HashSet<u64>,
 }
 
 #[derive(Default)]
 pub struct Model {
     pub blocks: BTreeMap<u64, Block>,
+    /// Blocks that one of the `ending` calls in progress may end, such as the exit of an arena. They are not in `blocks`,
+    /// as another thread may get their memory before that call returns; a free by another thread takes them from here.
+    pub in_doubt: BTreeMap<u64, Block>,
+    ending: usize,
     /// A free or a move may have been ordered wrongly, as far as is known here: contents prove nothing any more.
     pub racy: bool,
 }
@@ -49,8 +51,40 @@ pub fn is_wrong(status: i32) -> bool {
 }
 
 impl Model {
+    pub fn get(&self, ptr: u64) -> Option<&Block> {
+        self.blocks.get(&ptr).or_else(|| self.in_doubt.get(&ptr))
+    }
+
+    /// Takes out the block that a call frees.
+    pub fn remove(&mut self, ptr: u64) -> Option<Block> {
+        self.blocks.remove(&ptr).or_else(|| self.in_doubt.remove(&ptr))
+    }
+
+    /// A call begins that may end many blocks.
+    pub fn begin_ending(&mut self) {
+        self.ending += 1;
+        let all = std::mem::take(&mut self.blocks);
+        let (unusual, usual) = all.into_iter().partition(|(_, b)| b.unusual);
+        self.blocks = usual;
+        self.in_doubt.append(&mut { unusual });
+    }
+
+    /// Such a call has ended; after the last of them, those blocks count again that `is_live` says are.
+    pub fn finish_ending(&mut self, is_live: impl Fn(u64, &Block) -> bool) -> Result<(), Failure> {
+        self.ending -= 1;
+        if self.ending > 0 {
+            return Ok(());
+        }
+        let in_doubt = std::mem::take(&mut self.in_doubt);
+        in_doubt.into_iter().filter(|(ptr, b)| is_live(*ptr, b)).try_for_each(|(ptr, block)| self.add(ptr, block))
+    }
+
     /// A new allocation overlaps no other.
     pub fn add(&mut self, ptr: u64, block: Block) -> Result<(), Failure> {
+        if self.ending > 0 && block.unusual {
+            self.in_doubt.insert(ptr, block);
+            return Ok(());
+        }
         let end = ptr.saturating_add(block.usable.max(1));
         let near = self.blocks.range(..end).next_back().filter(|(at, b)| **at + b.usable.max(1) > ptr);
         if let Some((at, other)) = near {

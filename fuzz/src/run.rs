@@ -1,7 +1,7 @@
 //! Runs a program in a child process, with the oracle beside it.
 
 use crate::generate::ENDS;
-use crate::header::{Function, Header};
+use crate::header::{Function, Header, Struct};
 use crate::oracle::{calls, failure, is_plain, is_wrong, Block, Failure, Model};
 use crate::program::{Arg, Callback, Kind, Op, Program, BOXES, SCRATCH, SLOTS};
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ pub fn run(header: &Header, library: &Path, program: &Program) -> Result<Outcome
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &none);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
-            if std::env::var_os("GPUMEM_FUZZ_SHOW").is_none() {
+            if !shows() {
                 libc::dup2(null, 2);
             }
             in_child(header, library, program, shared)
@@ -118,7 +118,13 @@ pub fn run(header: &Header, library: &Path, program: &Program) -> Result<Outcome
     Ok(outcome)
 }
 
+/// Whether what the library writes and what the program calls is to be seen on stderr.
+fn shows() -> bool {
+    std::env::var_os("GPUMEM_FUZZ_SHOW").is_some()
+}
+
 fn in_child(header: &Header, library: &Path, program: &Program, shared: *mut Shared) -> c_int {
+    let show = shows();
     for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_str().is_some_and(|n| n.starts_with("GPUMEM_"))) {
         std::env::remove_var(name);
     }
@@ -141,6 +147,7 @@ fn in_child(header: &Header, library: &Path, program: &Program, shared: *mut Sha
         boxes: Mutex::default(),
         shared,
         plain: is_plain(program),
+        show,
         simulated: program.settings.iter().any(|(n, v)| *n == "GPUMEM_HOST_MODE" && v == "simulate"),
     };
     let barrier = Barrier::new(program.threads.len());
@@ -183,6 +190,7 @@ struct Machine<'a> {
     boxes: Mutex<[u64; BOXES]>,
     shared: *mut Shared,
     plain: bool,
+    show: bool,
     simulated: bool,
 }
 
@@ -291,7 +299,9 @@ impl<'a> Thread<'a> {
     fn verify(&mut self, slot: usize) -> Result<(), Failure> {
         let Some((ptr, block)) = self.usable(slot) else { return Ok(()) };
         let Some((bytes, value)) = block.fill else { return Ok(()) };
-        if self.machine.model().racy && self.machine.simulated {
+        // Unordered work runs out of order in the simulation, and with several threads when it runs at once, too: what one
+        // thread submits waits while another runs something of that stream.
+        if self.machine.model().racy && (self.machine.simulated || self.machine.program.threads.len() > 1) {
             return Ok(());
         }
         let mut seen = vec![!value; bytes as usize];
@@ -430,6 +440,13 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// What the library says of this thread's last failed call; at most 1199 bytes.
+    fn last_error(&self) -> String {
+        let mut text = vec![0u8; 1200];
+        let length = self.machine.plain_call("gpumem_last_error", &[text.as_mut_ptr() as u64, 1200]) as usize;
+        String::from_utf8_lossy(&text[..length.min(1199)]).into_owned()
+    }
+
     /// What every call keeps to.
     fn contract(&mut self, name: &str, status: i32, outs: &[(usize, usize, u64)]) -> Result<(), Failure> {
         if status == 0 {
@@ -437,9 +454,8 @@ impl<'a> Thread<'a> {
             unsafe { (*self.machine.shared).accepted += 1 };
             return Ok(());
         }
-        let mut text = vec![0u8; 1200];
-        let length = self.machine.plain_call("gpumem_last_error", &[text.as_mut_ptr() as u64, 1200]) as usize;
-        let said = String::from_utf8_lossy(&text[..length.min(1199)]).into_owned();
+        let said = self.last_error();
+        let length = said.len();
         let last = self.machine.status("gpumem_last_status", &[]);
         if is_wrong(status) {
             let check = format!("CHECK(last != {status});");
@@ -474,10 +490,10 @@ impl<'a> Thread<'a> {
             | "gpumem_realloc_async" => {
                 // By the number of an allocation that is gone, nothing is freed.
                 let is_other = |b: &Block| name.starts_with("gpumem_free_id") && b.id != whole[1];
-                if model.blocks.get(&whole[0]).is_some_and(is_other) {
+                if model.get(whole[0]).is_some_and(is_other) {
                     return Vec::new();
                 }
-                let block = model.blocks.remove(&whole[0]);
+                let block = model.remove(whole[0]);
                 if let Some(b) = &block {
                     let stream = match name {
                         "gpumem_free_async" => Some(whole[1]),
@@ -485,21 +501,15 @@ impl<'a> Thread<'a> {
                         "gpumem_torch_free" => Some(whole[3]),
                         _ => None,
                     };
-                    model.racy |= stream.is_some_and(|s| s != b.stream && !b.recorded.contains(&s));
+                    // Its own stream may still be working on it, or on what was at this address before; that the other
+                    // one was recorded does not change that.
+                    model.racy |= stream.is_some_and(|s| s != b.stream);
                 }
                 block.map(|b| (whole[0], b)).into_iter().collect()
             }
-            "gpumem_arena_exit"
-            | "gpumem_arena_abort"
-            | "gpumem_torch_reset"
-            | "gpumem_torch_release_pool"
-            | "gpumem_capture_end"
-            | "gpumem_capture_abort"
-            | "gpumem_capture_release" => {
-                let all = std::mem::take(&mut model.blocks);
-                let (unusual, usual) = all.into_iter().partition(|(_, b)| b.unusual);
-                model.blocks = usual;
-                unusual.into_iter().collect()
+            _ if ends_many(name) => {
+                model.begin_ending();
+                Vec::new()
             }
             _ => Vec::new(),
         }
@@ -518,18 +528,13 @@ impl<'a> Thread<'a> {
     ) -> Result<(), Failure> {
         let name = function.name.as_str();
         let failed = status.is_some_and(|s| s != 0);
-        if name.contains("arena_exit")
-            || name.contains("arena_abort")
-            || name.starts_with("gpumem_torch_re")
-            || ["gpumem_capture_end", "gpumem_capture_abort", "gpumem_capture_release"].contains(&name)
-        {
-            // Those that it has left.
-            for (ptr, block) in before {
-                if self.id_of(ptr).is_some_and(|id| id == block.id) {
-                    self.machine.model().add(ptr, block)?;
-                }
-            }
-            return Ok(());
+        if self.machine.show {
+            let (known, said) =
+                (before.first().map(|(_, b)| b.id), if failed { self.last_error() } else { String::new() });
+            eprintln!("{}.{} {name} {whole:x?} ended {} {said}; known {known:?}", self.number, self.at, result as i32);
+        }
+        if ends_many(name) {
+            return self.finish_ending();
         }
         let old = before.into_iter().next();
         if failed {
@@ -559,12 +564,17 @@ impl<'a> Thread<'a> {
             match name {
                 "gpumem_hold" => block.holds += 1,
                 "gpumem_unhold" => block.holds = block.holds.saturating_sub(1),
-                "gpumem_record_stream" => drop(block.recorded.insert(whole[1])),
                 "gpumem_arena_promote" | "gpumem_arena_escape" => block.unusual = true,
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// The lock is held from the look to the entry: a free by another thread takes its block from the model before it
+    /// calls the library, so none can come between the two.
+    fn finish_ending(&self) -> Result<(), Failure> {
+        self.machine.model().finish_ending(|ptr, block| self.id_of(ptr) == Some(block.id))
     }
 
     fn id_of(&self, ptr: u64) -> Option<u64> {
@@ -600,7 +610,8 @@ impl<'a> Thread<'a> {
         };
         let c = self.name(slot);
         if usable < asked {
-            let text = format!("{c}: {asked} bytes were asked for, {usable} are usable");
+            let why = if usable == 0 { self.last_error() } else { String::new() };
+            let text = format!("{c}: {asked} bytes were asked for, {usable} are usable {why}");
             return Err(failure("too small", text, format!("CHECK(gpumem_usable_size({c}) >= {asked}u);")));
         }
         // The driver's own pool aligns as it does, whatever is asked.
@@ -627,8 +638,10 @@ impl<'a> Thread<'a> {
             evictable: number("flags") & 8 != 0 || kept.is_some_and(|b| b.evictable),
             holds: 0,
             unusual: in_arena || !is_known || !self.machine.plain || kept.is_some_and(|b| b.unusual),
-            recorded: Default::default(),
         };
+        if self.machine.show {
+            eprintln!("{}.{} {name} made {ptr:#x} {} {:?}", self.number, self.at, block.name, block);
+        }
         // Imported memory, and what plans and frameworks made, are told apart from others by their addresses, too.
         self.machine.model().add(ptr, block)
     }
@@ -663,10 +676,7 @@ impl<'a> Thread<'a> {
     fn validate(&mut self) -> Result<(), Failure> {
         let status = self.machine.status("gpumem_validate", &[]);
         if status == 10 || status == 14 {
-            let mut text = vec![0u8; 1200];
-            let length = self.machine.plain_call("gpumem_last_error", &[text.as_mut_ptr() as u64, 1200]) as usize;
-            let said = String::from_utf8_lossy(&text[..length.min(1199)]).into_owned();
-            return Err(failure("validate", said, format!("CHECK(gpumem_validate() != {status});")));
+            return Err(failure("validate", self.last_error(), format!("CHECK(gpumem_validate() != {status});")));
         }
         Ok(())
     }
@@ -681,15 +691,31 @@ impl<'a> Thread<'a> {
             for slot in 0..SLOTS {
                 let handle = self.slots[kind as usize][slot];
                 if handle != 0 {
-                    let before = self.before(name, &[handle]);
+                    self.before(name, &[handle]);
                     let _ = self.machine.status(name, &[handle, second]);
-                    for (ptr, block) in before {
-                        if self.id_of(ptr).is_some_and(|id| id == block.id) {
-                            let _ = self.machine.model().add(ptr, block);
-                        }
-                    }
+                    let _ = self.finish_ending();
                 }
             }
+        }
+    }
+
+    fn give_back(&self) {
+        for device in 0..2 {
+            if self.machine.status("gpumem_device_set", &[device]) == 0 {
+                self.machine.status("gpumem_device_sync", &[]);
+            }
+        }
+        self.machine.status("gpumem_trim", &[0]);
+    }
+
+    /// Allocations, and bytes live and mapped of the first device; nothing where they cannot be asked for.
+    fn left(&self, layout: &Struct) -> [u64; 3] {
+        let at = |name: &str| layout.fields.iter().find(|f| f.name == name).map_or(0, |f| f.offset / 8);
+        let mut stats = vec![0u64; layout.size.div_ceil(8)];
+        stats[0] = layout.size as u64;
+        match self.machine.status("gpumem_stats_get", &[0, stats.as_mut_ptr() as u64]) {
+            0 => ["allocations", "live", "mapped"].map(|name| stats[at(name)]),
+            _ => [0; 3],
         }
     }
 
@@ -701,12 +727,7 @@ impl<'a> Thread<'a> {
         for ptr in left {
             machine.plain_call("gpumem_free", &[ptr]);
         }
-        for device in 0..2 {
-            if machine.status("gpumem_device_set", &[device]) == 0 {
-                machine.status("gpumem_device_sync", &[]);
-            }
-        }
-        machine.status("gpumem_trim", &[0]);
+        self.give_back();
         self.validate()?;
         let racy = machine.model().racy;
         let mut reports = 0u64;
@@ -721,13 +742,16 @@ impl<'a> Thread<'a> {
             return Ok(());
         }
         let Some(made) = machine.header.structs.get("gpumem_stats") else { return Ok(()) };
-        let at = |name: &str| made.fields.iter().find(|f| f.name == name).map_or(0, |f| f.offset / 8);
-        let mut stats = vec![0u64; made.size.div_ceil(8)];
-        stats[0] = made.size as u64;
-        if machine.status("gpumem_stats_get", &[0, stats.as_mut_ptr() as u64]) != 0 {
-            return Ok(());
+        // What is being moved between tiers goes back when the move has come to its end.
+        let mut seen = self.left(made);
+        for _ in 0..1000 {
+            if seen == [0; 3] {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            self.give_back();
+            seen = self.left(made);
         }
-        let seen = ["allocations", "live", "mapped"].map(|name| stats[at(name)]);
         if seen != [0; 3] {
             let text = format!(
                 "with everything freed and trimmed: {} allocations, {} bytes live, {} mapped",
@@ -737,6 +761,19 @@ impl<'a> Thread<'a> {
         }
         Ok(())
     }
+}
+
+/// Calls that may end many blocks, of other threads as well.
+fn ends_many(name: &str) -> bool {
+    [
+        "gpumem_arena_exit",
+        "gpumem_arena_abort",
+        "gpumem_torch_release_pool",
+        "gpumem_capture_end",
+        "gpumem_capture_abort",
+        "gpumem_capture_release",
+    ]
+    .contains(&name)
 }
 
 /// Writes the low bytes of a number at a place in a structure.

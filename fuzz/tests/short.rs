@@ -19,12 +19,13 @@ fn told(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
-// One thread: with several, what a call has freed may be another's before the oracle hears of it.
 #[test]
-fn programs_of_one_thread() {
+fn programs_of_one_thread_and_of_three() {
     let out = tempfile::tempdir().unwrap();
-    let done = fuzz(&library(), out.path(), &["--seed", "7000", "--programs", "40"]);
-    assert!(done.status.success(), "{}", told(&done));
+    for threads in ["1", "3"] {
+        let done = fuzz(&library(), out.path(), &["--seed", "7000", "--programs", "40", "--threads", threads]);
+        assert!(done.status.success(), "{}", told(&done));
+    }
 }
 
 /// A library between the programs and gpumem that gives the third allocation's memory out again.

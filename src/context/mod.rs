@@ -201,10 +201,7 @@ impl Context {
                 Slack::Auto => PoolOptions::default().earned_permille,
                 Slack::Tight | Slack::Percent(_) => 0,
             },
-            fine_extent: match self.config.slack {
-                Slack::Tight => 0,
-                Slack::Auto | Slack::Percent(_) => PoolOptions::default().fine_extent,
-            },
+            finer: self.config.slack == Slack::Tight,
             watch: self.config.stream_check == StreamCheck::Auto,
             log_decisions: self.config.log >= 2,
             ..PoolOptions::default()

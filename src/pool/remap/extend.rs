@@ -19,7 +19,7 @@ use crate::pool::remap::anchor::Anchor;
 use crate::pool::remap::sources::{take_out_all, Others, Source};
 use crate::pool::remap::stitch::{plan, Plan, Room};
 use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::{too_large, Want, NEAR};
+use crate::pool::types::allocation::{too_large, Want};
 use crate::pool::types::units::NONE;
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
@@ -85,7 +85,7 @@ impl Pool {
         // What is captured does not run behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.is_of_captures();
         let mut reaped = false;
-        let mut room = self.room(heap, st, want.size);
+        let mut room = self.room(st, want.size);
         let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
         if need > movable {
             self.refine(st, want, need - movable);
@@ -176,7 +176,8 @@ impl Pool {
         let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
-        for other in self.others_with_memory(me).take(reach) {
+        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= self.page;
+        for other in self.all_heaps().filter(may).take(reach) {
             if have >= need {
                 break;
             }
@@ -205,9 +206,8 @@ impl Pool {
     }
 
     /// How much may be created for a request of `size` bytes. The slack is the heap's own and counts from when it last
-    /// started afresh, so that a workload that repeats is decided alike each time. What other heaps have free, beyond the
-    /// least slack of one, is taken off: memory that rests there is moved before more is mapped here.
-    fn room(&self, heap: &Heap, st: &mut HeapState, size: u64) -> Room {
+    /// started afresh, so that a workload that repeats is decided alike each time.
+    fn room(&self, st: &mut HeapState, size: u64) -> Room {
         // What waits for another stream is in use as far as this heap is concerned.
         st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
@@ -215,23 +215,9 @@ impl Pool {
             0 => self.slack_floor(st, size),
             bought => self.slack_floor(st, size).max(slack + bought),
         };
-        let elsewhere = match heap.is_of_captures() {
-            true => 0,
-            false => self.free_elsewhere(heap).saturating_sub(self.options.slack_floor),
-        };
-        let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes() + elsewhere);
+        let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&*self.core).stock.bytes();
         Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(floor) }
-    }
-
-    /// Bytes that the nearest other heaps have free, for their own streams at least.
-    fn free_elsewhere(&self, heap: &Heap) -> u64 {
-        self.others_with_memory(heap).take(NEAR).map(|h| h.free.load(Relaxed)).sum()
-    }
-
-    fn others_with_memory<'a>(&'a self, me: &Heap) -> impl Iterator<Item = &'a Heap> {
-        let (number, least) = (me.number, self.page);
-        self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= least)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -364,8 +350,7 @@ impl Pool {
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(heap, st, need))
-            else {
+            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
                 return Ok(false);
             };
             match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (want, false)) {

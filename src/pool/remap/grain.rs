@@ -3,8 +3,9 @@
 //! The driver's prices are per extent, so the first answer is few and large ones. But an extent moves only when all of
 //! it is free, and what is free beside a live block in the same extent is *stranded*. When a heap has to grow although
 //! its free bytes would have sufficed, stranded memory is the reason, and if that has become a noticeable share of the
-//! heap the grain is halved: what is created from then on strands half as much. Fine extents make every move dear, so it is
-//! halved below [`PoolOptions::fine_extent`](super::PoolOptions::fine_extent) only where memory is scarce.
+//! heap the grain is halved: what is created from then on strands half as much. Fine extents make every move dear, so that is
+//! done only where memory is scarce, or with [`PoolOptions::finer`](super::PoolOptions::finer). A large heap has a coarse grain, as
+//! its blocks are large for the most part, and what they strand is as small a part of it.
 //! docs/adr/extent-sizes.md has the experiment.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -27,9 +28,18 @@ const PIECES_OF_MEAN: u64 = 48;
 /// Memory is scarce where less than one part in so many of the device, or of the limit, is left.
 const SCARCE: u64 = 8;
 
+/// The grain is a heap's size divided by this, where that is more than [`PoolOptions::max_extent`](super::PoolOptions::max_extent),
+const GRAIN_SHARE: u64 = 512;
+
+/// and at most so many times that.
+const COARSEST: u64 = 2;
+
 impl Pool {
-    pub(crate) fn grain(&self, halved: u32) -> u64 {
-        (self.options.max_extent >> halved).max(self.page)
+    /// The grain of a heap after so many halvings: a power of two, bytes.
+    fn grain(&self, st: &HeapState, halved: u32) -> u64 {
+        let most = self.options.max_extent;
+        let coarse = (st.extents.bytes() / GRAIN_SHARE).clamp(most, most.saturating_mul(COARSEST));
+        ((1 << coarse.ilog2()) >> halved).max(self.page)
     }
 
     /// The largest extent to create for a request of `size` bytes: a power of two.
@@ -38,8 +48,8 @@ impl Pool {
         // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
         let cap = match mapped == 0 && !st.grain.ahead {
             true => self.options.first_extent,
-            false if self.buys(st) => self.options.max_extent.max(size / self.options.extents_per_request.max(1)),
-            false => self.grain(st.grain.halved).max(size / self.options.extents_per_request.max(1)),
+            false if self.buys(st) => self.grain(st, 0).max(size / self.options.extents_per_request.max(1)),
+            false => self.grain(st, st.grain.halved).max(size / self.options.extents_per_request.max(1)),
         };
         let cap = cap.min(size).max(self.page);
         1 << (63 - cap.leading_zeros())
@@ -60,14 +70,14 @@ impl Pool {
         if self.buys(st)
             || st.regions.ready_bytes() + stock < want.size
             || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
-            || self.grain(st.grain.halved) == self.page
-            || self.grain(st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
-            || (self.grain(st.grain.halved + 1) < self.options.fine_extent && !self.is_scarce(growth))
+            || self.grain(st, st.grain.halved) == self.page
+            || self.grain(st, st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
+            || !(self.options.finer || self.is_scarce(growth))
         {
             return;
         }
         st.grain.halved += 1;
-        self.say(|| format!("new extents are at most {} from now on", human(self.grain(st.grain.halved))));
+        self.say(|| format!("new extents are at most {} from now on", human(self.grain(st, st.grain.halved))));
     }
 }
 

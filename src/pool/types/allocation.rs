@@ -88,7 +88,7 @@ pub(crate) struct Want {
 }
 
 /// The first [`Want::reach`].
-pub(crate) const NEAR: usize = 32;
+const NEAR: usize = 32;
 
 impl Want {
     pub(crate) fn new(size: u64, align: u64, stream: StreamHandle) -> Want {

@@ -32,10 +32,11 @@ pub struct PoolOptions {
     pub earned_permille: u32,
     /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
     pub max_lanes: usize,
-    /// Largest extent to create, bytes, as long as none of a heap's memory is stranded; a power of two,
+    /// Largest extent to create in a heap of less than 512 times as much, bytes, as long as none of its memory is stranded;
+    /// a power of two.
     pub max_extent: u64,
-    /// and how small it may become then while there is memory left, bytes: 0 is a page.
-    pub fine_extent: u64,
+    /// Whether extents become finer where memory is stranded although the device has memory left.
+    pub finer: bool,
     /// Largest extent to create for a request that finds nothing mapped at all, bytes.
     pub first_extent: u64,
     /// A request is made of no more extents than about this many.
@@ -65,7 +66,7 @@ impl Default for PoolOptions {
             earned_permille: 230,
             max_lanes: MAX_LANES,
             max_extent: 32 * size::MIB,
-            fine_extent: 16 * size::MIB,
+            finer: false,
             first_extent: size::GIB,
             extents_per_request: 16,
             max_aliases: 128 << 10,

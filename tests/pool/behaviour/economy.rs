@@ -65,7 +65,7 @@ impl Work {
 }
 
 fn tight() -> PoolOptions {
-    PoolOptions { earned_permille: 0, fine_extent: 0, ..PoolOptions::default() }
+    PoolOptions { earned_permille: 0, finer: true, ..PoolOptions::default() }
 }
 
 #[test]

@@ -208,7 +208,7 @@ class View {
       groups.forEach((label, n) => add(PALETTE[n], label));
       if (others) add(OTHER, "all others");
     } else if (this.timeline) add(ink("accent"), "live bytes");
-    if ((this.meta.mapped || []).length > 0) add("transparent", "mapped", `border-top:2px dashed ${ink("text")};height:0;width:16px`);
+    if ((this.meta.mapped || []).length > 0) add("transparent", "mapped", `border-top:2px dashed ${ink("text")};height:0;width:22px;border-radius:0;vertical-align:middle`);
     $("legend").replaceChildren(...parts);
   }
 

@@ -215,7 +215,12 @@ export class Timeline {
       g.arc(x, top, 3.5, 0, 7);
       g.fill();
       g.textAlign = x > this.width - 130 ? "right" : "left";
-      g.fillText(`peak ${human(totals.peak_live_bytes)}`, x + (g.textAlign === "left" ? 7 : -7), Math.max(TOP + 8, top - 4));
+      // The line of mapped bytes is close to it.
+      const text = [`peak ${human(totals.peak_live_bytes)}`, x + (g.textAlign === "left" ? 7 : -7), Math.max(TOP + 8, top - 4)];
+      g.strokeStyle = ink("ground");
+      g.lineWidth = 4;
+      g.strokeText(...text);
+      g.fillText(...text);
     }
     const x = this.x(cursor);
     g.fillStyle = ink("text");

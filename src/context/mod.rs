@@ -44,6 +44,7 @@ pub use config::Config;
 use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
 pub(crate) use counters::counters;
 pub use evict::What;
+pub use watch::Past;
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;

@@ -24,15 +24,18 @@ fn log(n: u64) -> String {
     log
 }
 
-/// The made-up log, and the recorded ones where they are.
+/// The made-up log, the example's, and every recorded one of the folder that `GPUMEM_TEST_TRACES` names.
 fn logs(dir: &TempDir) -> Vec<PathBuf> {
-    let mut logs = vec![file(dir, "made-up.csv", log(300).as_bytes())];
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
-    let found: Vec<PathBuf> =
-        ["eager.csv.gz", "full.csv.gz"].map(|n| shared.join(n)).into_iter().filter(|p| p.exists()).collect();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut logs =
+        vec![file(dir, "made-up.csv", log(300).as_bytes()), here.join("../examples/traces/training.csv.gz")];
+    let folder = std::env::var_os("GPUMEM_TEST_TRACES").map_or(here.join("../../shared/traces"), PathBuf::from);
+    let found = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = found.filter(|p| p.to_string_lossy().ends_with(".csv.gz")).collect();
     if found.is_empty() {
-        println!("skipped: the recorded traces are not in {}", shared.display());
+        println!("skipped: there are no recorded traces in {}; GPUMEM_TEST_TRACES names a folder", folder.display());
     }
+    found.sort();
     logs.extend(found);
     logs
 }

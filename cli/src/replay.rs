@@ -108,7 +108,9 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     }
     bar.finish_and_clear();
     if let (Some(to), Some(curve)) = (&args.svg, &replay.curve) {
-        plot::memory(to, &format!("{}, {}", args.file.display(), ctx.driver().backend()), &curve.samples)
+        let name = args.file.file_name().unwrap_or_default().to_string_lossy();
+        let mapped = passes.iter().map(|p| p.peak_mapped).max().unwrap_or(0);
+        plot::memory(to, &format!("{name}, {} device", ctx.driver().backend()), &curve.samples, mapped)
             .map_err(|e| format!("{} cannot be written: {e}", to.display()))?;
     }
     let report = replay.report(args, passes);
@@ -198,19 +200,19 @@ struct Curve {
 impl Curve {
     /// After these operations so much is mapped.
     fn add(&mut self, ops: &[Op], mapped: u64) {
+        let mut most = 0;
         for op in ops {
             let Some(size) = self.sizes.get_mut(op.slot as usize) else { continue };
             self.live = self.live + op.size - std::mem::replace(size, op.size);
+            most = most.max(self.live);
         }
         let operations = self.samples.last().map_or(0, |s| s.operations) + ops.len() as u64;
-        self.samples.push(Sample { operations, live: self.live, mapped });
+        self.samples.push(Sample { operations, live: most, mapped });
     }
 
     /// All that was live is freed.
     fn end_pass(&mut self) {
-        if let Some(curve) = &mut self.curve {
-            curve.end_pass();
-        }
+        self.live = 0;
         self.sizes.fill(0);
     }
 }

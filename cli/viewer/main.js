@@ -15,7 +15,8 @@ class View {
   constructor(meta) {
     this.meta = meta;
     this.end = meta.end || 1;
-    this.cursor = this.end;
+    // The end is where a leak is seen; where nothing is left there, the peak says more.
+    this.cursor = meta.totals && meta.totals.live_bytes === 0 ? meta.totals.peak_at_ns : this.end;
     this.by = "none";
     this.tab = meta.kind === "snapshot" ? "report" : "map";
     this.frames = meta.frames || [];

@@ -87,8 +87,9 @@ export class AddressMap {
     const alive = pieces.filter((p) => p.life !== undefined);
     const sum = alive.reduce((s, p) => s + p.bytes, 0);
     const at = this.view.meta.kind === "snapshot" ? "" : `at ${moment(this.view.cursor)}: `;
+    const where = `${runs.length} run${runs.length === 1 ? "" : "s"} of addresses, ${human(scale)} to a pixel; grey is mapped and not live: free, or the old addresses of memory that has moved`;
     document.getElementById("map-hint").textContent =
-      `${at}${human(sum)} in ${alive.length} allocations; ${runs.length} run${runs.length === 1 ? "" : "s"} of addresses, ${human(scale)} to a pixel; grey is mapped and not live: free, or the old addresses of memory that has moved`;
+      runs.length === 0 ? `${at}nothing is live` : `${at}${human(sum)} in ${alive.length} allocations; ${where}`;
   }
 
   paint(g, run, p) {

@@ -44,7 +44,6 @@ pub use config::Config;
 use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
 pub(crate) use counters::counters;
 pub use evict::What;
-pub use watch::Past;
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -52,6 +51,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use tiers::Tiers;
 use trimmer::Trimmer;
+pub use watch::Past;
 
 /// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy
 /// stream, no flags.

@@ -27,8 +27,7 @@ fn log(n: u64) -> String {
 /// The made-up log, the example's, and every recorded one of the folder that `GPUMEM_TEST_TRACES` names.
 fn logs(dir: &TempDir) -> Vec<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut logs =
-        vec![file(dir, "made-up.csv", log(300).as_bytes()), here.join("../examples/traces/training.csv.gz")];
+    let mut logs = vec![file(dir, "made-up.csv", log(300).as_bytes()), here.join("../examples/traces/training.csv.gz")];
     let folder = std::env::var_os("GPUMEM_TEST_TRACES").map_or(here.join("../../shared/traces"), PathBuf::from);
     let found = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = found.filter(|p| p.to_string_lossy().ends_with(".csv.gz")).collect();

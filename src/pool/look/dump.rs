@@ -10,7 +10,8 @@ use crate::pool::state::pool::Pool;
 use std::fmt::Write;
 
 /// What the signs mean, for people.
-const LEGEND: &str = "[X] live, [:X] small objects, [-X] free, [~X] freed and still in use, [=X] dedicated, [!X] old addresses, \
+const LEGEND: &str =
+    "[X] live, [:X] small objects, [-X] free, [~X] freed and still in use, [=X] dedicated, [!X] old addresses, \
                       [*X] hole; 3 x [X]: equal neighbours";
 
 /// One piece of the address space: start, length, sign in the notation, whose it is if it is live, and what else is known.

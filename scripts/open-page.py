@@ -112,6 +112,8 @@ def main():
     parser.add_argument("--shot", type=Path, help="the picture to write")
     parser.add_argument("--size", default="1280x900")
     args = parser.parse_args()
+    if not args.page.is_file():
+        sys.exit(f"there is no page {args.page}; gpumem view FILE --out {args.page} makes one")
     width, height = map(int, args.size.split("x"))
     browser = Browser(width, height)
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

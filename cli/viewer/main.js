@@ -220,7 +220,7 @@ class View {
 
   settings() {
     const all = this.meta.settings || (this.meta.info || {}).settings || {};
-    const row = ([name, value]) => `<tr><td>${escaped(name)}</td><td>${escaped(value)}</td></tr>`;
+    const row = ([name, value]) => `<tr><td>${escaped(name)}</td><td>${escaped(value) || "none"}</td></tr>`;
     return `<h2>Settings</h2><table>${Object.entries(all).map(row).join("")}</table>`;
   }
 

@@ -70,7 +70,7 @@ fn people_get_tables() {
 fn equal_devices_are_told_of_once() {
     let out = run(gpumem().env("GPUMEM_HOST_DEVICES", "3").args(["doctor", "--backend", "host"]));
     let text = stdout(&out);
-    let lines = |part: &str| text.lines().filter(|l| l.contains(part)).count();
+    let lines = |start: &str| text.lines().filter(|l| l.starts_with(start)).count();
     assert_eq!((lines("Devices 0 to 2"), lines("granularity")), (1, 1), "{text}");
     assert_eq!(lines("devices 0 to 2: write and read 256 B"), 1, "{text}");
     assert!(!text.contains('`'), "Markdown is for documents:\n{text}");

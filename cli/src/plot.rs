@@ -47,10 +47,9 @@ pub fn memory(to: &Path, title: &str, samples: &[Sample], most_mapped: u64) -> R
         .x_label_formatter(&|n| HumanCount(*n).to_string())
         .y_label_formatter(&|n| format!("{n} {name}"))
         .draw()?;
-    let lines: [(&str, u64, fn(&Sample) -> u64); 2] =
-        [("live", most_live, |s| s.live), ("mapped", most_mapped, |s| s.mapped)];
-    for ((name, most, value), colour) in lines.into_iter().zip(COLOURS) {
-        let points = samples.iter().map(|s| (s.operations, value(s) as f64 / unit));
+    let line = |value: fn(&Sample) -> u64| samples.iter().map(move |s| (s.operations, value(s) as f64 / unit));
+    let lines = [("live", most_live, line(|s| s.live)), ("mapped", most_mapped, line(|s| s.mapped))];
+    for ((name, most, points), colour) in lines.into_iter().zip(COLOURS) {
         chart
             .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
             .label(format!("{name}, at most {}", human(most)))

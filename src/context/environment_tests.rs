@@ -143,7 +143,7 @@ fn a_bad_value_names_the_variable_the_value_and_what_is_accepted() {
         ("GPUMEM_SNAPSHOT", vec![""], "a file"),
         ("GPUMEM_SNAPSHOT_EVENTS", vec!["65537", "x", ""], "0 to 65536"),
         ("GPUMEM_STATS_PAGE", vec!["2", ""], "on, off"),
-        ("GPUMEM_NVTX", vec!["1", ""], "on, off"),
+        ("GPUMEM_NVTX", vec!["2", ""], "on, off"),
         ("GPUMEM_LOG", vec!["3", "-1", "debug", ""], "0, 1 or 2"),
         ("GPUMEM_POOL", vec!["2", "disabled", ""], "on, off"),
         ("GPUMEM_HOST_DEVICES", vec!["0", "65", "one"], "1 to 64"),

@@ -201,7 +201,8 @@ impl Shared {
         let (moved, went) = (Moved::default(), BTreeSet::new());
         let mut shift =
             Shift { shared: self, goal, by, lenient, flow: None, waited, pending, buffers, keep, told, moved, went };
-        let range = nvtx::range(if goal.is_nearer() { c"restore" } else { c"evict" }, total);
+        let name = if goal.is_nearer() { c"restore" } else { c"evict" };
+        let range = (total > 0).then(|| nvtx::range(name, total));
         let outcome = shift.run(claims);
         drop(range);
         let (moved, went) = (shift.moved, std::mem::take(&mut shift.went));

@@ -108,6 +108,59 @@ static void what_is_live_is_visited_and_filtered(void) {
     gpumem_free(tagged);
 }
 
+struct aged {
+    int found;
+    uint64_t age[2];
+    char stack[2][1000];
+};
+
+static int note_age(const gpumem_allocation *a, void *user) {
+    struct aged *aged = (struct aged *)user;
+    if (a->tag == 1 || a->tag == 2) {
+        aged->age[a->tag - 1] = a->age_ns;
+        snprintf(aged->stack[a->tag - 1], sizeof aged->stack[0], "%s", a->stack != NULL ? a->stack : "");
+        aged->found++;
+    }
+    return 0;
+}
+
+static void *tagged(uint64_t tag) {
+    gpumem_malloc_options o;
+    void *p;
+    GPUMEM_INIT(&o);
+    o.bytes = 5000;
+    o.tag = tag;
+    OK(gpumem_malloc_with(&o, &p));
+    return p;
+}
+
+static void ages_and_stacks_come_from_the_recording(void) {
+    gpumem_visit_filter filter;
+    struct aged aged;
+    void *before = tagged(1), *after;
+    const char *name = file("b.gmrec");
+    memset(&aged, 0, sizeof aged);
+    GPUMEM_INIT(&filter);
+    filter.age_and_stack = 1;
+    CHECK(gpumem_visit_allocations(&filter, note_age, &aged) == GPUMEM_ERROR_INVALID && error_says("GPUMEM_RECORD"));
+    remove(name);
+    OK(gpumem_record_start(name, 8));
+    gpumem_free(tagged(3)); /* the next may have its address */
+    after = tagged(2);
+    OK(gpumem_visit_allocations(&filter, note_age, &aged));
+    CHECK(aged.found == 2 && aged.age[1] > 0 && aged.age[0] >= aged.age[1]);
+    CHECK(aged.stack[0][0] == 0 && strstr(aged.stack[1], "ages_and_stacks") != NULL);
+    filter.age_and_stack = 2;
+    CHECK(gpumem_visit_allocations(&filter, note_age, &aged) == GPUMEM_ERROR_INVALID);
+    filter.age_and_stack = 0;
+    OK(gpumem_visit_allocations(&filter, note_age, &aged));
+    CHECK(aged.found == 4 && aged.age[0] == 0 && aged.age[1] == 0 && aged.stack[1][0] == 0);
+    OK(gpumem_record_stop(NULL, NULL));
+    gpumem_free(before);
+    gpumem_free(after);
+    remove(name);
+}
+
 struct seen {
     int mallocs, frees;
     uint64_t bytes;
@@ -142,6 +195,7 @@ int main(void) {
     RUN(bad_input_is_refused);
     RUN(a_snapshot_is_json);
     RUN(what_is_live_is_visited_and_filtered);
+    RUN(ages_and_stacks_come_from_the_recording);
     RUN(events_come_to_a_callback);
     nothing_left();
     return 0;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# On a machine with a GPU: the cost of recording on the hot pair, a recording of PyTorch where that is installed, and whether
-# torch's own snapshot has the structure of ours. Arguments: the folder of the gpumem command, and one for what is made.
+# On a machine with a GPU: the cost of recording on the hot pair; the slow path on Nsight Systems' timeline, where nsys is
+# installed; and where PyTorch is, a recording of it, and whether torch's own snapshot has the structure of ours. Arguments: the
+# folder of the gpumem command, and one for what is made. After gpu/stage.sh: gpu/record.sh .gpu/bin .gpu/record
 set -eu
 bin=${1:?the folder with gpumem and libgpumem_preload.so}
 out=${2:?a folder for what is made}
@@ -10,6 +11,18 @@ echo "== hot pair, not recorded"
 rm -f "$out"/hot.gmrec*
 echo "== hot pair, recorded"
 GPUMEM_RECORD="$out/hot.gmrec" "$bin/gpumem" bench hot
+echo "== NVTX"
+if command -v nsys > /dev/null; then
+    rm -f "$out"/nvtx.*
+    GPUMEM_NVTX=on nsys profile -t nvtx -o "$out/nvtx" "$bin/gpumem" bench checkerboard
+    nsys stats --report nvtx_sum "$out/nvtx.nsys-rep" | tee "$out/nvtx.txt"
+    for range in growth stitch; do
+        grep -q "gpumem:$range" "$out/nvtx.txt" || { echo "no range gpumem:$range"; exit 1; }
+    done
+else
+    echo "skipped: nsys is not installed"
+fi
+echo "== PyTorch"
 if ! python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     echo "skipped: PyTorch with CUDA is not installed"
     exit 0

@@ -185,16 +185,19 @@ fn print(r: &Report) -> io::Result<()> {
         }
         None => t.row("backend", "none could be opened"),
     }
-    for d in &r.devices {
-        t.heading(format!("Device {}", d.ordinal));
+    // Equal neighbours are told of once.
+    for alike in r.devices.chunk_by(DeviceReport::is_like) {
+        let Some(d) = alike.first() else { continue };
+        t.heading(ordinals(alike.iter().map(|d| d.ordinal)).replacen('d', "D", 1));
         t.row("name", &d.name);
-        t.row("memory", format!("{} free of {}", size::human(d.free_bytes), size::human(d.total_bytes)));
+        let free = alike.iter().map(|d| size::human(d.free_bytes)).collect::<Vec<_>>();
+        t.row("memory", format!("{} free of {}", free.join(", "), size::human(d.total_bytes)));
         t.row("granularity", size::human(d.granularity));
         t.row("compute capability", d.compute_capability.as_deref().unwrap_or("none (host device)"));
         t.row("virtual memory management", yes(d.vmm));
         t.row("export as POSIX fd", yes(d.posix_fd));
         t.row("GPUDirect RDMA", yes(d.rdma));
-        t.row("peers", list(&d.peers));
+        t.row("peers", peers(alike, d));
         t.row("pool limit", report::bytes(d.pool_limit_bytes));
     }
     t.heading("Limits");
@@ -208,16 +211,24 @@ fn print(r: &Report) -> io::Result<()> {
         );
     }
     if !r.settings.is_empty() {
-        t.heading("Settings");
+        t.heading("Settings, and where each comes from");
     }
     for s in &r.settings {
         t.row(s.name, format!("{} ({})", s.value, s.source));
     }
     t.heading("Self-test");
+    let mut tests: Vec<(&Check, Vec<u32>)> = Vec::new();
     for c in &r.self_test {
+        let same = |t: &Check| (&t.check, t.passed, &t.detail) == (&c.check, c.passed, &c.detail);
+        match tests.iter_mut().find(|(t, _)| same(t)) {
+            Some((_, on)) => on.push(c.device),
+            None => tests.push((c, vec![c.device])),
+        }
+    }
+    for (c, on) in tests {
         let verdict = if c.passed { "pass" } else { "FAIL" };
         t.row(
-            format!("device {}: {}", c.device, c.check),
+            format!("{}: {}", ordinals(on.into_iter()), c.check),
             match &c.detail {
                 Some(detail) => format!("{verdict}: {detail}"),
                 None => verdict.to_string(),
@@ -232,6 +243,45 @@ fn print(r: &Report) -> io::Result<()> {
         t.row(format!("- {p}"), "");
     }
     t.print(&mut io::stdout().lock())
+}
+
+impl DeviceReport {
+    /// Whether people need to be told of both only once.
+    fn is_like(&self, next: &DeviceReport) -> bool {
+        // Peers of each other, and of the same others.
+        let with = |d: &DeviceReport, other: u32| {
+            let mut all = d.peers.clone();
+            all.retain(|&p| p != other);
+            all
+        };
+        let links = self.peers.contains(&next.ordinal) == next.peers.contains(&self.ordinal)
+            && with(self, next.ordinal) == with(next, self.ordinal);
+        let facts = |d: &DeviceReport| {
+            let can = (d.vmm, d.posix_fd, d.rdma);
+            (d.name.clone(), d.total_bytes, d.granularity, d.compute_capability.clone(), can, d.pool_limit_bytes)
+        };
+        links && facts(self) == facts(next)
+    }
+}
+
+/// The peers of devices that are alike, of which `d` is the first.
+fn peers(alike: &[DeviceReport], d: &DeviceReport) -> String {
+    let (inside, outside): (Vec<u32>, Vec<u32>) = d.peers.iter().partition(|&&p| alike.iter().any(|a| a.ordinal == p));
+    match (inside.is_empty(), outside.is_empty()) {
+        (true, _) => list(&outside),
+        (false, true) => "each other".to_string(),
+        (false, false) => format!("each other, {}", list(&outside)),
+    }
+}
+
+/// `device 0`, `devices 0 to 3` where none is missing, `devices 0, 2`.
+fn ordinals(all: impl Iterator<Item = u32>) -> String {
+    let all: Vec<u32> = all.collect();
+    match all.as_slice() {
+        [first, .., last] if (last - first) as usize + 1 == all.len() => format!("devices {first} to {last}"),
+        [only] => format!("device {only}"),
+        _ => format!("devices {}", list(&all)),
+    }
 }
 
 fn yes(b: bool) -> &'static str {

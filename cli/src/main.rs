@@ -10,6 +10,7 @@ mod exit_code;
 mod limits;
 mod man;
 mod plan;
+mod plot;
 mod record;
 mod replay;
 mod report;

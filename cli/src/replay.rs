@@ -1,5 +1,6 @@
 //! `gpumem replay`: an allocation log through the allocator, timed and measured.
 
+use crate::plot::{self, Sample};
 use crate::report;
 use crate::session::{self, Place};
 use crate::trace::{self, Kind, Op, Trace};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Operations between two looks at the progress bar, which are not timed.
 const CHUNK: usize = 1 << 14;
+/// About how many points a plot has.
+const SAMPLES: usize = 4000;
 
 /// Command line of `replay`.
 #[derive(clap::Args)]
@@ -27,6 +30,9 @@ pub struct Args {
     /// One JSON object on stdout instead of a table.
     #[arg(long)]
     json: bool,
+    /// Also plots live and mapped bytes over the operations, to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// The log: FILE.csv or FILE.csv.gz.
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -90,12 +96,23 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let device = session::device(ctx, args.place.device)?;
     let streams = Streams::create(ctx, device, &trace.streams)?;
     let mut replay = Replay::new(ctx, device, &trace, &streams.handles);
+    if args.svg.is_some() {
+        let operations = trace.ops.len().saturating_mul(args.repeat as usize);
+        replay.chunk = operations.div_ceil(SAMPLES).clamp(1, CHUNK);
+        replay.curve = Some(Curve { sizes: vec![0; trace.slots], live: 0, samples: Vec::new() });
+    }
     let bar = progress_bar(args, &trace);
     let mut passes = Vec::new();
     for _ in 0..args.repeat {
         passes.push(replay.pass(&bar)?);
     }
     bar.finish_and_clear();
+    if let (Some(to), Some(curve)) = (&args.svg, &replay.curve) {
+        let name = args.file.file_name().unwrap_or_default().to_string_lossy();
+        let mapped = passes.iter().map(|p| p.peak_mapped).max().unwrap_or(0);
+        plot::memory(to, &format!("{name}, {} device", ctx.driver().backend()), &curve.samples, mapped)
+            .map_err(|e| format!("{} cannot be written: {e}", to.display()))?;
+    }
     let report = replay.report(args, passes);
     if args.json {
         report::json(&report)?;
@@ -165,6 +182,39 @@ pub struct Replay<'a> {
     slots: Vec<u64>,
     first_failure: Option<String>,
     driver_calls: BTreeMap<&'static str, u64>,
+    /// Operations between two looks.
+    chunk: usize,
+    /// For a plot.
+    curve: Option<Curve>,
+}
+
+/// What is live in the log, and what the pool has mapped, over time.
+struct Curve {
+    /// Bytes live in each slot,
+    sizes: Vec<u64>,
+    /// and in all.
+    live: u64,
+    samples: Vec<Sample>,
+}
+
+impl Curve {
+    /// After these operations so much is mapped.
+    fn add(&mut self, ops: &[Op], mapped: u64) {
+        let mut most = 0;
+        for op in ops {
+            let Some(size) = self.sizes.get_mut(op.slot as usize) else { continue };
+            self.live = self.live + op.size - std::mem::replace(size, op.size);
+            most = most.max(self.live);
+        }
+        let operations = self.samples.last().map_or(0, |s| s.operations) + ops.len() as u64;
+        self.samples.push(Sample { operations, live: most, mapped });
+    }
+
+    /// All that was live is freed.
+    fn end_pass(&mut self) {
+        self.live = 0;
+        self.sizes.fill(0);
+    }
 }
 
 /// One pass as measured.
@@ -190,6 +240,8 @@ impl<'a> Replay<'a> {
             slots: vec![0; trace.slots],
             first_failure: None,
             driver_calls: BTreeMap::new(),
+            chunk: CHUNK,
+            curve: None,
         }
     }
 
@@ -204,11 +256,14 @@ impl<'a> Replay<'a> {
         let before = self.ctx.driver_calls();
         let mut failures = 0;
         let mut time = Duration::ZERO;
-        for (i, ops) in self.trace.ops.chunks(CHUNK).enumerate() {
+        for (i, ops) in self.trace.ops.chunks(self.chunk).enumerate() {
             let start = Instant::now();
-            failures += self.operations(ops, i * CHUNK);
+            failures += self.operations(ops, i * self.chunk);
             time += start.elapsed();
             bar.inc(ops.len() as u64);
+            if let Some(curve) = &mut self.curve {
+                curve.add(ops, self.ctx.stats(self.device)?.mapped);
+            }
         }
         let driver_calls = self.driver_calls_since(&before);
         let peak_mapped = self.ctx.stats(self.device)?.peak_mapped;
@@ -250,6 +305,9 @@ impl<'a> Replay<'a> {
     }
 
     fn free_the_rest(&mut self) -> Result<(), Error> {
+        if let Some(curve) = &mut self.curve {
+            curve.end_pass();
+        }
         for slot in &mut self.slots {
             match std::mem::take(slot) {
                 0 => {}

@@ -1,9 +1,10 @@
 //! What the commands print: one JSON object, or short aligned tables for people.
 
 use gpumem::base::size;
-use indicatif::HumanCount;
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// One object and a newline on stdout.
 pub fn json(report: &impl Serialize) -> io::Result<()> {
@@ -38,6 +39,17 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// Shows on stderr, where that is a terminal, that something long is under way, until it is dropped.
+pub fn busy(with: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_message(with);
+    // The template is a constant; without it the line looks different and works the same.
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
 }
 
 /// A size for people, and exactly.

@@ -15,7 +15,8 @@ class View {
   constructor(meta) {
     this.meta = meta;
     this.end = meta.end || 1;
-    this.cursor = this.end;
+    // The end is where a leak is seen; where nothing is left there, the peak says more.
+    this.cursor = meta.totals && meta.totals.live_bytes === 0 ? meta.totals.peak_at_ns : this.end;
     this.by = "none";
     this.tab = meta.kind === "snapshot" ? "report" : "map";
     this.frames = meta.frames || [];
@@ -208,7 +209,7 @@ class View {
       groups.forEach((label, n) => add(PALETTE[n], label));
       if (others) add(OTHER, "all others");
     } else if (this.timeline) add(ink("accent"), "live bytes");
-    if ((this.meta.mapped || []).length > 0) add("transparent", "mapped", `border-top:2px dashed ${ink("text")};height:0;width:16px`);
+    if ((this.meta.mapped || []).length > 0) add("transparent", "mapped", `border-top:2px dashed ${ink("text")};height:0;width:22px;border-radius:0;vertical-align:middle`);
     $("legend").replaceChildren(...parts);
   }
 
@@ -219,7 +220,7 @@ class View {
 
   settings() {
     const all = this.meta.settings || (this.meta.info || {}).settings || {};
-    const row = ([name, value]) => `<tr><td>${escaped(name)}</td><td>${escaped(value)}</td></tr>`;
+    const row = ([name, value]) => `<tr><td>${escaped(name)}</td><td>${escaped(value) || "none"}</td></tr>`;
     return `<h2>Settings</h2><table>${Object.entries(all).map(row).join("")}</table>`;
   }
 

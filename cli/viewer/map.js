@@ -5,6 +5,8 @@ import { human, moment, hex, ink, sharp, tip, OTHER } from "./format.js";
 /** Addresses further apart than this are another run. */
 const APART = 64 * 2 ** 20;
 const LINE = 13;
+/** Between runs, pixels. */
+const GAP = 10;
 
 export class AddressMap {
   constructor(canvas, view) {
@@ -66,46 +68,43 @@ export class AddressMap {
       run.to = Math.max(run.to, p.address + p.bytes);
       end = run.to;
     }
-    const whole = runs.reduce((sum, r) => sum + (r.to - r.from), 0);
-    // As few bytes to a pixel as the height allows, in powers of two.
-    const rows = Math.max(1, Math.floor((height - 4) / LINE) - runs.length);
-    let scale = 2 ** Math.ceil(Math.log2(Math.max(1, whole / (rows * width))));
-    while (runs.reduce((n, r) => n + Math.ceil((r.to - r.from) / (scale * width)), 0) > rows + runs.length && scale < 2 ** 50) scale *= 2;
-    let y = 2;
-    this.drawn = [];
+    // One run behind the other along the lines, with as few bytes to a pixel as the height allows, in powers of two.
+    const room = Math.max(1, Math.floor((height - 4) / LINE)) * width, gap = Math.min(GAP, room / (4 * runs.length + 1));
+    const length = (run, scale) => Math.max(1, Math.ceil((run.to - run.from) / scale)) + gap;
+    let scale = 1;
+    while (runs.reduce((sum, run) => sum + length(run, scale), 0) > room && scale < 2 ** 50) scale *= 2;
+    let start = 0;
+    this.drawn = { runs, scale, width };
     for (const run of runs) {
-      const lines = Math.ceil((run.to - run.from) / (scale * width));
-      for (let n = 0; n < lines; n++) {
-        const from = run.from + n * scale * width;
-        g.fillStyle = ink("hole");
-        g.fillRect(0, y + n * LINE, Math.min(width, (run.to - from) / scale), LINE - 3);
-      }
+      run.start = start;
+      this.paint(g, run, { address: run.from, bytes: run.to - run.from, colour: ink("hole"), whole: true });
       // What is mapped lies under what lives there, which may span several such pieces.
       for (const under of [true, false]) {
-        for (const p of run.pieces) if (Boolean(p.under) === under) this.paint(g, run, p, y, scale, width);
+        for (const p of run.pieces) if (Boolean(p.under) === under) this.paint(g, run, p);
       }
-      this.drawn.push({ run, y, lines, scale, width });
-      y += lines * LINE + 5;
+      start += length(run, scale);
     }
     const alive = pieces.filter((p) => p.life !== undefined);
     const sum = alive.reduce((s, p) => s + p.bytes, 0);
     const at = this.view.meta.kind === "snapshot" ? "" : `at ${moment(this.view.cursor)}: `;
+    const where = `${runs.length} run${runs.length === 1 ? "" : "s"} of addresses, ${human(scale)} to a pixel; grey is mapped and not live: free, or the old addresses of memory that has moved`;
     document.getElementById("map-hint").textContent =
-      `${at}${human(sum)} in ${alive.length} allocations; ${runs.length} run${runs.length === 1 ? "" : "s"} of addresses, ${human(scale)} to a pixel; grey is mapped and not live: free, or the old addresses of memory that has moved`;
+      runs.length === 0 ? `${at}nothing is live` : `${at}${human(sum)} in ${alive.length} allocations; ${where}`;
   }
 
-  paint(g, run, p, y, scale, width) {
+  paint(g, run, p) {
+    const { scale, width } = this.drawn;
     g.fillStyle = p.colour || OTHER;
-    let from = (p.address - run.from) / scale;
+    let from = run.start + (p.address - run.from) / scale;
     const to = from + p.bytes / scale, small = to - from < 1;
     while (from < to) {
-      const line = Math.floor(from / width), x = from - line * width;
+      const line = Math.floor(from / width), x = from - line * width, y = 2 + line * LINE;
       const part = Math.min(to - from, width - x);
-      g.fillRect(x, y + line * LINE, small ? 1 : Math.max(0.6, part - (part > 3 ? 0.7 : 0)), LINE - 3);
-      if (p.address === this.chosen) {
+      g.fillRect(x, y, small ? 1 : Math.max(0.6, part - (part > 3 && !p.whole ? 0.7 : 0)), LINE - 3);
+      if (p.address === this.chosen && !p.whole) {
         g.strokeStyle = ink("text");
         g.lineWidth = 2;
-        g.strokeRect(x + 1, y + line * LINE + 1, Math.max(2, part - 2), LINE - 5);
+        g.strokeRect(x + 1, y + 1, Math.max(2, part - 2), LINE - 5);
       }
       from += Math.max(part, 1e-9);
       if (small) break;
@@ -114,17 +113,16 @@ export class AddressMap {
 
   /** The uppermost piece at a place. */
   at(x, y) {
-    for (const { run, y: top, lines, scale, width } of this.drawn || []) {
-      const line = Math.floor((y - top) / LINE);
-      if (line < 0 || line >= lines) continue;
-      const address = run.from + (line * width + x) * scale;
-      let found = null;
-      for (const p of run.pieces) {
-        if (p.address > address + scale || address >= p.address + Math.max(p.bytes, scale)) continue;
-        if (!p.under || !found || found.under) found = p;
-      }
-      return found;
+    const { runs, scale, width } = this.drawn || { runs: [] };
+    const along = Math.floor((y - 2) / LINE) * width + x;
+    const run = runs.findLast((r) => r.start <= along);
+    if (!run) return null;
+    const address = run.from + (along - run.start) * scale;
+    let found = null;
+    for (const p of run.pieces) {
+      if (p.address > address + scale || address >= p.address + Math.max(p.bytes, scale)) continue;
+      if (!p.under || !found || found.under) found = p;
     }
-    return null;
+    return found;
   }
 }

@@ -215,7 +215,13 @@ export class Timeline {
       g.arc(x, top, 3.5, 0, 7);
       g.fill();
       g.textAlign = x > this.width - 130 ? "right" : "left";
-      g.fillText(`peak ${human(totals.peak_live_bytes)}`, x + (g.textAlign === "left" ? 7 : -7), Math.max(TOP + 8, top - 4));
+      const said = `peak ${human(totals.peak_live_bytes)}`, right = g.textAlign === "right", wide = g.measureText(said).width;
+      const at = x + (right ? -7 : 7), line = Math.max(TOP + 8, top - 4);
+      // The line of mapped bytes may cross it.
+      g.fillStyle = ink("ground");
+      g.fillRect(right ? at - wide - 2 : at - 2, line - 11, wide + 4, 14);
+      g.fillStyle = ink("text");
+      g.fillText(said, at, line);
     }
     const x = this.x(cursor);
     g.fillStyle = ink("text");

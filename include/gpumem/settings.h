@@ -17,7 +17,7 @@ extern "C" {
  * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
  * GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
  * GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON, GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE,
- * GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
+ * GPUMEM_NVTX, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
  * GPUMEM_HOST_SEED. Or with those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
  * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
  * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
@@ -119,6 +119,12 @@ extern "C" {
 // A thread publishes them for gpumem top.
 #define GPUMEM_STATS_PAGE_ON 2
 
+// No NVTX ranges: the default.
+#define GPUMEM_NVTX_OFF 1
+
+// The slow path makes NVTX ranges, for the tool that NVTX_INJECTION64_PATH names.
+#define GPUMEM_NVTX_ON 2
+
 // The host device does work when it is submitted: the default, unless there is a seed.
 #define GPUMEM_HOST_MODE_EAGER 1
 
@@ -217,6 +223,10 @@ typedef struct gpumem_context_options {
     uint32_t snapshot_events;
     // GPUMEM_STATS_PAGE_*: whether counters are published for gpumem top.
     int32_t stats_page;
+    // GPUMEM_NVTX_*: whether growths, stitches, trims and evictions are NVTX ranges.
+    int32_t nvtx;
+    // Must be 0.
+    uint32_t reserved;
 } gpumem_context_options;
 
 // Starts gpumem now, with explicit settings.

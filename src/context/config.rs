@@ -62,6 +62,8 @@ pub struct Config {
     pub snapshot_events: u32,
     /// Whether counters are published for `gpumem top`.
     pub stats_page: bool,
+    /// Whether the slow path makes NVTX ranges.
+    pub nvtx: bool,
     /// How much to say on stderr: 0 nothing, 1 warnings, 2 slow-path decisions.
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
@@ -115,6 +117,7 @@ impl Default for Config {
             snapshot: None,
             snapshot_events: 256,
             stats_page: false,
+            nvtx: false,
             log: 1,
             pool: true,
             host_devices: 1,

@@ -51,6 +51,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use tiers::Tiers;
 use trimmer::Trimmer;
+pub use watch::Past;
 
 /// What to allocate. `Default` is: no bytes, default alignment, the stream's device, the legacy
 /// stream, no flags.

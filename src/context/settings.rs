@@ -43,7 +43,8 @@ impl Setting {
     /// The value in force for people: with what it stands for where the text does not say.
     pub fn shown(&self, config: &Config) -> String {
         match self.text(config) {
-            text if text.is_empty() => self.zero.into(),
+            // As people read it, and not as Markdown has it.
+            text if text.is_empty() => self.zero.replace('`', ""),
             text if text == "0" && !self.zero.is_empty() => format!("0: {}", self.zero),
             text => text,
         }
@@ -350,6 +351,14 @@ pub const SETTINGS: &[Setting] = &[
         ("`on`, `off`", SWITCH, ""),
         "a thread publishes counters ten times a second in `/dev/shm`, for `gpumem top`",
         by_word!(stats_page, SWITCHES),
+    ),
+    setting(
+        ("GPUMEM_NVTX", None),
+        &["nvtx"],
+        ("`on`, `off`", SWITCH, ""),
+        "NVTX ranges in the domain `gpumem` for growths, stitches, trims, evictions and restores, and marks for failures, for \
+         Nsight Systems ([how](recording.md#on-nsights-timeline))",
+        by_word!(nvtx, SWITCHES),
     ),
     setting(
         ("GPUMEM_LOG", None),

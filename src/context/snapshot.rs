@@ -257,7 +257,7 @@ impl Context {
                 .take(NAMED)
                 .map(|(address, bytes)| match alive.get(address) {
                     Some(a) => format!(
-                        "{address:#x} (id {:#x}, {}) strands {}",
+                        "{address:#x} (id {}, {}) strands {}",
                         a.info.id,
                         human(a.info.requested),
                         human(*bytes)
@@ -296,7 +296,7 @@ impl Context {
         let mut largest: Vec<&Alive> = views.iter().flat_map(|v| &v.alive).collect();
         largest.sort_by_key(|a| (std::cmp::Reverse(a.info.requested), a.info.id));
         if !largest.is_empty() {
-            let text = |a: &&Alive| format!("{} at {:#x} (id {:#x})", human(a.info.requested), a.info.base, a.info.id);
+            let text = |a: &&Alive| format!("{} at {:#x} (id {})", human(a.info.requested), a.info.base, a.info.id);
             let all: Vec<String> = largest.iter().take(NAMED).map(text).collect();
             say.push(format!("The largest live allocations: {}.", all.join("; ")));
         }

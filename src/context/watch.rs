@@ -8,11 +8,22 @@
 use super::{Context, Request};
 use crate::arena::Arena;
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::observe::{Callback, Event, Kind, Options, Recorder, StackSource, Summary};
+use crate::observe::history::Life;
+use crate::observe::{Callback, Event, History, Kind, Options, Recorder, StackSource, Summary};
 use crate::pool::Alive;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+
+/// What a recording knows of a live allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// Nanoseconds since it was made or resized, or since the recording began if that was later; 0: not known.
+    pub age_ns: u64,
+    /// The stack of the request, a frame a line, the innermost first; empty: not recorded.
+    pub stack: String,
+}
 
 impl Context {
     /// Whether somebody wants to know of every allocation.
@@ -43,6 +54,13 @@ impl Context {
     /// Starts what the configuration asks for; a file that cannot be written is said on stderr, and
     /// nothing else changes.
     pub(super) fn start_observing(&self) {
+        if self.config.nvtx {
+            if let Err(e) = crate::driver::nvtx::start() {
+                if self.config.log >= 1 {
+                    eprintln!("gpumem: {e}");
+                }
+            }
+        }
         let wants_last = self.config.snapshot_on.oom && self.config.snapshot_events > 0;
         if self.config.record.is_none() && !wants_last {
             return;
@@ -127,6 +145,33 @@ impl Context {
                 }
             });
         }
+    }
+
+    /// As [`Self::visit`], with what the recording under way knows of each; `f` is called once all have been seen. Reads the
+    /// recording, so it takes as long as that does. `Invalid` when nothing is recorded to a file.
+    pub fn visit_with_past(&self, f: &mut dyn FnMut(&Alive, Option<u64>, &Past) -> bool) -> Result<()> {
+        let start = self.recorder.now();
+        let mut all = Vec::new();
+        self.visit(&mut |alive, arena| {
+            all.push((alive.clone(), arena));
+            true
+        });
+        let (recording, now) = self.recorder.so_far()?;
+        let start = now.saturating_sub(self.recorder.now().saturating_sub(start));
+        let history = History::of(&recording);
+        // The last that was live at some moment of the visit.
+        let seen = history.lives.iter().filter(|l| l.from <= now && start <= l.to);
+        let lives: HashMap<u64, &Life> = seen.map(|l| (l.address, l)).collect();
+        for (alive, arena) in all {
+            let past = lives.get(&alive.info.base).map_or_else(Past::default, |l| Past {
+                age_ns: now.saturating_sub(l.from).max(1),
+                stack: recording.frames(l.stack).join("\n"),
+            });
+            if !f(&alive, arena, &past) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Events for what was live before the recording.

@@ -25,6 +25,7 @@ pub mod graph;
 pub mod host;
 pub mod ledger;
 pub mod numa;
+pub mod nvtx;
 pub mod pages;
 pub mod process;
 pub mod watch;

@@ -6,7 +6,7 @@
 
 use super::event::{Event, Kind};
 use super::format::{self, Holds};
-use super::recording::Happened;
+use super::recording::{Happened, Recording};
 use super::session::{Local, Session};
 use super::stacks::{Raw, Symbols};
 use super::writer::Writer;
@@ -227,6 +227,18 @@ impl Recorder {
     /// When the recording under way began, on the clock of events.
     pub fn began(&self) -> Option<u64> {
         self.running().map(|r| r.began)
+    }
+
+    /// What the recording under way has in its file by now, and when it is, nanoseconds since the begin. `Invalid` when there is
+    /// no such file.
+    pub fn so_far(&self) -> Result<(Recording, u64)> {
+        let running = self.running();
+        let Some((session, file, began)) = running.and_then(|r| Some((r.session, r.file?, r.began))) else {
+            return Err(Error::invalid("no recording is under way; GPUMEM_RECORD or gpumem_record_start begins one"));
+        };
+        let now = self.now().saturating_sub(began);
+        session.flush();
+        Ok((Recording::open(&file)?, now))
     }
 
     /// The last events, oldest first: as many as are kept. Empty when nothing is recorded.

@@ -122,6 +122,7 @@ fn structures_have_their_golden_layout() {
             host_bytes host_seed host_devices limit_percent trim_interval_ms stream_check arena_debug arena_quarantine
             capture_detection tiers mover pinned_limit_percent pinned_limit_bytes pinned_block_bytes pinned_blocks pinned_chunks disk
             downgrade_trigger downgrade_stop host_mode slack record snapshot record_stacks snapshot_on snapshot_events stats_page
+            nvtx reserved
         }
         gpumem_device_props { size vmm posix_fd rdma compute_major compute_minor total_bytes granularity name }
         gpumem_malloc_options { size flags bytes alignment stream tag arena device reserved reservation }
@@ -132,8 +133,8 @@ fn structures_have_their_golden_layout() {
             double_frees unknown_pointers late_frees out_of_memory limit
         }
         gpumem_driver_call { name calls }
-        gpumem_allocation { size device base requested usable stream id tag arena flags reserved }
-        gpumem_visit_filter { size on_device least_bytes tag arena device reserved }
+        gpumem_allocation { size device base requested usable stream id tag arena flags reserved age_ns stack }
+        gpumem_visit_filter { size on_device least_bytes tag arena device age_and_stack }
         gpumem_event { size kind time address bytes other stream tag arena device }
         gpumem_sim_graph_info { size reserved nodes memory_nodes }
         gpumem_arena_report {

@@ -9,3 +9,4 @@ mod examples;
 mod header;
 mod header_cxx;
 mod install;
+mod nvtx;

@@ -42,6 +42,9 @@ pub struct Args {
     /// One JSON object on stdout instead of tables.
     #[arg(long)]
     json: bool,
+    /// Also draws the first figure of each case as bars, to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Allocations per case, in place of each workload's own number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_OPS))]
     ops: Option<u64>,
@@ -107,6 +110,9 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         crate::report::json(&report)?;
     } else {
         table::print(&report)?;
+    }
+    if let Some(to) = &args.svg {
+        table::plot(&report, to).map_err(|e| format!("{} cannot be written: {e}", to.display()))?;
     }
     Ok(report.failed.is_empty() && !report.measurements.iter().any(Measurement::has_failures))
 }

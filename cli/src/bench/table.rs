@@ -1,9 +1,12 @@
 //! The results for people: one aligned table a workload, units in the headings.
 
 use super::report::{Calls, Measurement, Metric, Report};
+use crate::plot::{self, Bars};
 use gpumem::base::size;
 use indicatif::HumanCount;
+use std::error::Error;
 use std::io::{self, Write};
+use std::path::Path;
 
 /// Prints the whole result.
 pub fn print(r: &Report) -> io::Result<()> {
@@ -36,6 +39,19 @@ pub fn print(r: &Report) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Bars of the first figure of each case.
+pub fn plot(r: &Report, to: &Path) -> Result<(), Box<dyn Error>> {
+    let group = |group: &[Measurement]| {
+        let first = group.first()?;
+        let row = |m: &Measurement| m.metrics.first().map(|f| (m.case.clone(), f.value, value(f)));
+        let title = format!("{}: {}", first.workload, heading(first).get(1)?);
+        Some(Bars { title, bars: group.iter().filter_map(row).collect() })
+    };
+    let alike = |a: &Measurement, b: &Measurement| a.workload == b.workload && headings(a) == headings(b);
+    let groups: Vec<Bars> = r.measurements.chunk_by(alike).filter_map(group).collect();
+    plot::bars(to, &format!("gpumem {}, {}", r.version, r.device_name), &groups)
 }
 
 fn human(r: &Report) -> String {

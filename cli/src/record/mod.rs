@@ -6,6 +6,7 @@ mod torch;
 
 pub use perfetto::mapped_points;
 
+use crate::report;
 use clap::{Subcommand, ValueEnum};
 use gpumem::observe::{History, Recording};
 use std::fs::File;
@@ -49,6 +50,8 @@ enum Format {
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let Command::Convert { to, out, file } = &args.command;
     let recording = open(file)?;
+    // Text on a terminal is progress enough.
+    let _busy = out.is_some().then(|| report::busy("converting"));
     let history = History::of(&recording);
     let mut sink: BufWriter<Box<dyn Write>> = BufWriter::new(match out {
         Some(path) => Box::new(File::create(path).map_err(|e| format!("{}: {e}", path.display()))?),

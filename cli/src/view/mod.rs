@@ -7,6 +7,7 @@ mod serve;
 pub use data::totals;
 
 use crate::record;
+use crate::report;
 use gpumem::observe::recording::is_recording;
 use gpumem::observe::{History, Recording};
 use serde_json::Value;
@@ -60,11 +61,14 @@ pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let name = args.file.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    let data = match read(&args.file)? {
+    let seen = read(&args.file)?;
+    let busy = report::busy("making the page");
+    let data = match seen {
         Seen::Recording(recording, history) => data::of_recording(&name, &recording, &history),
         Seen::Snapshot(snapshot) => data::of_snapshot(&name, &snapshot),
     };
     let html = page::html(&name, &data)?;
+    drop(busy);
     match args.port {
         Some(port) => serve::run(port, html)?,
         None => {

@@ -190,3 +190,20 @@ fn bad_input_is_refused_by_name() {
         &["GPUMEM_LIMIT", "no workload gave a result"],
     );
 }
+
+#[test]
+fn the_bars_are_the_first_figure_of_each_case() {
+    let dir = tempdir().unwrap();
+    let svg = dir.path().join("bars.svg");
+    let out = run(bench(&["hot", "--ops", "100", "--svg"]).arg(&svg));
+    let r = json(&out);
+    let text = std::fs::read_to_string(&svg).unwrap();
+    let cases = of(&r, "hot");
+    assert!(!cases.is_empty());
+    for m in &cases {
+        assert!(text.contains(m["case"].as_str().unwrap()), "no {} in {text}", m["case"]);
+    }
+    // One is the white ground.
+    assert_eq!(text.matches("<rect").count(), cases.len() + 1, "{text}");
+    assert!(text.contains("hot: ") && text.contains("</svg>"), "{text}");
+}

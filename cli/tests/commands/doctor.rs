@@ -65,3 +65,13 @@ fn people_get_tables() {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
 }
+
+#[test]
+fn equal_devices_are_told_of_once() {
+    let out = run(gpumem().env("GPUMEM_HOST_DEVICES", "3").args(["doctor", "--backend", "host"]));
+    let text = stdout(&out);
+    let lines = |start: &str| text.lines().filter(|l| l.starts_with(start)).count();
+    assert_eq!((lines("Devices 0 to 2"), lines("granularity")), (1, 1), "{text}");
+    assert_eq!(lines("devices 0 to 2: write and read 256 B"), 1, "{text}");
+    assert!(!text.contains('`'), "Markdown is for documents:\n{text}");
+}

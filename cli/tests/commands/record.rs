@@ -24,15 +24,17 @@ fn log(n: u64) -> String {
     log
 }
 
-/// The made-up log, and the recorded ones where they are.
+/// The made-up log, the example's, and every recorded one of the folder that `GPUMEM_TEST_TRACES` names.
 fn logs(dir: &TempDir) -> Vec<PathBuf> {
-    let mut logs = vec![file(dir, "made-up.csv", log(300).as_bytes())];
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
-    let found: Vec<PathBuf> =
-        ["eager.csv.gz", "full.csv.gz"].map(|n| shared.join(n)).into_iter().filter(|p| p.exists()).collect();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut logs = vec![file(dir, "made-up.csv", log(300).as_bytes()), here.join("../examples/traces/training.csv.gz")];
+    let folder = std::env::var_os("GPUMEM_TEST_TRACES").map_or(here.join("../../shared/traces"), PathBuf::from);
+    let found = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = found.filter(|p| p.to_string_lossy().ends_with(".csv.gz")).collect();
     if found.is_empty() {
-        println!("skipped: the recorded traces are not in {}", shared.display());
+        println!("skipped: there are no recorded traces in {}; GPUMEM_TEST_TRACES names a folder", folder.display());
     }
+    found.sort();
     logs.extend(found);
     logs
 }
@@ -292,6 +294,32 @@ fn a_failure_leaves_a_snapshot_that_says_why() {
     if let Some(document) = browsed(&page) {
         assert!(document.contains("could not give 40.00 MiB"), "the report is not shown");
         assert_eq!(figure(&document, "live0"), 30 << 20);
+    }
+}
+
+/// A program that keeps one buffer of each step until it gets none: the snapshot's page says so.
+#[test]
+fn a_leak_that_fails_is_shown_with_all_it_holds() {
+    let dir = tempdir().unwrap();
+    let mut text = HEADER.to_string();
+    for step in 0..100_u64 {
+        text += &format!("1,0,allocate,{:#x},3145728,0\n1,0,allocate,{:#x},1048576,0\n", 0x1000, 0x2000 + step);
+        text += "1,0,free,0x1000,3145728,0\n";
+    }
+    let snapshot = dir.path().join("leak.json");
+    let env = [("GPUMEM_SNAPSHOT_ON", "oom"), ("GPUMEM_SNAPSHOT", snapshot.to_str().unwrap()), ("GPUMEM_LIMIT", "64M")];
+    recorded(&dir, &file(&dir, "leak.csv", text.as_bytes()), &env);
+    let read: Value = serde_json::from_slice(&std::fs::read(&snapshot).unwrap()).unwrap();
+    let stats = &read["devices"][0]["stats"];
+    // 61 steps kept a buffer; the 62nd has its own 3 MiB, and the limit is full.
+    assert_eq!((&stats["allocations"], &stats["live"]), (&62.into(), &(64 << 20).into()), "{stats}");
+    assert_eq!(read["failure"]["bytes"], 1 << 20);
+    let (page, _) = view(&snapshot);
+    if let Some(document) = browsed(&page) {
+        assert_eq!(figure(&document, "live0"), 64 << 20);
+        for part in ["could not give 1.00 MiB", "62 allocations"] {
+            assert!(document.contains(part), "{part:?} is not shown");
+        }
     }
 }
 

@@ -134,3 +134,23 @@ fn people_get_a_table_with_the_same_figures() {
     assert!(text.contains("12 in 2 passes") && text.lines().any(|l| l.starts_with("pass 2")), "{text}");
     assert!(stderr(&out).is_empty(), "no progress bar where stderr is no terminal: {}", stderr(&out));
 }
+
+#[test]
+fn the_plot_has_the_peaks_of_the_report() {
+    let dir = tempdir().unwrap();
+    let path = file(&dir, "log.csv", small_log(10, 3 * MIB).as_bytes());
+    let svg = dir.path().join("plot.svg");
+    let r = json(&replay(&["--repeat", "2", "--svg", svg.to_str().unwrap()], &path));
+    let text = std::fs::read_to_string(&svg).unwrap();
+    let human = |field: &str| gpumem::base::size::human(r[field].as_u64().unwrap());
+    for (line, field) in [("live", "peak_live_bytes"), ("mapped", "peak_mapped_bytes")] {
+        assert!(text.contains(&format!("{line}, at most {}", human(field))), "{line}: {text}");
+    }
+    assert!(text.trim_end().ends_with("</svg>"), "{text}");
+    // A point for each operation of both passes.
+    let commas = |l: &str| Some(l.split("points=\"").nth(1)?.split('"').next()?.matches(',').count());
+    let points = text.split("<polyline").filter_map(commas);
+    assert_eq!(points.max(), Some(2 * 15), "{text}");
+    let out = replay(&["--svg", "/no/such/folder/plot.svg"], &path);
+    assert!(out.status.code() == Some(2) && stderr(&out).contains("/no/such/folder/plot.svg"), "{}", stderr(&out));
+}

@@ -16,9 +16,10 @@ use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::types::{gpumem_stream, not_null, pointer};
-use crate::context::Context;
+use crate::context::{Context, Past};
 use crate::observe::{Callback, Event, StackSource};
-use std::ffi::{c_char, c_int, c_void};
+use crate::pool::Alive;
+use std::ffi::{c_char, c_int, c_void, CString};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -53,6 +54,13 @@ pub struct gpumem_allocation {
     pub flags: u32,
     /// 0.
     pub reserved: u32,
+    /// With gpumem_visit_filter.age_and_stack: nanoseconds since it was made or resized, or since the recording
+    /// began if that was later;
+    /// else, and where the recording does not know it, 0.
+    pub age_ns: u64,
+    /// With gpumem_visit_filter.age_and_stack: the stack of the request, a frame a line, the innermost first, until the visitor
+    /// returns; else, and where no stack was recorded, NULL.
+    pub stack: *const c_char,
 }
 
 /// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT. Fields that are 0 let all pass.
@@ -72,8 +80,8 @@ pub struct gpumem_visit_filter {
     pub arena: u64,
     /// The device, with on_device.
     pub device: i32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// 1: with age and stack, from the recording that is under way; 0: without.
+    pub age_and_stack: u32,
 }
 
 // SAFETY: repr(C), a u32 first, integers only, no padding by the assertion below.
@@ -81,7 +89,7 @@ unsafe impl crate::capi::call::options::Extensible for gpumem_visit_filter {
     const NAME: &'static str = "gpumem_visit_filter";
     const FIRST_BYTES: usize = 40;
 }
-const _: () = assert!(size_of::<gpumem_visit_filter>() == 40 && size_of::<gpumem_allocation>() == 72);
+const _: () = assert!(size_of::<gpumem_visit_filter>() == 40 && size_of::<gpumem_allocation>() == 88);
 
 /// Shows one allocation to a visitor; 0 goes on, anything else ends the visit.
 #[allow(non_camel_case_types)]
@@ -213,7 +221,10 @@ pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
 ///
 /// filter may be NULL: all. visitor is called on this thread; user is handed to it. A heap's allocations are of one moment; heaps
 /// are looked at one after the other, and other threads wait only while one is copied. The visitor may call gpumem.
-/// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible.
+/// gpumem_visit_filter.age_and_stack also says how old each is and who asked for it. That reads the recording so far, about a
+/// second for four million events; other threads go on.
+/// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with age_and_stack also when nothing is
+/// recorded to a file.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_visit_allocations(
     filter: *const gpumem_visit_filter,
@@ -235,8 +246,10 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
                     && (f.arena == 0 || f.arena == a.arena)
             })
         };
-        Context::global()?.visit(&mut |alive, arena| {
+        let mut show = |alive: &Alive, arena: Option<u64>, past: &Past| {
             let i = &alive.info;
+            // A name with a zero byte in it is cut there.
+            let stack = CString::new(past.stack.split('\0').next().unwrap_or("")).unwrap_or_default();
             let a = gpumem_allocation {
                 size: size_of::<gpumem_allocation>() as u32,
                 device: i.device.0 as i32,
@@ -249,10 +262,18 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
                 arena: arena.unwrap_or(0),
                 flags: i.flags.0,
                 reserved: 0,
+                age_ns: past.age_ns,
+                stack: if stack.is_empty() { std::ptr::null() } else { stack.as_ptr() },
             };
             // SAFETY: the program's function, called as its type says; it does not unwind.
             !wanted(&a) || unsafe { visitor(&a, user) } == 0
-        });
+        };
+        let context = Context::global()?;
+        match filter.map_or(0, |f| f.age_and_stack) {
+            0 => context.visit(&mut |alive, arena| show(alive, arena, &Past::default())),
+            1 => context.visit_with_past(&mut show)?,
+            other => return Err(Error::invalid(format!("gpumem_visit_filter.age_and_stack is {other}; it is 0 or 1"))),
+        }
         Ok(())
     })
 }

@@ -213,6 +213,7 @@ const FIELDS: &[Fields] = &[
         },
     },
     word!("GPUMEM_STATS_PAGE", stats_page, "GPUMEM_STATS_PAGE_*", SWITCHES),
+    word!("GPUMEM_NVTX", nvtx, "GPUMEM_NVTX_*", SWITCHES),
     number!("GPUMEM_HOST_DEVICES", host_devices, |c: &Config| c.host_devices),
     number!("GPUMEM_HOST_BYTES", host_bytes, |c: &Config| c.host_bytes),
     word!("GPUMEM_HOST_MODE", host_mode, "GPUMEM_HOST_MODE_*", HOST_MODES),
@@ -224,6 +225,9 @@ const FIELDS: &[Fields] = &[
 /// # Safety
 /// `o.disk`, `o.record` and `o.snapshot` are NULL or strings.
 pub(in crate::capi) unsafe fn apply(o: &gpumem_context_options, config: &mut Config) -> Result<()> {
+    if o.reserved != 0 {
+        return Err(Error::invalid(format!("gpumem_context_options.reserved is {}; it must be 0", o.reserved)));
+    }
     for fields in FIELDS {
         let said = (fields.said)(o, config)?;
         set(fields, said, config)?;
@@ -413,6 +417,8 @@ mod tests {
             snapshot_on: GPUMEM_SNAPSHOT_ON_OOM | GPUMEM_SNAPSHOT_ON_EXIT,
             snapshot_events: 14,
             stats_page: GPUMEM_STATS_PAGE_ON,
+            nvtx: GPUMEM_NVTX_ON,
+            reserved: 0,
         };
         apply(&all, &mut config).unwrap();
         let want = Config {
@@ -450,6 +456,7 @@ mod tests {
             snapshot_on: SnapshotOn { oom: true, exit: true },
             snapshot_events: 14,
             stats_page: true,
+            nvtx: true,
         };
         assert_eq!(config, want);
         // Each by itself leaves the others as they are.
@@ -482,12 +489,14 @@ mod tests {
     #[test]
     fn values_out_of_range_name_their_field() {
         type Bad = (&'static str, fn(&mut gpumem_context_options));
-        let bad: [Bad; 48] = [
+        let bad: [Bad; 50] = [
             ("record_stacks", |o| o.record_stacks = 257),
             ("snapshot_on", |o| o.snapshot_on = 8),
             ("snapshot_on", |o| o.snapshot_on = GPUMEM_SNAPSHOT_ON_NOTHING | GPUMEM_SNAPSHOT_ON_OOM),
             ("snapshot_events", |o| o.snapshot_events = 65537),
             ("stats_page", |o| o.stats_page = 3),
+            ("nvtx", |o| o.nvtx = 3),
+            ("reserved", |o| o.reserved = 1),
             ("backend", |o| o.backend = 4),
             ("reuse", |o| o.reuse = -1),
             ("log", |o| o.log = 9),
@@ -550,7 +559,7 @@ mod tests {
         let fields: BTreeSet<&str> = body
             .lines()
             .filter_map(|l| l.trim().strip_prefix("pub ")?.split_once(':').map(|(name, _)| name))
-            .filter(|name| *name != "size")
+            .filter(|name| !["size", "reserved"].contains(name))
             .collect();
         let named: Vec<&str> = SETTINGS.iter().flat_map(|s| s.fields).copied().collect();
         assert_eq!(named.iter().copied().collect::<BTreeSet<_>>(), fields);

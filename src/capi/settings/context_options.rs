@@ -5,7 +5,7 @@
 //! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
 //! GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
 //! GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON, GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE,
-//! GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
+//! GPUMEM_NVTX, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
 //! GPUMEM_HOST_SEED. Or with those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
 //! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
 //! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
@@ -89,6 +89,11 @@ pub const GPUMEM_SNAPSHOT_EVENTS_NONE: u32 = u32::MAX;
 pub const GPUMEM_STATS_PAGE_OFF: i32 = 1;
 /// A thread publishes them for gpumem top.
 pub const GPUMEM_STATS_PAGE_ON: i32 = 2;
+
+/// No NVTX ranges: the default.
+pub const GPUMEM_NVTX_OFF: i32 = 1;
+/// The slow path makes NVTX ranges, for the tool that NVTX_INJECTION64_PATH names.
+pub const GPUMEM_NVTX_ON: i32 = 2;
 
 /// The host device does work when it is submitted: the default, unless there is a seed.
 pub const GPUMEM_HOST_MODE_EAGER: i32 = 1;
@@ -189,6 +194,10 @@ pub struct gpumem_context_options {
     pub snapshot_events: u32,
     /// GPUMEM_STATS_PAGE_*: whether counters are published for gpumem top.
     pub stats_page: i32,
+    /// GPUMEM_NVTX_*: whether growths, stitches, trims and evictions are NVTX ranges.
+    pub nvtx: i32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: numbers, and a pointer
@@ -199,5 +208,5 @@ unsafe impl Extensible for gpumem_context_options {
 }
 const _: () = assert!(
     size_of::<gpumem_context_options>()
-        == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4 + 2 * 8 + 4 * 4
+        == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4 + 2 * 8 + 6 * 4
 );

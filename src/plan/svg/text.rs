@@ -59,22 +59,32 @@ pub fn width(text: &str, font_size: f64) -> f64 {
     text.chars().map(|c| if c < '\u{1100}' { ADVANCE } else { WIDE }).sum::<f64>() * font_size
 }
 
-/// `name`, or its beginning and an ellipsis, in at most `room` pixels; `None` when less than five characters would be left.
+/// `name`, or its two ends with an ellipsis between them, in at most `room` pixels; `None` when less than five characters would be
+/// left. What names of a model differ in is at either end.
 pub fn fit(name: &str, room: f64, font_size: f64) -> Option<String> {
     const FEWEST: usize = 5;
     if width(name, font_size) <= room {
         return Some(name.to_string()).filter(|n| !n.is_empty());
     }
-    let room = room - width("…", font_size);
-    let mut used = 0.0;
-    let kept: String = name
-        .chars()
-        .take_while(|c| {
-            used += width(c.encode_utf8(&mut [0; 4]), font_size);
-            used <= room
-        })
-        .collect();
-    (kept.chars().count() >= FEWEST).then(|| format!("{}…", kept.trim_end()))
+    let mut room = room - width("…", font_size);
+    let (mut head, mut tail) = (String::new(), Vec::new());
+    let mut rest = name.chars();
+    // From both ends in turn.
+    for at_end in [false, true].into_iter().cycle() {
+        let Some(c) = (if at_end { rest.next_back() } else { rest.next() }) else { break };
+        room -= width(c.encode_utf8(&mut [0; 4]), font_size);
+        if room < 0.0 {
+            break;
+        }
+        if at_end {
+            tail.push(c);
+        } else {
+            head.push(c);
+        }
+    }
+    let kept = head.chars().count() + tail.len();
+    let tail: String = tail.into_iter().rev().collect();
+    (kept >= FEWEST).then(|| format!("{}…{}", head.trim_end(), tail.trim_start()))
 }
 
 /// A byte count without zeros at its end: `256 KiB`, `1.5 MiB`.
@@ -125,7 +135,8 @@ mod tests {
         assert_eq!(fit("abc", 100.0, SMALL).unwrap(), "abc");
         assert_eq!(fit("", 100.0, SMALL), None);
         let cut = fit("model/layer/weights", 80.0, SMALL).unwrap();
-        assert!(cut.starts_with("model/") && cut.ends_with('…') && width(&cut, SMALL) <= 80.0, "{cut}");
+        assert!(cut.starts_with("mode") && cut.contains('…') && cut.ends_with("hts"), "{cut}");
+        assert!(width(&cut, SMALL) <= 80.0 && cut.chars().count() < "model/layer/weights".len(), "{cut}");
         assert_eq!(fit("model/layer/weights", 30.0, SMALL), None);
     }
 }

@@ -6,7 +6,7 @@
 use crate::base::size::{human, round_up};
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::driver::{PhysFlags, PhysHandle};
+use crate::driver::{nvtx, PhysFlags, PhysHandle};
 use crate::pool::memory::dedicated::{Dedicated, Grave, Guest};
 use crate::pool::memory::index::{Entry, SLOT};
 use crate::pool::state::pool::Pool;
@@ -66,6 +66,7 @@ impl Pool {
     pub(crate) fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
         for attempt in 0..3 {
             if self.claim(bytes).is_ok() {
+                let _range = nvtx::range(c"growth", bytes);
                 match self.driver.phys_create(self.dev, bytes, flags) {
                     Ok(h) => {
                         self.note_peak();

@@ -9,12 +9,31 @@ use crate::pool::heap::region::{Region, State};
 use crate::pool::state::pool::Pool;
 use std::fmt::Write;
 
-/// One piece of the address space: start, length, sign in the notation, and what else is known.
+/// What the signs mean, for people.
+const LEGEND: &str =
+    "[X] live, [:X] small objects, [-X] free, [~X] freed and still in use, [=X] dedicated, [!X] old addresses, \
+                      [*X] hole; 3 x [X]: equal neighbours";
+
+/// One piece of the address space: start, length, sign in the notation, whose it is if it is live, and what else is known.
 struct Line {
     addr: u64,
     size: u64,
     sign: &'static str,
+    id: Option<u64>,
     note: String,
+}
+
+impl Line {
+    /// Whether another lies behind this one and differs in nothing that people look for.
+    fn goes_on_with(&self, next: &Line) -> bool {
+        let alike = self.sign == next.sign && self.id.is_some() == next.id.is_some() && self.note == next.note;
+        alike && self.addr + self.size == next.addr && (self.is_void() || self.size == next.size)
+    }
+
+    /// Whether only the bytes count, and not how many pieces they are in.
+    fn is_void(&self) -> bool {
+        matches!(self.sign, "-" | "~" | "*" | "!")
+    }
 }
 
 fn sign(r: &Region) -> &'static str {
@@ -35,10 +54,12 @@ impl Pool {
             for r in st.regions.spans().flat_map(|first| st.regions.walk(first)) {
                 let g = st.regions.get(r);
                 let mut note = format!("heap {}", heap.number);
+                let mut id = None;
                 match g.state {
                     State::Live => {
                         let b = st.regions.block(r);
-                        let _ = write!(note, ", id {:#x}, {} asked for, stream {}", b.id, b.requested, b.stream);
+                        id = Some(b.id);
+                        let _ = write!(note, ", {} asked for, stream {}", b.requested, b.stream);
                         if b.tag != 0 {
                             let _ = write!(note, ", tag {}", b.tag);
                         }
@@ -55,11 +76,11 @@ impl Pool {
                     }
                     State::Vacant | State::Edge => {}
                 }
-                pieces.push(Line { addr: g.addr, size: g.size, sign: sign(g), note });
+                pieces.push(Line { addr: g.addr, size: g.size, sign: sign(g), id, note });
             }
         }
         let core = lock(&*self.core);
-        let mut add = |addr, size, sign, note: String| pieces.push(Line { addr, size, sign, note });
+        let mut add = |addr, size, sign, note: String| pieces.push(Line { addr, size, sign, id: None, note });
         core.holes.iter().for_each(|(a, l)| add(a, l, "*", String::new()));
         core.aliases
             .iter()
@@ -88,7 +109,7 @@ impl Pool {
         pieces[..last].iter().map(text).collect()
     }
 
-    /// Counters and every piece in address order.
+    /// Counters and every piece in address order, equal neighbours as one.
     pub fn dump(&self) -> String {
         let s = self.stats();
         let mut out = String::new();
@@ -118,8 +139,20 @@ impl Pool {
             "  largest request without growth {}, without a driver call {}; {} growths, {} stitches, {} extents moved",
             human(s.largest_without_growth), human(s.largest_free), s.growths, s.stitches, s.moved,
         );
-        for p in self.pieces() {
-            let _ = writeln!(out, "  {:#014x} [{}{}] {}", p.addr, p.sign, human(p.size), p.note);
+        let _ = writeln!(out, "  {LEGEND}");
+        let pieces = self.pieces();
+        for run in pieces.chunk_by(Line::goes_on_with) {
+            let (Some(p), Some(last)) = (run.first(), run.last()) else { continue };
+            let (many, size) = match run.len() {
+                n if n > 1 && !p.is_void() => (format!("{n} x "), p.size),
+                _ => (String::new(), run.iter().map(|p| p.size).sum()),
+            };
+            let id = match (p.id, last.id) {
+                (Some(a), Some(b)) if a == b => format!(", id {a}"),
+                (Some(a), Some(b)) => format!(", ids {a} to {b}"),
+                _ => String::new(),
+            };
+            let _ = writeln!(out, "  {:#014x} {many}[{}{}] {}{id}", p.addr, p.sign, human(size), p.note);
         }
         out
     }

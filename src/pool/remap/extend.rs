@@ -9,6 +9,7 @@
 use crate::base::size::{human, MIB};
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
+use crate::driver::nvtx;
 use crate::pool::heap::region::State;
 use crate::pool::heap::state::{Heap, HeapState, SMALL_HEAP};
 use crate::pool::memory::extent::Extent;
@@ -245,7 +246,13 @@ impl Pool {
         let planned = plan.creates.iter().sum::<u64>();
         let largest = plan.creates.first().copied().unwrap_or(self.page);
         let supply = self.supply(heap, want.stream, &plan.creates, largest)?;
+        let created = supply.create.iter().sum::<u64>();
+        let range = match created {
+            0 => nvtx::range(c"stitch", planned + plan.moves.iter().map(|&i| sources[i].extent.size).sum::<u64>()),
+            new => nvtx::range(c"growth", new),
+        };
         let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
+        drop(range);
         let (va, run) = match run {
             Ok(Some(done)) => done,
             other => {

@@ -5,6 +5,7 @@
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
+use crate::driver::nvtx;
 use crate::pool::heap::state::{Heap, HeapState};
 use crate::pool::memory::extent::Extent;
 use crate::pool::memory::index::Index;
@@ -30,11 +31,13 @@ impl Pool {
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
         let mapped = self.counters.mapped.load(Relaxed);
         let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
+        let _range = nvtx::range(c"trim", keep);
         self.release_free(keep).map(|_| ())
     }
 
     /// The text for a request that found no memory.
     pub(crate) fn out_of_memory(&self, requested: u64) -> Error {
+        nvtx::mark(c"out of memory", requested);
         let mapped = self.counters.mapped.load(Relaxed);
         let live = self.live_now();
         let limit = match self.limit.load(Relaxed) {
@@ -77,6 +80,7 @@ impl Pool {
     /// progress may be lost to it. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
+        let _range = nvtx::range(c"trim", keep);
         if self.counters.mapped.load(Relaxed) > keep || lock(&*self.core).aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
@@ -123,6 +127,7 @@ impl Pool {
         if spare < self.page {
             return Ok(0);
         }
+        let _range = nvtx::range(c"trim", keep);
         if self.order.mark_context(&*self.driver, None)? {
             self.order.poll_patiently(&*self.driver)?;
         }

@@ -13,6 +13,7 @@ use super::pending::{Begun, Pending, Way, SUBMITTING};
 use super::shared::Shared;
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
+use crate::driver::nvtx;
 use crate::pool::{By, Pool, Waited};
 use crate::tier::{SpaceId, Strategy, Tier};
 use std::collections::{BTreeSet, VecDeque};
@@ -200,7 +201,10 @@ impl Shared {
         let (moved, went) = (Moved::default(), BTreeSet::new());
         let mut shift =
             Shift { shared: self, goal, by, lenient, flow: None, waited, pending, buffers, keep, told, moved, went };
+        let name = if goal.is_nearer() { c"restore" } else { c"evict" };
+        let range = (total > 0).then(|| nvtx::range(name, total));
         let outcome = shift.run(claims);
+        drop(range);
         let (moved, went) = (shift.moved, std::mem::take(&mut shift.went));
         drop(shift);
         let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {

@@ -230,7 +230,7 @@ fn names_are_written_where_they_fit() {
         .filter_map(|n| n.text())
         .collect();
     assert!(written.contains(&"wide") && written.contains(&"100 B"), "{written:?}");
-    assert!(written.iter().any(|t| t.starts_with("a/name") && (*t == long || t.ends_with('…'))), "{written:?}");
+    assert!(written.iter().any(|t| t.starts_with("a/name") && (*t == long || t.contains('…'))), "{written:?}");
     assert!(!written.iter().any(|t| t.contains("low")), "{written:?}");
 }
 

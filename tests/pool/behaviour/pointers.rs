@@ -143,8 +143,28 @@ fn the_dump_lists_every_region_and_tells_tags_and_streams() {
         .collect();
     assert!(pieces.is_sorted() && [p, q, single, gone].iter().all(|p| pieces.contains(p)), "{dump}");
     assert!(dump.contains("tag 4711") && dump.contains(&format!("stream {t}")), "{dump}");
+    let info = rig.pool.info(p).unwrap();
+    assert!(dump.contains(&format!(", tag 4711, id {}\n", info.id)), "{dump}");
+    assert!(dump.contains("[X] live"), "no legend:\n{dump}");
     assert!(dump.contains("1 of ") && dump.contains(" objects of 256 in use"), "{dump}");
     [p, small, q, single].into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+#[test]
+fn the_dump_has_equal_neighbours_on_one_line() {
+    let rig = Rig::small();
+    let s = rig.stream();
+    let all: Vec<u64> = (0..4).map(|_| rig.malloc(2 * MIB, s)).collect();
+    let (first, last) = (rig.pool.info(all[0]).unwrap().id, rig.pool.info(all[3]).unwrap().id);
+    assert!(all.windows(2).all(|w| w[1] == w[0] + 2 * MIB), "they are not neighbours: {all:x?}");
+    let dump = rig.pool.dump();
+    assert!(dump.contains(" 4 x [2.00 MiB] heap ") && dump.contains(&format!(", ids {first} to {last}\n")), "{dump}");
+    // What differs is on a line of its own.
+    rig.free(all[1], s);
+    let dump = rig.pool.dump();
+    assert!(dump.contains(" 2 x [2.00 MiB] heap ") && dump.contains(&format!(", id {first}\n")), "{dump}");
+    [0, 2, 3].into_iter().for_each(|i| rig.free(all[i], s));
     rig.close();
 }
 

@@ -61,6 +61,8 @@ MOVER_OFF = 1
 MOVER_ON = 2
 MOVE_ON_STREAM = 1
 MOVE_TO_SPACE = 2
+NVTX_OFF = 1
+NVTX_ON = 2
 OK = 0
 OVERDRAW_FAIL = 0
 OVERDRAW_IGNORE = -1
@@ -333,7 +335,7 @@ class gpumem_visit_filter(Structure):
         ("tag", c_uint64),
         ("arena", c_uint64),
         ("device", c_int32),
-        ("reserved", c_uint32),
+        ("age_and_stack", c_uint32),
     ]
 
 
@@ -350,6 +352,8 @@ class gpumem_allocation(Structure):
         ("arena", c_uint64),
         ("flags", c_uint32),
         ("reserved", c_uint32),
+        ("age_ns", c_uint64),
+        ("stack", c_char_p),
     ]
 
 
@@ -408,6 +412,8 @@ class gpumem_context_options(Structure):
         ("snapshot_on", c_uint32),
         ("snapshot_events", c_uint32),
         ("stats_page", c_int32),
+        ("nvtx", c_int32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -26,20 +26,17 @@ const STRANDED_PERMILLE: u64 = 10;
 const PIECES_OF_MEAN: u64 = 48;
 
 /// Memory is scarce where less than one part in so many of the device, or of the limit, is left.
-const SCARCE: u64 = 8;
+const SCARCE: u64 = 6;
 
-/// The grain is a heap's size divided by this, where that is more than [`PoolOptions::max_extent`](super::PoolOptions::max_extent),
-const GRAIN_SHARE: u64 = 512;
-
-/// and at most so many times that.
-const COARSEST: u64 = 2;
+/// A heap of so many extents of [`PoolOptions::max_extent`](super::PoolOptions::max_extent) or more has a grain of twice that.
+const MANY: u64 = 1024;
 
 impl Pool {
     /// The grain of a heap after so many halvings: a power of two, bytes.
     fn grain(&self, st: &HeapState, halved: u32) -> u64 {
         let most = self.options.max_extent;
-        let coarse = (st.extents.bytes() / GRAIN_SHARE).clamp(most, most.saturating_mul(COARSEST));
-        ((1 << coarse.ilog2()) >> halved).max(self.page)
+        let doubled = u32::from(st.extents.bytes() / most >= MANY);
+        ((most << doubled) >> halved).max(self.page)
     }
 
     /// The largest extent to create for a request of `size` bytes: a power of two.

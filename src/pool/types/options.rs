@@ -32,8 +32,8 @@ pub struct PoolOptions {
     pub earned_permille: u32,
     /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
     pub max_lanes: usize,
-    /// Largest extent to create in a heap of less than 512 times as much, bytes, as long as none of its memory is stranded;
-    /// a power of two.
+    /// Largest extent to create as long as none of a heap's memory is stranded, bytes, a power of two; twice that in a heap
+    /// of 1,024 times as much or more.
     pub max_extent: u64,
     /// Whether extents become finer where memory is stranded although the device has memory left.
     pub finer: bool,

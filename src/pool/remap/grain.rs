@@ -35,7 +35,7 @@ impl Pool {
     /// The grain of a heap after so many halvings: a power of two, bytes.
     fn grain(&self, st: &HeapState, halved: u32) -> u64 {
         let most = self.options.max_extent;
-        let doubled = u32::from(st.extents.bytes() / most >= MANY);
+        let doubled = u32::from(st.extents.bytes() / most.max(1) >= MANY);
         ((most << doubled) >> halved).max(self.page)
     }
 

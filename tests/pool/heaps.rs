@@ -12,6 +12,7 @@ use gpumem::driver::{Call, Driver};
 use gpumem::pool::PoolOptions;
 use pool_support::{checked, late, Rig, D};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
@@ -47,19 +48,29 @@ fn together<T: Send>(f: impl Fn(usize) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// All threads allocate at the same moment, again and again, while mapping is slow; then each does `then`, as a thread that
-/// has moved to another heap or has not. Returns what they allocated first.
+/// All threads allocate at the same moment, again and again, while mapping is slow, and on a busy machine up to three times as
+/// often until there are several heaps; then each does `then`, as a thread that has moved to another heap or has not. Returns
+/// what they allocated first.
 fn meet<T: Send>(rig: &Rig, s: StreamHandle, rounds: usize, then: impl Fn(usize) -> T + Sync) -> (Vec<u64>, Vec<T>) {
     let barrier = Barrier::new(THREADS);
     rig.fault.slow_down(Some((Call::Map, SLOW)));
     let made = Mutex::new(Vec::new());
+    let met = AtomicBool::new(false);
     let results = together(|t| {
-        for _ in 0..rounds {
+        for _ in 0..3 {
+            for _ in 0..rounds {
+                barrier.wait();
+                let p = rig.malloc(BLOCK, s);
+                made.lock().unwrap().push(p);
+            }
+            if barrier.wait().is_leader() {
+                met.store(heaps(rig).len() > 1, Relaxed);
+            }
             barrier.wait();
-            let p = rig.malloc(BLOCK, s);
-            made.lock().unwrap().push(p);
+            if met.load(Relaxed) {
+                break;
+            }
         }
-        barrier.wait();
         rig.fault.slow_down(None);
         then(t)
     });

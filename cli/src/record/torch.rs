@@ -58,6 +58,9 @@ struct Entry {
     stream: u64,
     time_us: u64,
     frames: Vec<Frame>,
+    /// What torch has of a compiled region and of its caller: nothing here, as it writes that itself.
+    compile_context: &'static str,
+    user_metadata: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     device_free: Option<u64>,
 }
@@ -105,7 +108,20 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
             };
             let frames = frames(recording, e.stack);
             let (addr, size, stream) = (e.address, e.bytes, e.stream);
-            entry(e.device, Entry { action, addr, size, stream, time_us: time(e.time), frames, device_free: free });
+            entry(
+                e.device,
+                Entry {
+                    action,
+                    addr,
+                    size,
+                    stream,
+                    time_us: time(e.time),
+                    frames,
+                    compile_context: "N/A",
+                    user_metadata: "",
+                    device_free: free,
+                },
+            );
         }
         let Some(life) = history.lives.get(change.life as usize) else { continue };
         let stack = frames(recording, life.stack);
@@ -120,6 +136,8 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
                     stream: if change.begins { life.stream } else { life.freed_on },
                     time_us: time(change.time),
                     frames: if change.begins { stack.clone() } else { Vec::new() },
+                    compile_context: "N/A",
+                    user_metadata: "",
                     device_free: None,
                 },
             );

@@ -131,7 +131,7 @@ live = most = 0
 for t in s['device_traces']:
     for e in t:
         assert e['action'] in ('alloc', 'free_requested', 'free_completed', 'segment_map', 'segment_unmap', 'oom'), e
-        assert all(k in e for k in ('addr', 'size', 'stream', 'time_us', 'frames')), e
+        assert all(k in e for k in ('addr', 'size', 'stream', 'time_us', 'frames', 'compile_context', 'user_metadata')), e
         live += e['size'] if e['action'] == 'alloc' else -e['size'] if e['action'] == 'free_completed' else 0
         most = max(most, live)
 print(most, live, allocated)

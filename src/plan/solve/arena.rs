@@ -20,6 +20,8 @@ pub(super) struct Arena {
     pub(super) buffers: Vec<u32>,
     /// Whether what is not live together may share bytes.
     pub(super) reuse: bool,
+    /// First step and end of each movable shape, gaps included: some greedy orders go by them.
+    pub(super) lives: Vec<(u64, u64)>,
     /// Fixed buffers and reserved ranges: shape and offset.
     pub(super) obstacles: Vec<(u32, u64)>,
     /// Where movable shapes would like to be.
@@ -80,6 +82,7 @@ impl Arena {
         arena.shapes.shapes.reserve_exact(ids.len() + reserved().count());
         arena.shapes.ranges.reserve_exact(ids.len() + reserved().count());
         arena.buffers.reserve_exact(movable);
+        arena.lives.reserve_exact(movable);
         for &i in ids {
             let buffer = &buffers[i as usize];
             let ranges = steps.of_buffer(buffer).map(|(from, to)| sections.of(from, to));
@@ -94,6 +97,7 @@ impl Arena {
             }
             arena.shapes.push(buffer.extent(), stride, ranges);
             arena.buffers.push(i);
+            arena.lives.push((buffer.lower, buffer.upper));
         }
         for (i, offset) in fixed {
             let buffer = &buffers[i as usize];
@@ -220,6 +224,7 @@ impl Arena {
                 let Shape { size, align, .. } = self.shapes.shapes[shape as usize];
                 held.shapes.push(size, align, self.shapes.ranges(shape as usize).iter().copied());
                 held.buffers.push(self.buffers[shape as usize]);
+                held.lives.push(self.lives[shape as usize]);
                 moved.push(shape);
             }
         }

@@ -2,7 +2,7 @@
 //! callers that cannot wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Steps between two looks at the clock and the flag: some tens of microseconds.
 const LOOK_EVERY: u64 = 64;
@@ -60,11 +60,6 @@ impl<'a> Budget<'a> {
     /// The same clock and flag, first looked at after `steps`: what is done by then is done whatever they say.
     pub(super) fn after(&self, steps: u64) -> Budget<'a> {
         Budget { left: u64::MAX, taken: 0, until_look: steps, interrupted: false, ..*self }
-    }
-
-    /// Whether the clock leaves time for so many steps that nothing can interrupt.
-    pub(super) fn affords(&self, steps: u64) -> bool {
-        self.deadline.is_none_or(|d| d.saturating_duration_since(Instant::now()) >= Duration::from_micros(steps))
     }
 
     /// Steps taken so far.

@@ -6,7 +6,7 @@
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit};
-use super::instance::{totals, RangeMax};
+use super::instance::{RangeMax, Sections};
 use super::niche::mix;
 use super::Effort;
 use std::cmp::Reverse;
@@ -115,7 +115,7 @@ fn reorder(
 fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
     let shapes = &arena.shapes.shapes[..arena.movable()];
     let size = |i: u32| shapes[i as usize].size;
-    let life = |i: u32| u64::from(shapes[i as usize].to - shapes[i as usize].from);
+    let life = |i: u32| arena.lives[i as usize].1 - arena.lives[i as usize].0;
     let sorted = |key: &dyn Fn(u32) -> (u128, u64, u64)| {
         let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
         // Stable: what ties stays in the order of adding.
@@ -137,7 +137,7 @@ fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
     }
     orders.push((by_size.clone(), Fit::First));
     orders.push((by_size, Fit::Best));
-    orders.push((sorted(&|i| (size(i).into(), life(i), u64::from(u32::MAX - shapes[i as usize].from))), Fit::Best));
+    orders.push((sorted(&|i| (size(i).into(), life(i), u64::MAX - arena.lives[i as usize].0)), Fit::Best));
     orders.push((sorted(&|i| (life(i).into(), size(i), 0)), Fit::Best));
     orders.push((sorted(&|i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
     let breadth = breadth(arena);
@@ -149,13 +149,32 @@ fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
 /// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and how many sections
 /// come after the first such.
 fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
-    let count = arena.sections;
-    let ranges = |i: usize| arena.shapes.ranges(i).iter();
-    let of = |i: usize| ranges(i).map(move |r| (r.0, r.1, arena.shapes.shapes[i].size));
-    let totals = totals((0..arena.movable()).flat_map(of), count);
+    // Without reuse all have one section; what is live together still says what to place first.
+    let sections = Sections::new(arena.lives.iter().copied());
+    let ranges = |i: usize| -> Vec<(u32, u32)> {
+        if arena.reuse {
+            arena.shapes.ranges(i).to_vec()
+        } else {
+            vec![sections.of(arena.lives[i].0, arena.lives[i].1)]
+        }
+    };
+    let count = if arena.reuse { arena.sections } else { sections.len() };
+    let mut change = vec![0u64; count + 1];
+    for i in 0..arena.movable() {
+        for (from, to) in ranges(i) {
+            let size = arena.shapes.shapes[i].size;
+            change[from as usize] = change[from as usize].wrapping_add(size);
+            change[to as usize] = change[to as usize].wrapping_sub(size);
+        }
+    }
+    let mut sum = 0u64;
+    for total in &mut change {
+        sum = sum.wrapping_add(*total);
+        *total = sum;
+    }
     // The fullest sections first: each shape is met first where it counts.
     let mut order: Vec<u32> = (0..count as u32).collect();
-    order.sort_by_key(|&k| (Reverse(totals[k as usize]), k));
+    order.sort_by_key(|&k| (Reverse(change[k as usize]), k));
     let mut rank = vec![0u64; count];
     for (at, &k) in order.iter().enumerate() {
         rank[k as usize] = (order.len() - at) as u64;
@@ -163,9 +182,9 @@ fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
     let most = RangeMax::new(&rank);
     (0..arena.movable())
         .map(|i| {
-            let first = ranges(i).map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
+            let first = ranges(i).into_iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
             let section = order.get(order.len() - first as usize).copied().unwrap_or(0);
-            (totals[section as usize], first)
+            (change[section as usize], first)
         })
         .collect()
 }

@@ -236,7 +236,7 @@ impl Sections {
         }
         // Steps are the indices of a table where they are not much more than the ranges.
         let table = 4 * count;
-        let mut points = (last - first) as usize + 1;
+        let mut points = (last - first).saturating_add(1) as usize;
         if last - first > table {
             let steps = &mut sections.steps;
             steps.extend(ranges.clone().flat_map(|(from, to)| [from, to]));

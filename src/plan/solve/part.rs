@@ -17,8 +17,8 @@ const SEARCH_ITEMS: usize = 4_096;
 /// Orders tried by [`Effort::Fast`].
 const FAST_ORDERS: usize = 3;
 /// Runs at the goal before another capacity is tried, and what share of them the others get.
-const FIRST_ROUNDS: u64 = 128;
-const OTHERS_SHARE: u64 = 16;
+const FIRST_ROUNDS: u64 = 288;
+const OTHERS_SHARE: u64 = 8;
 
 /// Orders of the greedy layouts.
 const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
@@ -165,21 +165,21 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
 
 /// Searches for smaller and smaller layouts, with more steps every time, until one is within `goal`.
 fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
-    let search = &Portfolio::new(instance, threads);
+    let portfolio = Portfolio::new(instance, threads);
     let mut rounds = FIRST_ROUNDS;
     while best.size > goal.max(best.bound) && !budget.spent() {
         // From below: little room makes the search quick to see that it is on the wrong way, so that the smallest
         // layout may be the easiest to find. Then from the goal up, halving what is open between failure and success.
         let mut target = best.bound;
         while target < goal && best.size > goal && !budget.spent() {
-            attempt(instance, search, target, rounds, best, budget);
+            attempt(&portfolio, target, rounds, best, budget);
             target += (goal - target).div_ceil(2);
         }
         let mut failed = goal.max(best.bound).saturating_sub(1);
         target = failed + 1;
         while best.size > goal.max(best.bound) && !budget.spent() {
             let runs = if target <= goal { rounds } else { rounds / OTHERS_SHARE };
-            if attempt(instance, search, target, runs, best, budget) != Outcome::Found {
+            if attempt(&portfolio, target, runs, best, budget) != Outcome::Found {
                 failed = target;
             }
             let open = best.size.saturating_sub(failed);
@@ -193,18 +193,11 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget
 }
 
 /// Looks for a layout within `target` and keeps what comes of it.
-fn attempt(
-    instance: &Instance,
-    portfolio: &Portfolio,
-    target: u64,
-    rounds: u64,
-    best: &mut Best,
-    budget: &mut Budget<'_>,
-) -> Outcome {
+fn attempt(portfolio: &Portfolio<'_>, target: u64, rounds: u64, best: &mut Best, budget: &mut Budget<'_>) -> Outcome {
     let outcome = portfolio.search(target, rounds, &mut best.scratch, budget);
     match outcome {
         Outcome::Found => {
-            let size = instance.top(&best.scratch);
+            let size = portfolio.instance().top(&best.scratch);
             best.offer(Some(size));
         }
         Outcome::Impossible => best.bound = best.bound.max(target + 1),

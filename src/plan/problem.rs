@@ -181,7 +181,7 @@ impl Buffer {
     }
 
     /// The ranges of steps at which it is live, in order, none empty.
-    pub fn live(&self) -> impl Iterator<Item = Interval> + '_ {
+    pub fn live(&self) -> impl Iterator<Item = Interval> + Clone + '_ {
         let starts = std::iter::once(self.lower).chain(self.gaps.iter().map(|g| g.upper));
         let ends = self.gaps.iter().map(|g| g.lower).chain(std::iter::once(self.upper));
         starts.zip(ends).map(|(lower, upper)| Interval { lower, upper }).filter(|i| !i.is_empty())

@@ -2,7 +2,7 @@
 
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Shape, Shapes};
-use super::instance::Sections;
+use super::instance::{totals, Sections};
 use super::{general, parts, tiny, Effort};
 use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 
@@ -24,8 +24,6 @@ pub(super) struct Arena {
     pub(super) lives: Vec<(u64, u64)>,
     /// Fixed buffers and reserved ranges: shape and offset.
     pub(super) obstacles: Vec<(u32, u64)>,
-    /// The buffer of an obstacle, if it is one.
-    pub(super) fixed: Vec<Option<u32>>,
     /// Where movable shapes would like to be.
     pub(super) preferred: Vec<(u32, u64)>,
     /// How many sections the live ranges are counted in.
@@ -68,50 +66,59 @@ pub(super) struct Task {
 }
 
 impl Arena {
-    /// The buffers `movable` and `fixed`, and the reserved ranges, of arena `index`.
-    pub(super) fn new(problem: &Problem, index: u32, movable: &[u32], fixed: &[u32]) -> Arena {
+    /// The buffers `ids` and the reserved ranges of arena `index`.
+    pub(super) fn new(problem: &Problem, index: u32, ids: &[u32]) -> Arena {
         let buffers = problem.buffers();
         let steps = Steps::new(problem, index);
-        let live = |i: u32| steps.of_buffer(&buffers[i as usize]);
-        let reserved: Vec<_> = blocking(problem, index).collect();
+        let reserved = || blocking(problem, index).map(|r| steps.of_reserved(r));
         let mut arena = Arena { reuse: problem.reuse(), ..Arena::default() };
-        let sections = {
-            let ranges = movable.iter().chain(fixed).flat_map(|&i| live(i));
-            let ranges: Vec<_> = ranges.chain(reserved.iter().map(|r| steps.of_reserved(r))).collect();
-            Sections::new(ranges.iter().copied())
-        };
+        let ranges = ids.iter().flat_map(|&i| steps.of_buffer(&buffers[i as usize]));
+        let ranges: Vec<_> = ranges.chain(reserved()).collect();
+        let sections = Sections::new(ranges.iter().copied());
+        drop(ranges);
         arena.sections = sections.len();
-        for &i in movable {
+        let mut fixed = Vec::new();
+        let movable = ids.iter().filter(|&&i| !matches!(buffers[i as usize].place, Place::Fixed(_))).count();
+        arena.shapes.shapes.reserve_exact(ids.len() + reserved().count());
+        arena.shapes.ranges.reserve_exact(ids.len() + reserved().count());
+        arena.buffers.reserve_exact(movable);
+        arena.lives.reserve_exact(movable);
+        for &i in ids {
             let buffer = &buffers[i as usize];
-            let shape = arena.shapes.shapes.len() as u32;
-            let ranges = live(i);
-            let ranges = ranges.iter().map(|&(from, to)| sections.of(from, to));
-            arena.shapes.push(buffer.extent(), stride(buffer.alignment, problem.unit()), ranges);
+            let ranges = steps.of_buffer(buffer).map(|(from, to)| sections.of(from, to));
+            let (shape, stride) = (arena.shapes.shapes.len() as u32, stride(buffer.alignment, problem.unit()));
+            match buffer.place {
+                Place::Fixed(offset) => {
+                    fixed.push((i, offset));
+                    continue;
+                }
+                Place::Preferred(offset) if offset.is_multiple_of(stride) => arena.preferred.push((shape, offset)),
+                _ => {}
+            }
+            arena.shapes.push(buffer.extent(), stride, ranges);
             arena.buffers.push(i);
             arena.lives.push((buffer.lower, buffer.upper));
-            if let Place::Preferred(offset) = buffer.place {
-                if offset.is_multiple_of(stride(buffer.alignment, problem.unit())) {
-                    arena.preferred.push((shape, offset));
-                }
-            }
         }
-        for &i in fixed {
+        for (i, offset) in fixed {
             let buffer = &buffers[i as usize];
-            let Place::Fixed(offset) = buffer.place else { continue };
-            let ranges = live(i);
-            let ranges = ranges.iter().map(|&(from, to)| sections.of(from, to));
-            arena.obstacle(offset, buffer.extent(), Some(i), ranges);
+            let ranges = steps.of_buffer(buffer).map(|(from, to)| sections.of(from, to));
+            arena.obstacle(offset, buffer.extent(), ranges);
         }
-        for range in reserved {
-            let (from, to) = steps.of_reserved(range);
-            arena.obstacle(range.offset, range.size, None, std::iter::once(sections.of(from, to)));
+        for (range, (from, to)) in blocking(problem, index).zip(reserved()) {
+            arena.obstacle(range.offset, range.size, std::iter::once(sections.of(from, to)));
         }
         arena
     }
 
-    fn obstacle(&mut self, offset: u64, size: u64, buffer: Option<u32>, ranges: impl Iterator<Item = (u32, u32)>) {
+    /// The largest sum of sizes in one section, of what can move.
+    pub(super) fn peak(&self) -> u64 {
+        let of = |i: usize| self.shapes.ranges(i).iter().map(move |r| (r.0, r.1, self.shapes.shapes[i].size));
+        let totals = totals((0..self.movable()).flat_map(of), self.sections);
+        totals.into_iter().max().unwrap_or(0)
+    }
+
+    fn obstacle(&mut self, offset: u64, size: u64, ranges: impl Iterator<Item = (u32, u32)>) {
         self.obstacles.push((self.shapes.shapes.len() as u32, offset));
-        self.fixed.push(buffer);
         self.shapes.push(size, 1, ranges);
         self.obstructed = self.obstructed.max(offset + size);
     }
@@ -231,11 +238,11 @@ impl Arena {
                 return None;
             }
             free.put(shape, offset);
-            held.obstacle(offset, bytes, None, self.shapes.ranges(shape as usize).iter().copied());
+            held.obstacle(offset, bytes, self.shapes.ranges(shape as usize).iter().copied());
         }
         for &(shape, offset) in &self.obstacles {
             let bytes = self.shapes.shapes[shape as usize].size;
-            held.obstacle(offset, bytes, None, self.shapes.ranges(shape as usize).iter().copied());
+            held.obstacle(offset, bytes, self.shapes.ranges(shape as usize).iter().copied());
         }
         held.bound = self.bound;
         let found = held.lay_out_freely(Task { goal: size, ..task }, budget);
@@ -287,13 +294,13 @@ impl Steps {
         }
     }
 
-    pub(super) fn of_buffer(&self, buffer: &Buffer) -> Vec<(u64, u64)> {
-        let live = buffer.live().map(|r| (r.lower, r.upper));
-        match *self {
-            Steps::Live => live.collect(),
-            Steps::One => vec![(0, 1)],
-            Steps::LiveAnd(last) => live.chain(std::iter::once((last, last + 1))).collect(),
-        }
+    pub(super) fn of_buffer<'b>(&self, buffer: &'b Buffer) -> impl Iterator<Item = (u64, u64)> + use<'b> {
+        let (lives, common) = match *self {
+            Steps::Live => (true, None),
+            Steps::One => (false, Some((0, 1))),
+            Steps::LiveAnd(last) => (true, Some((last, last + 1))),
+        };
+        buffer.live().filter(move |_| lives).map(|r| (r.lower, r.upper)).chain(common)
     }
 
     pub(super) fn of_reserved(&self, reserved: &Reserved) -> (u64, u64) {

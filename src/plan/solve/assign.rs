@@ -26,6 +26,23 @@ pub(super) struct Assigned {
     pub(super) offsets: Vec<Option<u64>>,
 }
 
+impl Assigned {
+    /// By arena, its buffers, and a layout of the movable ones if there is one.
+    pub(super) fn by_arena(self, problem: &Problem, ids: &[u32]) -> Vec<(Vec<u32>, Option<Vec<u64>>)> {
+        let mut arenas = vec![(Vec::new(), Some(Vec::new())); problem.arenas().len()];
+        for ((&i, home), offset) in ids.iter().zip(self.homes).zip(self.offsets) {
+            let (mine, found) = &mut arenas[home as usize];
+            mine.push(i);
+            match (problem.buffers()[i as usize].place, offset, &mut *found) {
+                (Place::Fixed(_), ..) => {}
+                (_, Some(at), Some(offsets)) => offsets.push(at),
+                _ => *found = None,
+            }
+        }
+        arenas
+    }
+}
+
 /// What is to be divided, told in the sections that all arenas have in common.
 pub(super) struct Task<'a> {
     pub(super) problem: &'a Problem,
@@ -49,9 +66,6 @@ pub(super) fn assign(
     budget: &mut Budget<'_>,
 ) -> Option<Assigned> {
     let arenas = problem.arenas();
-    if arenas.len() == 1 {
-        return Some(Assigned { homes: vec![0; ids.len()], offsets: vec![None; ids.len()] });
-    }
     let task = Task::new(problem, ids);
     let assigned = if ids.len() > MOST_COMPARED { divide(&task, budget)? } else { first_with_room(&task, budget)? };
     let fits = |k: usize, at: u64| {
@@ -124,8 +138,7 @@ impl<'a> Task<'a> {
         let mut shapes = Shapes::default();
         for &i in ids {
             let buffer = &buffers[i as usize];
-            let ranges = live(i);
-            let ranges = ranges.iter().map(|&(from, to)| sections.of(from, to));
+            let ranges = live(i).map(|(from, to)| sections.of(from, to));
             shapes.push(buffer.extent(), stride(buffer.alignment, problem.unit()), ranges);
         }
         let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); arenas as usize];

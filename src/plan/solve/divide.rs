@@ -121,12 +121,10 @@ fn lay_out(
     assigned: &mut Assigned,
     budget: &mut Budget<'_>,
 ) {
-    let is_fixed = |k: &u32| matches!(task.buffer(*k).place, Place::Fixed(_));
-    let (mut fixed, mut movable): (Vec<u32>, Vec<u32>) = mine.iter().partition(|k| is_fixed(k));
-    fixed.sort_unstable();
-    movable.sort_unstable();
-    let ids = |positions: &[u32]| positions.iter().map(|&k| task.ids[k as usize]).collect::<Vec<u32>>();
-    let mut arena = Arena::new(task.problem, index as u32, &ids(&movable), &ids(&fixed));
+    let mut mine = mine.to_vec();
+    mine.sort_unstable();
+    let ids: Vec<u32> = mine.iter().map(|&k| task.ids[k as usize]).collect();
+    let mut arena = Arena::new(task.problem, index as u32, &ids);
     arena.bound = bounds::of_arena(task.problem, index as u32, mine.iter().map(|&k| task.buffer(k)));
     // A wish may wait until it is known who is there.
     arena.preferred.clear();
@@ -136,12 +134,11 @@ fn lay_out(
     if greedy.interrupted() {
         budget.join(0, true);
     }
-    for (&k, &at) in movable.iter().zip(&placed.offsets) {
-        assigned.offsets[k as usize] = Some(at);
-    }
-    for k in fixed {
-        if let Place::Fixed(at) = task.buffer(k).place {
-            assigned.offsets[k as usize] = Some(at);
-        }
+    let mut offsets = placed.offsets.into_iter();
+    for k in mine {
+        assigned.offsets[k as usize] = match task.buffer(k).place {
+            Place::Fixed(at) => Some(at),
+            _ => offsets.next(),
+        };
     }
 }

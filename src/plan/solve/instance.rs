@@ -41,14 +41,12 @@ impl Instance {
         for item in &mut items {
             (item.from, item.to) = sections.of(u64::from(item.from), u64::from(item.to));
         }
-        let totals = totals(&items, sections.len());
-        let floors = vec![0; totals.len()];
-        Instance { items, totals, floors, ..Instance::default() }
+        Instance::around(items, Vec::new(), sections.len())
     }
 
     /// An instance of items around obstacles, over so many sections.
     pub(super) fn around(items: Vec<Item>, obstacles: Vec<Obstacle>, sections: usize) -> Instance {
-        let totals = totals(&items, sections);
+        let totals = totals(items.iter().map(|i| (i.from, i.to, i.size)), sections);
         Instance { items, totals, floors: vec![0; sections], obstacles, bands: Vec::new() }
     }
 
@@ -88,7 +86,7 @@ impl Instance {
         for item in &mut items {
             (item.from, item.to) = (at(item.from), at(item.to));
         }
-        let totals = totals(&items, floors.len());
+        let totals = totals(items.iter().map(|i| (i.from, i.to, i.size)), floors.len());
         let bands = if self.bands.is_empty() { &[] } else { free };
         Instance { items, totals, floors, obstacles, bands: bands.iter().map(|&i| self.bands[i as usize]).collect() }
     }
@@ -118,14 +116,14 @@ impl Instance {
     }
 }
 
-/// Per section, the sum of the sizes of the items that cover it.
-pub(super) fn totals(items: &[Item], sections: usize) -> Vec<u64> {
+/// Per section, the sum of the sizes of what covers it: first section, first after it, size.
+pub(super) fn totals(ranges: impl Iterator<Item = (u32, u32, u64)>, sections: usize) -> Vec<u64> {
     // Differences from section to section; they may be negative, their sums are not.
     let mut totals = vec![0u64; sections + 1];
-    for item in items {
-        let (from, to) = (item.from as usize, item.to as usize);
-        totals[from] = totals[from].wrapping_add(item.size);
-        totals[to] = totals[to].wrapping_sub(item.size);
+    for (from, to, size) in ranges {
+        let (from, to) = (from as usize, to as usize);
+        totals[from] = totals[from].wrapping_add(size);
+        totals[to] = totals[to].wrapping_sub(size);
     }
     let mut sum = 0u64;
     for total in &mut totals {
@@ -136,29 +134,40 @@ pub(super) fn totals(items: &[Item], sections: usize) -> Vec<u64> {
     totals
 }
 
-/// Largest value of a range in constant time: maxima of all ranges whose length is a power of two.
-pub(super) struct RangeMax {
+/// Largest value of a range: maxima of all runs of blocks whose number is a power of two, and a look at what is left at
+/// both ends.
+pub(super) struct RangeMax<'a> {
+    values: &'a [u64],
     levels: Vec<Vec<u64>>,
 }
 
-impl RangeMax {
-    pub(super) fn new(values: &[u64]) -> RangeMax {
-        let mut levels = vec![values.to_vec()];
-        let mut half = 1;
-        while 2 * half <= values.len() {
+/// Values of a block of [`RangeMax`].
+const BLOCK: usize = 16;
+
+impl RangeMax<'_> {
+    pub(super) fn new(values: &[u64]) -> RangeMax<'_> {
+        let most = |block: &[u64]| block.iter().copied().max().unwrap_or(0);
+        let mut levels = vec![values.chunks(BLOCK).map(most).collect::<Vec<u64>>()];
+        let (blocks, mut half) = (levels[0].len(), 1);
+        while 2 * half <= blocks {
             let below = &levels[levels.len() - 1];
-            let level = (0..=values.len() - 2 * half).map(|i| below[i].max(below[i + half])).collect();
+            let level = (0..=blocks - 2 * half).map(|i| below[i].max(below[i + half])).collect();
             levels.push(level);
             half *= 2;
         }
-        RangeMax { levels }
+        RangeMax { values, levels }
     }
 
-    /// The largest value in `range`, which is not empty.
+    /// The largest value in `range`.
     pub(super) fn max(&self, range: Range<usize>) -> u64 {
-        let level = range.len().ilog2() as usize;
-        let row = &self.levels[level];
-        row[range.start].max(row[range.end - (1 << level)])
+        let most = |range: Range<usize>| self.values[range].iter().copied().max().unwrap_or(0);
+        let (first, last) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
+        if first >= last {
+            return most(range);
+        }
+        let level = (last - first).ilog2() as usize;
+        let blocks = self.levels[level][first].max(self.levels[level][last - (1 << level)]);
+        blocks.max(most(range.start..first * BLOCK)).max(most(last * BLOCK..range.end))
     }
 }
 
@@ -203,38 +212,65 @@ impl Heights {
 
 /// Maps ranges of steps to ranges of sections.
 pub(super) struct Sections {
-    /// The steps at which something is born or dies, sorted.
+    /// The first step, and how many times two steps are in a bucket.
+    first: u64,
+    shift: u32,
+    /// By bucket, how many of `steps` lie before it; empty where each bucket is one step.
+    buckets: Vec<u32>,
+    /// The steps at which something is born or dies, sorted; empty where each bucket is one step.
     steps: Vec<u64>,
-    /// For each of them, how many sections lie before it.
+    /// For each of them, or for each bucket, how many sections lie before it.
     before: Vec<u32>,
 }
 
 impl Sections {
     /// Finds the sections of these live ranges, none of them empty.
     pub(super) fn new(ranges: impl Iterator<Item = (u64, u64)> + Clone) -> Sections {
-        let mut events: Vec<u64> = ranges.clone().flat_map(|(a, b)| [a, b]).collect();
-        events.sort_unstable();
-        events.dedup();
-        let index = |step: u64| events.binary_search(&step).unwrap_or_else(|i| i);
-        let mut born = vec![false; events.len()];
-        let mut dies = vec![false; events.len()];
-        for (a, b) in ranges {
-            born[index(a)] = true;
-            dies[index(b)] = true;
+        let (mut first, mut last, mut count) = (u64::MAX, 0, 0);
+        for (from, to) in ranges.clone() {
+            (first, last, count) = (first.min(from), last.max(to), count + 1);
+        }
+        let mut sections = Sections { first, shift: 0, buckets: Vec::new(), steps: Vec::new(), before: Vec::new() };
+        if count == 0 {
+            return sections;
+        }
+        // Steps are the indices of a table where they are not much more than the ranges.
+        let table = 4 * count;
+        let mut points = (last - first).saturating_add(1) as usize;
+        if last - first > table {
+            let steps = &mut sections.steps;
+            steps.extend(ranges.clone().flat_map(|(from, to)| [from, to]));
+            steps.sort_unstable();
+            steps.dedup();
+            points = steps.len();
+            sections.shift = ((last - first) / points as u64).max(1).ilog2();
+            let mut at = 0;
+            for (k, &step) in (0u32..).zip(steps.iter()) {
+                while at <= (step - first) >> sections.shift {
+                    sections.buckets.push(k);
+                    at += 1;
+                }
+            }
+            sections.buckets.push(points as u32);
+        }
+        const BORN: u8 = 1;
+        const DIES: u8 = 2;
+        let mut what = vec![0u8; points];
+        for (from, to) in ranges {
+            what[sections.index(from)] |= BORN;
+            what[sections.index(to)] |= DIES;
         }
         // A section ends at a death that follows a birth.
-        let mut before = Vec::with_capacity(events.len());
-        let mut count = 0;
-        let mut growing = false;
-        for i in 0..events.len() {
-            if dies[i] && growing {
-                count += 1;
-                growing = false;
+        let (mut count, mut growing) = (0, false);
+        let before = what.into_iter().map(|what| {
+            if what & DIES != 0 && growing {
+                (count, growing) = (count + 1, false);
             }
-            before.push(count);
-            growing |= born[i];
-        }
-        Sections { steps: events, before }
+            growing |= what & BORN != 0;
+            count
+        });
+        sections.before = before.collect();
+        sections
     }
 
     /// How many there are.
@@ -244,10 +280,36 @@ impl Sections {
 
     /// The sections in a range that was among those given.
     pub(super) fn of(&self, from: u64, to: u64) -> (u32, u32) {
-        let at = |step: u64| {
-            let i = self.steps.binary_search(&step).unwrap_or_else(|i| i);
-            self.before.get(i).copied().unwrap_or(self.len() as u32)
-        };
-        (at(from), at(to))
+        (self.before[self.index(from)], self.before[self.index(to)])
     }
+
+    /// Where a step is in `before`.
+    #[inline]
+    fn index(&self, step: u64) -> usize {
+        let bucket = ((step - self.first) >> self.shift) as usize;
+        match self.buckets.get(bucket..bucket + 2) {
+            None => bucket,
+            Some(ends) => {
+                let first = ends[0] as usize;
+                first + self.steps[first..ends[1] as usize].partition_point(|&s| s < step)
+            }
+        }
+    }
+}
+
+/// The items by a section of each: what ties stays in order.
+pub(super) fn in_order(items: &[Item], section: impl Fn(&Item) -> u32) -> Vec<u32> {
+    let sections = items.iter().map(|i| i.to as usize + 1).max().unwrap_or(0);
+    let mut next = vec![0u32; sections + 1];
+    items.iter().for_each(|item| next[section(item) as usize + 1] += 1);
+    for k in 0..sections {
+        next[k + 1] += next[k];
+    }
+    let mut order = vec![0; items.len()];
+    for (i, item) in (0u32..).zip(items) {
+        let at = &mut next[section(item) as usize];
+        order[*at as usize] = i;
+        *at += 1;
+    }
+    order
 }

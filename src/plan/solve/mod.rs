@@ -46,7 +46,7 @@ mod stacked;
 mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
-use super::problem::{Buffer, Place, Problem};
+use super::problem::{self, Buffer, Place, Problem};
 use crate::base::Result;
 use arena::{stride, Arena, Task};
 use budget::Budget;
@@ -92,89 +92,101 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let start = Instant::now();
     check::check(problem)?;
     let buffers = problem.buffers();
+    let arenas = problem.arenas();
     let earlier = options.previous.map(|l| &l.slots).filter(|slots| slots.len() == buffers.len());
     let occupied = |i: &u32| buffers[*i as usize].occupies() && !problem.left_out().contains(buffers[*i as usize].kind);
-    let ids: Vec<u32> = (0..buffers.len() as u32).filter(occupied).collect();
+    let mut ids = Vec::with_capacity(buffers.len());
+    ids.extend((0..buffers.len() as u32).filter(occupied));
     let of = |ids: &[u32]| ids.iter().map(|&i| &buffers[i as usize]).collect::<Vec<&Buffer>>();
+    // Of one arena, sections say what is live as well as the steps do.
+    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, &ids));
     let mut layout = Layout {
-        slots: buffers.iter().map(|b| empty_slot(problem, b)).collect(),
-        arenas: vec![ArenaUse::default(); problem.arenas().len()],
+        slots: Vec::new(),
+        arenas: vec![ArenaUse::default(); arenas.len()],
         size: 0,
-        lower_bound: bounds::of_all(problem, of(&ids).into_iter()),
+        lower_bound: match &only {
+            Some(arena) if arena.obstacles.is_empty() && problem.reuse() => arena.peak(),
+            _ => bounds::of_all(problem, of(&ids).into_iter()),
+        },
         total_unshared: ids.iter().map(|&i| buffers[i as usize].extent()).sum(),
         status: LayoutStatus::Optimal,
         interrupted: false,
         elapsed: Duration::ZERO,
     };
+    let without_slots = |mut layout: Layout, status| {
+        layout.slots = vec![None; buffers.len()];
+        layout.status = status;
+        layout.elapsed = start.elapsed();
+        Ok(layout)
+    };
     // Said at once, whatever the effort: this needs no search.
     if beyond_capacity(problem, &ids, layout.lower_bound) {
-        return Ok(without_slots(layout, LayoutStatus::Infeasible, start));
+        return without_slots(layout, LayoutStatus::Infeasible);
     }
     // With a limit the clock decides, and nothing else.
     let steps = options.time_limit.map_or(STEPS.min(STEPS_A_BUFFER * ids.len() as u64), |_| u64::MAX);
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
     let mut budget = Budget::new(steps, deadline, options.cancel);
-    let Some(assigned) = assign::assign(problem, &ids, options, &mut budget) else {
-        layout.interrupted = budget.interrupted();
-        return Ok(without_slots(layout, LayoutStatus::OutOfTime, start));
-    };
-    let mut members: Vec<Vec<usize>> = vec![Vec::new(); problem.arenas().len()];
-    for (k, &home) in assigned.homes.iter().enumerate() {
-        if let Some(members) = members.get_mut(home as usize) {
-            members.push(k);
-        }
+    // By arena, its buffers, and where the movable ones were seen to fit when the buffers were divided.
+    let mut homes: Vec<(Vec<u32>, Option<Vec<u64>>)> = Vec::new();
+    if only.is_some() {
+        homes.push((ids, None));
+    } else {
+        let Some(assigned) = assign::assign(problem, &ids, options, &mut budget) else {
+            layout.interrupted = budget.interrupted();
+            return without_slots(layout, LayoutStatus::OutOfTime);
+        };
+        homes = assigned.by_arena(problem, &ids);
     }
     let mut optimal = true;
     let (mut too_large, mut impossible) = (false, false);
-    for (index, members) in (0u32..).zip(members) {
-        let capacity = problem.arenas()[index as usize].capacity;
-        let mine: Vec<u32> = members.iter().map(|&k| ids[k]).collect();
-        let (fixed, movable): (Vec<u32>, Vec<u32>) =
-            mine.iter().partition(|&&i| matches!(buffers[i as usize].place, Place::Fixed(_)));
-        let mut arena = Arena::new(problem, index, &movable, &fixed);
-        arena.bound = match problem.arenas().len() {
+    let mut placements = Vec::new();
+    for (index, (ids, found)) in (0u32..).zip(homes) {
+        let capacity = arenas[index as usize].capacity;
+        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, &ids));
+        arena.bound = match arenas.len() {
             1 => layout.lower_bound,
-            _ => bounds::of_arena(problem, index, of(&mine).into_iter()),
+            _ => bounds::of_arena(problem, index, of(&ids).into_iter()),
         };
-        arena.earlier =
-            earlier.map(|slots| movable.iter().map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect());
+        let fixed = |i: u32| match buffers[i as usize].place {
+            Place::Fixed(offset) => Some((i, offset)),
+            _ => None,
+        };
+        let fixed: Vec<(u32, u64)> = ids.into_iter().filter_map(fixed).collect();
+        let before = |slots: &Vec<Option<Slot>>| {
+            let movable = arena.buffers.iter();
+            movable.map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect()
+        };
+        arena.earlier = earlier.map(before);
         let task = Task { goal: capacity.unwrap_or(0), effort: options.effort, threads: options.threads };
         let mut placed = arena.lay_out(task, &mut budget);
-        if capacity.is_some_and(|c| placed.size > c) {
-            // Where room was found for everything when the buffers were divided, that is a layout too.
-            let is_movable = |k: &&usize| !matches!(buffers[ids[**k] as usize].place, Place::Fixed(_));
-            let found: Option<Vec<u64>> = members.iter().filter(is_movable).map(|&k| assigned.offsets[k]).collect();
-            if let Some(offsets) = found {
-                placed.take_smaller(arena.size(&offsets), offsets);
-            }
+        if let Some(offsets) = found.filter(|_| capacity.is_some_and(|c| placed.size > c)) {
+            placed.take_smaller(arena.size(&offsets), offsets);
         }
-        for (&i, &offset) in movable.iter().zip(&placed.offsets) {
-            layout.slots[i as usize] = Some(Slot { arena: index, offset });
-        }
-        for &i in &fixed {
-            if let Place::Fixed(offset) = buffers[i as usize].place {
-                layout.slots[i as usize] = Some(Slot { arena: index, offset });
-            }
-        }
-        if let Some(of_arena) = layout.arenas.get_mut(index as usize) {
-            *of_arena = ArenaUse { size: placed.size, lower_bound: arena.bound };
-        }
+        layout.arenas[index as usize] = ArenaUse { size: placed.size, lower_bound: arena.bound };
         layout.size += placed.size;
         optimal &= placed.optimal;
         if capacity.is_some_and(|c| placed.size > c) {
             too_large = true;
             impossible |= placed.optimal;
         }
+        placements.push((index, fixed, arena.buffers, placed.offsets));
     }
     layout.interrupted = budget.interrupted();
     if too_large {
         // With several arenas, another division of the buffers might fit.
-        let proved = impossible && problem.arenas().len() == 1;
-        let status = if proved { LayoutStatus::Infeasible } else { LayoutStatus::OutOfTime };
-        return Ok(without_slots(layout, status, start));
+        let proved = impossible && arenas.len() == 1;
+        return without_slots(layout, if proved { LayoutStatus::Infeasible } else { LayoutStatus::OutOfTime });
+    }
+    layout.slots.reserve_exact(buffers.len());
+    layout.slots.extend(buffers.iter().map(|b| empty_slot(problem, b)));
+    for (arena, fixed, ids, offsets) in placements {
+        for (i, offset) in ids.into_iter().zip(offsets).chain(fixed) {
+            layout.slots[i as usize] = Some(Slot { arena, offset });
+        }
     }
     // With several arenas the division was not searched, so that only the bound proves anything.
-    let proved = layout.size <= layout.lower_bound || (optimal && problem.arenas().len() == 1);
+    let proved = layout.size <= layout.lower_bound || (optimal && arenas.len() == 1);
     layout.status = if proved { LayoutStatus::Optimal } else { LayoutStatus::Feasible };
     layout.elapsed = start.elapsed();
     Ok(layout)
@@ -192,30 +204,19 @@ fn empty_slot(problem: &Problem, buffer: &Buffer) -> Option<Slot> {
 
 /// Whether sums alone show that the capacities do not suffice.
 fn beyond_capacity(problem: &Problem, ids: &[u32], lower_bound: u64) -> bool {
-    let buffers = problem.buffers();
     let arenas = problem.arenas();
     let all = arenas.iter().try_fold(0u64, |sum, a| a.capacity.map(|c| sum.saturating_add(c)));
-    all.is_some_and(|all| all < lower_bound)
-        || (0u32..).zip(arenas).any(|(index, arena)| {
-            let bound =
-                ids.iter().map(|&i| &buffers[i as usize]).filter(|b| arenas.len() == 1 || b.arena == Some(index));
-            arena.capacity.is_some_and(|c| c < bounds::of_arena(problem, index, bound))
-        })
-}
-
-/// The result when no layout within the capacities was found.
-fn without_slots(mut layout: Layout, status: LayoutStatus, start: Instant) -> Layout {
-    layout.slots.fill(None);
-    layout.status = status;
-    layout.elapsed = start.elapsed();
-    layout
+    let is_beyond = |(index, arena): (u32, &problem::Arena)| {
+        let bound = ids.iter().map(|&i| &problem.buffers()[i as usize]).filter(|b| b.arena == Some(index));
+        arena.capacity.is_some_and(|c| c < bounds::of_arena(problem, index, bound))
+    };
+    all.is_some_and(|all| all < lower_bound) || (arenas.len() > 1 && (0u32..).zip(arenas).any(is_beyond))
 }
 
 /// The greatest common divisor; of 0 and a number, the number.
 fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        a
-    } else {
-        gcd(b, a % b)
+    match (a, b) {
+        (1, _) | (_, 0) => a,
+        _ => gcd(b, a % b),
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! Items are placed in the order in which they are born, each in the smallest hole that it fits (best fit), and what
 //! dies becomes a hole that is joined with those beside it. n items take O(n log n) steps, about a microsecond each: a
-//! good first answer where the orders of [`super::skyline`] take long. When the clock ends even that, the others get
-//! slots of powers of two above, tens of nanoseconds each.
+//! good first answer where the orders of [`super::skyline`] take long. When the clock ends even that, all get slots of
+//! powers of two, tens of nanoseconds each: when it ended makes no difference, so that more time gives nothing worse.
 
 use super::budget::Budget;
-use super::instance::Item;
+use super::instance::{in_order, Item};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,47 +16,46 @@ const LOOKED_AT: usize = 4;
 /// Lays all items out above `base`, into `offsets`, and returns the end of the highest.
 pub(super) fn place(items: &[Item], base: u64, offsets: &mut [u64], clock: &mut Budget<'_>) -> u64 {
     let mut births = in_order(items, |item| item.from);
-    for born in births.chunk_by_mut(|&a, &b| items[a as usize].from == items[b as usize].from) {
-        born.sort_unstable_by_key(|&i| (Reverse(items[i as usize].size), i));
-    }
     let deaths = in_order(items, |item| item.to);
-    let mut dead = deaths.iter().copied().peekable();
-    let mut holes = Holes::new(base);
-    let mut late: Option<Slots> = None;
-    for &i in &births {
-        let item = &items[i as usize];
-        if late.is_none() && !clock.take(1) {
-            late = Some(Slots::new(holes.top));
-        }
-        while let Some(j) = dead.next_if(|&j| items[j as usize].to <= item.from) {
-            match &mut late {
-                None => holes.free(offsets[j as usize], items[j as usize].size),
-                Some(slots) => slots.free(offsets[j as usize], &items[j as usize]),
-            }
-        }
-        offsets[i as usize] = match &mut late {
-            None => holes.take(item),
-            Some(slots) => slots.take(item),
-        };
+    if !sweep(items, &mut births, &deaths, &mut Holes::new(base), offsets, clock) {
+        let slots = &mut Slots { top: base, free: std::array::from_fn(|_| Vec::new()) };
+        sweep(items, &mut births, &deaths, slots, offsets, &mut Budget::new(u64::MAX, None, None));
     }
     items.iter().zip(offsets.iter()).map(|(item, at)| at + item.size).max().unwrap_or(base)
 }
 
-/// The items by a section of each: what ties stays in order.
-fn in_order(items: &[Item], section: impl Fn(&Item) -> u32) -> Vec<u32> {
-    let sections = items.iter().map(|i| i.to as usize + 1).max().unwrap_or(0);
-    let mut next = vec![0u32; sections + 1];
-    items.iter().for_each(|item| next[section(item) as usize + 1] += 1);
-    for k in 0..sections {
-        next[k + 1] += next[k];
+/// Where items go, and what they leave.
+trait Room {
+    /// What is born at one step, in the order in which it is placed.
+    fn sort(&self, born: &mut [u32], items: &[Item]);
+    fn take(&mut self, item: &Item) -> u64;
+    fn free(&mut self, offset: u64, item: &Item);
+}
+
+/// Goes over all births and deaths; whether it came to the end.
+fn sweep(
+    items: &[Item],
+    births: &mut [u32],
+    deaths: &[u32],
+    room: &mut impl Room,
+    offsets: &mut [u64],
+    clock: &mut Budget<'_>,
+) -> bool {
+    let mut dead = deaths.iter().copied().peekable();
+    for born in births.chunk_by_mut(|&a, &b| items[a as usize].from == items[b as usize].from) {
+        let section = items[born[0] as usize].from;
+        if !clock.take(born.len() as u64) {
+            return false;
+        }
+        while let Some(j) = dead.next_if(|&j| items[j as usize].to <= section) {
+            room.free(offsets[j as usize], &items[j as usize]);
+        }
+        room.sort(born, items);
+        for &mut i in born {
+            offsets[i as usize] = room.take(&items[i as usize]);
+        }
     }
-    let mut order = vec![0; items.len()];
-    for (i, item) in (0u32..).zip(items) {
-        let at = &mut next[section(item) as usize];
-        order[*at as usize] = i;
-        *at += 1;
-    }
-    order
+    true
 }
 
 /// Bytes below `top` that nothing is in: no two holes touch, and none touches the top.
@@ -71,6 +70,24 @@ struct Holes {
 impl Holes {
     fn new(base: u64) -> Holes {
         Holes { at: BTreeMap::new(), by_length: BTreeSet::new(), top: base }
+    }
+
+    fn add(&mut self, at: u64, length: u64) {
+        if length > 0 {
+            self.at.insert(at, length);
+            self.by_length.insert((length, at));
+        }
+    }
+
+    fn remove(&mut self, at: u64, length: u64) {
+        self.at.remove(&at);
+        self.by_length.remove(&(length, at));
+    }
+}
+
+impl Room for Holes {
+    fn sort(&self, born: &mut [u32], items: &[Item]) {
+        born.sort_unstable_by_key(|&i| (Reverse(items[i as usize].size), i));
     }
 
     fn take(&mut self, item: &Item) -> u64 {
@@ -89,7 +106,8 @@ impl Holes {
         offset
     }
 
-    fn free(&mut self, mut at: u64, mut length: u64) {
+    fn free(&mut self, at: u64, item: &Item) {
+        let (mut at, mut length) = (at, item.size);
         if let Some((&below, &more)) = self.at.range(..at).next_back().filter(|(&b, &l)| b + l == at) {
             self.remove(below, more);
             (at, length) = (below, length + more);
@@ -104,40 +122,26 @@ impl Holes {
             self.add(at, length);
         }
     }
-
-    fn add(&mut self, at: u64, length: u64) {
-        if length > 0 {
-            self.at.insert(at, length);
-            self.by_length.insert((length, at));
-        }
-    }
-
-    fn remove(&mut self, at: u64, length: u64) {
-        self.at.remove(&at);
-        self.by_length.remove(&(length, at));
-    }
 }
 
-/// Slots above `base` whose lengths are powers of two.
+/// Slots whose lengths are powers of two.
 struct Slots {
-    base: u64,
     top: u64,
     /// By logarithm of the length, those that are free.
     free: [Vec<u64>; 64],
 }
 
 impl Slots {
-    fn new(base: u64) -> Slots {
-        Slots { base, top: base, free: std::array::from_fn(|_| Vec::new()) }
-    }
-
     fn class(item: &Item) -> usize {
         item.size.next_power_of_two().trailing_zeros() as usize % 64
     }
+}
+
+impl Room for Slots {
+    fn sort(&self, _: &mut [u32], _: &[Item]) {}
 
     fn take(&mut self, item: &Item) -> u64 {
-        let class = Slots::class(item);
-        if let Some(at) = self.free[class].pop_if(|at| at.is_multiple_of(item.align)) {
+        if let Some(at) = self.free[Slots::class(item)].pop_if(|at| at.is_multiple_of(item.align)) {
             return at;
         }
         let at = self.top.next_multiple_of(item.align);
@@ -146,10 +150,7 @@ impl Slots {
     }
 
     fn free(&mut self, offset: u64, item: &Item) {
-        // What was there before the clock ended the sweep lies below.
-        if offset >= self.base {
-            self.free[Slots::class(item)].push(offset);
-        }
+        self.free[Slots::class(item)].push(offset);
     }
 }
 

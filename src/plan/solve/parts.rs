@@ -7,7 +7,7 @@ use super::arena::{Arena, Placed, Task};
 use super::blocks::Obstacle;
 use super::budget::Budget;
 use super::first_fit::Shape;
-use super::instance::{Instance, Item};
+use super::instance::{in_order, Instance, Item};
 use super::{gcd, part, Effort};
 use crate::plan::problem::MAX_BYTES;
 
@@ -23,6 +23,8 @@ struct Whole {
     grain: u64,
     /// Every offset is a multiple of this many bytes, and sizes were rounded up to it.
     step: u64,
+    /// Whether every shape is live in one range.
+    exact: bool,
 }
 
 /// Lays out the movable shapes of `arena`.
@@ -56,16 +58,18 @@ pub(super) fn lay_out(arena: &Arena, task: Task, budget: &mut Budget<'_>) -> Pla
 
 /// Lays them out with alignments of at least `least`.
 fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_>) -> Placed {
-    let whole = Whole::new(arena, least);
+    let mut whole = Whole::new(arena, least);
     let groups = whole.split();
     let goal = task.goal.max(arena.bound) / whole.grain;
     let mut first = budget.after(FIRST_STEPS);
     let obstacles = whole.obstacles_of(&groups);
+    let only = groups.len() == 1;
     let mut parts: Vec<(Vec<u32>, Instance, part::Best)> = groups
         .into_iter()
         .zip(obstacles)
         .map(|(ids, obstacles)| {
-            let instance = whole.instance(&ids, obstacles);
+            let items = if only { std::mem::take(&mut whole.items) } else { whole.items_of(&ids) };
+            let instance = whole.instance(items, obstacles);
             let best = part::greedy(&instance, earlier(arena, &ids, whole.grain), task.effort, &mut first, budget);
             (ids, instance, best)
         })
@@ -81,13 +85,14 @@ fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_
     }
     let mut offsets = vec![0; arena.movable()];
     // Rounded sizes may hide a smaller layout by less than a step, so that only a bound in bytes proves anything.
-    let mut optimal = whole.step == 1 && arena.is_whole();
+    let mut optimal = whole.step == 1 && whole.exact;
     let top = parts.iter().map(|(_, _, best)| best.size).max().unwrap_or(0);
-    for (ids, _, best) in &parts {
+    for (ids, instance, best) in parts {
         optimal &= best.size < top || best.size <= best.bound;
         for (&i, &at) in ids.iter().zip(&best.offsets) {
             offsets[i as usize] = at * whole.grain;
         }
+        drop(instance);
     }
     let mut placed = Placed { size: arena.size(&offsets), offsets, optimal };
     whole.turn_over(arena, top, &mut placed);
@@ -102,9 +107,9 @@ fn earlier(arena: &Arena, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
 
 impl Whole {
     fn new(arena: &Arena, least: u64) -> Whole {
-        let raised = |s: &Shape| Shape { align: s.align.max(least), ..*s };
-        let shapes: Vec<Shape> = arena.shapes.shapes[..arena.movable()].iter().map(raised).collect();
-        let step = shapes.iter().fold(0, |g, s| gcd(g, s.align)).max(1);
+        let raised = |s: &Shape| s.align.max(least);
+        let shapes = &arena.shapes.shapes[..arena.movable()];
+        let step = shapes.iter().fold(0, |g, s| gcd(g, raised(s))).max(1);
         let rounded = |bytes: u64| bytes.next_multiple_of(step);
         let mut obstacles = Vec::new();
         for &(i, at) in &arena.obstacles {
@@ -114,23 +119,24 @@ impl Whole {
             obstacles.extend(ranges.map(|&(from, to)| Obstacle { from, to, bottom, end }));
         }
         let sizes = shapes.iter().fold(0, |g, s| gcd(g, rounded(s.size)));
-        let strides = shapes.iter().filter(|s| s.align > 1).fold(sizes, |g, s| gcd(g, s.align));
+        let strides = shapes.iter().map(raised).filter(|&align| align > 1).fold(sizes, gcd);
         let grain = obstacles.iter().fold(strides, |g, o| gcd(gcd(g, o.bottom), o.end)).max(1);
         obstacles.iter_mut().for_each(|o| (o.bottom, o.end) = (o.bottom / grain, o.end / grain));
-        let items = shapes
-            .iter()
-            .map(|s| Item { from: s.from, to: s.to, size: rounded(s.size) / grain, align: (s.align / grain).max(1) })
-            .collect();
-        Whole { items, obstacles, grain, step }
+        let item = |s: &Shape| Item {
+            from: s.from,
+            to: s.to,
+            size: rounded(s.size) / grain,
+            align: (raised(s) / grain).max(1),
+        };
+        let items = shapes.iter().map(item).collect();
+        Whole { items, obstacles, grain, step, exact: arena.is_whole() }
     }
 
     /// The items in groups such that no section is covered by two groups.
     fn split(&self) -> Vec<Vec<u32>> {
-        let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
-        order.sort_by_key(|&i| (self.items[i as usize].from, i));
         let mut groups: Vec<Vec<u32>> = Vec::new();
         let mut until = 0;
-        for i in order {
+        for i in in_order(&self.items, |item| item.from) {
             let item = &self.items[i as usize];
             match groups.last_mut() {
                 Some(group) if item.from < until => group.push(i),
@@ -166,25 +172,32 @@ impl Whole {
         of
     }
 
-    /// One group as an instance of its own.
-    fn instance(&self, ids: &[u32], obstacles: Vec<Obstacle>) -> Instance {
-        let items: Vec<Item> = ids.iter().map(|&i| self.items[i as usize]).collect();
-        if obstacles.is_empty() {
+    fn items_of(&self, ids: &[u32]) -> Vec<Item> {
+        ids.iter().map(|&i| self.items[i as usize]).collect()
+    }
+
+    /// Items of one group as an instance of its own.
+    fn instance(&self, mut items: Vec<Item>, obstacles: Vec<Obstacle>) -> Instance {
+        // Where gaps were filled there may be sections that nothing needs any more.
+        if obstacles.is_empty() && !self.exact {
             return Instance::from_ranges(items);
         }
-        let (from, to) = self.span(ids);
-        let moved = items.iter().map(|i| Item { from: i.from - from, to: i.to - from, ..*i }).collect();
-        Instance::around(moved, obstacles, (to - from) as usize)
+        let from = items.iter().map(|i| i.from).min().unwrap_or(0);
+        let to = items.iter().map(|i| i.to).max().unwrap_or(0);
+        items.iter_mut().for_each(|i| (i.from, i.to) = (i.from - from, i.to - from));
+        Instance::around(items, obstacles, (to - from) as usize)
     }
 
     /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top then costs nothing.
     fn turn_over(&self, arena: &Arena, top: u64, placed: &mut Placed) {
-        let even = self.items.iter().all(|i| i.align == 1);
+        let shapes = &arena.shapes.shapes[..arena.movable()];
+        let even = shapes.iter().all(|s| self.step.is_multiple_of(s.align));
         if self.step == 1 || !even || !arena.obstacles.is_empty() {
             return;
         }
-        let turned: Vec<u64> =
-            placed.offsets.iter().zip(&self.items).map(|(&at, item)| (top - item.size) * self.grain - at).collect();
+        let turned: Vec<u64> = (placed.offsets.iter().zip(shapes))
+            .map(|(&at, s)| top * self.grain - s.size.next_multiple_of(self.step) - at)
+            .collect();
         let size = arena.size(&turned);
         if size < placed.size {
             placed.size = size;

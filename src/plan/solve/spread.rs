@@ -94,10 +94,8 @@ fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget:
     let mut found = Assigned { offsets: vec![None; homes.len()], homes };
     for (index, of_arena) in (0u32..).zip(task.problem.arenas()) {
         let mine = || (0..found.homes.len() as u32).filter(|&k| found.homes[k as usize] == index);
-        let is_fixed = |k: &u32| matches!(task.buffer(*k).place, Place::Fixed(_));
-        let (fixed, movable): (Vec<u32>, Vec<u32>) = mine().partition(is_fixed);
-        let ids = |positions: &[u32]| positions.iter().map(|&k| task.ids[k as usize]).collect::<Vec<u32>>();
-        let mut arena = Arena::new(task.problem, index, &ids(&movable), &ids(&fixed));
+        let ids: Vec<u32> = mine().map(|k| task.ids[k as usize]).collect();
+        let mut arena = Arena::new(task.problem, index, &ids);
         arena.bound = bounds::of_arena(task.problem, index, mine().map(|k| task.buffer(k)));
         // A wish may wait until it is known who is there.
         arena.preferred.clear();
@@ -109,7 +107,8 @@ fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget:
         if placed.size > capacity {
             return None;
         }
-        for (&k, &at) in movable.iter().zip(&placed.offsets) {
+        let movable: Vec<u32> = mine().filter(|&k| !matches!(task.buffer(k).place, Place::Fixed(_))).collect();
+        for (k, at) in movable.into_iter().zip(placed.offsets) {
             found.offsets[k as usize] = Some(at);
         }
     }

@@ -151,6 +151,7 @@ static void without_the_pool(void) {
     if (child == 0) {
         gpumem_plan plan = make(256);
         gpumem_plan_buffer_options o = described(10, 0, 1);
+        gpumem_malloc_options ask;
         void *base = NULL;
         gpumem_status status;
         setenv("GPUMEM_POOL", "off", 1);
@@ -163,6 +164,15 @@ static void without_the_pool(void) {
         solved(plan);
         status = gpumem_plan_materialise(plan, 0, NULL, &base);
         CHECK(status == GPUMEM_ERROR_UNSUPPORTED || (status == GPUMEM_OK && (uintptr_t)base % o.alignment == 0));
+        GPUMEM_INIT(&ask);
+        ask.bytes = 4096;
+        ask.alignment = 1024 * MIB;
+        status = gpumem_malloc_with(&ask, &base);
+        CHECK(status == GPUMEM_ERROR_UNSUPPORTED || (status == GPUMEM_OK && (uintptr_t)base % ask.alignment == 0));
+        ask.alignment = 3;
+        CHECK(gpumem_malloc_with(&ask, &base) == GPUMEM_ERROR_INVALID);
+        ask.alignment = 64;
+        OK(gpumem_malloc_with(&ask, &base));
         exit(0);
     }
     CHECK(exit_code(child) == 0);

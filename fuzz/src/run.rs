@@ -614,9 +614,7 @@ impl<'a> Thread<'a> {
             let text = format!("{c}: {asked} bytes were asked for, {usable} are usable {why}");
             return Err(failure("too small", text, format!("CHECK(gpumem_usable_size({c}) >= {asked}u);")));
         }
-        // The driver's own pool aligns as it does, whatever is asked.
-        let own = self.machine.program.settings.iter().any(|(n, v)| *n == "GPUMEM_POOL" && v == "off");
-        let align = if own { 256 } else { number("alignment").max(256) };
+        let align = number("alignment").max(256);
         let is_known = name.contains("alloc") && !name.contains("torch");
         if is_known && align.is_power_of_two() && !ptr.is_multiple_of(align) && asked > 0 {
             let text = format!("{c}: {ptr:#x} is no multiple of {align}");

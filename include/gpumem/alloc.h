@@ -87,7 +87,8 @@ typedef struct gpumem_pointer_info {
 // Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
 // flags, a device that does not exist or is not the stream's, an arena that has been exited, or options that are not
 // well formed;
-// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks.
+// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that
+// the driver has not given.
 gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void **out);
 
 // Sets the most bytes that gpumem may map on a device.

@@ -393,7 +393,7 @@ impl Context {
         if !self.config.pool {
             self.no_reservation(req)?;
             self.driver.adopt_thread(device);
-            return self.native.malloc(&*self.driver, device, req.size, stream, req.tag);
+            return self.native.malloc(&*self.driver, device, (req.size, req.align), stream, req.tag);
         }
         self.collect_graphs();
         let pool = self.pool(device)?;

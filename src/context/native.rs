@@ -29,15 +29,30 @@ impl Native {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The driver chooses the alignment, so one that it has not given fails, and leaves nothing behind. 0 is any.
     pub(super) fn malloc(
         &self,
         driver: &dyn Driver,
         device: DeviceId,
-        size: u64,
+        (size, align): (u64, u64),
         stream: StreamHandle,
         tag: u64,
     ) -> Result<u64> {
+        let align = align.max(1);
+        if !align.is_power_of_two() {
+            return Err(Error::invalid(format!(
+                "alignment {align} is not a power of two; pass 0 for the default of 256"
+            )));
+        }
         let base = driver.native_alloc(device, size.max(1), stream)?;
+        if !base.is_multiple_of(align) {
+            driver.native_free(device, base, stream)?;
+            let text = format!(
+                "{align} bytes of alignment were asked for, and the driver's memory is at {base:#x}; with GPUMEM_POOL=off it \
+                 chooses: ask for 256 bytes, or leave the pool on"
+            );
+            return Err(Error::new(Status::Unsupported, text));
+        }
         let mut st = self.lock();
         st.next_id += 1;
         let id = st.next_id;
@@ -65,7 +80,7 @@ impl Native {
     ) -> Result<u64> {
         let old = self.info_containing(ptr)?;
         let of = if dev == old.device { stream } else { StreamHandle::LEGACY };
-        let new = self.malloc(driver, old.device, size, of, old.tag)?;
+        let new = self.malloc(driver, old.device, (size, 0), of, old.tag)?;
         let ready = if dev == old.device { Ok(()) } else { driver.stream_sync(old.device, of) };
         let copied = ready.and_then(|()| match old.requested.min(size) {
             0 => Ok(()),

@@ -111,7 +111,8 @@ const _: () = assert!(size_of::<gpumem_pointer_info>() == 4 * 4 + 6 * 8);
 /// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
 /// flags, a device that does not exist or is not the stream's, an arena that has been exited, or options that are not
 /// well formed;
-/// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks.
+/// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that
+/// the driver has not given.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_with(
     opts: *const gpumem_malloc_options,

@@ -4,7 +4,7 @@
 //! memory any number of times, and does not know of it: the memory is the caller's, like any other.
 
 use super::buffers::{gpumem_plan, with};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result};
 use crate::capi::alloc::malloc_with::{self, gpumem_malloc_options};
 use crate::capi::arena::scope as arenas;
 use crate::capi::call::arguments::array;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn gpumem_plan_materialise(
     guard(|| {
         not_null(out, "out")?;
         let request = Request { stream: stream(s), ..needs(plan, arena)? };
-        let base = allocate(Context::global()?, &request)?;
+        let base = Context::global()?.malloc(&request)?;
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(base)) };
         Ok(())
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn gpumem_plan_materialise_with(
         let (arena, reservation) = (named.as_ref(), reservation.as_deref());
         let align = request.align.max(needs.align);
         let request = Request { arena, reservation, size: needs.size, align, ..request };
-        let base = allocate(ctx, &request)?;
+        let base = ctx.malloc(&request)?;
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(base)) };
         Ok(())
@@ -119,17 +119,4 @@ fn needs(plan: gpumem_plan, arena: u32) -> Result<Request<'static>> {
     let size = solved.arena(arena)?.size;
     let align = solved.lowered.alignment_in(&solved.layout, arena);
     Ok(Request { size, align: if align > ALWAYS { align } else { 0 }, ..Request::default() })
-}
-
-/// Allocates, and makes sure of the alignment: without the pool the driver chooses it.
-fn allocate(ctx: &Context, request: &Request) -> Result<u64> {
-    let base = ctx.malloc(request)?;
-    if base.is_multiple_of(request.align.max(1)) {
-        return Ok(base);
-    }
-    ctx.free_async(base, request.stream)?;
-    Err(Error::new(
-        Status::Unsupported,
-        format!("the plan needs memory aligned to {} bytes, and without the pool there is none", request.align),
-    ))
 }

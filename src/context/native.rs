@@ -4,7 +4,7 @@
 
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
-use crate::pool::{AllocFlags, AllocInfo, PoolStats};
+use crate::pool::{checked_alignment, AllocFlags, AllocInfo, PoolStats};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +29,7 @@ impl Native {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The driver chooses the alignment, so one that it has not given fails, and leaves nothing behind. 0 is any.
+    /// The driver chooses the alignment, so one that it has not given fails, and leaves nothing behind. 0 is 256 bytes.
     pub(super) fn malloc(
         &self,
         driver: &dyn Driver,
@@ -38,12 +38,7 @@ impl Native {
         stream: StreamHandle,
         tag: u64,
     ) -> Result<u64> {
-        let align = align.max(1);
-        if !align.is_power_of_two() {
-            return Err(Error::invalid(format!(
-                "alignment {align} is not a power of two; pass 0 for the default of 256"
-            )));
-        }
+        let align = checked_alignment(align)?;
         let base = driver.native_alloc(device, size.max(1), stream)?;
         if !base.is_multiple_of(align) {
             driver.native_free(device, base, stream)?;

@@ -80,6 +80,7 @@ pub use scopes::quarantine::Held;
 pub use scopes::reclaim::Reclaimed;
 pub use state::arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
 pub use state::pool::{Pool, Unclaimed};
+pub(crate) use types::allocation::checked_alignment;
 pub use types::allocation::{AllocFlags, AllocInfo, AllocRequest};
 pub use types::options::PoolOptions;
 pub use types::receipts::{Counter, Receipt, Slip};

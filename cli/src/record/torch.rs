@@ -65,6 +65,13 @@ struct Entry {
     device_free: Option<u64>,
 }
 
+impl Entry {
+    fn new(action: &'static str, addr: u64, size: u64, stream: u64, time_us: u64, frames: Vec<Frame>) -> Entry {
+        let (compile_context, user_metadata) = ("N/A", "");
+        Entry { action, addr, size, stream, time_us, frames, compile_context, user_metadata, device_free: None }
+    }
+}
+
 #[derive(Clone, Serialize)]
 struct Frame {
     name: String,
@@ -108,39 +115,16 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
             };
             let frames = frames(recording, e.stack);
             let (addr, size, stream) = (e.address, e.bytes, e.stream);
-            entry(
-                e.device,
-                Entry {
-                    action,
-                    addr,
-                    size,
-                    stream,
-                    time_us: time(e.time),
-                    frames,
-                    compile_context: "N/A",
-                    user_metadata: "",
-                    device_free: free,
-                },
-            );
+            let made = Entry::new(action, addr, size, stream, time(e.time), frames);
+            entry(e.device, Entry { device_free: free, ..made });
         }
         let Some(life) = history.lives.get(change.life as usize) else { continue };
         let stack = frames(recording, life.stack);
         let actions: &[&str] = if change.begins { &["alloc"] } else { &["free_requested", "free_completed"] };
         for action in actions {
-            entry(
-                life.device,
-                Entry {
-                    action,
-                    addr: life.address,
-                    size: life.bytes,
-                    stream: if change.begins { life.stream } else { life.freed_on },
-                    time_us: time(change.time),
-                    frames: if change.begins { stack.clone() } else { Vec::new() },
-                    compile_context: "N/A",
-                    user_metadata: "",
-                    device_free: None,
-                },
-            );
+            let (stream, frames) =
+                if change.begins { (life.stream, stack.clone()) } else { (life.freed_on, Vec::new()) };
+            entry(life.device, Entry::new(action, life.address, life.bytes, stream, time(change.time), frames));
         }
     }
     let settings = [

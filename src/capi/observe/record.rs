@@ -249,7 +249,7 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
         let mut show = |alive: &Alive, arena: Option<u64>, past: &Past| {
             let i = &alive.info;
             // A name with a zero byte in it is cut there.
-            let stack = CString::new(past.stack.split('\0').next().unwrap_or("")).unwrap_or_default();
+            let stack = past.stack.split('\0').next().filter(|s| !s.is_empty()).and_then(|s| CString::new(s).ok());
             let a = gpumem_allocation {
                 size: size_of::<gpumem_allocation>() as u32,
                 device: i.device.0 as i32,
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
                 flags: i.flags.0,
                 reserved: 0,
                 age_ns: past.age_ns,
-                stack: if stack.is_empty() { std::ptr::null() } else { stack.as_ptr() },
+                stack: stack.as_ref().map_or(std::ptr::null(), |s| s.as_ptr()),
             };
             // SAFETY: the program's function, called as its type says; it does not unwind.
             !wanted(&a) || unsafe { visitor(&a, user) } == 0

@@ -7,7 +7,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::{Error, Result, StreamHandle};
+use crate::base::{Result, StreamHandle};
 use crate::pool::heap::members::Place;
 use crate::pool::heap::region::GRANULE;
 use crate::pool::heap::slab;
@@ -15,15 +15,11 @@ use crate::pool::heap::slab::{Taken, SMALL_MAX};
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::index::SLOT;
 use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocFlags, AllocRequest};
+use crate::pool::types::allocation::{checked_alignment, too_large, AllocFlags, AllocRequest};
 use crate::pool::types::scope::Scope;
-use crate::pool::types::units::SMALL_MIN;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-
-/// Largest alignment on request, bytes.
-const MAX_ALIGN: u64 = 1 << 30;
 
 impl Pool {
     /// Allocates; the memory may be used by work submitted to the request's stream from now on.
@@ -56,12 +52,7 @@ impl Pool {
 
     /// The alignment of a request; refuses one that cannot be, and a size that no device has.
     pub(crate) fn checked_align(&self, req: &AllocRequest) -> Result<u64> {
-        let align = if req.align == 0 { SMALL_MIN } else { req.align };
-        if !align.is_power_of_two() || align > MAX_ALIGN {
-            return Err(Error::invalid(format!(
-                "alignment {align} is not a power of two up to {MAX_ALIGN}; pass 0 for the default of {SMALL_MIN}"
-            )));
-        }
+        let align = checked_alignment(req.align)?;
         if req.size > self.props.total_bytes {
             self.counters.out_of_memory.fetch_add(1, Relaxed);
             if req.size > i64::MAX as u64 {

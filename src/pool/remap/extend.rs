@@ -92,11 +92,10 @@ impl Pool {
             self.refine(st, want, need - movable);
         }
         let only_grows = sources.is_empty() && st.private.is_none() && want.size <= SMALL_GROWTH;
-        let (mut ahead, extent) = self.ahead(st, only_grows, room);
+        let (mut ahead, extent) = self.ahead(st, want, only_grows, room);
         let mut in_place = anchor.is_none() && only_grows;
         let cut = loop {
-            let largest = self.largest_extent(st, want.size.max(ahead.min(extent)));
-            let largest = if only_grows { largest.max(ahead) } else { largest };
+            let largest = if ahead > 0 { extent } else { self.largest_extent(st, want.size) };
             let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
                 // that is being captured cannot wait for anything outside its capture.
@@ -138,12 +137,12 @@ impl Pool {
     /// How much to map besides what is needed, bytes, as long as there is plenty: in a small heap that runs short, and in one
     /// that has nothing to move for a small request. That grows by a share of what it has, so that what a growth costs is spread
     /// over many requests.
-    /// And the largest extent for that, if it is larger than the request.
-    pub(crate) fn ahead(&self, st: &mut HeapState, only_grows: bool, room: Room) -> (u64, u64) {
+    /// And the largest extent for that.
+    pub(crate) fn ahead(&self, st: &mut HeapState, want: Want, only_grows: bool, room: Room) -> (u64, u64) {
         let fits = |bytes: u64, within: u64| bytes <= within && bytes <= room.hard / AHEAD_SHARE;
         let short = AHEAD.next_multiple_of(self.page);
         if st.runs_short() && fits(short, room.floor) {
-            return (short, AHEAD_EXTENT);
+            return (short, self.largest_extent(st, want.size.max(AHEAD_EXTENT)));
         }
         st.goes_without();
         if !only_grows {
@@ -161,7 +160,7 @@ impl Pool {
         } else {
             0
         };
-        (grown, grown)
+        (grown, grown.max(self.largest_extent(st, want.size)))
     }
 
     /// What could move: the heap's own free extents, and where they do not suffice those of others that the device
@@ -248,7 +247,7 @@ impl Pool {
         let supply = self.supply(heap, want.stream, &plan.creates, largest)?;
         let created = supply.create.iter().sum::<u64>();
         let range = match created {
-            0 => nvtx::range(c"stitch", planned + plan.moves.iter().map(|&i| sources[i].extent.size).sum::<u64>()),
+            0 => nvtx::range(c"stitch", plan.bytes(sources)),
             new => nvtx::range(c"growth", new),
         };
         let run = self.map_supply(anchor, want, sources, plan, &supply, planned);

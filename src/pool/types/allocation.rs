@@ -2,9 +2,10 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use crate::base::{DeviceId, Error, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::types::receipts::Slip;
 use crate::pool::types::scope::Scope;
+use crate::pool::types::units::SMALL_MIN;
 use std::sync::Arc;
 
 /// Special needs of one allocation, as bits.
@@ -69,6 +70,20 @@ pub struct AllocRequest<'a> {
     pub scope: Option<&'a Arc<Scope>>,
     /// Its receipt, which leaves the slip when the allocation is made.
     pub slip: Option<&'a Slip>,
+}
+
+/// Largest alignment on request, bytes.
+const MAX_ALIGN: u64 = 1 << 30;
+
+/// An alignment as it is asked for, bytes, as one that can be kept to.
+pub(crate) fn checked_alignment(asked: u64) -> Result<u64> {
+    let align = if asked == 0 { SMALL_MIN } else { asked };
+    if !align.is_power_of_two() || align > MAX_ALIGN {
+        return Err(Error::invalid(format!(
+            "alignment {align} is not a power of two up to {MAX_ALIGN}; pass 0 for the default of {SMALL_MIN}"
+        )));
+    }
+    Ok(align)
 }
 
 /// The error for a request that no device could meet.

@@ -53,6 +53,8 @@
  *            may be of another device: frees, realloc, moves and gpumem_record_stream order across
  *            devices, so the memory waits for that stream. That takes some microseconds, and is
  *            GPUMEM_ERROR_CAPTURING while the stream is being captured.
+ * Peers      Memory is mapped for every device that can reach its own, from the start: no
+ *            cudaDeviceEnablePeerAccess is needed.
  * Ownership  Memory belongs to whoever got it, until one free. A free of memory that is not live is
  *            an error and a count, never damage. Strings that are returned are static. What is
  *            passed in is read during the call only, except the data of asynchronous copies;
@@ -163,7 +165,6 @@
 #include "gpumem/record.h"
 #include "gpumem/settings.h"
 #include "gpumem/stats.h"
-#include "gpumem/record.h"
 #include "gpumem/tiers.h"
 #include "gpumem/torch.h"
 

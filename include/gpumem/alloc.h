@@ -38,7 +38,7 @@ typedef struct gpumem_malloc_options {
     uint32_t flags;
     // How much, bytes. 0 gives a unique pointer that must be freed.
     size_t bytes;
-    // A power of two, bytes; 0 means 256, and less than 256 gives 256.
+    // A power of two up to 2^30, bytes; 0 means 256, and less than 256 gives 256.
     size_t alignment;
     // The stream whose order the memory follows; with GPUMEM_MALLOC_ON_DEVICE one of that device, and NULL is the legacy
     // default stream of that device.

@@ -194,7 +194,7 @@ gpumem_status gpumem_record_stream(void *ptr,
 // How many bytes can be used from ptr, the start of an allocation: at least those asked for.
 //
 // 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then gpumem_last_status has
-// GPUMEM_ERROR_UNKNOWN_POINTER.
+// GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was freed.
 size_t gpumem_usable_size(const void *ptr);
 
 // Gives free physical memory back to the device until no more than keep_bytes stay mapped on each device that is in

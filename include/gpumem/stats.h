@@ -44,7 +44,8 @@ typedef struct gpumem_stats {
     uint64_t holes;
     // Old addresses of memory that has moved, not yet unmapped.
     uint64_t zombies;
-    // The largest request that could be met without new physical memory, allowing for remapping.
+    // The largest request that the next allocation, on any stream, is sure to get without new physical memory, allowing for
+    // remapping, and for a wait until the device has passed what was freed. One stream or another may get more.
     uint64_t largest_without_growth;
     // The largest free region, usable with no driver call.
     uint64_t largest_free;

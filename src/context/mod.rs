@@ -540,7 +540,10 @@ impl Context {
 
     /// Sets the peak counters back to the present values.
     pub fn reset_peaks(&self, dev: DeviceId) -> Result<()> {
-        self.pool(dev).map(Pool::reset_peaks)
+        match self.config.pool {
+            true => self.pool(dev).map(Pool::reset_peaks),
+            false => Ok(self.native.reset_peak()),
+        }
     }
 
     /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free
@@ -555,7 +558,10 @@ impl Context {
 
     /// Every region of one device's pool in address order, in the notation of docs/spec/pool.md.
     pub fn dump(&self, dev: DeviceId) -> Result<String> {
-        self.pool(dev).map(Pool::dump)
+        match self.config.pool {
+            true => self.pool(dev).map(Pool::dump),
+            false => Ok(self.native.dump(dev)),
+        }
     }
 
     /// Checks every invariant of every pool, of arenas and of what is kept of those that have

@@ -72,6 +72,7 @@ pub use calls::belong::Kept;
 pub use calls::evictable::{By, Moving, Waited};
 pub use calls::realloc::{Relocation, Resized};
 pub use heap::part::{Life, Placed, Span};
+pub(crate) use look::dump::asked;
 pub use look::stats::PoolStats;
 pub use look::still::{add_to, Still, Sums};
 pub use look::walk::{Alive, HeapView, Is, Piece};

@@ -23,7 +23,7 @@ fn bytes_come_back_to_their_addresses_from_every_tier() {
     let s = rig.stream();
     let p = rig.malloc(3 * PAGE + 5, 7, s);
     rig.fill(s, p, 3 * PAGE + 5, 1);
-    let free = rig.device_free();
+    let (free, extents) = (rig.device_free(), rig.stats().extents);
     let ways: [&[(Goal, SpaceId)]; 4] = [
         &[(Goal::Lower, HOST), (Goal::Device, GPU)],
         &[(Goal::Away(To::Tier(Tier::Disk)), DISK), (Goal::Device, GPU)],
@@ -42,6 +42,11 @@ fn bytes_come_back_to_their_addresses_from_every_tier() {
             assert_eq!(rig.ctx.location(p).unwrap().space, Some(space));
             assert_eq!(rig.device_free(), if space == GPU { free } else { free + 4 * PAGE }, "{goal:?}");
             assert_eq!(rig.ctx.shift(What::One(p), goal, None, None).unwrap().already, 1);
+            let (is, gone) = if space == GPU { ("mapped", 0) } else { ("evicted", 1) };
+            let (dump, id) = (rig.ctx.dump(D).unwrap(), rig.ctx.info(p).unwrap().id);
+            let whose = format!(" {is}, {} asked for, stream {s}, tag 7, id {id}\n", 3 * PAGE + 5);
+            assert!(dump.contains(&whose), "{whose} is not in:\n{dump}");
+            assert_eq!(rig.stats().extents, extents - gone);
             rig.books();
         }
         rig.check(s, p, 3 * PAGE + 5, 1);

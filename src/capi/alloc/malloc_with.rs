@@ -45,7 +45,7 @@ pub struct gpumem_malloc_options {
     pub flags: u32,
     /// How much, bytes. 0 gives a unique pointer that must be freed.
     pub bytes: usize,
-    /// A power of two, bytes; 0 means 256, and less than 256 gives 256.
+    /// A power of two up to 2^30, bytes; 0 means 256, and less than 256 gives 256.
     pub alignment: usize,
     /// The stream whose order the memory follows; with GPUMEM_MALLOC_ON_DEVICE one of that device, and NULL is the legacy
     /// default stream of that device.

@@ -18,7 +18,7 @@
 //! Other streams forked into the same capture take part once the stream has allocated during it. Memory that is freed
 //! during the capture may be handed out again in it, in stream order. Memory that is live at the release stays
 //! allocated, as ordinary memory; memory allocated before the capture and used by the graph is the caller's to keep.
-//! Allocations with flags (GPUMEM_ALLOC_*) are never part of a capture.
+//! Allocations with flags (GPUMEM_MALLOC_*) are never part of a capture.
 //!
 //! With GPUMEM_CAPTURE=auto gpumem begins a capture by itself for every stream that is being captured and has none, and
 //! releases it when the graph and all that was made of it are gone (CUDA 11.3 and newer).

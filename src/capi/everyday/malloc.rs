@@ -140,7 +140,7 @@ pub extern "C" fn gpumem_record_stream(ptr: *mut c_void, s: gpumem_stream) -> gp
 /// How many bytes can be used from ptr, the start of an allocation: at least those asked for.
 ///
 /// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then gpumem_last_status has
-/// GPUMEM_ERROR_UNKNOWN_POINTER.
+/// GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was freed.
 #[no_mangle]
 pub extern "C" fn gpumem_usable_size(ptr: *const c_void) -> usize {
     guard_value(0, || if ptr.is_null() { Ok(0) } else { Ok(Context::global()?.info(address(ptr))?.usable as usize) })

@@ -44,7 +44,8 @@ pub struct gpumem_stats {
     pub holes: u64,
     /// Old addresses of memory that has moved, not yet unmapped.
     pub zombies: u64,
-    /// The largest request that could be met without new physical memory, allowing for remapping.
+    /// The largest request that the next allocation, on any stream, is sure to get without new physical memory, allowing for
+    /// remapping, and for a wait until the device has passed what was freed. One stream or another may get more.
     pub largest_without_growth: u64,
     /// The largest free region, usable with no driver call.
     pub largest_free: u64,

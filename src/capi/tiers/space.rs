@@ -164,7 +164,7 @@ pub unsafe extern "C" fn gpumem_space_stats_get(space: gpumem_space, out: *mut g
 /// bytes is at most the capacity; UINT64_MAX stands for all of it. What is above a lowered limit stays, and is counted as
 /// beyond. Requests that wait for what can no longer ever be end with GPUMEM_ERROR_OUT_OF_MEMORY; those that now fit are
 /// granted. The thresholds change with the limit, as they are shares of it; data is not moved out before somebody allocates,
-/// pins, unpins or moves there.
+/// holds, unholds or moves there.
 /// Errors: GPUMEM_ERROR_INVALID for more than the capacity.
 #[no_mangle]
 pub extern "C" fn gpumem_space_limit_set(space: gpumem_space, bytes: u64) -> gpumem_status {

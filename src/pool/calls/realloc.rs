@@ -15,6 +15,7 @@ use crate::pool::state::pool::Pool;
 use crate::pool::types::allocation::{too_large, AllocFlags, AllocRequest, Want};
 use crate::pool::types::receipts::Slip;
 use crate::pool::types::scope::Scope;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 /// What became of a wish for another size.
@@ -53,6 +54,7 @@ impl Pool {
     pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
         let me = self.heap_for(stream)?;
         if size > self.props.total_bytes {
+            self.counters.out_of_memory.fetch_add(1, Relaxed);
             return Err(if size > i64::MAX as u64 { too_large(size) } else { self.out_of_memory(size) });
         }
         let flags = AllocFlags::default();

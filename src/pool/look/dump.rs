@@ -5,8 +5,10 @@
 
 use crate::base::size::human;
 use crate::base::sync::lock;
+use crate::base::StreamHandle;
 use crate::pool::heap::region::{Region, State};
 use crate::pool::state::pool::Pool;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// What the signs mean, for people.
@@ -46,6 +48,19 @@ fn sign(r: &Region) -> &'static str {
     }
 }
 
+/// What is known of a live allocation but its id.
+pub(crate) fn asked(bytes: u64, stream: StreamHandle, tag: u64) -> String {
+    format!(", {bytes} asked for, stream {stream}{}", tagged(tag))
+}
+
+fn tagged(tag: u64) -> String {
+    if tag == 0 {
+        String::new()
+    } else {
+        format!(", tag {tag}")
+    }
+}
+
 impl Pool {
     fn pieces(&self) -> Vec<Line> {
         let mut pieces = Vec::new();
@@ -59,10 +74,7 @@ impl Pool {
                     State::Live => {
                         let b = st.regions.block(r);
                         id = Some(b.id);
-                        let _ = write!(note, ", {} asked for, stream {}", b.requested, b.stream);
-                        if b.tag != 0 {
-                            let _ = write!(note, ", tag {}", b.tag);
-                        }
+                        note.push_str(&asked(b.requested, b.stream, b.tag));
                     }
                     State::Ready | State::Quick | State::Waiting if !self.order.settled(g.order) => {
                         let _ = write!(note, ", after lane {} epoch {}", g.order.lane(), g.order.epoch());
@@ -72,6 +84,9 @@ impl Pool {
                         if let Some((_, s)) = st.slabs.iter().find(|(_, s)| s.region == r) {
                             let size = crate::pool::heap::slab::class_size(s.class as usize);
                             let _ = write!(note, ", {} of {} objects of {size} in use", s.used, s.capacity);
+                            let tags = (0..s.capacity).filter_map(|n| st.tags.get(&s.addr_of(n)));
+                            let tags: BTreeSet<&u64> = tags.collect();
+                            tags.into_iter().for_each(|tag| note.push_str(&tagged(*tag)));
                         }
                     }
                     State::Vacant | State::Edge => {}
@@ -86,12 +101,13 @@ impl Pool {
             .iter()
             .for_each(|(a, l, t)| add(a, l, "!", format!("after lane {} epoch {}", t.lane(), t.epoch())));
         core.zombies.iter().for_each(|z| add(z.addr, z.size, "!", "never used".into()));
-        core.dedicated.values().for_each(|d| match d.handle {
-            Some(_) => add(d.va, d.reserved, "=", format!("{} mapped", human(d.mapped))),
-            None => add(d.va, d.reserved, "~", format!("{} evicted", human(d.mapped))),
-        });
         let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
         core.graves.values().for_each(|g| add(g.va, g.reserved, "!", grave(g.held).into()));
+        pieces.extend(core.dedicated.values().map(|d| {
+            let is = if d.handle.is_some() { "mapped" } else { "evicted" };
+            let note = format!("{} {is}{}", human(d.mapped), asked(d.info.requested, d.info.stream, d.info.tag));
+            Line { addr: d.va, size: d.reserved, sign: "=", id: Some(d.info.id), note }
+        }));
         pieces.sort_unstable_by_key(|p| p.addr);
         pieces
     }

@@ -3,7 +3,10 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::sync::lock;
+use crate::pool::heap::region::State;
+use crate::pool::heap::state::HeapState;
 use crate::pool::state::pool::Pool;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One pool's counters, bytes unless said.
@@ -33,7 +36,8 @@ pub struct PoolStats {
     pub holes: u64,
     /// Old addresses of moved memory, mapped still so that it can come back to them.
     pub zombies: u64,
-    /// The largest request that could be met without growing, allowing for remapping.
+    /// The largest request that any stream's next allocation is sure to get without growing, allowing for remapping, and for a
+    /// wait until the device has passed what was freed.
     pub largest_without_growth: u64,
     /// The largest free region usable with no driver call.
     pub largest_free: u64,
@@ -65,6 +69,29 @@ pub struct PoolStats {
     pub limit: u64,
 }
 
+impl HeapState {
+    /// What will be free in one piece once nothing waits any more and slabs without objects are gone: first and last address.
+    fn free_runs(&self) -> Vec<(u64, u64)> {
+        let empty = self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(_, s)| s.region);
+        let empty: HashSet<u32> = empty.collect();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for r in self.regions.spans().flat_map(|first| self.regions.walk(first)) {
+            let g = self.regions.get(r);
+            let is_free = match g.state {
+                State::Ready | State::Quick | State::Waiting => true,
+                State::Slab => empty.contains(&r),
+                State::Live | State::Vacant | State::Edge => false,
+            };
+            match runs.last_mut() {
+                _ if !is_free => {}
+                Some(last) if last.1 == g.addr => last.1 = g.end(),
+                _ => runs.push((g.addr, g.end())),
+            }
+        }
+        runs
+    }
+}
+
 impl Pool {
     /// Counters, taken heap by heap.
     pub fn stats(&self) -> PoolStats {
@@ -89,7 +116,7 @@ impl Pool {
             peak_live: c.dedicated_most.load(Relaxed),
             ..PoolStats::default()
         };
-        let mut movable = 0;
+        let (mut movable, mut run) = (0, 0);
         for heap in self.all_heaps() {
             let st = heap.lock();
             s.requested += st.requested_bytes;
@@ -105,9 +132,9 @@ impl Pool {
                 continue;
             }
             s.largest_free = s.largest_free.max(st.regions.largest_ready());
-            for r in st.regions.ready_from(self.page) {
-                let g = st.regions.get(r);
-                movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
+            for (start, end) in st.free_runs() {
+                run = run.max(end - start);
+                movable += st.extents.within(start, end).map(|(_, e)| e.size).sum::<u64>();
             }
         }
         // What was live at once was mapped.
@@ -115,10 +142,11 @@ impl Pool {
         // Taken one after the other, the two may be of different moments.
         s.allocations = s.mallocs.saturating_sub(s.frees);
         let core = lock(&*self.core);
-        s.extents += (core.dedicated.len() + core.stock.len()) as u64;
+        let dedicated = core.dedicated.values().filter(|d| d.handle.is_some()).count();
+        s.extents += (dedicated + core.stock.len()) as u64;
         s.stock = core.stock.bytes();
         s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);
-        s.largest_without_growth = s.largest_free.max(movable + s.stock);
+        s.largest_without_growth = s.largest_free.max(run).max(movable + s.stock);
         (s.reserved, s.holes) = core.holes.totals();
         s
     }

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::size::round_up;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, Status};
 use crate::pool::heap::lock::Locked;
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::{Block, GRANULE};
@@ -15,6 +15,7 @@ use crate::pool::remap::search::Answer;
 use crate::pool::state::pool::Pool;
 use crate::pool::types::allocation::{too_large, AllocRequest, Want};
 use crate::pool::types::units::SMALL_MIN;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
     /// Allocates from a heap of the request's stream, which is locked.
@@ -79,9 +80,16 @@ impl Pool {
             return Ok(taken.addr);
         }
         let want = Want::new(slab::slab_size(class), SLOT, req.stream);
-        let (mut st, region) = match self.find_region(heap, st, want, req, None)? {
-            Answer::Region(st, region) => (st, region),
-            Answer::Block(_) => return Err(Error::internal("a slab was borrowed")),
+        let (mut st, region) = match self.find_region(heap, st, want, req, None) {
+            Ok(Answer::Region(st, region)) => (st, region),
+            Ok(Answer::Block(_)) => return Err(Error::internal("a slab was borrowed")),
+            Err(e) if e.status == Status::OutOfMemory => {
+                // Less than a slab may be left, and other heaps lend blocks but no slabs. It is the same request still.
+                self.counters.out_of_memory.fetch_sub(1, Relaxed);
+                let align = req.align.max(GRANULE);
+                return self.malloc_large_slow(heap, heap.lock(), Want::new(SLOT, align, req.stream), req);
+            }
+            Err(e) => return Err(e),
         };
         st.add_slab(class, region, &self.index);
         let taken = st.take_object(class, req.size);

@@ -68,6 +68,8 @@ impl Pool {
             match attempt {
                 // Before anything is given back: what other streams have freed may do as it is.
                 0 => {
+                    // Beside what is free already, an empty slab may be what the request lacks.
+                    self.drop_empty_slabs();
                     if self.order.mark_context(&*self.driver, Some(want.stream))? {
                         self.order.poll_patiently(&*self.driver)?;
                     }

@@ -35,6 +35,17 @@ impl Pool {
         self.release_free(keep).map(|_| ())
     }
 
+    /// Slabs that nothing is in become free memory.
+    pub(crate) fn drop_empty_slabs(&self) {
+        for heap in self.all_heaps() {
+            let mut st = heap.lock();
+            while let Some(slab) = st.slabs.find_empty() {
+                st.drop_slab(slab, &self.order, &self.index);
+            }
+            heap.publish(&st);
+        }
+    }
+
     /// The text for a request that found no memory.
     pub(crate) fn out_of_memory(&self, requested: u64) -> Error {
         nvtx::mark(c"out of memory", requested);
@@ -84,13 +95,7 @@ impl Pool {
         if self.counters.mapped.load(Relaxed) > keep || lock(&*self.core).aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
-            for heap in self.all_heaps() {
-                let mut st = heap.lock();
-                while let Some(slab) = st.slabs.find_empty() {
-                    st.drop_slab(slab, &self.order, &self.index);
-                }
-                heap.publish(&st);
-            }
+            self.drop_empty_slabs();
             if self.order.mark_context_at_any_price(&*self.driver, None)? {
                 self.order.poll_patiently(&*self.driver)?;
             }

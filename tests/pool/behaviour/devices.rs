@@ -129,12 +129,21 @@ fn without_the_pool_the_driver_serves_every_request() {
     let q = ctx.realloc(p, 4 * MIB, s).unwrap();
     host.launch(D, s, Kernel::check_pattern("check", q..q + 3 * MIB, 5, 4096)).unwrap();
     assert_eq!(ctx.stats(D).unwrap().live, 4 * MIB);
+    let dump = ctx.dump(D).unwrap();
+    let line = format!("{q:#014x} [4.00 MiB], {} asked for, stream {s}, id 3\n", 4 * MIB);
+    assert!(dump.contains(&line) && dump.contains("4.00 MiB live in 2 allocations\n"), "{dump}");
+    // What is inside of an allocation is none, and the refusal is no free.
+    assert_eq!(ctx.realloc(q + 256, MIB, s).unwrap_err().status, Status::UnknownPointer);
+    assert_eq!(ctx.realloc(q, 2 * GIB, s).unwrap_err().status, Status::OutOfMemory);
+    assert_eq!((ctx.stats(D).unwrap().live, ctx.stats(D).unwrap().unknown_pointers), (4 * MIB, 0));
+    ctx.reset_peaks(D).unwrap();
     ctx.free_async(q, s).unwrap();
+    assert_eq!(ctx.stats(D).unwrap().peak_live, 4 * MIB);
     ctx.free(z).unwrap();
     assert!(ctx.free(q).is_err());
     host.device_sync(D).unwrap();
     let calls = ctx.driver_calls();
     let count = |name| calls.iter().find(|c| c.0 == name).unwrap().1;
-    assert_eq!((count("native_alloc"), count("native_free"), count("phys_create")), (3, 3, 0));
+    assert_eq!((count("native_alloc"), count("native_free"), count("phys_create")), (4, 3, 0));
     assert_eq!(host.mem_info(D).unwrap().free, GIB);
 }

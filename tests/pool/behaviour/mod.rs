@@ -13,6 +13,7 @@ mod pointers;
 mod quick;
 mod resize;
 mod resting;
+mod scarce;
 mod sizes;
 mod spread;
 mod stitching;

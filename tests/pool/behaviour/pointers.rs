@@ -130,9 +130,10 @@ fn the_dump_lists_every_region_and_tells_tags_and_streams() {
     let rig = Rig::small();
     let (s, t) = (rig.stream(), rig.stream());
     let p = rig.pool.malloc(&AllocRequest { tag: 4711, ..request(3 * MIB, s) }).unwrap();
-    let small = rig.malloc(100, s);
+    let small = rig.pool.malloc(&AllocRequest { tag: 4712, ..request(100, s) }).unwrap();
     let q = rig.malloc(5 * MIB, t);
-    let single = rig.malloc_with(MIB, s, AllocFlags::SINGLE_HANDLE);
+    let flags = AllocFlags::SINGLE_HANDLE;
+    let single = rig.pool.malloc(&AllocRequest { tag: 4713, flags, ..request(MIB, s) }).unwrap();
     let gone = rig.malloc(2 * MIB, s);
     rig.free(gone, t);
     let dump = rig.pool.dump();
@@ -146,7 +147,10 @@ fn the_dump_lists_every_region_and_tells_tags_and_streams() {
     let info = rig.pool.info(p).unwrap();
     assert!(dump.contains(&format!(", tag 4711, id {}\n", info.id)), "{dump}");
     assert!(dump.contains("[X] live"), "no legend:\n{dump}");
-    assert!(dump.contains("1 of ") && dump.contains(" objects of 256 in use"), "{dump}");
+    assert!(dump.contains("1 of ") && dump.contains(" objects of 256 in use, tag 4712\n"), "{dump}");
+    let id = rig.pool.info(single).unwrap().id;
+    let whose = format!(" mapped, {MIB} asked for, stream {s}, tag 4713, id {id}\n");
+    assert!(dump.contains(&whose), "{whose} is not in:\n{dump}");
     [p, small, q, single].into_iter().for_each(|p| rig.free(p, s));
     rig.close();
 }

@@ -1,0 +1,76 @@
+//! Requests when nothing more can be mapped: each finds what there is, in whichever heap, and the counters say so before.
+
+use crate::pool_support::{checked, request, Rig};
+use gpumem::base::size::{GIB, KIB, MIB};
+use gpumem::base::{Status, StreamHandle};
+use gpumem::pool::PoolOptions;
+use test_support::Rng;
+
+/// A pool of three streams with a few allocations and many gaps, its device idle, that may map nothing more.
+fn full(seed: u64) -> (Rig, Vec<StreamHandle>, Vec<u64>) {
+    let rig = Rig::new(checked(4 * GIB), PoolOptions { wait: seed.is_multiple_of(2), ..PoolOptions::default() });
+    let streams: Vec<StreamHandle> = (0..3).map(|_| rig.stream()).collect();
+    let (mut rng, mut live) = (Rng::new(seed), Vec::new());
+    let one = |rng: &mut Rng| streams[rng.below(3) as usize];
+    for _ in 0..rng.between(4, 60) {
+        if live.is_empty() || rng.chance(60) {
+            let size = match rng.below(3) {
+                0 => rng.between(1, 64 * KIB),
+                1 => rng.between(64 * KIB, 8 * MIB),
+                _ => rng.between(1, 40) * MIB,
+            };
+            live.push(rig.malloc(size, one(&mut rng)));
+        } else {
+            rig.free(live.swap_remove(rng.below(live.len() as u64) as usize), one(&mut rng));
+        }
+    }
+    while live.len() > 3 {
+        rig.free(live.swap_remove(rng.below(live.len() as u64) as usize), one(&mut rng));
+    }
+    rig.sync();
+    rig.pool.set_limit(rig.mapped()).unwrap();
+    (rig, streams, live)
+}
+
+/// `largest_without_growth` is what any stream gets, one that had nothing before, too, whether or not anybody has looked yet
+/// if the device is done with what was freed. And a stream that had nothing gets no more, unless it is by the rounding of
+/// sizes to pages.
+#[test]
+fn the_largest_request_without_growth_is_met_on_every_stream() {
+    for seed in 0..120 {
+        let promised = full(seed).0.pool.stats().largest_without_growth;
+        let try_one = |who: usize, size: u64| {
+            let (rig, mut streams, live) = full(seed);
+            streams.push(rig.stream());
+            let got = rig.pool.malloc(&request(size, streams[who]));
+            rig.books();
+            live.into_iter().chain(got.iter().copied()).for_each(|p| rig.free(p, streams[who]));
+            rig.close();
+            got
+        };
+        for who in 0..4 {
+            let got = try_one(who, promised);
+            assert!(promised == 0 || got.is_ok(), "seed {seed}, stream {who}, {promised} bytes: {got:?}");
+        }
+        let more = try_one(3, promised + 512);
+        assert_eq!(more.unwrap_err().status, Status::OutOfMemory, "seed {seed}, {promised} bytes and one granule");
+    }
+}
+
+/// A small object is met out of another heap's gap, although that lends no slab; so is one whose slab would be larger than what
+/// is left. Refusals are counted once each.
+#[test]
+fn a_small_object_needs_no_slab() {
+    let rig = Rig::new(checked(GIB), PoolOptions { limit: 2 * MIB, ..PoolOptions::default() });
+    let (a, b) = (rig.stream(), rig.stream());
+    let most = rig.malloc(2 * MIB - 128 * KIB, a);
+    let (p, q) = (rig.malloc(1000, b), rig.malloc(40 * KIB, b));
+    assert!(p > most && p < most + 2 * MIB && q > most && q < most + 2 * MIB, "not beside {most:x}: {p:x} {q:x}");
+    rig.fill(b, p, 1000, 1);
+    assert_eq!((rig.mapped(), rig.pool.stats().out_of_memory), (2 * MIB, 0));
+    assert_eq!(rig.pool.malloc(&request(1000, b)).unwrap_err().status, Status::OutOfMemory);
+    assert_eq!(rig.pool.stats().out_of_memory, 1);
+    [p, q].into_iter().for_each(|p| rig.free(p, b));
+    rig.free(most, a);
+    rig.close();
+}

@@ -1,7 +1,7 @@
 //! The functions and structures that `include/gpumem/*.h` declare. The headers are generated, so their form is known: this
 //! reads that form and no C beyond it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A parameter, or a field of a structure.
@@ -36,6 +36,8 @@ pub struct Struct {
 pub struct Header {
     pub functions: Vec<Function>,
     pub structs: BTreeMap<String, Struct>,
+    /// The statuses that a function can end with, as its comment and its section's list them, and those that these refer to.
+    documented: BTreeMap<String, BTreeSet<i32>>,
 }
 
 impl Header {
@@ -58,9 +60,60 @@ impl Header {
             header.structs(&code);
         }
         header.functions(&code);
+        header.statuses(&text);
         match header.functions.len() {
             0 => Err(format!("{}: no function is declared there", folder.display())),
             _ => Ok(header),
+        }
+    }
+
+    /// Whether a program may expect the status of the function. The page lists what any may give.
+    pub fn documents(&self, function: &str, status: i32) -> bool {
+        [0, 6, 8, 9, 11].contains(&status) || self.documented.get(function).is_some_and(|all| all.contains(&status))
+    }
+
+    /// Reads what comments say of errors.
+    fn statuses(&mut self, text: &str) {
+        let define = |line: &str| {
+            let (name, number) = line.strip_prefix("#define GPUMEM_ERROR_")?.split_once(' ')?;
+            Some((format!("GPUMEM_ERROR_{name}"), number.parse().ok()?))
+        };
+        let numbers: BTreeMap<String, i32> = text.lines().filter_map(define).collect();
+        let (mut section, mut comment, mut in_section) = (String::new(), String::new(), false);
+        let mut comments: BTreeMap<&str, String> = BTreeMap::new();
+        for line in text.lines() {
+            in_section |= line.starts_with("/* ");
+            if line.starts_with("/* ----") {
+                section.clear();
+            }
+            if in_section {
+                section += line;
+                in_section = !line.ends_with("*/");
+            } else if let Some(words) = line.strip_prefix("//") {
+                comment += words;
+            } else if line.is_empty() {
+                comment.clear();
+            } else if let Some((head, _)) =
+                line.split_once('(').filter(|_| line.starts_with(|c: char| c.is_alphabetic()))
+            {
+                let name = head.rfind("gpumem_").map_or("", |at| &head[at..]);
+                comments.insert(name, format!("{section} {}", std::mem::take(&mut comment)));
+            }
+        }
+        let words = |text: &str| -> BTreeSet<String> {
+            text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned).collect()
+        };
+        let named: BTreeMap<&str, BTreeSet<String>> =
+            comments.iter().map(|(name, text)| (*name, words(text))).collect();
+        for name in named.keys() {
+            let (mut of, mut next) = (BTreeSet::from([*name]), vec![*name]);
+            let mut all = BTreeSet::new();
+            while let Some(words) = next.pop().and_then(|name| named.get(name)) {
+                all.extend(words.iter().filter_map(|w| numbers.get(w)));
+                let others = words.iter().filter_map(|w| named.get_key_value(w.as_str()));
+                next.extend(others.map(|(other, _)| *other).filter(|other| of.insert(other)));
+            }
+            self.documented.insert((*name).to_owned(), all);
         }
     }
 

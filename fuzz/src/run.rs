@@ -461,6 +461,11 @@ impl<'a> Thread<'a> {
             let check = format!("CHECK(last != {status});");
             return Err(failure(&format!("status of {name}"), format!("{name} ends with {status}: {said}"), check));
         }
+        if !self.machine.header.documents(name, status) {
+            let check = format!("CHECK(last != {status});");
+            let text = format!("{name} ends with {status}, which the header does not list: {said}");
+            return Err(failure(&format!("undocumented status of {name}"), text, check));
+        }
         if last != status || length == 0 || length > 1000 {
             let text =
                 format!("{name} ends with {status}, gpumem_last_status is {last}, the text has {length} bytes: {said}");

@@ -174,8 +174,8 @@ gpumem_status gpumem_stream_pool_return(gpumem_stream_pool pool, gpumem_stream s
 //
 // Streams that nobody has are destroyed now, each of the others when it is returned, and with the last of them the handle is
 // stale, at once if there is none. Until then the pool can be asked for its counts, and closed again, which does nothing.
-// Errors: GPUMEM_ERROR_INVALID when there is no such pool; GPUMEM_ERROR_DRIVER when a stream could not be destroyed, the pool is
-// closed all the same.
+// Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a stream could not be destroyed,
+// the pool is closed all the same.
 gpumem_status gpumem_stream_pool_destroy(gpumem_stream_pool pool);
 
 // What there is in a pool.

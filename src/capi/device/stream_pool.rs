@@ -168,8 +168,8 @@ pub extern "C" fn gpumem_stream_pool_return(pool: gpumem_stream_pool, s: gpumem_
 ///
 /// Streams that nobody has are destroyed now, each of the others when it is returned, and with the last of them the handle is
 /// stale, at once if there is none. Until then the pool can be asked for its counts, and closed again, which does nothing.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such pool; GPUMEM_ERROR_DRIVER when a stream could not be destroyed, the pool is
-/// closed all the same.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a stream could not be destroyed,
+/// the pool is closed all the same.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_pool_destroy(pool: gpumem_stream_pool) -> gpumem_status {
     guard(|| {

@@ -60,7 +60,8 @@
  *            passed in is read during the call only, except the data of asynchronous copies;
  *            callbacks are kept, and what they are handed is the program's.
  * Starting   The first call that needs gpumem's state starts the library. Until it has started every such
- *            call can fail with GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER.
+ *            call can fail with GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER, and
+ *            the first that needs a device with GPUMEM_ERROR_OUT_OF_MEMORY for GPUMEM_PREALLOC.
  *            These, GPUMEM_ERROR_FORKED and GPUMEM_ERROR_SHUTTING_DOWN (below), and
  *            GPUMEM_ERROR_INTERNAL, a bug in gpumem, are not listed per function; all others are.
  * Fork       A child of a process that had started gpumem gets GPUMEM_ERROR_FORKED; its frees do

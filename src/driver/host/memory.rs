@@ -332,6 +332,13 @@ impl Memory {
         }
     }
 
+    /// Its free did not come about.
+    pub(super) fn undo_native_free(&mut self, va: u64) {
+        if let Some(Origin::Native { freed }) = self.mappings.get_mut(&va).map(|m| &mut m.origin) {
+            *freed = false;
+        }
+    }
+
     /// Takes a native allocation or pinned block away.
     pub(super) fn remove_block(&mut self, va: u64) -> Result<Gone> {
         let Some(m) = self.mappings.get(&va).filter(|m| m.origin != Origin::Mapped) else {

@@ -175,7 +175,8 @@ impl HostDriver {
             return Err(Error::new(Status::Capturing, "native_free on a stream that is being captured"));
         }
         st.memory.begin_native_free(ptr)?;
-        st.submit(lane, Submission::new("native free", Work::NativeFree { va: ptr }))?;
+        let submitted = st.submit(lane, Submission::new("native free", Work::NativeFree { va: ptr }));
+        submitted.inspect_err(|_| st.memory.undo_native_free(ptr))?;
         drop(self.settle(st));
         Ok(())
     }

@@ -92,3 +92,18 @@ fn the_captured_stream_has_rules_of_its_own() {
     assert!(d.stream_is_capturing(D, PER_THREAD).unwrap());
     assert!(d.end_capture(PER_THREAD).unwrap());
 }
+
+/// A free that the legacy stream refuses has not begun: the memory is there, and can be freed afterwards.
+#[test]
+fn a_refused_native_free_leaves_the_memory() {
+    let d = eager();
+    let p = d.native_alloc(D, 64, LEGACY).unwrap();
+    let free = d.mem_info(D).unwrap().free;
+    let blocking = d.stream_create_blocking(D).unwrap();
+    d.begin_capture(blocking).unwrap();
+    assert_eq!(d.native_free(D, p, LEGACY).unwrap_err().status, Status::Capturing);
+    let _ = d.end_capture(blocking);
+    d.native_free(D, p, LEGACY).unwrap();
+    d.device_sync(D).unwrap();
+    assert!(d.mem_info(D).unwrap().free > free);
+}

@@ -542,7 +542,10 @@ impl Context {
     pub fn reset_peaks(&self, dev: DeviceId) -> Result<()> {
         match self.config.pool {
             true => self.pool(dev).map(Pool::reset_peaks),
-            false => Ok(self.native.reset_peak()),
+            false => {
+                self.native.reset_peak();
+                Ok(())
+            }
         }
     }
 

@@ -1,7 +1,5 @@
 //! The pool's pure parts as closures for `benches/pure_parts.rs`; only with the feature `bench-internals`.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use super::heap::region::Regions;
 use super::heap::slab::{class_of, slab_size, Slabs};
 use super::memory::extent::Extent;

@@ -51,6 +51,17 @@
 //! `reserved == spans + holes + aliases + zombies + dedicated + graves` (addresses) and
 //! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
 
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+/// For checks of invariants: an error that says which one fails, unless it holds.
+macro_rules! ensure {
+    ($holds:expr, $($says:tt)+) => {
+        if !$holds {
+            return Err(format!($($says)+));
+        }
+    };
+}
+
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
 pub mod bench_internals;

@@ -1,7 +1,5 @@
 //! To which scope one allocation belongs, and moving it to another.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::pool::calls::find::Found;
@@ -29,7 +27,7 @@ impl Pool {
             let Ok(info) = self.info_containing(ptr) else { return Kept::Unknown };
             let id = info.id;
             match self.look(info.base) {
-                Ok(Found::Pooled { heap, mut st, place }) if st.id_at(place) == id => {
+                Ok(Found::Pooled { heap, mut st, place }) if st.at(place).id == id => {
                     let now = st.scope_at(place);
                     if now.as_ref().is_some_and(|s| s.is_of_reclaimed()) {
                         return Kept::Unknown;
@@ -37,7 +35,7 @@ impl Pool {
                     if from.is_some_and(|from| !now.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
                         return Kept::Foreign(id);
                     }
-                    let bytes = st.requested_at(place);
+                    let bytes = st.at(place).requested;
                     st.move_to(to, place, self.number);
                     heap.publish(&st);
                     return Kept::Moved(id, bytes);
@@ -66,7 +64,7 @@ impl Pool {
         for _ in 0..64 {
             let info = self.info_containing(ptr)?;
             match self.look(info.base) {
-                Ok(Found::Pooled { st, place, .. }) if st.id_at(place) == info.id => return Ok(st.scope_at(place)),
+                Ok(Found::Pooled { st, place, .. }) if st.at(place).id == info.id => return Ok(st.scope_at(place)),
                 Ok(Found::Dedicated) => {
                     let core = lock(&*self.core);
                     if let Some(d) = core.dedicated.get(&info.base).filter(|d| d.info.id == info.id) {

@@ -1,8 +1,6 @@
 //! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded memory; and those whose
 //! memory may go and come back (`evictable.rs`).
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::{human, round_up};
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};

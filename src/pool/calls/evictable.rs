@@ -5,8 +5,6 @@
 //! bytes have been copied elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts nobody
 //! else maps or unmaps there: what is freed meanwhile is buried when the move ends.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};

@@ -5,8 +5,6 @@
 //! is ready. Anything else is left undone and goes to [`Pool::malloc_search`], which defines what an allocation means: a hit is a
 //! shorter way to the same end.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::members::Place;
 use crate::pool::heap::region::GRANULE;

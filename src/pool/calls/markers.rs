@@ -1,7 +1,5 @@
 //! Recording the markers that frees need. Only streams that the caller vouches for are touched.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
 use crate::pool::order::tag::{Tag, CONTEXT};
 use crate::pool::state::pool::Pool;

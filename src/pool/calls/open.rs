@@ -1,7 +1,5 @@
 //! Making a pool, and mapping memory ahead for it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{lock, Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status};
 use crate::driver::{Driver, Watch};

@@ -1,7 +1,5 @@
 //! Resizing a live allocation.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::round_up;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;

@@ -1,7 +1,5 @@
 //! Noting that an allocation is also used on another stream, of this device or of another one.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Result, StreamHandle};
 use crate::pool::calls::find::Found;

@@ -5,8 +5,6 @@
 //! call, or, where that is not possible, by asking. A stream that is being captured has no identity that could be asked for, so it
 //! has a heap of its own.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, Status, StreamHandle};
 use crate::pool::heap::lock::Locked;
 use crate::pool::heap::state::{Heap, HeapState};

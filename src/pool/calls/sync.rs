@@ -1,7 +1,5 @@
 //! Waiting on the host, and what that proves: memory freed in front of it is everybody's behind it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
 use crate::pool::state::pool::Pool;
 

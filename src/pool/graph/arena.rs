@@ -7,8 +7,6 @@
 //! When the arena is released its heaps are public. All that is free in them waits for everything submitted to the context so
 //! far, live blocks are blocks like any other, and the next arena uses the heaps that are empty (`shells.rs`).
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::round_up;
 use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;

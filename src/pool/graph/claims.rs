@@ -5,48 +5,16 @@
 //! launched on any stream. So when the stream behind the handle is another one, or is captured after it was used eagerly,
 //! what is free and not settled waits for the context first.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
+use crate::pool::heap::members::Place;
 use crate::pool::heap::part::{Now, StreamPart};
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::HeapState;
 use crate::pool::order::lanes::Order;
 use crate::pool::order::tag::CONTEXT;
 use crate::pool::state::arenas::{Claim, Ids, Route};
 use crate::pool::state::pool::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-
-/// Something that was handed out.
-enum Live {
-    Block { addr: u64, region: u32 },
-    Object { addr: u64, slab: u32, number: u32 },
-}
-
-impl HeapState {
-    /// What is live here and whose id comes after `first` and not after `last`. What an arena's end has in hand is not: that
-    /// one frees it.
-    fn live_between(&self, first: u64, last: u64) -> Vec<Live> {
-        let meant = |id: u64| id > first && id <= last;
-        let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
-        let live = |&r: &u32| {
-            let b = self.regions.block(r);
-            self.regions.get(r).state == State::Live && meant(b.id) && !self.members.is_reclaimed(b.member)
-        };
-        let mut found: Vec<Live> =
-            regions.filter(live).map(|region| Live::Block { addr: self.regions.get(region).addr, region }).collect();
-        for (slab, s) in self.slabs.iter() {
-            let live = (0..s.capacity).filter(|&n| {
-                let o = s.object(n);
-                s.is_live(n) && meant(o.id) && !self.members.is_reclaimed(o.member)
-            });
-            found.extend(live.map(|number| Live::Object { addr: s.addr_of(number), slab, number }));
-        }
-        found
-    }
-}
 
 impl StreamPart {
     /// Its stream was taken for one that is being captured.
@@ -136,18 +104,17 @@ impl Pool {
         }
     }
 
+    /// Frees what is live in a heap and whose id comes after `first` and not after `last`.
     fn free_between(&self, number: u32, first: u64, last: u64) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
-        for live in st.live_between(first, last) {
-            let (Live::Block { addr, .. } | Live::Object { addr, .. }) = live;
+        // What an arena's end has in hand it frees itself.
+        let meant = |&p: &Place| (first + 1..=last).contains(&st.at(p).id) && !st.is_reclaimed(p);
+        for place in st.live().filter(meant).collect::<Vec<_>>() {
+            let addr = st.at(place).addr;
             let mut users = st.take_users(addr);
             self.bring_near(addr, &mut users);
-            let tag = [self.order.tag(CONTEXT)];
-            match live {
-                Live::Block { region, .. } => st.take_back(region, &tag, &self.index),
-                Live::Object { slab, number, .. } => st.take_back_object(slab, number, &tag, &self.order),
-            }
+            st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);
         }
         heap.publish(&st);
     }

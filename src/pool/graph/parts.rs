@@ -4,8 +4,6 @@
 //! private heap starts empty. It grows at one place, at the start of addresses kept for it, and is made of what captures before it
 //! left, settled memory of other heaps, and new memory.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{size, Error, Result, Status, StreamHandle};

@@ -1,7 +1,5 @@
 //! Placing a large block of a capture where a layout has it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::pool::heap::members::Place;
 use crate::pool::heap::part::StreamPart;

@@ -3,8 +3,6 @@
 //! They are asked on the way from a handle to a heap, and only while there are any. A thread keeps nothing of a stream that
 //! a route claims; when a route begins or ends, every thread forgets what it knows of streams.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::part::{Now, Span};

@@ -3,8 +3,6 @@
 //! A lane and a heap are for good, so the next arena's heaps are made of shells. Private heaps start empty; a shell with
 //! memory is emptied into another one, which costs no driver call. Shells with live blocks are left alone.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::region::State;
@@ -74,9 +72,7 @@ impl Pool {
         let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
         let mut st = source.lock();
         st.settle(&self.order, &self.index);
-        while let Some(slab) = st.slabs.find_empty() {
-            st.drop_slab(slab, &self.order, &self.index);
-        }
+        st.drop_empty_slabs(&self.order, &self.index);
         let spans: Vec<u32> = st.regions.spans().collect();
         let whole = |&r: &u32| {
             let g = st.regions.get(r);

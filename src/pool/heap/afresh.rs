@@ -3,8 +3,6 @@
 //! It pays where the same requests come again, as they are answered with the runs of the time before and no driver call. Where
 //! others come, everything they need is mapped again; so a heap for which it has not paid waits longer each time.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// A heap starts afresh when it runs empty and has moved one extent for every this many it has: then the moves it is
 /// likely to save next time are worth mapping everything again. It has not paid when as many were then mapped again, and more
 /// than were taken back with no driver call.
@@ -40,11 +38,8 @@ impl Afresh {
     pub(crate) fn validate(&self) -> Result<(), String> {
         let fine =
             self.to_pass <= self.doubt / DOUBT_A_PASS && self.doubt <= MOST_DOUBT && (self.doubt + 1).is_power_of_two();
-        if fine {
-            Ok(())
-        } else {
-            Err(format!("occasions to start afresh are miscounted: {self:?}"))
-        }
+        ensure!(fine, "occasions to start afresh are miscounted: {self:?}");
+        Ok(())
     }
 
     /// So many extents were mapped again.

@@ -5,8 +5,6 @@
 //! non-empty bin in a few instructions. Unlike TLSF, a search also looks into the request's own bin and takes the
 //! smallest region it sees there: a bounded best fit.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::types::units::NONE;
 
 /// log2 of the number of steps per power of two.

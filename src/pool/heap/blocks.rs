@@ -1,7 +1,5 @@
 //! Large blocks: regions handed out and taken back.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::members::NO_MEMBER;
 use crate::pool::heap::region::{Block, State, GRANULE};
 use crate::pool::heap::state::HeapState;
@@ -22,16 +20,10 @@ impl HeapState {
         addr
     }
 
-    /// Takes a live block back: it is free when every tag is settled.
-    pub(crate) fn take_back(&mut self, region: u32, tags: &[Tag], index: &Index) {
-        self.block_leaves(region, index);
-        self.wait_for(region, tags);
-    }
-
     /// Takes back a live block that was used and freed in the order of the heap's own stream: it is free at once. `tag` is that
     /// order's.
     #[inline(always)]
-    pub(crate) fn take_back_own(&mut self, region: u32, tag: Tag, index: &Index) {
+    pub(crate) fn take_back_own_block(&mut self, region: u32, tag: Tag, index: &Index) {
         let requested = self.block_leaves(region, index);
         if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
             self.regions.join(old);
@@ -41,7 +33,7 @@ impl HeapState {
     /// Counts the free of a live block, and forgets what is known about it beside its region; returns how many bytes were
     /// asked for.
     #[inline(always)]
-    fn block_leaves(&mut self, region: u32, index: &Index) -> u64 {
+    pub(crate) fn block_leaves(&mut self, region: u32, index: &Index) -> u64 {
         let r = self.regions.get(region);
         let (addr, size) = (r.addr, r.size);
         let Block { requested, member, .. } = *self.regions.block(region);

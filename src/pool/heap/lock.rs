@@ -5,8 +5,6 @@
 //! of them. The price is that waiters poll: they spin for a moment, then let others run, then sleep for as long as a
 //! stitch in the section takes (tens of microseconds).
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 #[cfg(not(loom))]
 use crate::pool::types::ranks::{Held, Rank};
 #[cfg(not(loom))]

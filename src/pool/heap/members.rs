@@ -5,8 +5,6 @@
 //! with it: nothing is left behind by what is freed early. An allocation that has a receipt (`types/receipts.rs`) has a
 //! record to keep it with, too, which may be of no scope.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::types::receipts::Receipt;
 use crate::pool::types::scope::{Scope, ScopeCounts};
 use crate::pool::types::units::NONE;
@@ -19,7 +17,7 @@ pub(crate) const NO_MEMBER: u32 = 0;
 const LOOSE: u32 = NONE - 1;
 
 /// Where a live allocation of a heap is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     Block { region: u32 },
     Object { slab: u32, number: u32 },
@@ -295,27 +293,21 @@ impl Members {
         let mut listed = 0;
         for (i, list) in self.lists.iter().enumerate() {
             let Some(list) = list else { continue };
-            if self.list_of(&list.scope) != Some(i) {
-                return Err("two lists are of one scope".into());
-            }
+            ensure!(self.list_of(&list.scope) == Some(i), "two lists are of one scope");
             let (mut at, mut prev, mut len) = (list.head, NO_MEMBER, 0);
             while at != NO_MEMBER {
                 let m = &self.all[at as usize];
-                if m.list as usize != i || m.prev != prev || len > used {
-                    return Err(format!("record {at} is not linked as its scope's list says"));
-                }
+                let linked = m.list as usize == i && m.prev == prev && len <= used;
+                ensure!(linked, "record {at} is not linked as its scope's list says");
                 (prev, at) = (at, m.next);
                 len += 1;
             }
-            if list.counts.joined - list.counts.left != len as u64 {
-                return Err(format!("{:?} counted in a scope's list of {len}", list.counts));
-            }
+            let counts = list.counts;
+            ensure!(counts.joined - counts.left == len as u64, "{counts:?} counted in a scope's list of {len}");
             listed += len;
         }
-        match listed == used {
-            true => Ok(()),
-            false => Err(format!("{used} records of allocations in scopes, {listed} in lists")),
-        }
+        ensure!(listed == used, "{used} records of allocations in scopes, {listed} in lists");
+        Ok(())
     }
 }
 

@@ -1,7 +1,5 @@
 //! What a heap did when requests found no room: so that a workload that repeats itself can be given the same answers.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::memory::parts::RunId;
 use crate::pool::types::allocation::Want;
 

@@ -1,12 +1,11 @@
 //! A heap's small blocks: objects handed out of its slabs and taken back, and the regions that slabs are made over.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::State;
 use crate::pool::heap::slab;
 use crate::pool::heap::slab::{AfterFree, Taken};
 use crate::pool::heap::state::HeapState;
+use crate::pool::heap::waiting::Item;
 use crate::pool::memory::index::{Entry, Index};
 use crate::pool::order::lanes::Order;
 use crate::pool::order::tag::{Tag, CONTEXT};
@@ -24,7 +23,7 @@ impl HeapState {
     /// Changes what was asked for in an object that is large enough.
     pub(crate) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
         let before = self.slabs.resize(slab, number, requested);
-        self.members.resized(self.member_at(Place::Object { slab, number }), before, requested);
+        self.members.resized(self.at(Place::Object { slab, number }).member, before, requested);
         self.requested_bytes = self.requested_bytes + requested - before;
     }
 
@@ -33,6 +32,13 @@ impl HeapState {
     pub(crate) fn note_tag(&mut self, addr: u64, tag: u64) {
         if tag != 0 {
             self.tags.insert(addr, tag);
+        }
+    }
+
+    /// Frees the regions of all empty slabs.
+    pub(crate) fn drop_empty_slabs(&mut self, order: &Order, index: &Index) {
+        while let Some(slab) = self.slabs.find_empty() {
+            self.drop_slab(slab, order, index);
         }
     }
 
@@ -58,24 +64,35 @@ impl HeapState {
         }
     }
 
-    /// Takes a small object back, as [`Self::take_back`].
-    pub(crate) fn take_back_object(&mut self, slab: u32, number: u32, tags: &[Tag], order: &Order) {
-        if !self.object_leaves(slab, number) {
-            return;
+    /// Takes a live block or object back: it is free when every tag is settled.
+    pub(crate) fn take_back(&mut self, place: Place, tags: &[Tag], order: &Order, index: &Index) {
+        match place {
+            Place::Block { region } => {
+                self.block_leaves(region, index);
+                self.wait_for(region, tags);
+            }
+            Place::Object { slab, number } => {
+                if self.object_leaves(slab, number) {
+                    self.slabs.free_later(slab, number, last_use(self.lane, order));
+                    self.waiting.enqueue(Item::Object { slab, number }, tags);
+                }
+            }
         }
-        self.slabs.free_later(slab, number, last_use(self.lane, order));
-        self.object_waits(slab, number, tags);
     }
 
-    /// Takes a small object back, as [`Self::take_back_own`].
+    /// Takes back a live block or object that was used and freed in the order of the heap's own stream: it is free at once.
+    /// `tag` is that order's, asked for if it is a block.
     #[inline(always)]
-    pub(crate) fn take_back_own_object(&mut self, slab: u32, number: u32, order: &Order, index: &Index) {
-        if !self.object_leaves(slab, number) {
-            return;
-        }
-        let after = self.slabs.free(slab, number, last_use(self.lane, order));
-        if after == AfterFree::Drop {
-            self.drop_slab(slab, order, index);
+    pub(crate) fn take_back_own(&mut self, place: Place, tag: impl FnOnce() -> Tag, order: &Order, index: &Index) {
+        match place {
+            Place::Block { region } => self.take_back_own_block(region, tag(), index),
+            Place::Object { slab, number } => {
+                if self.object_leaves(slab, number)
+                    && self.slabs.free(slab, number, last_use(self.lane, order)) == AfterFree::Drop
+                {
+                    self.drop_slab(slab, order, index);
+                }
+            }
         }
     }
 

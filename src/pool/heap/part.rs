@@ -4,8 +4,6 @@
 //! that was recorded, when its size is the same and the place is free. Anything else is a *deviation*, and served as it would be
 //! without a layout. Small allocations live in slabs and are neither recorded nor laid out.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::AtomicU64;
 use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::HashMap;

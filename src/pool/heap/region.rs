@@ -5,8 +5,6 @@
 //! quick list. At either end of a span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and joining
 //! regions never touches the edges, so what finds a span by its address changes only when memory is mapped or leaves.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::StreamHandle;
 use crate::pool::heap::bins::Bins;
 use crate::pool::heap::quick::Quick;
@@ -171,6 +169,11 @@ impl Regions {
     /// The regions of a span from `first` on, in address order.
     pub(crate) fn walk(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| !self.is_edge(n)))
+    }
+
+    /// Every region by its number, span by span, in address order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
+        self.spans().flat_map(|first| self.walk(first)).map(|r| (r, self.get(r)))
     }
 
     /// Every ready region of at least `size` bytes, smallest bins first.
@@ -381,29 +384,23 @@ impl Regions {
             for r in self.walk(first) {
                 let g = self.get(r);
                 seen += 1;
-                if g.addr != at || g.prev != prev || g.size == 0 || !g.size.is_multiple_of(GRANULE) {
-                    return Err(format!("region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size));
-                }
+                let tiles = g.addr == at && g.prev == prev && g.size > 0 && g.size.is_multiple_of(GRANULE);
+                ensure!(tiles, "region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size);
                 let before_ready = self.get(prev).state == State::Ready;
                 match g.state {
                     State::Vacant | State::Edge => return Err(format!("no region is linked at {at:#x}")),
                     State::Ready if before_ready => return Err(format!("ready neighbours at {at:#x} not joined")),
                     State::Ready => {
                         ready += g.size;
-                        if !self.bin(Bins::index(g.size)).any(|b| b == r) {
-                            return Err(format!("ready region {at:#x} is in no bin"));
-                        }
+                        ensure!(self.bin(Bins::index(g.size)).any(|b| b == r), "ready region {at:#x} is in no bin");
                         wide += usize::from(g.size >= self.page);
-                        if g.size >= self.page && !self.wide.has(g.wide, g.addr, g.size, r) {
-                            return Err(format!("ready region {at:#x} is not among the wide ones"));
-                        }
+                        let listed = g.size < self.page || self.wide.has(g.wide, g.addr, g.size, r);
+                        ensure!(listed, "ready region {at:#x} is not among the wide ones");
                     }
                     State::Quick => {
                         ready += g.size;
                         quick += 1;
-                        if !self.quick.contains(r) {
-                            return Err(format!("quick region {at:#x} is not in the quick list"));
-                        }
+                        ensure!(self.quick.contains(r), "quick region {at:#x} is not in the quick list");
                     }
                     _ => {}
                 }
@@ -411,30 +408,17 @@ impl Regions {
                 prev = r;
             }
             let edge = self.get(self.get(prev).next);
-            if edge.addr != at {
-                return Err(format!(
-                    "the span at {:#x} ends at {at:#x} and not at {:#x}",
-                    self.get(first).addr,
-                    edge.addr
-                ));
-            }
+            ensure!(edge.addr == at, "a span ends at {at:#x} and not at {:#x}", edge.addr);
         }
-        if wide != self.wide.len() {
-            return Err(format!("{wide} wide regions, {} in their list", self.wide.len()));
-        }
-        if quick != self.quick.len() {
-            return Err(format!("{quick} quick regions, {} in the quick list", self.quick.len()));
-        }
-        if ready != self.ready_bytes {
-            return Err(format!("ready_bytes is {}, the regions add up to {ready}", self.ready_bytes));
-        }
+        ensure!(wide == self.wide.len(), "{wide} wide regions, {} in their list", self.wide.len());
+        ensure!(quick == self.quick.len(), "{quick} quick regions, {} in the quick list", self.quick.len());
+        ensure!(ready == self.ready_bytes, "ready_bytes is {}, the regions add up to {ready}", self.ready_bytes);
         let binned: usize = std::iter::successors(self.bins.next_used(0), |&b| self.bins.next_used(b + 1))
             .map(|b| self.bin(b).count())
             .sum();
         let ready_count = self.all.iter().filter(|r| r.state == State::Ready).count();
-        if binned != ready_count || seen + self.vacant.len() != self.all.len() {
-            return Err(format!("{binned} regions in bins, {ready_count} ready; {seen} linked of {}", self.all.len()));
-        }
+        ensure!(binned == ready_count, "{binned} regions in bins, {ready_count} ready");
+        ensure!(seen + self.vacant.len() == self.all.len(), "{seen} regions linked of {}", self.all.len());
         Ok(())
     }
 }
@@ -642,15 +626,12 @@ impl Regions {
         let (mut starts, mut ends) = (0, 0);
         for (&addr, &edge) in &self.edges {
             let e = self.get(edge);
-            if e.state != State::Edge || e.addr != addr || e.size != 0 || (e.prev == NONE) == (e.next == NONE) {
-                return Err(format!("the edge at {addr:#x} is {:?} at {:#x}+{:#x}", e.state, e.addr, e.size));
-            }
+            let whole = e.state == State::Edge && e.addr == addr && e.size == 0 && (e.prev == NONE) != (e.next == NONE);
+            ensure!(whole, "the edge at {addr:#x} is {:?} at {:#x}+{:#x}", e.state, e.addr, e.size);
             *(if e.prev == NONE { &mut starts } else { &mut ends }) += 1;
         }
-        match starts == ends {
-            false => Err(format!("{starts} spans start and {ends} end")),
-            true => Ok(starts + ends),
-        }
+        ensure!(starts == ends, "{starts} spans start and {ends} end");
+        Ok(starts + ends)
     }
 }
 

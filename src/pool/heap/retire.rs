@@ -1,7 +1,5 @@
 //! A heap goes to another user: what the one before may still be using waits first.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::region::GRANULE;
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::index::Index;

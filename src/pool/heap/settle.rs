@@ -1,7 +1,5 @@
 //! What of a heap waits for other streams, and making it ready.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::region::{Region, State, GRANULE, MIN_SPLIT};
 use crate::pool::heap::slab::AfterFree;
 use crate::pool::heap::state::HeapState;

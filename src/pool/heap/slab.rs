@@ -3,8 +3,6 @@
 //! A slab is a region cut into objects of one size class, so that small blocks cost neither a region each nor a
 //! search. Slabs belong to one heap and serve its own stream only.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::members::NO_MEMBER;
 use crate::pool::memory::index::SLOT;
 use crate::pool::order::tag::Tag;
@@ -166,6 +164,11 @@ impl Slab {
     #[inline]
     pub(crate) fn is_live(&self, n: u32) -> bool {
         !self.is_free(n) && !self.is_waiting(n)
+    }
+
+    /// The numbers of the live objects.
+    pub(crate) fn live(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.capacity).filter(|&n| self.is_live(n))
     }
 
     #[inline]
@@ -431,22 +434,16 @@ impl Slabs {
         for (i, s) in self.iter() {
             let free: u32 = s.free.iter().map(|w| w.count_ones()).sum();
             let waiting: u32 = s.waiting.iter().map(|w| w.count_ones()).sum();
-            if s.used + s.pending + free != s.capacity || waiting != s.pending {
-                return Err(format!(
-                    "slab {:#x}: {} used + {} pending + {free} free != {}",
-                    s.base, s.used, s.pending, s.capacity
-                ));
-            }
-            if listed.contains(&i) != (free > 0 && !s.old) {
-                return Err(format!("slab {:#x} is in its class's list exactly when it has a free object", s.base));
-            }
+            let (used, pending, capacity) = (s.used, s.pending, s.capacity);
+            let all = used + pending + free == capacity && waiting == pending;
+            ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
+            let right = listed.contains(&i) == (free > 0 && !s.old);
+            ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
             if s.used == 0 && s.pending == 0 && !s.old {
                 empty[s.class as usize] += 1;
             }
         }
-        if empty != self.empty {
-            return Err("the count of empty slabs is wrong".into());
-        }
+        ensure!(empty == self.empty, "the count of empty slabs is wrong");
         Ok(())
     }
 }

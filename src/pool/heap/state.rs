@@ -5,8 +5,6 @@
 //! free (`waiting.rs`). A stream has one heap, and more only when several threads keep meeting at its lock
 //! (`streams/registry.rs`); they share the stream's lane, so what is in one is in order for all.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::GIB;
 use crate::base::sync::{lock, AtomicU64};
 use crate::pool::heap::afresh::Afresh;
@@ -428,11 +426,6 @@ impl HeapState {
         r.order = tags.first().copied().unwrap_or(Tag::SETTLED);
         r.ticket = ticket;
         self.waiting_bytes += r.size;
-    }
-
-    /// Makes an object of a slab wait.
-    pub(crate) fn object_waits(&mut self, slab: u32, number: u32, tags: &[Tag]) {
-        self.waiting.enqueue(Item::Object { slab, number }, tags);
     }
 }
 

@@ -1,7 +1,5 @@
 //! Whether to try something again that was in vain the last times.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// Tries in vain that are forgiven before any is left out.
 const FORGIVEN: u32 = 2;
 

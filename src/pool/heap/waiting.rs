@@ -1,7 +1,5 @@
 //! The waiting list: what was freed in the order of another stream than its heap's, until the device has passed the free.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::order::lanes::Order;
 use crate::pool::order::tag::Tag;
 use std::collections::{HashMap, VecDeque};

@@ -3,8 +3,6 @@
 //! A flip asks for each of a few parts in which of them it lies. They are few, so they stand close together in a list, in no
 //! order, and are looked through one after the other: a list in order would cost more to keep than that.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// One of them.
 struct WideRegion {
     addr: u64,

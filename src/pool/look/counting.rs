@@ -6,8 +6,6 @@
 //! What is counted of an allocation is [`Pool::counted_bytes`]: the request, rounded up to 256 bytes and at least as many; whole
 //! pages where it has pages of its own. Memory that another allocation owns, imported, is not counted here.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::pool::state::pool::Pool;
 use crate::pool::types::allocation::AllocFlags;

@@ -1,11 +1,8 @@
 //! What the pool looks like, for people: counters, then every piece in address order in the notation of
 //! docs/spec/pool.md.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::human;
-use crate::base::sync::lock;
-use crate::pool::heap::region::{Region, State};
+use crate::pool::look::walk::{About, Is, Piece};
 use crate::pool::state::pool::Pool;
 use std::fmt::Write;
 
@@ -36,64 +33,41 @@ impl Line {
     }
 }
 
-fn sign(r: &Region) -> &'static str {
-    match r.state {
-        State::Live => "",
-        State::Slab => ":",
-        State::Ready | State::Quick => "-",
-        State::Waiting => "~",
-        State::Vacant | State::Edge => "?",
-    }
-}
-
 impl Pool {
     fn pieces(&self) -> Vec<Line> {
         let mut pieces = Vec::new();
-        for heap in self.all_heaps() {
-            let st = heap.lock();
-            for r in st.regions.spans().flat_map(|first| st.regions.walk(first)) {
-                let g = st.regions.get(r);
-                let mut note = format!("heap {}", heap.number);
-                let mut id = None;
-                match g.state {
-                    State::Live => {
-                        let b = st.regions.block(r);
-                        id = Some(b.id);
-                        let _ = write!(note, ", {} asked for, stream {}", b.requested, b.stream);
-                        if b.tag != 0 {
-                            let _ = write!(note, ", tag {}", b.tag);
-                        }
-                    }
-                    State::Ready | State::Quick | State::Waiting if !self.order.settled(g.order) => {
-                        let _ = write!(note, ", after lane {} epoch {}", g.order.lane(), g.order.epoch());
-                    }
-                    State::Ready | State::Quick | State::Waiting => note.push_str(", settled"),
-                    State::Slab => {
-                        if let Some((_, s)) = st.slabs.iter().find(|(_, s)| s.region == r) {
-                            let size = crate::pool::heap::slab::class_size(s.class as usize);
-                            let _ = write!(note, ", {} of {} objects of {size} in use", s.used, s.capacity);
-                        }
-                    }
-                    State::Vacant | State::Edge => {}
-                }
-                pieces.push(Line { addr: g.addr, size: g.size, sign: sign(g), id, note });
-            }
-        }
-        let core = lock(&*self.core);
-        let mut add = |addr, size, sign, note: String| pieces.push(Line { addr, size, sign, id: None, note });
-        core.holes.iter().for_each(|(a, l)| add(a, l, "*", String::new()));
-        core.aliases
-            .iter()
-            .for_each(|(a, l, t)| add(a, l, "!", format!("after lane {} epoch {}", t.lane(), t.epoch())));
-        core.zombies.iter().for_each(|z| add(z.addr, z.size, "!", "never used".into()));
-        core.dedicated.values().for_each(|d| match d.handle {
-            Some(_) => add(d.va, d.reserved, "=", format!("{} mapped", human(d.mapped))),
-            None => add(d.va, d.reserved, "~", format!("{} evicted", human(d.mapped))),
-        });
-        let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
-        core.graves.values().for_each(|g| add(g.va, g.reserved, "!", grave(g.held).into()));
+        self.walk(&mut |view| pieces.extend(view.pieces.iter().map(|p| self.line(view.number, p))));
         pieces.sort_unstable_by_key(|p| p.addr);
         pieces
+    }
+
+    fn line(&self, heap: Option<u32>, p: &Piece) -> Line {
+        let sign = match p.is {
+            Is::Live => "",
+            Is::Slab(..) => ":",
+            Is::Free(_) => "-",
+            Is::Waiting | Is::Evicted => "~",
+            Is::Hole => "*",
+            Is::Old | Is::Leaving => "!",
+            Is::Dedicated => "=",
+        };
+        let mut id = None;
+        let note = match (p.about, p.is) {
+            (_, Is::Slab(size, used, capacity)) => format!("{used} of {capacity} objects of {size} in use"),
+            (About::Block { requested, tag, stream, id: number }, _) => {
+                id = Some(number);
+                let tag = if tag != 0 { format!(", tag {tag}") } else { String::new() };
+                format!("{requested} asked for, stream {stream}{tag}")
+            }
+            (About::Used(tag), _) if heap.is_some() && self.order.settled(tag) => "settled".into(),
+            (About::Used(tag), _) => format!("after lane {} epoch {}", tag.lane(), tag.epoch()),
+            (About::Mapped(bytes), Is::Evicted) => format!("{} evicted", human(bytes)),
+            (About::Mapped(bytes), _) => format!("{} mapped", human(bytes)),
+            (About::Says(text), _) => text.into(),
+            (About::Nothing, _) => String::new(),
+        };
+        let note = heap.map_or_else(|| note.clone(), |n| format!("heap {n}, {note}"));
+        Line { addr: p.address, size: p.bytes, sign, id, note }
     }
 
     /// The pool in the notation of docs/spec/pool.md, sizes in `unit` bytes, e.g. `[4][-6][1]`. The hole behind the

@@ -1,7 +1,5 @@
 //! Counters of one pool, for its users.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::pool::state::pool::Pool;
 use std::sync::atomic::Ordering::Relaxed;

@@ -6,8 +6,6 @@
 //! a driver call. A run that repeats a step is made of the same parts each time (`parts.rs`). So they are kept, and a flip only
 //! checks whether they still hold.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::driver::PhysHandle;
 use crate::pool::memory::bits::Bits;
 use crate::pool::memory::extent::{AliasId, Extent, Mapped};
@@ -403,15 +401,9 @@ impl Aliases {
                 let state = self.state((r, i));
                 counts[state as usize] += 1;
                 let listed = self.extents.get(a.extent.id as usize).is_some_and(|places| places.contains(&(r, i)));
-                if a.addr != at {
-                    return Err(format!(
-                        "alias {:#x} does not follow the one before it, which ends at {at:#x}",
-                        a.addr
-                    ));
-                }
-                if listed == (state == AliasState::Gone) {
-                    return Err(format!("alias {:#x} is {state:?}, which its extent does not know", a.addr));
-                }
+                ensure!(a.addr == at, "alias {:#x} does not follow the one before it, which ends at {at:#x}", a.addr);
+                let right = listed != (state == AliasState::Gone);
+                ensure!(right, "alias {:#x} is {state:?}, which its extent does not know", a.addr);
                 if matches!(state, AliasState::Dormant | AliasState::Claimed) {
                     dormant += 1;
                     bytes += a.extent.size;
@@ -419,28 +411,21 @@ impl Aliases {
                 at += a.extent.size;
             }
             let [present, sleeping, claimed, gone] = counts;
-            if at != run.bounds.1 {
-                return Err(format!("the run that ends at {at:#x} is said to be elsewhere"));
-            }
-            if [present, claimed, gone] != [&head.present, &run.claimed, &run.gone].map(Bits::count) {
-                return Err(format!("an alias of the run that ends at {at:#x} is two things at once"));
-            }
+            ensure!(at == run.bounds.1, "the run that ends at {at:#x} is said to be elsewhere");
+            let sets = [&head.present, &run.claimed, &run.gone].map(Bits::count);
+            ensure!([present, claimed, gone] == sets, "an alias of the run that ends at {at:#x} is two things at once");
             let len = run.aliases.len();
-            if [len, len - gone, sleeping] != [head.len, head.left, head.dormant].map(|n| n as usize) {
-                return Err(format!("the run that ends at {at:#x} has not the aliases it has counted"));
-            }
+            let counted = [head.len, head.left, head.dormant].map(|n| n as usize);
+            let right = [len, len - gone, sleeping] == counted;
+            ensure!(right, "the run that ends at {at:#x} has not the aliases it has counted");
             self.validate_parts(RunId { number: r, born: head.born }, &run.parts)?;
         }
         let presents = |&place: &AliasId| self.state(place) == AliasState::Present;
         if let Some(e) = self.extents.iter().position(|places| places.iter().filter(|p| presents(p)).count() > 1) {
             return Err(format!("extent {e} is in two places"));
         }
-        if (dormant, bytes) != (self.dormant, self.dormant_bytes) {
-            return Err(format!(
-                "{dormant} dormant aliases of {bytes} bytes, {} of {}",
-                self.dormant, self.dormant_bytes
-            ));
-        }
+        let counted = (self.dormant, self.dormant_bytes);
+        ensure!((dormant, bytes) == counted, "{dormant} dormant aliases of {bytes} bytes, {counted:?} counted");
         Ok(())
     }
 }
@@ -519,27 +504,20 @@ impl Aliases {
         in_order.sort_unstable_by_key(|p| p.first);
         let mut at = 0;
         for p in in_order {
-            if p.first != at {
-                return Err(format!("the parts of the run at {start:#x} do not follow each other"));
-            }
+            ensure!(p.first == at, "the parts of the run at {start:#x} do not follow each other");
             at += p.len;
-            if p.numbers().is_some_and(|(first, _)| !self.extents(run, p).map(|e| e.id).eq(first..first + p.len)) {
-                return Err(format!("a part of the run at {start:#x} is of other numbers"));
-            }
+            let numbers = |first| self.extents(run, p).map(|e| e.id).eq(first..first + p.len);
+            let right = p.numbers().is_none_or(|(first, _)| numbers(first));
+            ensure!(right, "a part of the run at {start:#x} is of other numbers");
             let Some((from, _, _)) = p.source().filter(|s| self.bounds(s.0).2 > 0) else { continue };
             let there = || self.run(from).skip(p.at as usize).take(p.len as usize);
-            if !there().map(|(_, m)| m.extent).eq(self.extents(run, p)) {
-                return Err(format!("a part of the run at {start:#x} is of other extents"));
-            }
+            let same = there().map(|(_, m)| m.extent).eq(self.extents(run, p));
+            ensure!(same, "a part of the run at {start:#x} is of other extents");
             let bounds = there().next().zip(there().last()).map(|(a, b)| (a.0, b.0 + b.1.extent.size));
-            if bounds != Some(p.there) {
-                return Err(format!("a part of the run at {start:#x} is elsewhere"));
-            }
+            ensure!(bounds == Some(p.there), "a part of the run at {start:#x} is elsewhere");
         }
-        match parts.is_empty() || at as usize == len {
-            true => Ok(()),
-            false => Err(format!("the parts of the run at {start:#x} are not all of it")),
-        }
+        ensure!(parts.is_empty() || at as usize == len, "the parts of the run at {start:#x} are not all of it");
+        Ok(())
     }
 }
 

@@ -1,7 +1,5 @@
 //! Sets of positions in a list, a bit for each.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// Positions of a word.
 const WORD: usize = u64::BITS as usize;
 

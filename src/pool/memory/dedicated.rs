@@ -1,7 +1,5 @@
 //! Dedicated allocations and their graves: one physical handle each, never moved.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::driver::PhysHandle;
 use crate::pool::order::tag::Tag;
 use crate::pool::types::allocation::AllocInfo;

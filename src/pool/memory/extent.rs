@@ -1,7 +1,5 @@
 //! Extents: physical memory, one driver handle each, mapped whole.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::driver::PhysHandle;
 use crate::pool::memory::pages::Pages;
 
@@ -128,10 +126,9 @@ impl Extents {
     pub(crate) fn validate(&self) -> Result<(), String> {
         self.pages.validate()?;
         let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
-        match (len, bytes) == (self.len, self.bytes) {
-            true => Ok(()),
-            false => Err(format!("{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes)),
-        }
+        let as_found = (len, bytes) == (self.len, self.bytes);
+        ensure!(as_found, "{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes);
+        Ok(())
     }
 }
 

@@ -3,8 +3,6 @@
 //! Addresses are plentiful, so they are spent to save copies and remaps: a new span is placed far from the others,
 //! because a span with holes around it can grow in place.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Distance kept between spans while addresses last, bytes.

@@ -5,8 +5,6 @@
 //! one, and for each 32 MiB of addresses that have been in use 4 KiB.
 //! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
 #[cfg(not(loom))]
 use crate::driver::Words;
@@ -45,6 +43,17 @@ pub(crate) enum Entry {
     Dedicated,
     /// The block that started at this offset in the slot was freed.
     Freed { offset: u64 },
+}
+
+impl Entry {
+    /// The heap of a block or slab.
+    #[inline(always)]
+    pub(crate) fn heap(self) -> Option<u32> {
+        match self {
+            Entry::Block { heap, .. } | Entry::Slab { heap, .. } => Some(heap),
+            _ => None,
+        }
+    }
 }
 
 const KIND: u64 = 61;

@@ -3,8 +3,6 @@
 //! A leaf covers 64 pages with a bit for each, so a whole range of entries is taken out, or put back as it was, a word at
 //! a time: what is at an address returns there much more often than something else does.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use rustc_hash::FxHashMap;
 
 /// Pages per leaf: 128 MiB of addresses, for pages of 2 MiB.

@@ -1,7 +1,5 @@
 //! Parts: where the extents of a run of aliases are, as far as they are neighbours there, too.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::types::units::NONE;
 
 /// Names a run for as long as it has aliases; its number may then be another's.

@@ -3,8 +3,6 @@
 //! A heap that has run empty and starts afresh (`remap/afresh.rs`) puts its extents here. What it needs next is made up from
 //! them the way it would be created, sizes chosen for the requests that come.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::memory::bits::Bits;
 use crate::pool::memory::extent::{ladder, Extent};
 use crate::pool::order::lanes::Order;
@@ -216,20 +214,14 @@ impl Stock {
             let entries = self.classes.get(&e.size).into_iter().flatten();
             entries.filter(|x| x.0 == e.id && self.current(x).is_some()).count()
         };
-        if self.iter().any(|(e, _)| listed(e) != 1) {
-            return Err("an extent in stock is not listed once by its size".into());
-        }
+        ensure!(self.iter().all(|(e, _)| listed(e) == 1), "an extent in stock is not listed once by its size");
         let entries: usize = self.classes.values().map(Vec::len).sum();
-        if entries != self.entries {
-            return Err(format!("the stock has {entries} entries, {} counted", self.entries));
-        }
+        ensure!(entries == self.entries, "the stock has {entries} entries, {} counted", self.entries);
         let within = |u: Uses, t: Tag| t == Tag::SETTLED || u.and(t) == Some(u);
-        if self.uses.is_some_and(|u| !self.iter().all(|(_, t)| within(u, t))) {
-            return Err("an extent in stock was used at another time than is said of all".into());
-        }
-        if (bytes, self.iter().count()) != (self.bytes, self.len) {
-            return Err(format!("the stock has {bytes} bytes, {} recorded", self.bytes));
-        }
+        let right = self.uses.is_none_or(|u| self.iter().all(|(_, t)| within(u, t)));
+        ensure!(right, "an extent in stock was used at another time than is said of all");
+        let right = (bytes, self.iter().count()) == (self.bytes, self.len);
+        ensure!(right, "the stock has {bytes} bytes, {} recorded", self.bytes);
         Ok(())
     }
 }

@@ -4,8 +4,6 @@
 //! shrink when somebody does. There are two kinds: what a stream frees into other heaps, which wait for it ([`AwayBatch`]),
 //! and what it frees into its own, which only other streams may need one for ([`OwnBatch`]).
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::MIB;
 use crate::base::sync::{AtomicU32, AtomicU64};
 use std::sync::atomic::Ordering::Relaxed;

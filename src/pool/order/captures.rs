@@ -4,8 +4,6 @@
 //! CUDA tells of a capture only for a stream that is named; so a capture is known from the first call that names a stream
 //! being captured to the next that names it when it is not; one that is begun through gpumem, from just before.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize};
 use crate::pool::types::ranks::{Rank, Ranked, RankedGuard};
 use std::collections::HashMap;

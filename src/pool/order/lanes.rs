@@ -16,8 +16,6 @@
 //! Lock order: the captures' list, a lane's and the context's marker queues, then the list of spare events. Driver calls
 //! under them never block.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{lock, Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};

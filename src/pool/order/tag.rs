@@ -1,7 +1,5 @@
 //! When a range was last used, in one word.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// The lane of the whole context.
 pub(crate) const CONTEXT: u32 = 0;
 

@@ -3,8 +3,6 @@
 //! is made up from the stock the way it would be created. Without that, a second run inherits large extents where it wants small
 //! ones, and the footprint creeps up.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::pool::heap::region::State;
 use crate::pool::heap::state::{Heap, HeapState};
@@ -23,9 +21,7 @@ impl Pool {
         {
             return;
         }
-        while let Some(slab) = st.slabs.find_empty() {
-            st.drop_slab(slab, &self.order, &self.index);
-        }
+        st.drop_empty_slabs(&self.order, &self.index);
         // Every span is one free region now, unless something waits for another stream or an old slab is still there.
         let whole = |&r: &u32| st.regions.get(r).state == State::Ready && st.regions.is_edge(st.regions.get(r).next);
         let spans: Vec<u32> = st.regions.spans().filter(whole).collect();

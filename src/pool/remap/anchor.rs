@@ -3,8 +3,6 @@
 //! Only what is missing is then mapped. So it pays to keep the ends of spans open: large blocks are cut from there (`heap/state.rs`),
 //! and moves empty small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what each saves.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::pool::heap::region::State;
 use crate::pool::heap::state::HeapState;

@@ -18,8 +18,6 @@
 //!
 //! It is free memory like any other: moved, trimmed, and given up before a request fails.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::state::HeapState;
 use crate::pool::state::pool::Pool;
 

@@ -4,8 +4,6 @@
 //! unmapping addresses nobody has seen. Moved extents stay mapped at their old addresses too, so that they can come back
 //! to them for nothing (`flip.rs`).
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::{human, MIB};
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};

@@ -4,8 +4,6 @@
 //! of no other stream's unsettled order. What is looked at is the run that answered the same request at the same point
 //! before the heap last started afresh, so that a workload that repeats is answered alike each time.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::pool::heap::region::State;

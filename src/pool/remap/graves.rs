@@ -1,7 +1,5 @@
 //! Graves: freed dedicated allocations that the device may still be using, and giving their memory back.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::Result;
 use crate::pool::memory::dedicated::Grave;

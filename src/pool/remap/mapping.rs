@@ -1,8 +1,6 @@
 //! Mapping and unmapping: runs of extents at fresh addresses, zombies at old ones, and what to do when the driver
 //! refuses an undo.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};

@@ -3,8 +3,6 @@
 //! Only memory that the device has passed, or that the very stream has freed. What has been in vain of late is tried less often
 //! (`heap/trial.rs`), as it takes other heaps' locks, their threads' time, and questions to the device.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::members::Place;
 use crate::pool::heap::region::Block;

@@ -4,8 +4,6 @@
 //! extent or borrowed by the block → stitch and grow (`extend.rs`) → what a context marker settles, then free memory of every heap
 //! given back, then the device waited for, each with all of the before → out of memory.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::Result;
 use crate::pool::heap::lock::Locked;
 use crate::pool::heap::region::Block;

@@ -1,7 +1,5 @@
 //! Free extents of heaps: what could move, and taking it out of its heap.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::lock::Locked;
 use crate::pool::heap::state::{Heap, HeapState};
 use crate::pool::memory::extent::{AliasId, Extent, Mapped};

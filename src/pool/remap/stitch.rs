@@ -6,8 +6,6 @@
 //!
 //! This file decides and touches nothing; `extend.rs` carries plans out.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::memory::extent::ladder;
 use crate::pool::remap::sources::Source;
 

@@ -1,7 +1,5 @@
 //! Giving memory back to the driver.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
@@ -66,9 +64,7 @@ impl HeapState {
     /// Bytes that have been ready all the time since the last call of this. Empty slabs become ready now.
     fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
         let unused = self.least_ready;
-        while let Some(slab) = self.slabs.find_empty() {
-            self.drop_slab(slab, order, index);
-        }
+        self.drop_empty_slabs(order, index);
         self.least_ready = self.regions.ready_bytes();
         unused
     }
@@ -86,9 +82,7 @@ impl Pool {
             // Slabs go first: their memory is as old as the marker then.
             for heap in self.all_heaps() {
                 let mut st = heap.lock();
-                while let Some(slab) = st.slabs.find_empty() {
-                    st.drop_slab(slab, &self.order, &self.index);
-                }
+                st.drop_empty_slabs(&self.order, &self.index);
                 heap.publish(&st);
             }
             if self.order.mark_context_at_any_price(&*self.driver, None)? {
@@ -206,9 +200,7 @@ impl Pool {
         let mut st = heap.lock();
         self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
         st.settle(&self.order, &self.index);
-        while let Some(slab) = st.slabs.find_empty() {
-            st.drop_slab(slab, &self.order, &self.index);
-        }
+        st.drop_empty_slabs(&self.order, &self.index);
         let mut free = self.sources(heap.number, &st, None, |tag| self.order.settled(tag));
         // From high to low addresses, as one region has one tag: what is left of it before the cut keeps its number.
         free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));

@@ -4,8 +4,6 @@
 //! Pooled memory is kept by moving it into a scope of reclaimed allocations; here it is filled and read back. Dedicated
 //! memory is unmapped, and only its addresses are kept. The calls here block; no lock is held in one that waits.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
 use crate::driver::EventHandle;
@@ -30,7 +28,7 @@ impl Pool {
     /// Whether this is an allocation that counts as freed and is not handed out.
     pub fn keeps(&self, base: u64, id: u64) -> bool {
         match self.look(base) {
-            Ok(Found::Pooled { st, place, .. }) => st.id_at(place) == id && st.is_reclaimed(place),
+            Ok(Found::Pooled { st, place, .. }) => st.at(place).id == id && st.is_reclaimed(place),
             _ => false,
         }
     }
@@ -77,7 +75,7 @@ impl Pool {
     /// to have passed it, the context's marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
-            if st.id_at(place) == id && !st.take_users(base).is_empty() && !passed {
+            if st.at(place).id == id && !st.take_users(base).is_empty() && !passed {
                 st.users.insert(base, vec![CONTEXT]);
             }
         }
@@ -86,7 +84,7 @@ impl Pool {
     /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other devices, too.
     pub fn near_streams(&self, base: u64, id: u64) {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
-            if st.id_at(place) == id {
+            if st.at(place).id == id {
                 let mut users = st.take_users(base);
                 self.bring_near(base, &mut users);
                 if !users.is_empty() {

@@ -1,7 +1,5 @@
 //! What is done to a scope as a whole: freeing it, keeping some of it, taking it out of use.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::members::Place;
 use crate::pool::heap::slab;
@@ -60,7 +58,7 @@ impl Pool {
                     size += bytes;
                     continue;
                 }
-                let addr = st.addr_at(place);
+                let addr = st.at(place).addr;
                 let freed = self.give_up(heap, &mut st, addr, place, None);
                 size += freed.size;
                 for user in freed.users {
@@ -100,23 +98,11 @@ impl Pool {
         if !st.users.is_empty() || st.private.is_some() {
             return None;
         }
-        match place {
-            Place::Object { slab, number } => {
-                let s = st.slabs.try_get(slab).filter(|s| !s.old)?;
-                let size = slab::class_size(s.class as usize);
-                st.take_back_own_object(slab, number, &self.order, &self.index);
-                Some(size)
-            }
-            Place::Block { region } => {
-                let block = st.regions.block(region);
-                if block.lane != st.lane || self.order.identity(st.lane) != block.stream_id {
-                    return None;
-                }
-                let size = st.regions.get(region).size;
-                st.take_back_own(region, self.order.tag(st.lane), &self.index);
-                Some(size)
-            }
-        }
+        let size = match place {
+            Place::Object { slab, .. } => slab::class_size(st.slabs.try_get(slab).filter(|s| !s.old)?.class as usize),
+            Place::Block { region } => st.regions.get(region).size,
+        };
+        self.take_back_plain(st, place, true, None).then_some(size)
     }
 
     /// Moves everything of a closed scope that is in pooled memory into another one, and says what that was, newest
@@ -129,7 +115,7 @@ impl Pool {
                 continue;
             }
             while let Some((_, place)) = st.members.last_of(scope) {
-                moved.push(self.info_at(heap, &st, place));
+                moved.push(st.info(place, self.dev, self.order.stream(heap.lane)));
                 st.move_to(Some(to), place, self.number);
             }
             if let Some(counts) = st.members.drop_list(scope) {

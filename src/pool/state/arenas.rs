@@ -1,7 +1,5 @@
 //! What a pool knows of capture arenas: their parts, their routes, and the heaps that released ones left.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::base::StreamHandle;
 use crate::pool::heap::part::{Counts, StreamPart};

@@ -1,7 +1,5 @@
 //! The pool of one device: what it consists of, and the little that every room above needs.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, EventHandle, PhysHandle, Watch};

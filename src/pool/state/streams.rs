@@ -1,7 +1,5 @@
 //! What the registry of streams knows.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// What the registry knows a stream by: its handle, or its identity where many streams share one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {

@@ -12,8 +12,6 @@
 //!
 //! Lock order: the list of announced uses comes after a heap's lock and the core's; nothing is called under it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;

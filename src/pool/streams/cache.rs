@@ -3,8 +3,6 @@
 //! A free takes the lane out of it without looking at the stream; an allocation makes sure that the handle still stands for the
 //! stream that it stood for (`calls/resolve.rs`).
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
 use std::cell::{Cell, RefCell};

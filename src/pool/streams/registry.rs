@@ -7,8 +7,6 @@
 //! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a thread that has met others
 //! often enough moves to another heap of the same stream.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::state::Heap;

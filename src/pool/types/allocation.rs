@@ -1,7 +1,5 @@
 //! What is allocated: requests, flags, and facts about live allocations.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::types::receipts::Slip;
 use crate::pool::types::scope::Scope;

@@ -1,7 +1,5 @@
 //! The settings of one pool.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size;
 
 /// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it can tell apart.

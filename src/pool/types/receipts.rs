@@ -5,8 +5,6 @@
 //! What moves from scope to scope keeps its receipt; what an arena's end takes out of use for the detector has none any more, as
 //! its user has freed it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
 use crate::pool::types::units::SMALL_MIN;
 use std::cell::Cell;

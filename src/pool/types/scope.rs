@@ -4,8 +4,6 @@
 //! under its own lock, so joining and leaving cost no lock of their own, and whether an allocation is freed by its owner,
 //! by a finalizer or with its scope is decided where every free is decided: under that same lock.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::BTreeSet;

@@ -2,7 +2,8 @@
 //!
 //! # Rooms
 //!
-//! Each folder uses only the folders above it in this list, and no files form a circle (`tests/rules/layers.rs`).
+//! Each folder uses only the folders above it in this list, and no files form a circle (`tests/rules/layers.rs`). What a room
+//! offers to those below it is what its `mod.rs` passes on.
 //!
 //! | room | holds |
 //! |---|---|
@@ -79,20 +80,11 @@ mod state;
 mod streams;
 mod types;
 
-pub use calls::belong::Kept;
-pub use calls::evictable::{By, Moving, Waited};
-pub use calls::realloc::{Relocation, Resized};
-pub use heap::part::{Life, Placed, Span};
-pub use look::stats::PoolStats;
-pub use look::still::{add_to, Still, Sums};
-pub use look::walk::{Alive, HeapView, Is, Piece};
-pub use memory::dedicated::Guest;
-pub use scopes::quarantine::Held;
-pub use scopes::reclaim::Reclaimed;
-pub use state::arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
-pub use state::pool::{Pool, Unclaimed};
-pub(crate) use types::allocation::checked_alignment;
-pub use types::allocation::{AllocFlags, AllocInfo, AllocRequest};
-pub use types::options::PoolOptions;
-pub use types::receipts::{Counter, Receipt, Slip};
-pub use types::scope::{Scope, ScopeCounts};
+pub use calls::{By, Kept, Moving, Relocation, Resized, Waited};
+pub use heap::{Life, Placed, Span};
+pub use look::{add_to, Alive, HeapView, Is, Piece, PoolStats, Still, Sums};
+pub use memory::Guest;
+pub use scopes::{Held, Reclaimed};
+pub use state::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Route, Unclaimed, WhichStreams};
+pub(crate) use types::checked_alignment;
+pub use types::{AllocFlags, AllocInfo, AllocRequest, Counter, PoolOptions, Receipt, Scope, ScopeCounts, Slip};

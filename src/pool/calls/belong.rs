@@ -3,8 +3,8 @@
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::pool::calls::find::Found;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::scope::Scope;
+use crate::pool::state::Pool;
+use crate::pool::types::Scope;
 use std::sync::Arc;
 
 /// What became of a pointer that was to be kept.

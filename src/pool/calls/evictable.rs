@@ -8,10 +8,10 @@
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
-use crate::pool::memory::dedicated::{Dedicated, Guest};
-use crate::pool::order::tag::{Tag, CONTEXT};
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::{AllocFlags, AllocInfo, AllocRequest};
+use crate::pool::memory::{Dedicated, Guest};
+use crate::pool::order::{Tag, CONTEXT};
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest};
 use std::fmt::Debug;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;

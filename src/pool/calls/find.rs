@@ -2,13 +2,10 @@
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::{Entry, SLOT};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocInfo;
+use crate::pool::heap::{Heap, HeapState, Locked, Place, State};
+use crate::pool::memory::{Entry, SLOT};
+use crate::pool::state::Pool;
+use crate::pool::types::AllocInfo;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {

@@ -6,13 +6,10 @@
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::places::Seen;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::Entry;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Heap, HeapState, Locked, Place, Seen};
+use crate::pool::memory::Entry;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What is to be known about a block or object that was just taken back.

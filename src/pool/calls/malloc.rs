@@ -6,15 +6,10 @@
 //! shorter way to the same end.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::slab;
-use crate::pool::heap::slab::{Taken, SMALL_MAX};
-use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::SLOT;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{checked_alignment, too_large, AllocFlags, AllocRequest};
-use crate::pool::types::scope::Scope;
+use crate::pool::heap::{slab, HeapState, Place, Taken, GRANULE, SMALL_MAX};
+use crate::pool::memory::SLOT;
+use crate::pool::state::Pool;
+use crate::pool::types::{checked_alignment, too_large, AllocFlags, AllocRequest, Scope};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Recording the markers that frees need. Only streams that the caller vouches for are touched.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::order::tag::{Tag, CONTEXT};
-use crate::pool::state::pool::Pool;
+use crate::pool::order::{Tag, CONTEXT};
+use crate::pool::state::Pool;
 
 impl Pool {
     /// When an allocation made on a stream was freed in that stream's order: now, if the stream is still the lane's.

@@ -3,16 +3,11 @@
 use crate::base::size::round_up;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::{GRANULE, MIN_SPLIT};
-use crate::pool::heap::slab;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::SLOT;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocFlags, AllocRequest, Want};
-use crate::pool::types::receipts::Slip;
-use crate::pool::types::scope::Scope;
+use crate::pool::heap::{slab, Heap, HeapState, Place, GRANULE, MIN_SPLIT};
+use crate::pool::memory::SLOT;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::Pool;
+use crate::pool::types::{too_large, AllocFlags, AllocRequest, Scope, Slip, Want};
 use std::sync::Arc;
 
 /// What became of a wish for another size.

@@ -3,10 +3,9 @@
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Result, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::state::HeapState;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::afar::RemoteStream;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::HeapState;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::{Pool, RemoteStream};
 
 impl Pool {
     /// As [`Pool::record_stream`], for a stream of another device.

@@ -6,12 +6,9 @@
 //! has a heap of its own.
 
 use crate::base::{Result, Status, StreamHandle};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::Pool;
-use crate::pool::state::streams::Key;
-use crate::pool::streams::cache::{capture_key, slot, CachedStream, Check, CACHE};
-use crate::pool::streams::registry::CAPTURED_ID;
+use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::state::{Key, Pool};
+use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
 impl Pool {
     /// Makes sure that the pool knows which stream a handle stands for at present: whoever counts hears if it is a new one.

@@ -1,7 +1,7 @@
 //! Waiting on the host, and what that proves: memory freed in front of it is everybody's behind it.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::state::pool::Pool;
+use crate::pool::state::Pool;
 
 impl Pool {
     /// Waits until a live stream of this device has done what has been submitted to it. What was freed in its order before the

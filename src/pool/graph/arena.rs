@@ -10,16 +10,10 @@
 use crate::base::size::round_up;
 use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;
-use crate::pool::heap::part::Life;
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::slab;
-use crate::pool::heap::slab::SMALL_MAX;
-use crate::pool::heap::state::Heap;
-use crate::pool::memory::index::SLOT;
-use crate::pool::state::arenas::{GraphArena, GraphArenaOptions, GraphArenaStats};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocRequest};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::heap::{slab, Heap, Life, GRANULE, SMALL_MAX};
+use crate::pool::memory::SLOT;
+use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool};
+use crate::pool::types::{too_large, AllocRequest, Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 

@@ -7,12 +7,9 @@
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::members::Place;
-use crate::pool::heap::part::{Now, StreamPart};
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::arenas::{Claim, Ids, Route};
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Now, Place, StreamPart};
+use crate::pool::order::{Order, CONTEXT};
+use crate::pool::state::{Claim, Ids, Pool, Route};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 

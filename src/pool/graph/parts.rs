@@ -7,17 +7,12 @@
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{size, Error, Result, Status, StreamHandle};
-use crate::pool::heap::part::{LayoutInUse, Notes, Now, Span, StreamPart, User};
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::state::Heap;
-use crate::pool::order::tag::Tag;
-use crate::pool::remap::search::Answer;
-use crate::pool::state::arenas::GraphArena;
-use crate::pool::state::pool::Pool;
-use crate::pool::streams::cache::capture_key;
-use crate::pool::types::allocation::{too_large, AllocRequest, Want};
-use crate::pool::types::ranks::{Rank, Ranked};
-use crate::pool::types::units::NONE;
+use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
+use crate::pool::order::Tag;
+use crate::pool::remap::Answer;
+use crate::pool::state::{GraphArena, Pool};
+use crate::pool::streams::capture_key;
+use crate::pool::types::{too_large, AllocRequest, Rank, Ranked, Want, NONE};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 

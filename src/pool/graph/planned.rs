@@ -1,12 +1,9 @@
 //! Placing a large block of a capture where a layout has it.
 
 use crate::base::sync::lock;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::part::StreamPart;
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocRequest;
+use crate::pool::heap::{HeapState, Place, StreamPart, GRANULE};
+use crate::pool::state::Pool;
+use crate::pool::types::AllocRequest;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl HeapState {

@@ -5,12 +5,10 @@
 
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::part::{Now, Span};
-use crate::pool::heap::state::Heap;
-use crate::pool::state::arenas::{GraphArena, Route, Which, WhichStreams};
-use crate::pool::state::pool::{Pool, Unclaimed};
-use crate::pool::streams::cache::capture_key;
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::heap::{Heap, Now, Span};
+use crate::pool::state::{GraphArena, Pool, Route, Unclaimed, Which, WhichStreams};
+use crate::pool::streams::capture_key;
+use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 

@@ -5,12 +5,11 @@
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::Heap;
-use crate::pool::memory::extent::Mapped;
-use crate::pool::order::tag::Tag;
-use crate::pool::remap::sources::take_out_all;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Heap, State};
+use crate::pool::memory::Mapped;
+use crate::pool::order::Tag;
+use crate::pool::remap::take_out_all;
+use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {

@@ -5,7 +5,7 @@
 //! non-empty bin in a few instructions. Unlike TLSF, a search also looks into the request's own bin and takes the
 //! smallest region it sees there: a bounded best fit.
 
-use crate::pool::types::units::NONE;
+use crate::pool::types::NONE;
 
 /// log2 of the number of steps per power of two.
 const STEP_BITS: u32 = 5;

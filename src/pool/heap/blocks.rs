@@ -3,8 +3,8 @@
 use crate::pool::heap::members::NO_MEMBER;
 use crate::pool::heap::region::{Block, State, GRANULE};
 use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::{Entry, Index, SLOT};
-use crate::pool::order::tag::Tag;
+use crate::pool::memory::{Entry, Index, SLOT};
+use crate::pool::order::Tag;
 
 impl HeapState {
     /// Makes a live region a block and gives it its place in the index.

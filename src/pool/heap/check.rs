@@ -4,8 +4,8 @@ use crate::pool::heap::members::Place;
 use crate::pool::heap::region::State;
 use crate::pool::heap::slab;
 use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::{Entry, Index};
-use crate::pool::order::tag::Tag;
+use crate::pool::memory::{Entry, Index};
+use crate::pool::order::Tag;
 use std::collections::HashSet;
 
 impl HeapState {

@@ -5,8 +5,9 @@
 //! of them. The price is that waiters poll: they spin for a moment, then let others run, then sleep for as long as a
 //! stitch in the section takes (tens of microseconds).
 
+use crate::pool::types::{Held, Rank};
+
 #[cfg(not(loom))]
-use crate::pool::types::ranks::{Held, Rank};
 #[cfg(not(loom))]
 use std::hint::spin_loop;
 #[cfg(not(loom))]

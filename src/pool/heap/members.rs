@@ -5,9 +5,7 @@
 //! with it: nothing is left behind by what is freed early. An allocation that has a receipt (`types/receipts.rs`) has a
 //! record to keep it with, too, which may be of no scope.
 
-use crate::pool::types::receipts::Receipt;
-use crate::pool::types::scope::{Scope, ScopeCounts};
-use crate::pool::types::units::NONE;
+use crate::pool::types::{Receipt, Scope, ScopeCounts, NONE};
 use std::sync::Arc;
 
 /// The number of no record: an allocation that is in no scope and has no receipt.

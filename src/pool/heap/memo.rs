@@ -1,7 +1,7 @@
 //! What a heap did when requests found no room: so that a workload that repeats itself can be given the same answers.
 
-use crate::pool::memory::parts::RunId;
-use crate::pool::types::allocation::Want;
+use crate::pool::memory::RunId;
+use crate::pool::types::Want;
 
 /// Most steps kept.
 const MAX_STEPS: usize = 1 << 16;

@@ -6,9 +6,8 @@ use crate::pool::heap::slab;
 use crate::pool::heap::slab::{AfterFree, Taken};
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::Item;
-use crate::pool::memory::index::{Entry, Index};
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::{Tag, CONTEXT};
+use crate::pool::memory::{Entry, Index};
+use crate::pool::order::{Order, Tag, CONTEXT};
 
 impl HeapState {
     /// Takes a small object; `None` when the class has no free one.

@@ -5,7 +5,7 @@
 //! without a layout. Small allocations live in slabs and are neither recorded nor laid out.
 
 use crate::base::sync::AtomicU64;
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::types::{Rank, Ranked};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;

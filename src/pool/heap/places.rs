@@ -5,10 +5,8 @@ use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::State;
 use crate::pool::heap::slab::{self, Object, Slab};
 use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::Entry;
-use crate::pool::types::allocation::{AllocFlags, AllocInfo, AllocRequest};
-use crate::pool::types::receipts::{rounded, Counter, Receipt, Slip};
-use crate::pool::types::scope::Scope;
+use crate::pool::memory::Entry;
+use crate::pool::types::{rounded, AllocFlags, AllocInfo, AllocRequest, Counter, Receipt, Scope, Slip};
 use std::sync::Arc;
 
 /// What is known about a live block or object.
@@ -98,13 +96,19 @@ impl HeapState {
     pub(crate) fn find(&self, entry: Entry, addr: u64) -> Option<Seen> {
         match entry {
             Entry::Block { region, .. } => {
-                let r = self.regions.try_get(region).filter(|r| r.addr == addr && r.state == State::Live)?;
+                let r = self.regions.try_get(region)?;
+                if r.addr != addr || r.state != State::Live {
+                    return None;
+                }
                 let member = self.regions.block(region).member;
                 Some(Seen { place: Place::Block { region }, size: r.size, member, old: false })
             }
             Entry::Slab { slab, .. } => {
                 let s = self.slabs.try_get(slab)?;
-                let number = s.object_at(addr).filter(|&n| s.is_live(n))?;
+                let number = s.object_at(addr)?;
+                if !s.is_live(number) {
+                    return None;
+                }
                 let (size, member) = (slab::class_size(s.class as usize), s.object(number).member);
                 Some(Seen { place: Place::Object { slab, number }, size, member, old: s.old })
             }

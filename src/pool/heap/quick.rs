@@ -6,7 +6,7 @@
 //! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not there. Where blocks are hardly ever
 //! wanted back as they are, the list keeps few: each free then joins one of those before, and no search has to join many at once.
 
-use crate::pool::types::units::NONE;
+use crate::pool::types::NONE;
 
 /// Places in the list; each size has one.
 const PLACES: usize = 8;

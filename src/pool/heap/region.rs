@@ -9,8 +9,8 @@ use crate::base::StreamHandle;
 use crate::pool::heap::bins::Bins;
 use crate::pool::heap::quick::Quick;
 use crate::pool::heap::wide::Wide;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::units::NONE;
+use crate::pool::order::Tag;
+use crate::pool::types::NONE;
 use rustc_hash::FxHashMap;
 
 /// Smallest unit of a large block and of every free region, bytes.

@@ -2,9 +2,8 @@
 
 use crate::pool::heap::region::GRANULE;
 use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::Index;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::CONTEXT;
+use crate::pool::memory::Index;
+use crate::pool::order::{Order, CONTEXT};
 
 impl HeapState {
     /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still be using waits

@@ -4,9 +4,8 @@ use crate::pool::heap::region::{Region, State, GRANULE, MIN_SPLIT};
 use crate::pool::heap::slab::AfterFree;
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::{Item, Wait, MANY};
-use crate::pool::memory::index::Index;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::memory::Index;
+use crate::pool::order::{Order, Tag};
 
 impl HeapState {
     /// Whatever waits now waits for `tag` instead, which comes after all that it waited for.

@@ -4,10 +4,9 @@
 //! search. Slabs belong to one heap and serve its own stream only.
 
 use crate::pool::heap::members::NO_MEMBER;
-use crate::pool::memory::index::SLOT;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::units::NONE;
-use crate::pool::types::units::SMALL_MIN;
+use crate::pool::memory::SLOT;
+use crate::pool::order::Tag;
+use crate::pool::types::{NONE, SMALL_MIN};
 
 /// Largest request served from slabs, bytes.
 pub(crate) const SMALL_MAX: u64 = 64 << 10;

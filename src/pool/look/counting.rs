@@ -7,9 +7,8 @@
 //! pages where it has pages of its own. Memory that another allocation owns, imported, is not counted here.
 
 use crate::base::sync::lock;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocFlags;
-use crate::pool::types::receipts::{rounded, Counter};
+use crate::pool::state::Pool;
+use crate::pool::types::{rounded, AllocFlags, Counter};
 use std::sync::Arc;
 
 impl Pool {

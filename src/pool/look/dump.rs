@@ -3,7 +3,7 @@
 
 use crate::base::size::human;
 use crate::pool::look::walk::{About, Is, Piece};
-use crate::pool::state::pool::Pool;
+use crate::pool::state::Pool;
 use std::fmt::Write;
 
 /// What the signs mean, for people.

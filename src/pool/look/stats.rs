@@ -1,7 +1,7 @@
 //! Counters of one pool, for its users.
 
 use crate::base::sync::lock;
-use crate::pool::state::pool::Pool;
+use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One pool's counters, bytes unless said.

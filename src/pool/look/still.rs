@@ -3,12 +3,9 @@
 //! Other threads may be at work: they wait meanwhile. For tests and debugging.
 
 use crate::base::{Error, Result};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::state::streams::{Key, StreamHeaps};
-use crate::pool::types::ranks::{Held, Rank, RankedGuard};
-use crate::pool::types::scope::Scope;
+use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::state::{Core, Key, Pool, StreamHeaps};
+use crate::pool::types::{Held, Rank, RankedGuard, Scope};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};

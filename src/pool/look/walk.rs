@@ -2,13 +2,10 @@
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
-use crate::pool::heap::region::{Block, State};
-use crate::pool::heap::slab;
-use crate::pool::heap::state::Heap;
-use crate::pool::order::tag::Tag;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocInfo;
-use crate::pool::types::scope::Scope;
+use crate::pool::heap::{slab, Block, Heap, State};
+use crate::pool::order::Tag;
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocInfo, Scope};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 

@@ -10,9 +10,8 @@ use crate::driver::PhysHandle;
 use crate::pool::memory::bits::Bits;
 use crate::pool::memory::extent::{AliasId, Extent, Mapped};
 use crate::pool::memory::parts::{Part, RunId, STOCK};
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::units::NONE;
+use crate::pool::order::{Order, Tag};
+use crate::pool::types::NONE;
 use std::cmp::Reverse;
 
 /// What an alias is.

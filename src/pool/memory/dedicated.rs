@@ -1,10 +1,8 @@
 //! Dedicated allocations and their graves: one physical handle each, never moved.
 
 use crate::driver::PhysHandle;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::allocation::AllocInfo;
-use crate::pool::types::receipts::Receipt;
-use crate::pool::types::scope::Scope;
+use crate::pool::order::Tag;
+use crate::pool::types::{AllocInfo, Receipt, Scope};
 use std::fmt::Debug;
 use std::sync::Arc;
 

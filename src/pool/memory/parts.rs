@@ -1,6 +1,6 @@
 //! Parts: where the extents of a run of aliases are, as far as they are neighbours there, too.
 
-use crate::pool::types::units::NONE;
+use crate::pool::types::NONE;
 
 /// Names a run for as long as it has aliases; its number may then be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,7 @@
 
 use crate::pool::memory::bits::Bits;
 use crate::pool::memory::extent::{ladder, Extent};
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::order::{Order, Tag};
 use std::collections::BTreeMap;
 
 /// Entries of extents that are not here any more which a list may have whatever its length.

@@ -5,7 +5,7 @@
 //! being captured to the next that names it when it is not; one that is begun through gpumem, from just before.
 
 use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize};
-use crate::pool::types::ranks::{Rank, Ranked, RankedGuard};
+use crate::pool::types::{Rank, Ranked, RankedGuard};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -22,7 +22,7 @@ use crate::driver::{Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
 use crate::pool::order::captures::Captures;
 use crate::pool::order::tag::{Tag, CONTEXT};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::types::{Rank, Ranked};
 use std::collections::VecDeque;
 use std::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};

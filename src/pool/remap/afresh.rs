@@ -4,11 +4,10 @@
 //! ones, and the footprint creeps up.
 
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::extent::Mapped;
+use crate::pool::heap::{Heap, HeapState, State};
+use crate::pool::memory::Mapped;
 use crate::pool::remap::sources::take_out_all;
-use crate::pool::state::pool::Pool;
+use crate::pool::state::Pool;
 
 impl Pool {
     /// Called when the last block of a heap that has moved extents is gone: puts its wholly free spans into the stock, if

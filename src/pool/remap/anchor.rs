@@ -4,11 +4,9 @@
 //! and moves empty small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what each saves.
 
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::Want;
-use crate::pool::types::units::NONE;
+use crate::pool::heap::{HeapState, State};
+use crate::pool::state::Pool;
+use crate::pool::types::{Want, NONE};
 use std::cmp::Reverse;
 
 /// A free region at an end of a span, next to which a run is mapped.

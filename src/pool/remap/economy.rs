@@ -18,8 +18,8 @@
 //!
 //! It is free memory like any other: moved, trimmed, and given up before a request fails.
 
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::HeapState;
+use crate::pool::state::Pool;
 
 /// A heap may move so many times its peak before it earns anything: the first time that a workload is seen costs moves.
 const FREE: u64 = 4;

@@ -6,13 +6,12 @@
 
 use crate::base::size::human;
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::parts::{Part, RunId};
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::{Heap, HeapState, State};
+use crate::pool::memory::{Part, RunId};
+use crate::pool::order::Tag;
 use crate::pool::remap::sources::take_out_all;
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::Want;
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::Want;
 
 /// A run that can be taken back: what of it lies in this heap is in the regions that its parts name.
 #[derive(Clone, Copy)]

@@ -2,17 +2,11 @@
 
 use crate::base::size::round_up;
 use crate::base::{Error, Result};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::members::{Place, NO_MEMBER};
-use crate::pool::heap::region::{Block, GRANULE};
-use crate::pool::heap::slab;
-use crate::pool::heap::slab::{Taken, SMALL_MAX};
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::SLOT;
+use crate::pool::heap::{slab, Block, Heap, HeapState, Locked, Place, Taken, GRANULE, NO_MEMBER, SMALL_MAX};
+use crate::pool::memory::SLOT;
 use crate::pool::remap::search::Answer;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocRequest, Want};
-use crate::pool::types::units::SMALL_MIN;
+use crate::pool::state::Pool;
+use crate::pool::types::{too_large, AllocRequest, Want, SMALL_MIN};
 
 impl Pool {
     /// Allocates from a heap of the request's stream, which is locked.

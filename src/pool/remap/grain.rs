@@ -10,10 +10,9 @@
 
 use crate::base::size::human;
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::Want;
+use crate::pool::heap::{HeapState, State};
+use crate::pool::state::Pool;
+use crate::pool::types::Want;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the most it has had live.

@@ -2,8 +2,8 @@
 
 use crate::base::sync::lock;
 use crate::base::Result;
-use crate::pool::memory::dedicated::Grave;
-use crate::pool::state::pool::{Core, Pool};
+use crate::pool::memory::Grave;
+use crate::pool::state::{Core, Pool};
 
 impl Pool {
     /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.

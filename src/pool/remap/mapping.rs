@@ -5,11 +5,10 @@ use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
-use crate::pool::heap::state::Heap;
-use crate::pool::memory::aliases::Unmapping;
-use crate::pool::memory::extent::Extent;
-use crate::pool::state::pool::{Pool, Zombie};
-use crate::pool::types::allocation::too_large;
+use crate::pool::heap::Heap;
+use crate::pool::memory::{Extent, Unmapping};
+use crate::pool::state::{Pool, Zombie};
+use crate::pool::types::too_large;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 

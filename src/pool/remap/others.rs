@@ -4,14 +4,12 @@
 //! (`heap/trial.rs`), as it takes other heaps' locks, their threads' time, and questions to the device.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::Block;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::extent::Mapped;
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::{Block, Heap, HeapState, Place};
+use crate::pool::memory::Mapped;
+use crate::pool::order::Tag;
 use crate::pool::remap::sources::{take_out, Source};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{AllocRequest, Want};
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// So many free bytes of other heaps are worth a context marker at a growth.

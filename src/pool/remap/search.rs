@@ -5,11 +5,9 @@
 //! given back, then the device waited for, each with all of the before → out of memory.
 
 use crate::base::Result;
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::region::Block;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{AllocRequest, Want};
+use crate::pool::heap::{Block, Heap, HeapState, Locked};
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Where a request found its memory.

@@ -1,10 +1,9 @@
 //! Free extents of heaps: what could move, and taking it out of its heap.
 
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::extent::{AliasId, Extent, Mapped};
-use crate::pool::order::tag::Tag;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::memory::{AliasId, Extent, Mapped};
+use crate::pool::order::Tag;
+use crate::pool::state::Pool;
 use std::collections::BTreeMap;
 
 /// Heaps whose locks are held while their extents move.

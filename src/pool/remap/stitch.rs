@@ -6,7 +6,7 @@
 //!
 //! This file decides and touches nothing; `extend.rs` carries plans out.
 
-use crate::pool::memory::extent::ladder;
+use crate::pool::memory::ladder;
 use crate::pool::remap::sources::Source;
 
 /// What to do for a shortfall.

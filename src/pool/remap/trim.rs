@@ -4,13 +4,11 @@ use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::extent::Extent;
-use crate::pool::memory::index::Index;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::{Heap, HeapState};
+use crate::pool::memory::{Extent, Index};
+use crate::pool::order::{Order, Tag};
 use crate::pool::remap::sources::{take_out, Source};
-use crate::pool::state::pool::Pool;
+use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {

@@ -7,11 +7,10 @@
 use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
 use crate::driver::EventHandle;
-use crate::pool::calls::find::Found;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::AllocInfo;
-use crate::pool::types::scope::Scope;
+use crate::pool::calls::Found;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::{AllocInfo, Scope};
 
 /// Bytes read back at a time.
 const CHUNK: u64 = 4 << 20;

@@ -1,12 +1,9 @@
 //! What is done to a scope as a whole: freeing it, keeping some of it, taking it out of use.
 
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::members::Place;
-use crate::pool::heap::slab;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocInfo;
-use crate::pool::types::scope::{Scope, ScopeCounts};
+use crate::pool::heap::{slab, Heap, HeapState, Place};
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
 
 /// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of microseconds.

@@ -2,7 +2,7 @@
 
 use crate::base::sync::{AtomicU64, OnceLock};
 use crate::base::{DeviceId, StreamHandle};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::types::{Rank, Ranked};
 use std::collections::HashMap;
 
 /// A stream of another device.

@@ -2,8 +2,8 @@
 
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::base::StreamHandle;
-use crate::pool::heap::part::{Counts, StreamPart};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::heap::{Counts, StreamPart};
+use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 

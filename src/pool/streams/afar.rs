@@ -15,9 +15,8 @@
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::afar::RemoteStream;
-use crate::pool::state::pool::Pool;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::{Pool, RemoteStream};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Makes `stream` of device `to` wait for what has been submitted to `on` of device `from`.

@@ -9,9 +9,8 @@
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::state::Heap;
-use crate::pool::state::pool::Pool;
-use crate::pool::state::streams::{Key, StreamHeaps};
+use crate::pool::heap::Heap;
+use crate::pool::state::{Key, Pool, StreamHeaps};
 use crate::pool::streams::cache::{leave_at_exit, take_orphan};
 
 /// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.

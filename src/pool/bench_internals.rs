@@ -44,7 +44,7 @@ pub fn parts() -> Vec<Part> {
 
 /// Finds, cuts and gives back 1.5 MiB among `n` free regions of 64 KiB to 16 MiB.
 fn best_fit(n: u64) -> Part {
-    let mut regions = Regions::of_pages(SLOT);
+    let mut regions = Regions::new();
     for i in 0..n {
         let r = regions.add(APART * (i + 1), (i * 7919 % 256 + 1) * 64 * 1024);
         regions.make_ready(r, Tag::SETTLED);

@@ -218,22 +218,6 @@ impl Pool {
         around.find(|s| s.add_dedicated(self.number, ptr, id, bytes)).cloned()
     }
 
-    /// The scope that a dedicated allocation is in.
-    pub(crate) fn dedicated_scope(&self, ptr: u64) -> Option<Arc<Scope>> {
-        lock(&*self.core).dedicated.get(&ptr).and_then(|d| d.scope.clone())
-    }
-
-    /// The alignment a dedicated allocation was asked for.
-    pub(crate) fn dedicated_align(&self, ptr: u64) -> u64 {
-        lock(&*self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
-    }
-
-    /// The flags a dedicated allocation was asked for, the pool's own included.
-    pub(crate) fn dedicated_flags(&self, ptr: u64) -> AllocFlags {
-        let flags = |d: &Dedicated| AllocFlags(d.info.flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
-        lock(&*self.core).dedicated.get(&ptr).map_or(AllocFlags::default(), flags)
-    }
-
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // In a statement of its own: `info` takes the core's lock too.

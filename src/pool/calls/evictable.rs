@@ -66,7 +66,7 @@ impl Pool {
                 "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
             ));
         }
-        if self.heap_for(req.stream)?.is_of_captures() {
+        if self.heap_for(req.stream)?.of_captures {
             return Err(capturing());
         }
         let align = self.checked_align(req)?;
@@ -182,7 +182,7 @@ impl Pool {
     pub fn note_use(&self, base: u64, id: u64, stream: StreamHandle) -> Result<()> {
         let heap = self.heap_for(stream)?;
         let tag = self.order.tag(heap.lane);
-        if heap.is_of_captures() {
+        if heap.of_captures {
             return Err(capturing());
         }
         // With a marker nobody has to name the stream again: it may be gone by then.

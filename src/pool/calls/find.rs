@@ -14,9 +14,13 @@ impl Pool {
         let core = lock(&*self.core);
         match core.dedicated.range(..=ptr).next_back() {
             Some((&base, d)) if ptr - base < d.info.usable => Ok(d.info),
-            _ => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no dedicated allocation"))),
+            _ => Err(in_no_dedicated(ptr)),
         }
     }
+}
+
+pub(crate) fn in_no_dedicated(ptr: u64) -> Error {
+    Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no dedicated allocation"))
 }
 
 /// A live allocation, found and locked.

@@ -215,7 +215,8 @@ impl Pool {
         }
         match entry {
             Entry::Slab { .. } => self.free_own(heap, entry, ptr, stream),
-            _ => self.free_large(heap, entry, ptr, stream),
+            Entry::Block { region, .. } => self.free_large(heap, region, ptr, stream),
+            _ => false,
         }
     }
 
@@ -230,11 +231,8 @@ impl Pool {
     /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in memory what the other needs in
     /// registers.
     #[inline(never)]
-    fn free_large(&self, heap: &Heap, entry: Entry, ptr: u64, stream: Option<StreamHandle>) -> bool {
-        match entry {
-            Entry::Block { .. } => self.free_own(heap, entry, ptr, stream),
-            _ => false,
-        }
+    fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        self.free_own(heap, Entry::Block { heap: heap.number, region }, ptr, stream)
     }
 
     /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.

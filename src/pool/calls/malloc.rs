@@ -34,7 +34,7 @@ impl Pool {
             return self.malloc_dedicated(req, align, None);
         }
         let heap = self.heap_for(req.stream)?;
-        match heap.is_of_captures() {
+        match heap.of_captures {
             true => self.malloc_captured(heap, req, align),
             false => {
                 let (heap, st) = self.enter(heap, req.stream);

@@ -82,7 +82,7 @@ impl Pool {
         let mut st = heap.lock();
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         let want = Want::new(size, GRANULE, crate::base::StreamHandle::LEGACY);
-        st.grain.ahead = true;
+        st.learnt.ahead = true;
         match self.stitch_or_grow(heap, &mut st, want)? {
             Some(r) => {
                 st.regions.make_ready(r, Tag::SETTLED);

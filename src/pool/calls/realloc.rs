@@ -1,13 +1,14 @@
 //! Resizing a live allocation.
 
 use crate::base::size::round_up;
+use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::calls::find::Found;
+use crate::pool::calls::find::{in_no_dedicated, Found};
 use crate::pool::heap::{slab, Heap, HeapState, Place, GRANULE, MIN_SPLIT};
 use crate::pool::memory::SLOT;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
-use crate::pool::types::{too_large, AllocFlags, AllocRequest, Scope, Slip, Want};
+use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Scope, Slip, Want};
 use std::sync::Arc;
 
 /// What became of a wish for another size.
@@ -68,13 +69,15 @@ impl Pool {
                 Relocation { requested: u64::from(requested), align, tag, flags, scope }
             }
             Found::Dedicated => {
-                let i = self.dedicated_info(ptr)?;
-                if i.flags.0 & AllocFlags::EVICTABLE.0 != 0 {
+                let core = lock(&*self.core);
+                let Some(d) = core.dedicated.get(&ptr) else { return Err(in_no_dedicated(ptr)) };
+                if d.guest.is_some() {
                     let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }
-                let (align, flags) = (self.dedicated_align(ptr), self.dedicated_flags(ptr));
-                Relocation { requested: i.requested, align, tag: i.tag, flags, scope: self.dedicated_scope(ptr) }
+                let AllocInfo { requested, tag, flags, .. } = d.info;
+                let flags = AllocFlags(flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
+                Relocation { requested, align: d.align, tag, flags, scope: d.scope.clone() }
             }
             Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
                 let block = st.regions.block(region);

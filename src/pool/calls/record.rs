@@ -48,7 +48,7 @@ impl Pool {
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let by = self.heap_for(stream)?;
         // A capture's lane goes to other streams when the capture is gone, and the stream stays: the context knows both.
-        let elsewhere = if by.is_of_captures() { CONTEXT } else { by.lane };
+        let elsewhere = if by.of_captures { CONTEXT } else { by.lane };
         match self.find(ptr, "record_stream")? {
             Found::Dedicated => {
                 if let Some(d) = lock(&*self.core).dedicated.get_mut(&ptr) {

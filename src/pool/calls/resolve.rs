@@ -125,7 +125,7 @@ impl Pool {
         let mallocs = st.mallocs;
         let move_on = CACHE.with(|c| {
             let p = &c[slot(stream)];
-            if p.pool.get() != self.number || p.heap.get() != heap.number || heap.is_of_captures() {
+            if p.pool.get() != self.number || p.heap.get() != heap.number || heap.of_captures {
                 return false;
             }
             let again = mallocs.wrapping_sub(p.met_at.replace(mallocs)) <= MEETING;

@@ -9,7 +9,6 @@ use crate::base::sync::lock;
 use crate::base::{size, Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
 use crate::pool::order::Tag;
-use crate::pool::remap::Answer;
 use crate::pool::state::{GraphArena, Pool};
 use crate::pool::streams::capture_key;
 use crate::pool::types::{too_large, AllocRequest, Rank, Ranked, Want, NONE};
@@ -101,16 +100,12 @@ impl Pool {
             return Err(self.out_of_memory(want.size));
         }
         let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
-        match self.find_region(heap, heap.lock(), want, &req, None)? {
-            Answer::Region(mut st, r) => {
-                let addr = st.regions.get(r).addr;
-                // All of it is settled: see `usable`.
-                st.regions.make_ready(r, Tag::SETTLED);
-                heap.publish(&st);
-                Ok(addr)
-            }
-            Answer::Block(_) => Err(Error::internal("a capture's memory was borrowed")),
-        }
+        let (mut st, r) = self.find_region(heap, heap.lock(), want, &req, None)?.own()?;
+        let addr = st.regions.get(r).addr;
+        // All of it is settled: see `usable`.
+        st.regions.make_ready(r, Tag::SETTLED);
+        heap.publish(&st);
+        Ok(addr)
     }
 
     /// From now on the stream's large allocations go where the layout has them.

@@ -83,7 +83,7 @@ impl Pool {
         let Some(mut other) = target.try_lock() else { return false };
         for r in spans {
             let (addr, end) = (st.regions.get(r).addr, st.regions.get(r).end());
-            let all: Vec<(u64, Mapped)> = st.extents.mapped_within(addr, end).collect();
+            let all: Vec<(u64, Mapped)> = st.extents.within(addr, end).collect();
             take_out_all(&mut st, r, addr, end);
             let moved = other.regions.add(addr, end - addr);
             other.extents.insert_all(addr, end, all);

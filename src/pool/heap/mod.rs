@@ -18,7 +18,6 @@ pub(crate) mod slab;
 mod state;
 mod trial;
 mod waiting;
-mod wide;
 
 pub(crate) use lock::Locked;
 pub(crate) use members::{Place, NO_MEMBER};
@@ -27,4 +26,4 @@ pub use part::{Life, Placed, Span};
 pub(crate) use places::Seen;
 pub(crate) use region::{Block, State, GRANULE, MIN_SPLIT};
 pub(crate) use slab::{Taken, SMALL_MAX};
-pub(crate) use state::{Heap, HeapState, SMALL_HEAP};
+pub(crate) use state::{Heap, HeapState, Vain, SMALL_HEAP};

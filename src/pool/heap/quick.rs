@@ -69,7 +69,7 @@ impl Quick {
     }
 
     /// Keeps a region for requests of this size; returns the one that goes for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
         let p = place(size);
         let gone = match self.places[p].region {

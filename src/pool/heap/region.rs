@@ -8,7 +8,6 @@
 use crate::base::StreamHandle;
 use crate::pool::heap::bins::Bins;
 use crate::pool::heap::quick::Quick;
-use crate::pool::heap::wide::Wide;
 use crate::pool::order::Tag;
 use crate::pool::types::NONE;
 use rustc_hash::FxHashMap;
@@ -71,8 +70,6 @@ pub(crate) struct Region {
     pub(crate) next: u32,
     bin_prev: u32,
     bin_next: u32,
-    /// Its place among the wide ones, if it is one.
-    wide: u32,
     pub(crate) state: State,
     /// Ready, quick or waiting: when it was last used.
     pub(crate) order: Tag,
@@ -97,7 +94,7 @@ impl Region {
 /// A heap's regions.
 ///
 /// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready, and in the
-/// quick list iff it is quick; it is among the wide ones iff it is ready and has at least a page; `ready_bytes` is the sum of
+/// quick list iff it is quick; `ready_bytes` is the sum of
 /// the sizes of the ready and the quick; sizes and addresses are multiples of [`GRANULE`].
 pub(crate) struct Regions {
     pub(crate) all: Vec<Region>,
@@ -108,15 +105,11 @@ pub(crate) struct Regions {
     quick: Quick,
     /// By the address of a span's first byte, or after its last: spans do not touch.
     pub(crate) edges: FxHashMap<u64, u32>,
-    /// What a wide region has at least, bytes.
-    page: u64,
     ready_bytes: u64,
-    wide: Wide,
 }
 
 impl Regions {
-    /// None yet, of a pool with pages of this size.
-    pub(crate) fn of_pages(page: u64) -> Regions {
+    pub(crate) fn new() -> Regions {
         Regions {
             all: Vec::new(),
             blocks: Vec::new(),
@@ -124,9 +117,7 @@ impl Regions {
             bins: Bins::new(),
             quick: Quick::new(),
             edges: FxHashMap::default(),
-            page,
             ready_bytes: 0,
-            wide: Wide::default(),
         }
     }
 
@@ -193,13 +184,13 @@ impl Regions {
         std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
     }
 
-    /// The ready region in which `[addr, end)` lies, which are whole pages: probably the one with the number `hint`.
+    /// The ready region in which `[addr, end)` lies: probably the one with the number `hint`.
     #[inline]
-    pub(crate) fn wide_around(&self, addr: u64, end: u64, hint: u32) -> Option<u32> {
-        let around = |r: &&Region| r.state == State::Ready && r.addr <= addr && end <= r.end();
-        match self.try_get(hint).filter(around) {
-            Some(_) => Some(hint),
-            None => self.wide.around(addr, end),
+    pub(crate) fn ready_around(&self, addr: u64, end: u64, hint: u32) -> Option<u32> {
+        let around = |r: &Region| r.state == State::Ready && r.addr <= addr && end <= r.end();
+        match self.try_get(hint).is_some_and(around) {
+            true => Some(hint),
+            false => self.ready_from(end - addr).find(|&r| around(self.get(r))),
         }
     }
 
@@ -302,7 +293,6 @@ impl Regions {
             next: NONE,
             bin_prev: NONE,
             bin_next: NONE,
-            wide: NONE,
             state: State::Live,
             order: Tag::SETTLED,
             ticket: 0,
@@ -326,7 +316,7 @@ impl Regions {
     }
 
     pub(crate) fn unlink_bin(&mut self, r: u32) {
-        let Region { size, bin_prev: prev, bin_next: next, wide: place, .. } = *self.get(r);
+        let Region { size, bin_prev: prev, bin_next: next, .. } = *self.get(r);
         if next != NONE {
             self.get_mut(next).bin_prev = prev;
         }
@@ -335,11 +325,6 @@ impl Regions {
             _ => self.get_mut(prev).bin_next = next,
         }
         self.ready_bytes -= size;
-        if size >= self.page {
-            if let Some(moved) = self.wide.remove(place) {
-                self.get_mut(moved).wide = place;
-            }
-        }
     }
 
     /// Takes a ready region out of its bin; the caller gives it another state at once.
@@ -351,15 +336,14 @@ impl Regions {
 
     /// Makes a region (not in a bin) ready, whose neighbours are not.
     pub(crate) fn put_back(&mut self, r: u32, order: Tag) {
-        let Region { addr, size, .. } = *self.get(r);
+        let size = self.get(r).size;
         let head = self.bins.push(Bins::index(size), r);
         if head != NONE {
             self.get_mut(head).bin_prev = r;
         }
         self.ready_bytes += size;
-        let wide = if size >= self.page { self.wide.add(addr, size, r) } else { NONE };
         let region = self.get_mut(r);
-        (region.state, region.order, region.wide) = (State::Ready, order, wide);
+        (region.state, region.order) = (State::Ready, order);
         (region.bin_prev, region.bin_next) = (NONE, head);
     }
 
@@ -376,7 +360,7 @@ impl Regions {
 
     /// Checks the invariants written above; `Err` says which one fails where.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let (mut ready, mut quick, mut wide) = (0, 0, 0);
+        let (mut ready, mut quick) = (0, 0);
         let mut seen = self.validate_spans()?;
         for first in self.spans() {
             let mut at = self.get(first).addr;
@@ -393,9 +377,6 @@ impl Regions {
                     State::Ready => {
                         ready += g.size;
                         ensure!(self.bin(Bins::index(g.size)).any(|b| b == r), "ready region {at:#x} is in no bin");
-                        wide += usize::from(g.size >= self.page);
-                        let listed = g.size < self.page || self.wide.has(g.wide, g.addr, g.size, r);
-                        ensure!(listed, "ready region {at:#x} is not among the wide ones");
                     }
                     State::Quick => {
                         ready += g.size;
@@ -410,7 +391,6 @@ impl Regions {
             let edge = self.get(self.get(prev).next);
             ensure!(edge.addr == at, "a span ends at {at:#x} and not at {:#x}", edge.addr);
         }
-        ensure!(wide == self.wide.len(), "{wide} wide regions, {} in their list", self.wide.len());
         ensure!(quick == self.quick.len(), "{quick} quick regions, {} in the quick list", self.quick.len());
         ensure!(ready == self.ready_bytes, "ready_bytes is {}, the regions add up to {ready}", self.ready_bytes);
         let binned: usize = std::iter::successors(self.bins.next_used(0), |&b| self.bins.next_used(b + 1))
@@ -643,22 +623,22 @@ mod tests {
 
     #[test]
     fn a_hint_may_be_right_or_wrong() {
-        let mut regions = Regions::of_pages(P);
+        let mut regions = Regions::new();
         let [a, b] = [10, 20].map(|at| {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED)
         });
         for hint in [a, b, 2, 1000, u32::MAX] {
-            assert_eq!(regions.wide_around(11 * P, 13 * P, hint), Some(a), "hint {hint}");
-            assert_eq!(regions.wide_around(13 * P, 15 * P, hint), None, "beyond its end, hint {hint}");
+            assert_eq!(regions.ready_around(11 * P, 13 * P, hint), Some(a), "hint {hint}");
+            assert_eq!(regions.ready_around(13 * P, 15 * P, hint), None, "beyond its end, hint {hint}");
         }
         let live = regions.cut(a, 10 * P, 4 * P);
-        assert_eq!((live, regions.wide_around(11 * P, 13 * P, a)), (a, None), "not free any more");
+        assert_eq!((live, regions.ready_around(11 * P, 13 * P, a)), (a, None), "not free any more");
     }
 
     #[test]
     fn takes_neighbours_and_gives_back_the_rest() {
-        let mut regions = Regions::of_pages(P);
+        let mut regions = Regions::new();
         for at in [10, 18] {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED);
@@ -676,7 +656,7 @@ mod tests {
 
     #[test]
     fn numbers_start_over_when_nothing_is_left() {
-        let mut regions = Regions::of_pages(P);
+        let mut regions = Regions::new();
         let numbers = |regions: &mut Regions| {
             let r = regions.add(10 * P, 8 * P);
             let r = regions.make_ready(r, Tag::SETTLED);

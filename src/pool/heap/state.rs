@@ -35,6 +35,7 @@ pub(crate) struct Heap {
     pub(crate) number: u32,
     /// The lane of its stream, which other heaps may share.
     pub(crate) lane: u32,
+    /// Whether it holds what was allocated during captures of its stream.
     pub(crate) of_captures: bool,
     /// Copies of counters of `state`, for sums taken without its lock.
     pub(crate) live: AtomicU64,
@@ -52,11 +53,6 @@ impl Heap {
             free: AtomicU64::new(0),
             state: Lock::new(HeapState::new(number, lane, identity, page)),
         }
-    }
-
-    /// Whether it holds what was allocated during captures of its stream.
-    pub(crate) fn is_of_captures(&self) -> bool {
-        self.of_captures
     }
 
     /// Takes the lock with every free region where searches find it.
@@ -141,7 +137,7 @@ pub(crate) struct HeapState {
     pub(crate) users: HashMap<u64, Vec<u32>>,
     /// Callers' tags of small objects that have one, by address.
     pub(crate) tags: HashMap<u64, u64>,
-    pub(crate) memo: Memo,
+    pub(crate) learnt: Learnt,
     pub(crate) regions: Regions,
     pub(crate) slabs: Slabs,
     pub(crate) extents: Extents,
@@ -152,23 +148,13 @@ pub(crate) struct HeapState {
     pub(crate) least_ready: u64,
     /// What `moves` was when it last ran empty.
     pub(crate) moves_when_empty: u64,
-    pub(crate) afresh: Afresh,
     /// All extents ever moved for this heap, and for how many requests.
     pub(crate) moved: u64,
     pub(crate) stitches: u64,
-    /// The most `live_bytes` was at a growth since then.
-    pub(crate) peak_live: u64,
-    /// Bytes mapped to other addresses for this heap since then, but for those that were taken back for nothing.
-    pub(crate) remapped: u64,
-    pub(crate) grain: Grain,
-    /// Whether the heap ran short of memory soon after the last time, and its `mallocs` then.
-    pub(crate) short: bool,
-    pub(crate) short_at: u64,
-    /// Whether it has been of use to wait for markers, to look for extents and for blocks in other heaps.
-    pub(crate) patience: Trial,
-    pub(crate) others: Trial,
-    pub(crate) borrowing: Trial,
-    /// The same of a context marker about other heaps' memory.
+    /// Its `mallocs` when it last ran short of memory.
+    short_at: u64,
+    pub(crate) vain: Vain,
+    /// As `vain`, of a context marker about other heaps' memory.
     pub(crate) asking: Trial,
     /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of a span.
     pub(crate) grown_to: u64,
@@ -182,7 +168,7 @@ impl HeapState {
             number,
             lane,
             identity,
-            regions: Regions::of_pages(page),
+            regions: Regions::new(),
             extents: Extents::of_pages(page),
             slabs: Slabs::new(),
             waiting: Waiting::default(),
@@ -203,16 +189,9 @@ impl HeapState {
             moves_when_empty: 0,
             moved: 0,
             stitches: 0,
-            peak_live: 0,
-            remapped: 0,
-            memo: Memo::default(),
-            afresh: Afresh::default(),
-            grain: Grain::default(),
-            short: false,
+            learnt: Learnt::default(),
             short_at: 0,
-            patience: Trial::default(),
-            others: Trial::default(),
-            borrowing: Trial::default(),
+            vain: Vain::default(),
             asking: Trial::default(),
             private: None,
             grown_to: 0,
@@ -321,33 +300,24 @@ impl HeapState {
     pub(crate) fn note_short(&mut self, size: u64) {
         if self.regions.ready_bytes() >= size {
             let since = self.mallocs.wrapping_sub(std::mem::replace(&mut self.short_at, self.mallocs));
-            self.short = since <= SHORT_AGAIN;
+            self.learnt.short = since <= SHORT_AGAIN;
         }
     }
 
     /// The heap has no memory any more: its next requests are decided as those of a new one.
     pub(crate) fn forget(&mut self) {
-        self.memo = Memo::default();
-        self.grain = Grain::default();
-        self.short = false;
+        self.learnt = Learnt::default();
         (self.moves, self.moves_when_empty) = (0, 0);
-        self.afresh = Afresh::default();
-        (self.peak_live, self.remapped) = (0, 0);
-    }
-
-    /// Forgets what was in vain of late.
-    pub(crate) fn try_everything(&mut self) {
-        (self.patience, self.others, self.borrowing) = (Trial::default(), Trial::default(), Trial::default());
     }
 
     /// Whether this is a small heap in which requests find no room again and again.
     pub(crate) fn runs_short(&self) -> bool {
-        self.short && self.extents.bytes() < SMALL_HEAP
+        self.learnt.short && self.extents.bytes() < SMALL_HEAP
     }
 
     /// It was not given as much room as one that runs short should have: it has to move memory like others.
     pub(crate) fn goes_without(&mut self) {
-        self.short = false;
+        self.learnt.short = false;
     }
 
     /// Called after ready memory was taken.
@@ -379,13 +349,29 @@ impl HeapState {
     }
 }
 
-/// How large new extents are.
+/// What a heap has learnt from its requests, as long as it has memory.
 #[derive(Default)]
-pub(crate) struct Grain {
-    /// How many times it was halved.
+pub(crate) struct Learnt {
+    pub(crate) memo: Memo,
+    pub(crate) afresh: Afresh,
+    /// The most `live_bytes` was at a growth since it last started afresh.
+    pub(crate) peak_live: u64,
+    /// Bytes mapped to other addresses for it since then, but for those that were taken back for nothing.
+    pub(crate) remapped: u64,
+    /// Whether it ran short of memory soon after the last time.
+    short: bool,
+    /// How many times the size of new extents was halved.
     pub(crate) halved: u32,
     /// The pool's first memory was asked for ahead: nobody knows what it will be cut into.
     pub(crate) ahead: bool,
+}
+
+/// Whether it has been of use of late to wait for markers, to look for extents and for blocks in other heaps.
+#[derive(Default)]
+pub(crate) struct Vain {
+    pub(crate) patience: Trial,
+    pub(crate) others: Trial,
+    pub(crate) borrowing: Trial,
 }
 
 impl HeapState {

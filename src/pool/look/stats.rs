@@ -105,7 +105,7 @@ impl Pool {
             s.largest_free = s.largest_free.max(st.regions.largest_ready());
             for r in st.regions.ready_from(self.page) {
                 let g = st.regions.get(r);
-                movable += st.extents.within(g.addr, g.end()).map(|(_, e)| e.size).sum::<u64>();
+                movable += st.extents.within(g.addr, g.end()).map(|(_, m)| m.extent.size).sum::<u64>();
             }
         }
         // What was live at once was mapped.

@@ -112,12 +112,7 @@ impl Extents {
     }
 
     /// Those that lie wholly in `[addr, end)`: the ones that could move if that range is free.
-    pub(crate) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.mapped_within(addr, end).map(|(addr, m)| (addr, m.extent))
-    }
-
-    /// The same, with their places.
-    pub(crate) fn mapped_within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+    pub(crate) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
         // The page that `addr` lies in may have its start before it.
         self.pages.range(addr, end).filter(move |(a, m)| *a >= addr && a + m.extent.size <= end)
     }

@@ -21,6 +21,7 @@ const DOUBLINGS: u32 = 6;
 
 /// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker. On a line of its own: it
 /// is written when its neighbours are only read.
+#[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct AwayBatch {
     /// A count, and bytes.
@@ -28,12 +29,6 @@ pub(crate) struct AwayBatch {
     bytes: AtomicU64,
     /// Batches marked that nobody asked for.
     unasked: AtomicU32,
-}
-
-impl Default for AwayBatch {
-    fn default() -> AwayBatch {
-        AwayBatch { frees: AtomicU64::new(0), bytes: AtomicU64::new(0), unasked: AtomicU32::new(0) }
-    }
 }
 
 impl AwayBatch {

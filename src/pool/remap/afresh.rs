@@ -16,7 +16,7 @@ impl Pool {
         // A small heap that runs short keeps what it has: it has been given room enough not to move any more.
         if st.private.is_some()
             || (self.options.slack_floor > 0 && st.runs_short())
-            || !st.afresh.decide(st.moves, st.extents.len() as u64)
+            || !st.learnt.afresh.decide(st.moves, st.extents.len() as u64)
         {
             return;
         }
@@ -29,15 +29,15 @@ impl Pool {
         for r in spans {
             let g = st.regions.get(r);
             let (addr, end, tag) = (g.addr, g.end(), g.order);
-            for (_, Mapped { extent, place }) in st.extents.mapped_within(addr, end) {
+            for (_, Mapped { extent, place }) in st.extents.within(addr, end) {
                 core.aliases.leave(place, tag);
                 core.stock.put(extent, tag);
             }
             take_out_all(st, r, addr, end);
         }
         st.regions.start_over();
-        st.memo.restart();
+        st.learnt.memo.restart();
         st.moves = 0;
-        (st.peak_live, st.remapped) = (0, 0);
+        (st.learnt.peak_live, st.learnt.remapped) = (0, 0);
     }
 }

@@ -38,8 +38,8 @@ fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
 
 impl Pool {
     fn entitled(&self, st: &HeapState) -> u64 {
-        let by_right = st.peak_live / 1000 * u64::from(self.options.bought_permille);
-        by_right.max(earned(st.remapped, st.peak_live, self.options.earned_permille))
+        let by_right = st.learnt.peak_live / 1000 * u64::from(self.options.bought_permille);
+        by_right.max(earned(st.learnt.remapped, st.learnt.peak_live, self.options.earned_permille))
     }
 
     /// Whether a heap buys: then it is no place for fine extents, which make every move dear.
@@ -55,7 +55,7 @@ impl Pool {
         }
         let Ok(device) = self.driver.mem_info(self.dev) else { return 0 };
         let free = device.free.min(self.headroom()).saturating_sub(size);
-        let beyond = st.extents.bytes().saturating_sub(st.peak_live);
+        let beyond = st.extents.bytes().saturating_sub(st.learnt.peak_live);
         most.min((free + beyond).saturating_sub(device.total / RESERVE) / 2)
     }
 }

@@ -78,7 +78,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want.reach), false)?;
         // What is captured does not run behind what its stream waits for now.
-        let mut may_wait = self.options.wait && !heap.is_of_captures();
+        let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
         let mut room = self.room(st, want.size);
         let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
@@ -194,7 +194,7 @@ impl Pool {
     fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
         st.note_short(size);
         match self.options.slack_floor {
-            floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.peak_live) / 8,
+            floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.learnt.peak_live) / 8,
             floor => floor,
         }
     }
@@ -203,13 +203,13 @@ impl Pool {
     /// started afresh, so that a workload that repeats is decided alike each time.
     fn room(&self, st: &mut HeapState, size: u64) -> Room {
         // What waits for another stream is in use as far as this heap is concerned.
-        st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
-        let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
+        let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
         let floor = match self.bought(st, size) {
             0 => self.slack_floor(st, size),
             bought => self.slack_floor(st, size).max(slack + bought),
         };
-        let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
+        let more = |slack: u64| (st.learnt.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&*self.core).stock.bytes();
         Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(floor) }
     }
@@ -278,11 +278,11 @@ impl Pool {
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         st.count_moves(moves.len() as u64);
-        st.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
-        st.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
+        st.learnt.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
+        st.learnt.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
-        st.memo.note(want, run);
+        st.learnt.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         if plan.moves.is_empty() {
             st.grown_to = va + run_bytes;
@@ -398,7 +398,7 @@ fn commit(
     for p in &pieces {
         let from = from_heap(st, others, p);
         let tag = from.regions.get(p.region).order;
-        from.extents.mapped_within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
+        from.extents.within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
         if p.heap == number || tag.lane() == st.lane {
             order = order.later(tag);
         }

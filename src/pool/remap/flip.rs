@@ -26,10 +26,10 @@ impl Pool {
     /// Takes the run back that answered this request at this point the time before, if that can be. Returns the request's own
     /// region, live.
     pub(crate) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
-        let run = st.memo.next(want).filter(|_| st.private.is_none())?;
+        let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let region = self.take_run(&mut core, heap, st, run, want)?;
-        st.memo.followed();
+        st.learnt.memo.followed();
         Some(region)
     }
 
@@ -89,7 +89,7 @@ impl Pool {
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved);
-        st.afresh.taken_back(len as u64);
+        st.learnt.afresh.taken_back(len as u64);
         let (from, size) = st.place_in(region, want.size, want.align);
         let cut = st.regions.cut_apart(region, from, size);
         for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
@@ -140,7 +140,7 @@ impl Pool {
                 continue;
             };
             // What lies in a free region of this heap is this heap's.
-            let region = st.regions.wide_around(at, stop, p.region)?;
+            let region = st.regions.ready_around(at, stop, p.region)?;
             p.region = region;
             if Some(region) == front || Some(region) == back {
                 return None;

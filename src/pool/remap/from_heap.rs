@@ -33,10 +33,7 @@ impl Pool {
         let want = Want::new(size, align.max(GRANULE), req.stream);
         if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
-            let addr = st.hand_out(r, block, &self.index);
-            st.admit(req, Place::Block { region: r }, self.number);
-            heap.publish(&st);
-            return Ok(addr);
+            return Ok(self.finish_block(heap, &mut st, r, block, req));
         }
         self.malloc_large_slow(heap, st, want, req)
     }
@@ -71,10 +68,7 @@ impl Pool {
             return Ok(taken.addr);
         }
         let want = Want::new(slab::slab_size(class), SLOT, req.stream);
-        let (mut st, region) = match self.find_region(heap, st, want, req, None)? {
-            Answer::Region(st, region) => (st, region),
-            Answer::Block(_) => return Err(Error::internal("a slab was borrowed")),
-        };
+        let (mut st, region) = self.find_region(heap, st, want, req, None)?.own()?;
         st.add_slab(class, region, &self.index);
         let taken = st.take_object(class, req.size);
         let taken = taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))?;
@@ -88,6 +82,22 @@ impl Pool {
         st.note_tag(taken.addr, req.tag);
         st.admit(req, Place::Object { slab: taken.slab, number: taken.number }, self.number);
         heap.publish(st);
+    }
+
+    /// What follows once a request has its region, live; returns its address.
+    #[inline]
+    pub(crate) fn finish_block(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        region: u32,
+        block: Block,
+        req: &AllocRequest,
+    ) -> u64 {
+        let addr = st.hand_out(region, block, &self.index);
+        st.admit(req, Place::Block { region }, self.number);
+        heap.publish(st);
+        addr
     }
 
     #[cold]
@@ -104,9 +114,6 @@ impl Pool {
             Answer::Region(st, region) => (st, region),
             Answer::Block(addr) => return Ok(addr),
         };
-        let addr = st.hand_out(region, block, &self.index);
-        st.admit(req, Place::Block { region }, self.number);
-        heap.publish(&st);
-        Ok(addr)
+        Ok(self.finish_block(heap, &mut st, region, block, req))
     }
 }

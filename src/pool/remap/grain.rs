@@ -40,10 +40,10 @@ impl Pool {
     pub(crate) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
         let mapped = self.counters.mapped.load(Relaxed);
         // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
-        let cap = match mapped == 0 && !st.grain.ahead {
+        let cap = match mapped == 0 && !st.learnt.ahead {
             true => self.options.first_extent,
             false if self.buys(st) => self.grain(st, 0).max(size / self.options.extents_per_request.max(1)),
-            false => self.grain(st, st.grain.halved).max(size / self.options.extents_per_request.max(1)),
+            false => self.grain(st, st.learnt.halved).max(size / self.options.extents_per_request.max(1)),
         };
         let cap = cap.min(size).max(self.page);
         1 << (63 - cap.leading_zeros())
@@ -63,15 +63,16 @@ impl Pool {
         let after = st.extents.bytes() + growth;
         if self.buys(st)
             || st.regions.ready_bytes() + stock < want.size
-            || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
-            || self.grain(st, st.grain.halved) == self.page
-            || self.grain(st, st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
+            || after
+                <= st.learnt.peak_live + (st.learnt.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
+            || self.grain(st, st.learnt.halved) == self.page
+            || self.grain(st, st.learnt.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
             || !(self.options.finer || self.is_scarce(growth))
         {
             return;
         }
-        st.grain.halved += 1;
-        self.say(|| format!("new extents are at most {} from now on", human(self.grain(st, st.grain.halved))));
+        st.learnt.halved += 1;
+        self.say(|| format!("new extents are at most {} from now on", human(self.grain(st, st.learnt.halved))));
     }
 }
 

@@ -15,5 +15,4 @@ pub(crate) mod sources;
 pub(crate) mod stitch;
 mod trim;
 
-pub(crate) use search::Answer;
 pub(crate) use sources::take_out_all;

@@ -4,10 +4,10 @@
 //! (`heap/trial.rs`), as it takes other heaps' locks, their threads' time, and questions to the device.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Block, Heap, HeapState, Place};
+use crate::pool::heap::{Block, Heap, HeapState};
 use crate::pool::memory::Mapped;
 use crate::pool::order::Tag;
-use crate::pool::remap::sources::{take_out, Source};
+use crate::pool::remap::sources::{sources_in, take_out, Source};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
@@ -77,15 +77,12 @@ impl Pool {
                 continue;
             };
             // From high to low addresses: what is left of a region before the cut keeps its number.
-            let mut taken: Vec<(&Source, Option<Mapped>)> =
-                run.iter().rev().map(|s| (s, take_out(&mut from, s))).collect();
-            taken.reverse();
+            run.iter().rev().for_each(|s| take_out(&mut from, s));
             other.publish(&from);
             drop(from);
-            for (s, mapped) in taken {
-                let Some(mapped) = mapped else { continue };
+            for s in run {
                 let r = st.regions.add(s.addr, s.extent.size);
-                st.extents.insert(s.addr, mapped);
+                st.extents.insert(s.addr, Mapped { extent: s.extent, place: s.place });
                 st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
             }
             return Ok(true);
@@ -97,21 +94,11 @@ impl Pool {
     fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
         for r in st.regions.ready_from(want.size) {
-            let g = st.regions.get(r);
-            if !self.usable(g.order, me) {
+            if !self.usable(st.regions.get(r).order, me) {
                 continue;
             }
             let mut run: Vec<Source> = Vec::new();
-            let source = |(addr, Mapped { extent, place })| Source {
-                heap: number,
-                region: r,
-                region_size: g.size,
-                addr,
-                extent,
-                place,
-                tag: g.order,
-            };
-            for s in st.extents.mapped_within(g.addr, g.end()).map(source) {
+            for s in sources_in(number, st, r) {
                 run.push(s);
                 let (start, end) = (run[0].addr, s.addr + s.extent.size);
                 if start.next_multiple_of(want.align) + want.size <= end {
@@ -137,26 +124,24 @@ impl Pool {
         block: Block,
         req: &AllocRequest,
     ) -> Result<Option<u64>> {
-        if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.borrowing.again() {
+        if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.vain.borrowing.again() {
             return Ok(None);
         }
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size;
         for other in self.all_heaps().filter(may).take(want.reach) {
             let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             let found =
-                st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.is_of_captures() {
+                st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.of_captures {
                     true => None,
                     false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
                 });
             if let Some(r) = found {
-                let addr = st.hand_out(r, block, &self.index);
-                st.admit(req, Place::Block { region: r }, self.number);
-                other.publish(&st);
-                mine.borrowing.ended(true);
+                let addr = self.finish_block(other, &mut st, r, block, req);
+                mine.vain.borrowing.ended(true);
                 return Ok(Some(addr));
             }
         }
-        mine.borrowing.ended(false);
+        mine.vain.borrowing.ended(false);
         Ok(None)
     }
 
@@ -165,14 +150,15 @@ impl Pool {
     /// ready and does not suffice is no reason to map while more is on its way.
     pub(crate) fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         let queries = self.options.patience;
-        if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.patience.again() {
+        if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.vain.patience.again()
+        {
             return Ok(false);
         }
         for _ in 0..queries {
             self.order.poll(&*self.driver, st.waits_for())?;
             if st.settle(&self.order, &self.index) {
                 if st.regions.find(want.size, want.align, |_| true).is_some() {
-                    st.patience.ended(true);
+                    st.vain.patience.ended(true);
                     return Ok(true);
                 }
                 if !st.about_to_settle(&self.order) {
@@ -180,7 +166,7 @@ impl Pool {
                 }
             }
         }
-        st.patience.ended(false);
+        st.vain.patience.ended(false);
         Ok(false)
     }
 
@@ -192,13 +178,13 @@ impl Pool {
         }
         if st.private.is_some() {
             // What captures before it left, where it is; anything else becomes part of its own range of addresses.
-            return self.adopt(heap, st, want, Heap::is_of_captures);
+            return self.adopt(heap, st, want, |other| other.of_captures);
         }
-        if !st.others.again() {
+        if !st.vain.others.again() {
             return self.adopt(heap, st, want, |other| other.lane == heap.lane);
         }
         let found = self.adopt(heap, st, want, |_| true)?;
-        st.others.ended(found);
+        st.vain.others.ended(found);
         Ok(found)
     }
 

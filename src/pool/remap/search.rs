@@ -4,8 +4,8 @@
 //! extent or borrowed by the block → stitch and grow (`extend.rs`) → what a context marker settles, then free memory of every heap
 //! given back, then the device waited for, each with all of the before → out of memory.
 
-use crate::base::Result;
-use crate::pool::heap::{Block, Heap, HeapState, Locked};
+use crate::base::{Error, Result};
+use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,6 +16,16 @@ pub(crate) enum Answer<'a> {
     Region(Locked<'a, HeapState>, u32),
     /// A block of another heap, handed out.
     Block(u64),
+}
+
+impl<'a> Answer<'a> {
+    /// For a request without a block, which nothing can be borrowed for.
+    pub(crate) fn own(self) -> Result<(Locked<'a, HeapState>, u32)> {
+        match self {
+            Answer::Region(st, region) => Ok((st, region)),
+            Answer::Block(at) => Err(Error::internal(format!("{at:#x} was borrowed for no block"))),
+        }
+    }
 }
 
 impl Pool {
@@ -39,7 +49,7 @@ impl Pool {
             }
             if attempt > 0 {
                 // What was in vain of late is worth a try now.
-                st.try_everything();
+                st.vain = Vain::default();
                 want.reach = usize::MAX;
             }
             self.ask_for_markers(heap.lane, &st, want.stream)?;

@@ -27,18 +27,24 @@ impl Pool {
             if !usable(g.order) {
                 continue;
             }
-            found.extend(st.extents.mapped_within(g.addr, g.end()).map(|(addr, m)| Source {
-                heap: number,
-                region: r,
-                region_size: g.size,
-                addr,
-                extent: m.extent,
-                place: m.place,
-                tag: g.order,
-            }));
+            found.extend(sources_in(number, st, r));
         }
         found
     }
+}
+
+/// The extents that lie wholly in a free region, by address.
+pub(crate) fn sources_in(heap: u32, st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
+    let g = st.regions.get(region);
+    st.extents.within(g.addr, g.end()).map(move |(addr, Mapped { extent, place })| Source {
+        heap,
+        region,
+        region_size: g.size,
+        addr,
+        extent,
+        place,
+        tag: g.order,
+    })
 }
 
 /// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all. The table of aliases has to be told.
@@ -49,11 +55,10 @@ pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u6
 }
 
 /// Takes a wholly free extent out of its heap: region, extent and all.
-pub(crate) fn take_out(st: &mut HeapState, s: &Source) -> Option<Mapped> {
-    let mapped = st.extents.remove(s.addr);
+pub(crate) fn take_out(st: &mut HeapState, s: &Source) {
+    st.extents.remove(s.addr);
     st.regions.take_out(s.region, s.addr, s.addr + s.extent.size);
     st.note_taken();
-    mapped
 }
 
 /// A wholly free extent that could move.

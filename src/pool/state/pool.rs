@@ -173,7 +173,7 @@ impl Pool {
     /// the order of the heap's own stream. Not so for a capture: its work runs whenever and wherever the graph is launched,
     /// not behind what the stream did before.
     pub(crate) fn usable(&self, tag: Tag, heap: &Heap) -> bool {
-        self.order.settled(tag) || (!heap.is_of_captures() && self.order.own(tag, heap.lane))
+        self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, heap.lane))
     }
 
     /// Live bytes of all heaps, rounding included.

@@ -475,14 +475,11 @@ impl Aliases {
     /// their present places and addresses, and the free regions around them, where those are known.
     pub(crate) fn parts_from(&self, extents: impl Iterator<Item = (Extent, Option<(AliasId, u64, u32)>)>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
-        for (first, (Extent { size, id, .. }, place)) in (0..).zip(extents) {
-            let ((from, at), addr, region) = place.unwrap_or(((STOCK, id), 0, NONE));
+        for (first, (Extent { size, .. }, place)) in (0..).zip(extents) {
+            let ((from, at), addr, region) = place.unwrap_or(((STOCK, 0), 0, NONE));
             let follows = |p: &&mut Part| p.from == from && (from == STOCK || p.at + p.len == at);
             match parts.last_mut().filter(follows) {
                 Some(p) => {
-                    if p.numbers().is_some_and(|(first, len)| first + len != id) {
-                        p.at = NONE;
-                    }
                     p.len += 1;
                     p.there.1 += size;
                 }
@@ -505,9 +502,6 @@ impl Aliases {
         for p in in_order {
             ensure!(p.first == at, "the parts of the run at {start:#x} do not follow each other");
             at += p.len;
-            let numbers = |first| self.extents(run, p).map(|e| e.id).eq(first..first + p.len);
-            let right = p.numbers().is_none_or(|(first, _)| numbers(first));
-            ensure!(right, "a part of the run at {start:#x} is of other numbers");
             let Some((from, _, _)) = p.source().filter(|s| self.bounds(s.0).2 > 0) else { continue };
             let there = || self.run(from).skip(p.at as usize).take(p.len as usize);
             let same = there().map(|(_, m)| m.extent).eq(self.extents(run, p));

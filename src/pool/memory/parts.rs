@@ -1,7 +1,5 @@
 //! Parts: where the extents of a run of aliases are, as far as they are neighbours there, too.
 
-use crate::pool::types::NONE;
-
 /// Names a run for as long as it has aliases; its number may then be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunId {
@@ -22,7 +20,7 @@ pub(crate) struct Part {
     pub(crate) born: u64,
     /// its number or [`STOCK`],
     pub(crate) from: u32,
-    /// and where the part starts there. For the stock, the number of its first extent if the others' follow, or [`NONE`].
+    /// and where the part starts there.
     pub(crate) at: u32,
     /// Where it starts in the run that it is a part of.
     pub(crate) first: u32,
@@ -44,12 +42,6 @@ impl Part {
     pub(crate) fn source(&self) -> Option<(RunId, usize, usize)> {
         let run = RunId { number: self.from, born: self.born };
         (self.from != STOCK).then_some((run, self.at as usize, self.len as usize))
-    }
-
-    /// In stock: the number of the first extent, if those of the others follow, and how many there are.
-    #[inline]
-    pub(crate) fn numbers(&self) -> Option<(u32, u32)> {
-        (self.from == STOCK && self.at != NONE).then_some((self.at, self.len))
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -66,12 +66,9 @@ impl Pool {
         let (start, end, len) = core.aliases.bounds(run);
         if moved < len as u64 {
             for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
-                match p.numbers() {
-                    Some((first, n)) => core.stock.take_all(first, n, p.bytes()),
-                    None => core.aliases.extents(run, p).for_each(|e| {
-                        core.stock.take_this(e);
-                    }),
-                }
+                core.aliases.extents(run, p).for_each(|e| {
+                    core.stock.take_this(e);
+                });
             }
         }
         self.say(|| {
@@ -124,12 +121,6 @@ impl Pool {
         let (mut moved, mut order) = (0, Tag::SETTLED);
         for p in parts {
             let Some((at, stop)) = p.whereabouts() else {
-                // None of the run's aliases is gone, so its extents have the numbers still that they had.
-                let all_here = p.numbers().is_some_and(|(first, len)| core.stock.has_all(first, len));
-                if let Some(tag) = core.stock.used_by(heap.lane, &self.order).filter(|_| all_here) {
-                    order = order.later(tag);
-                    continue;
-                }
                 for extent in core.aliases.extents(run, p) {
                     match core.stock.tag(extent) {
                         Some(t) if self.order.settled(t) => {}

@@ -40,37 +40,12 @@ impl Extents {
         self.pages.page()
     }
 
-    pub(crate) fn insert(&mut self, addr: u64, m: Mapped) {
-        self.pages.set(addr, m);
-        self.bytes += m.extent.size;
-        self.len += 1;
-    }
-
     /// Inserts extents that tile `[addr, end)`.
     pub(crate) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
-        self.pages.forget(addr, end);
         let mut len = 0;
         self.pages.set_all(all.into_iter().inspect(|_| len += 1));
         self.bytes += end - addr;
         self.len += len;
-    }
-
-    /// Inserts the `len` extents again that once were inserted here together, none of which is here now. `false`, and
-    /// nothing has happened, when they are not known any more.
-    pub(crate) fn put_back(&mut self, addr: u64, end: u64, len: usize) -> bool {
-        let done = self.pages.put_back(addr, end, len);
-        if done {
-            self.bytes += end - addr;
-            self.len += len;
-        }
-        done
-    }
-
-    pub(crate) fn remove(&mut self, addr: u64) -> Option<Mapped> {
-        let found = self.pages.take(addr)?;
-        self.bytes -= found.extent.size;
-        self.len -= 1;
-        Some(found)
     }
 
     /// Removes the extents that tile `[addr, end)`.
@@ -89,7 +64,7 @@ impl Extents {
             return 0;
         }
         // One ends where the next one starts, or the span ends.
-        let stop = match last || (end.is_multiple_of(page) && self.pages.has(end)) {
+        let stop = match last || (end.is_multiple_of(page) && self.pages.first(end, end + page).is_some()) {
             true => Some(end),
             false => self.pages.last(from, end),
         };
@@ -119,7 +94,6 @@ impl Extents {
 
     /// Checks the invariants written above that do not take the regions to check.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        self.pages.validate()?;
         let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
         let as_found = (len, bytes) == (self.len, self.bytes);
         ensure!(as_found, "{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes);
@@ -172,7 +146,7 @@ mod tests {
         let mut x = Extents::of_pages(P);
         for (a, n) in [(10, 2), (12, 4), (16, 1)] {
             let extent = Extent { handle: PhysHandle(a), size: n * P, id: a as u32 };
-            x.insert(a * P, Mapped { extent, place: (0, 0) });
+            x.insert_all(a * P, (a + n) * P, [(a * P, Mapped { extent, place: (0, 0) })]);
         }
         let found: Vec<u64> = x.within(10 * P, 15 * P).map(|(a, _)| a / P).collect();
         assert_eq!(found, vec![10]);
@@ -186,7 +160,7 @@ mod tests {
         assert_eq!(x.whole_bytes(10 * P + 1, 16 * P + 1, false), 4 * P, "parts of pages");
         assert_eq!(x.whole_bytes(16 * P + 1, 17 * P, true), 0, "less than a page");
         assert_eq!(x.bytes(), 7 * P);
-        assert_eq!(x.remove(12 * P).map(|m| m.extent.size), Some(4 * P));
+        x.remove_all(12 * P, 16 * P);
         assert_eq!((x.bytes(), x.len()), (3 * P, 2));
     }
 }

@@ -82,7 +82,8 @@ impl Pool {
             drop(from);
             for s in run {
                 let r = st.regions.add(s.addr, s.extent.size);
-                st.extents.insert(s.addr, Mapped { extent: s.extent, place: s.place });
+                let there = (s.addr, Mapped { extent: s.extent, place: s.place });
+                st.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
                 st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
             }
             return Ok(true);

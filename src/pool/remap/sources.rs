@@ -56,8 +56,7 @@ pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u6
 
 /// Takes a wholly free extent out of its heap: region, extent and all.
 pub(crate) fn take_out(st: &mut HeapState, s: &Source) {
-    st.extents.remove(s.addr);
-    st.regions.take_out(s.region, s.addr, s.addr + s.extent.size);
+    take_out_all(st, s.region, s.addr, s.addr + s.extent.size);
     st.note_taken();
 }
 

@@ -6,7 +6,7 @@ use crate::driver::{Driver, Watch};
 use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
 use crate::pool::order::{Order, Tag};
-use crate::pool::state::{Afar, Core, Counters, OwnStream, Pool, Privates};
+use crate::pool::state::{Afar, Core, Counters, Pool, Privates};
 use crate::pool::types::{too_large, PoolOptions, Rank, Ranked, Want};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
@@ -58,7 +58,7 @@ impl Pool {
             core: Apart(Ranked::new(Rank::Core, Core::default())),
             changing: std::sync::RwLock::new(()),
             counters: Apart(Counters::default()),
-            own: OwnStream::new(),
+            own: OnceLock::new(),
             afar: Apart(Afar::new()),
             privates: Apart(Privates::default()),
             unclaimed: OnceLock::new(),

@@ -2,7 +2,6 @@
 
 use crate::pool::heap::members::Place;
 use crate::pool::heap::region::State;
-use crate::pool::heap::slab;
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::{Entry, Index};
 use crate::pool::order::Tag;
@@ -55,7 +54,7 @@ impl HeapState {
             }
         }
         for (i, s) in self.slabs.iter() {
-            live += u64::from(s.used) * slab::class_size(s.class as usize);
+            live += u64::from(s.used) * s.size;
             requested += s.live().map(|n| u64::from(s.object(n).requested)).sum::<u64>();
             let entry = Entry::Slab { heap: self.number, slab: i };
             ensure!(index.get(s.base) == entry, "slab {:#x} is not in the index", s.base);

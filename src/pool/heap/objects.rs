@@ -99,9 +99,9 @@ impl HeapState {
     #[inline(always)]
     fn object_leaves(&mut self, slab: u32, number: u32) -> bool {
         let Some(s) = self.slabs.try_get(slab) else { return false };
-        let (class, addr, object) = (s.class as usize, s.addr_of(number), s.object(number));
+        let (size, addr, object) = (s.size, s.addr_of(number), s.object(number));
         let requested = u64::from(object.requested);
-        self.note_freed(slab::class_size(class), requested);
+        self.note_freed(size, requested);
         if !self.tags.is_empty() {
             self.tags.remove(&addr);
         }

@@ -3,7 +3,7 @@
 use crate::base::{DeviceId, Result, StreamHandle};
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::State;
-use crate::pool::heap::slab::{self, Object, Slab};
+use crate::pool::heap::slab::{Object, Slab};
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::Entry;
 use crate::pool::types::{rounded, AllocFlags, AllocInfo, AllocRequest, Counter, Receipt, Scope, Slip};
@@ -65,7 +65,7 @@ impl HeapState {
             }
             Place::Object { slab, number } => self.slabs.try_get(slab).map_or(Known::default(), |s| {
                 let Object { id, requested, member } = s.object(number);
-                let (addr, size) = (s.addr_of(number), slab::class_size(s.class as usize));
+                let (addr, size) = (s.addr_of(number), s.size);
                 Known { addr, size, requested: requested.into(), id, member }
             }),
         }
@@ -109,7 +109,7 @@ impl HeapState {
                 if !s.is_live(number) {
                     return None;
                 }
-                let (size, member) = (slab::class_size(s.class as usize), s.object(number).member);
+                let (size, member) = (s.size, s.object(number).member);
                 Some(Seen { place: Place::Object { slab, number }, size, member, old: s.old })
             }
             _ => None,

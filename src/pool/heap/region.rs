@@ -529,27 +529,24 @@ impl Regions {
         self.get_mut(right).prev = left;
     }
 
+    /// What lies at an address that is mapped on one side at most: the region there, which has no edge there any more, or an edge.
+    fn border(&mut self, addr: u64) -> u32 {
+        let Some(edge) = self.edges.remove(&addr) else { return self.edge(addr) };
+        let Region { prev, next, .. } = *self.get(edge);
+        self.release(edge);
+        if next == NONE {
+            prev
+        } else {
+            next
+        }
+    }
+
     /// Adds newly mapped addresses as one live region: next to the spans that end or start there, or as a span of its own.
     pub(crate) fn add(&mut self, addr: u64, size: u64) -> u32 {
         let r = self.alloc(addr, size);
         let end = addr + size;
         // What has an edge at the start ends there, and the other way round: these addresses were in no span.
-        let before = match self.edges.remove(&addr) {
-            Some(edge) => {
-                let last = self.get(edge).prev;
-                self.release(edge);
-                last
-            }
-            None => self.edge(addr),
-        };
-        let after = match self.edges.remove(&end) {
-            Some(edge) => {
-                let first = self.get(edge).next;
-                self.release(edge);
-                first
-            }
-            None => self.edge(end),
-        };
+        let (before, after) = (self.border(addr), self.border(end));
         self.link(before, r);
         self.link(r, after);
         r
@@ -564,41 +561,30 @@ impl Regions {
         if stop < end {
             let right = self.alloc(stop, end - stop);
             self.link(right, next);
-            self.start_span(right, stop);
+            self.close(right, stop, false);
             self.put_back(right, order);
         } else {
-            self.start_span(next, stop);
+            self.close(next, stop, false);
         }
         if start == addr {
-            self.end_span(prev, addr);
+            self.close(prev, addr, true);
             self.release(r);
         } else {
             self.get_mut(r).size = addr - start;
-            self.end_span(r, addr);
+            self.close(r, addr, true);
             self.put_back(r, order);
         }
     }
 
-    /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.
-    fn end_span(&mut self, last: u32, addr: u64) {
-        if self.is_edge(last) {
+    /// The span of region `r` ends at `addr`, or starts there; if `r` is the edge there, nothing is left of the span.
+    fn close(&mut self, r: u32, addr: u64, ends: bool) {
+        if self.is_edge(r) {
             self.edges.remove(&addr);
-            self.release(last);
-        } else {
-            let edge = self.edge(addr);
-            self.link(last, edge);
+            return self.release(r);
         }
-    }
-
-    /// What lies behind `addr` starts there: the region `first`, or nothing if that is the edge there.
-    fn start_span(&mut self, first: u32, addr: u64) {
-        if self.is_edge(first) {
-            self.edges.remove(&addr);
-            self.release(first);
-        } else {
-            let edge = self.edge(addr);
-            self.link(edge, first);
-        }
+        let edge = self.edge(addr);
+        let (left, right) = if ends { (r, edge) } else { (edge, r) };
+        self.link(left, right);
     }
 
     /// Checks that every span has two edges, where they should be; returns how many edges there are.

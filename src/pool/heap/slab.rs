@@ -20,56 +20,20 @@ pub(crate) const CLASSES: usize = 8 + 5 * STEPS as usize;
 /// Fewest objects in a slab.
 const MIN_OBJECTS: u64 = 8;
 
-const fn class_by_rule(units: u64) -> u8 {
-    if units <= STEPS {
-        return units as u8 - 1;
-    }
-    let top = 63 - (units - 1).leading_zeros() as u64;
-    let step = (units - 1) >> (top - 3);
-    ((top - 3) * STEPS + step) as u8
-}
-
-const fn size_by_rule(class: u64) -> u64 {
-    if class < STEPS {
-        return (class + 1) * SMALL_MIN;
-    }
-    let (doubling, step) = ((class - STEPS) / STEPS, (class - STEPS) % STEPS);
-    (STEPS + step + 1) * (SMALL_MIN << doubling)
-}
-
-/// Class by size in units of [`SMALL_MIN`], less one.
-static CLASS_OF: [u8; (SMALL_MAX / SMALL_MIN) as usize] = {
-    let mut table = [0; (SMALL_MAX / SMALL_MIN) as usize];
-    let mut i = 0;
-    while i < table.len() {
-        table[i] = class_by_rule(i as u64 + 1);
-        i += 1;
-    }
-    table
-};
-
-/// Size by class; and the factor that divides by it, see [`Slab::object_containing`].
-static SIZE_OF: [u64; CLASSES] = {
-    let mut table = [0; CLASSES];
-    let mut i = 0;
-    while i < CLASSES {
-        table[i] = size_by_rule(i as u64);
-        i += 1;
-    }
-    table
-};
-
 /// The size class for a request of `size` bytes, at most [`SMALL_MAX`].
 #[inline]
 pub(crate) fn class_of(size: u64) -> usize {
-    let units = (size + (size == 0) as u64 - 1) / SMALL_MIN;
-    usize::from(CLASS_OF[units as usize % CLASS_OF.len()])
+    let units = size.saturating_sub(1) / SMALL_MIN;
+    // How many of the last bits make no difference.
+    let shift = (units | STEPS).ilog2() - STEPS.ilog2();
+    (u64::from(shift) * STEPS + (units >> shift)) as usize
 }
 
 /// Bytes of an object of this class.
 #[inline]
 pub(crate) fn class_size(class: usize) -> u64 {
-    SIZE_OF[class]
+    let shift = (class as u64 / STEPS).saturating_sub(1);
+    (class as u64 - shift * STEPS + 1) * (SMALL_MIN << shift)
 }
 
 /// log2 of the scale of [`Slab::inverse`].
@@ -129,7 +93,7 @@ pub(crate) struct Slab {
     list_next: u32,
     /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20 bytes and an object no
     /// longer than 2^16, so `offset * inverse >> SCALE` is exactly `offset / size` for any offset in the slab.
-    size: u64,
+    pub(crate) size: u64,
     inverse: u64,
     objects: Box<[Object]>,
 }

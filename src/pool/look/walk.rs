@@ -2,7 +2,7 @@
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
-use crate::pool::heap::{slab, Block, Heap, State};
+use crate::pool::heap::{Block, Heap, State};
 use crate::pool::order::Tag;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope};
@@ -111,7 +111,7 @@ impl Pool {
                 }
                 for (_, s) in st.slabs.iter() {
                     let bytes = st.regions.try_get(s.region).map_or(0, |g| g.size);
-                    let is = Is::Slab(slab::class_size(s.class as usize), s.used, s.capacity);
+                    let is = Is::Slab(s.size, s.used, s.capacity);
                     view.pieces.push(Piece { address: s.base, bytes, is, about: About::Nothing });
                 }
                 view.alive.extend(

@@ -42,10 +42,22 @@ impl Extents {
 
     /// Inserts extents that tile `[addr, end)`.
     pub(crate) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
+        self.pages.forget(addr, end);
         let mut len = 0;
         self.pages.set_all(all.into_iter().inspect(|_| len += 1));
         self.bytes += end - addr;
         self.len += len;
+    }
+
+    /// Inserts the `len` extents again that once were inserted here together, none of which is here now. `false`, and
+    /// nothing has happened, when they are not known any more.
+    pub(crate) fn put_back(&mut self, addr: u64, end: u64, len: usize) -> bool {
+        let done = self.pages.put_back(addr, end, len);
+        if done {
+            self.bytes += end - addr;
+            self.len += len;
+        }
+        done
     }
 
     /// Removes the extents that tile `[addr, end)`.

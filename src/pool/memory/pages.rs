@@ -1,6 +1,7 @@
 //! What starts at a page: a table by address, for what a stitch or a flip touches by the dozen.
 //!
-//! A leaf covers 64 pages with a bit for each, so a whole range of entries is taken out a word at a time.
+//! A leaf covers 64 pages with a bit for each, so a whole range of entries is taken out, or put back as it was, a word at
+//! a time: what is at an address returns there much more often than something else does.
 
 use rustc_hash::FxHashMap;
 
@@ -18,8 +19,10 @@ fn mask(first: u64, last: u64) -> u64 {
 
 /// What starts at the pages of a leaf.
 struct Leaf<T> {
-    /// One bit per page: whether there is an entry.
+    /// One bit per page: whether there is an entry,
     here: u64,
+    /// and whether there was one last, which is still in `entries`: one that is `here` is.
+    known: u64,
     entries: Box<[T]>,
 }
 
@@ -42,7 +45,7 @@ impl<T: Copy> Pages<T> {
             self.leaves.retain(|_, l| l.here != 0);
         }
         let entries = || vec![fill; LEAF_PAGES as usize].into_boxed_slice();
-        self.leaves.entry(number).or_insert_with(|| Leaf { here: 0, entries: entries() })
+        self.leaves.entry(number).or_insert_with(|| Leaf { here: 0, known: 0, entries: entries() })
     }
 
     pub(crate) fn page(&self) -> u64 {
@@ -78,6 +81,7 @@ impl<T: Copy> Pages<T> {
             while let Some((addr, entry)) = all.next_if(|x| (x.0 >> bits) / LEAF_PAGES == number) {
                 let page = (addr >> bits) % LEAF_PAGES;
                 leaf.here |= 1 << page;
+                leaf.known |= 1 << page;
                 leaf.entries[page as usize] = entry;
             }
         }
@@ -101,6 +105,29 @@ impl<T: Copy> Pages<T> {
             leaf.here -= taken;
             taken.count_ones() as usize
         })
+    }
+
+    /// Puts the entries back that [`Self::take_all`] took out of `[addr, end)`, if there are just as many as expected.
+    pub(crate) fn put_back(&mut self, addr: u64, end: u64, expected: usize) -> bool {
+        let known = |(n, mask): (u64, u64)| self.leaves.get(&n).map_or(0, |l| (l.known & mask).count_ones() as usize);
+        if self.split(addr, end).map(known).sum::<usize>() != expected {
+            return false;
+        }
+        for (number, mask) in self.split(addr, end) {
+            if let Some(leaf) = self.leaves.get_mut(&number) {
+                leaf.here |= leaf.known & mask;
+            }
+        }
+        true
+    }
+
+    /// Forgets what was in `[addr, end)` and is not there: other things will be.
+    pub(crate) fn forget(&mut self, addr: u64, end: u64) {
+        for (number, mask) in self.split(addr, end) {
+            if let Some(leaf) = self.leaves.get_mut(&number) {
+                leaf.known &= leaf.here | !mask;
+            }
+        }
     }
 
     /// All entries by address.
@@ -173,20 +200,34 @@ mod tests {
     }
 
     proptest! {
-        /// Against an ordered map.
+        /// Against an ordered map, and a second one of what was last set where.
         #[test]
-        fn is_a_map(ops in prop::collection::vec((any::<bool>(), 0u64..400, 1u64..300), 1..80)) {
+        fn is_a_map(ops in prop::collection::vec((0u8..4, 0u64..400, 1u64..300), 1..80)) {
             let mut pages = Pages::new(P);
-            let mut map = BTreeMap::new();
-            for (i, (set, at, len)) in ops.into_iter().enumerate() {
+            let (mut map, mut known) = (BTreeMap::new(), BTreeMap::new());
+            for (i, (op, at, len)) in ops.into_iter().enumerate() {
                 let (from, to) = (at * P, (at + len) * P);
-                if set {
-                    let all: Vec<(u64, usize)> = (at..at + len).step_by(3).map(|p| (p * P, i)).collect();
-                    pages.set_all(all.iter().copied());
-                    map.extend(all);
-                } else {
-                    prop_assert_eq!(pages.take_all(from, to), map.range(from..to).count());
-                    map.retain(|&a, _| a < from || a >= to);
+                match op {
+                    0 => {
+                        let all: Vec<(u64, usize)> = (at..at + len).step_by(3).map(|p| (p * P, i)).collect();
+                        pages.set_all(all.iter().copied());
+                        map.extend(all.iter().copied());
+                        known.extend(all);
+                    }
+                    1 => {
+                        prop_assert_eq!(pages.take_all(from, to), map.range(from..to).count());
+                        map.retain(|&a, _| a < from || a >= to);
+                    }
+                    2 => {
+                        let there = known.range(from..to).map(|(&a, &e)| (a, e));
+                        prop_assert!(!pages.put_back(from, to, there.clone().count() + 1));
+                        prop_assert!(pages.put_back(from, to, there.clone().count()));
+                        map.extend(there);
+                    }
+                    _ => {
+                        pages.forget(from, to);
+                        known.retain(|a, _| *a < from || *a >= to || map.contains_key(a));
+                    }
                 }
                 let expected: Vec<(u64, usize)> = map.range(from..to).map(|(&a, &e)| (a, e)).collect();
                 prop_assert_eq!(pages.first(from, to), expected.first().map(|x| x.0));

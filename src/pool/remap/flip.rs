@@ -80,7 +80,9 @@ impl Pool {
                 len as u64 - moved,
             )
         });
-        st.extents.insert_all(start, end, core.aliases.run(run));
+        if !st.extents.put_back(start, end, len) {
+            st.extents.insert_all(start, end, core.aliases.run(run));
+        }
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved);

@@ -22,11 +22,10 @@ impl Pool {
                 SMALL_MIN => slab::class_of(req.size),
                 _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
             };
-            if let Some(taken) = st.take_object(class, req.size) {
-                self.finish_object(heap, &mut st, taken, req);
-                return Ok(taken.addr);
-            }
-            return self.malloc_small_slow(heap, st, class, req);
+            return match self.take_object(heap, &mut st, class, req) {
+                Some(addr) => Ok(addr),
+                None => self.malloc_small_slow(heap, st, class, req),
+            };
         }
         // One slot at least, so that no two blocks start in the same slot of the index.
         let size = round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?;
@@ -36,6 +35,16 @@ impl Pool {
             return Ok(self.finish_block(heap, &mut st, r, block, req));
         }
         self.malloc_large_slow(heap, st, want, req)
+    }
+
+    /// A small object, if the class has a free one; its address.
+    #[inline]
+    fn take_object(&self, heap: &Heap, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
+        let Taken { slab, number, addr } = st.take_object(class, req.size)?;
+        st.note_tag(addr, req.tag);
+        st.admit(req, Place::Object { slab, number }, self.number);
+        heap.publish(st);
+        Some(addr)
     }
 
     /// What is to be known about a new block.
@@ -63,25 +72,14 @@ impl Pool {
     ) -> Result<u64> {
         st.regions.tidy();
         self.settle(&mut st)?;
-        if let Some(taken) = st.take_object(class, req.size) {
-            self.finish_object(heap, &mut st, taken, req);
-            return Ok(taken.addr);
+        if let Some(addr) = self.take_object(heap, &mut st, class, req) {
+            return Ok(addr);
         }
         let want = Want::new(slab::slab_size(class), SLOT, req.stream);
         let (mut st, region) = self.find_region(heap, st, want, req, None)?.own()?;
         st.add_slab(class, region, &self.index);
-        let taken = st.take_object(class, req.size);
-        let taken = taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))?;
-        self.finish_object(heap, &mut st, taken, req);
-        Ok(taken.addr)
-    }
-
-    /// What follows once a request has its object.
-    #[inline]
-    fn finish_object(&self, heap: &Heap, st: &mut HeapState, taken: Taken, req: &AllocRequest) {
-        st.note_tag(taken.addr, req.tag);
-        st.admit(req, Place::Object { slab: taken.slab, number: taken.number }, self.number);
-        heap.publish(st);
+        let taken = self.take_object(heap, &mut st, class, req);
+        taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))
     }
 
     /// What follows once a request has its region, live; returns its address.

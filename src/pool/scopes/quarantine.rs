@@ -39,19 +39,19 @@ impl Pool {
     }
 
     fn own_stream(&self) -> Result<(StreamHandle, EventHandle)> {
-        if let Some(own) = self.own.0.get() {
+        if let Some(own) = self.own.get() {
             return Ok(*own);
         }
         let stream = self.driver.stream_create(self.dev)?;
         let event = self.driver.event_create(self.dev).inspect_err(|_| {
             let _ = self.driver.stream_destroy(self.dev, stream);
         })?;
-        if self.own.0.set((stream, event)).is_err() {
+        if self.own.set((stream, event)).is_err() {
             // Another thread was first.
             let _ = self.driver.stream_destroy(self.dev, stream);
             let _ = self.driver.event_destroy(self.dev, event);
         }
-        Ok(self.own.0.get().copied().unwrap_or((stream, event)))
+        Ok(self.own.get().copied().unwrap_or((stream, event)))
     }
 
     /// Waits until the device has done everything that was submitted to it so far. `false` when a stream is being captured

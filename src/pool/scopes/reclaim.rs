@@ -1,7 +1,7 @@
 //! What is done to a scope as a whole: freeing it, keeping some of it, taking it out of use.
 
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::{slab, Heap, HeapState, Place};
+use crate::pool::heap::{Heap, HeapState, Place};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Pool {
             return None;
         }
         let size = match place {
-            Place::Object { slab, .. } => slab::class_size(st.slabs.try_get(slab).filter(|s| !s.old)?.class as usize),
+            Place::Object { slab, .. } => st.slabs.try_get(slab).filter(|s| !s.old)?.size,
             Place::Block { region } => st.regions.get(region).size,
         };
         self.take_back_plain(st, place, true, None).then_some(size)

@@ -8,6 +8,6 @@ mod streams;
 pub(crate) use afar::{Afar, RemoteStream};
 pub(crate) use arenas::{Claim, Ids, Privates, Which};
 pub use arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
-pub(crate) use pool::{Core, Counters, OwnStream, Zombie};
+pub(crate) use pool::{Core, Counters, Zombie};
 pub use pool::{Pool, Unclaimed};
 pub(crate) use streams::{Key, StreamHeaps};

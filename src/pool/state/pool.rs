@@ -87,7 +87,8 @@ pub struct Pool {
     /// before any other lock, once.
     pub(crate) changing: std::sync::RwLock<()>,
     pub(crate) counters: Apart<Counters>,
-    pub(crate) own: OwnStream,
+    /// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now. Made when first needed.
+    pub(crate) own: OnceLock<(StreamHandle, EventHandle)>,
     /// Streams of other devices that memory of this one is used on.
     pub(crate) afar: Apart<Afar>,
     /// Heaps of capture arenas, and which streams allocate from them.
@@ -207,15 +208,6 @@ impl Pool {
     /// Bytes that may still be mapped under the limit.
     pub(crate) fn headroom(&self) -> u64 {
         self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
-    }
-}
-
-/// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now. Made when first needed.
-pub(crate) struct OwnStream(pub(crate) OnceLock<(StreamHandle, EventHandle)>);
-
-impl OwnStream {
-    pub(crate) fn new() -> OwnStream {
-        OwnStream(OnceLock::new())
     }
 }
 

@@ -1,4 +1,5 @@
-//! The pool's pure parts as closures for `benches/pure_parts.rs`; only with the feature `bench-internals`.
+//! The pool's pure parts as closures for `benches/pure_parts.rs`; only with the feature
+//! `bench-internals`.
 
 use super::heap::region::Regions;
 use super::heap::slab::{class_of, slab_size, Slabs};
@@ -16,7 +17,8 @@ use std::hint::black_box;
 /// Distance of what must not touch, bytes.
 const APART: u64 = GIB;
 
-/// One operation to measure: `group/name`, and a closure that does it once and leaves the state as it was.
+/// One operation to measure: `group/name`, and a closure that does it once and leaves the state as
+/// it was.
 pub struct Part {
     /// What criterion calls it.
     pub name: String,

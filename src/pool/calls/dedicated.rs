@@ -1,5 +1,5 @@
-//! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded memory; and those whose
-//! memory may go and come back (`evictable.rs`).
+//! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded
+//! memory; and those whose memory may go and come back (`evictable.rs`).
 
 use crate::base::size::{human, round_up};
 use crate::base::sync::lock;
@@ -83,7 +83,8 @@ impl Pool {
         Err(self.out_of_memory(req.size))
     }
 
-    /// Maps it at addresses of its own: so many bytes, so many of a guard behind, the first handed out so far in.
+    /// Maps it at addresses of its own: so many bytes, so many of a guard behind, the first handed
+    /// out so far in.
     fn place(
         &self,
         req: &AllocRequest,
@@ -146,7 +147,8 @@ impl Pool {
         Ok(base)
     }
 
-    /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that one.
+    /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that
+    /// one.
     pub(crate) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
         let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, None) else {
@@ -171,8 +173,9 @@ impl Pool {
         Ok(true)
     }
 
-    /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it was allocated on; with an
-    /// `id` only of the one that has it. With a scope only of one that is still in it, and the addresses are held.
+    /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it
+    /// was allocated on; with an `id` only of the one that has it. With a scope only of one that is
+    /// still in it, and the addresses are held.
     pub(crate) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
         let held = of.is_some();
         let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
@@ -246,7 +249,8 @@ impl Pool {
         }
         let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
         let _changing = self.change();
-        // The memory is another allocation's and counts against its owner's limit, but it is mapped here too.
+        // The memory is another allocation's and counts against its owner's limit, but it is mapped
+        // here too.
         let handle = self.driver.phys_import(self.dev, fd)?;
         self.counters.mapped.fetch_add(mapped, Relaxed);
         self.note_peak();
@@ -258,7 +262,8 @@ impl Pool {
         })
     }
 
-    /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the core's lock.
+    /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the
+    /// core's lock.
     pub(crate) fn receipt_for(&self, req: &AllocRequest, mapped: u64) -> Option<Box<dyn Receipt>> {
         let brought = req.slip.and_then(Slip::take);
         brought.or_else(|| self.counter.get().map(|c| c.count(mapped, req.stream)))

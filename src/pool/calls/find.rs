@@ -1,4 +1,5 @@
-//! Finding the live allocation that starts at a pointer, or contains it, and what is known about it.
+//! Finding the live allocation that starts at a pointer, or contains it, and what is known about
+//! it.
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
@@ -71,7 +72,8 @@ impl Pool {
     }
 
     pub(crate) fn look(&self, ptr: u64) -> std::result::Result<Found<'_>, Lost> {
-        // The index is read with no lock held: what it says is checked under the lock, and read again if it changed.
+        // The index is read with no lock held: what it says is checked under the lock, and read
+        // again if it changed.
         for _ in 0..64 {
             let entry = self.index.get(ptr);
             match entry {
@@ -127,9 +129,9 @@ impl Pool {
 
     /// The live block or object around `ptr`, which may point into the middle of it.
     ///
-    /// The index is read with no lock held and again under the lock of the heap that it names. Where both agree, the heap's
-    /// regions are what they were read for: while somebody has the allocation it is found, whatever is freed and handed
-    /// out beside it.
+    /// The index is read with no lock held and again under the lock of the heap that it names.
+    /// Where both agree, the heap's regions are what they were read for: while somebody has the
+    /// allocation it is found, whatever is freed and handed out beside it.
     fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
         loop {
             let nearest = || self.index.find_back(ptr, self.most_in_a_heap());
@@ -141,7 +143,8 @@ impl Pool {
             }
             let place = match entry {
                 Entry::Block { region, .. } => {
-                    // The start that the slot of `ptr` holds may be that of a later block, with free regions in front of it.
+                    // The start that the slot of `ptr` holds may be that of a later block, with
+                    // free regions in front of it.
                     let mut at = region;
                     while st.regions.try_get(at).is_some_and(|r| r.addr > ptr && r.state != State::Edge) {
                         at = st.regions.get(at).prev;

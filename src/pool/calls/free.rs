@@ -1,8 +1,9 @@
 //! Freeing.
 //!
-//! Most frees are hits: a block or object that goes back to the stream whose heap it is in. One uncontended lock and no driver
-//! call. Nearly as short is a free in the order of another stream than the heap's. Anything else is left undone and goes to
-//! [`Pool::free_anyhow`], which defines what a free means.
+//! Most frees are hits: a block or object that goes back to the stream whose heap it is in. One
+//! uncontended lock and no driver call. Nearly as short is a free in the order of another stream
+//! than the heap's. Anything else is left undone and goes to [`Pool::free_anyhow`], which defines
+//! what a free means.
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
@@ -25,7 +26,8 @@ pub(crate) struct GivenUp {
 }
 
 impl Pool {
-    /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is `None`.
+    /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is
+    /// `None`.
     #[inline]
     pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         match self.free_hit(ptr, stream) {
@@ -36,17 +38,18 @@ impl Pool {
 
     /// As [`Self::free`], for one that was no hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
-        // The freeing stream's lane comes first: finding it may take the registry's lock, which ranks below a heap's.
-        // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
-        // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
+        // The freeing stream's lane comes first: finding it may take the registry's lock, which
+        // ranks below a heap's. Taken from the thread's cache it may be stale, which is harmless as
+        // long as no marker is recorded for it: whoever finds out that the handle has a new owner
+        // puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         let found = self.find(ptr, "free").inspect_err(|e| self.count_refused(e))?;
         self.free_found(ptr, found, lane, stream, None).map(|_| ())
     }
 
-    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id; whether it was. A pointer
-    /// whose allocation is gone is no error, whatever has become of the address: that is what a finalizer needs to know
-    /// of what an arena may have freed before it.
+    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id;
+    /// whether it was. A pointer whose allocation is gone is no error, whatever has become of the
+    /// address: that is what a finalizer needs to know of what an arena may have freed before it.
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         let freed = match self.look(ptr) {
@@ -81,7 +84,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// Takes a live block or object back: in the order of `lane`, or of the stream it was allocated on.
+    /// Takes a live block or object back: in the order of `lane`, or of the stream it was allocated
+    /// on.
     pub(crate) fn give_up(
         &self,
         heap: &Heap,
@@ -119,20 +123,23 @@ impl Pool {
             st.take_back(place, &self.tags(tag, &users), &self.order, &self.index);
         }
         if !users.is_empty() && matches!(place, Place::Block { .. }) {
-            // A block may have kept more than its size needs when it shrank: not for the next request of that size.
+            // A block may have kept more than its size needs when it shrank: not for the next
+            // request of that size.
             st.regions.tidy();
         }
         GivenUp { size, own, lane: tag.lane(), users }
     }
 
-    /// If the heap's handle is just going to another stream on another thread, that one has not come by here yet.
+    /// If the heap's handle is just going to another stream on another thread, that one has not
+    /// come by here yet.
     pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
             st.retire(&self.order, &self.index);
         }
     }
 
-    /// What follows a free that is done: it does not fail any more, and what is missed here is made up for later.
+    /// What follows a free that is done: it does not fail any more, and what is missed here is made
+    /// up for later.
     #[inline]
     fn after_free(&self, heap: &Heap, st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
         let GivenUp { size, own, lane, users } = freed;
@@ -157,7 +164,8 @@ impl Pool {
         stream: Option<StreamHandle>,
         users: &[u32],
     ) {
-        // Joined with its neighbours before it is wanted, memory serves larger requests, and they need not ask the device.
+        // Joined with its neighbours before it is wanted, memory serves larger requests, and they
+        // need not ask the device.
         if st.has_settled(lane, &self.order) {
             st.settle(&self.order, &self.index);
         }
@@ -169,8 +177,8 @@ impl Pool {
         self.mark_free(size, lane, stream, users);
     }
 
-    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free: only once a tenth of
-    /// the threshold has been freed since the last try.
+    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free:
+    /// only once a tenth of the threshold has been freed since the last try.
     #[cold]
     pub(crate) fn trim_above_threshold(&self, heap: &Heap, size: u64, stream: Option<StreamHandle>) {
         let threshold = self.options.trim_threshold;
@@ -195,8 +203,8 @@ impl Pool {
         };
     }
 
-    /// Frees in the order of `stream`, or of the stream that the block was allocated on when that is `None`, if that is a
-    /// hit. Nothing has happened when it returns `false`.
+    /// Frees in the order of `stream`, or of the stream that the block was allocated on when that
+    /// is `None`, if that is a hit. Nothing has happened when it returns `false`.
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         // Read with no lock held: what it says is checked under the heap's.
@@ -228,8 +236,8 @@ impl Pool {
         true
     }
 
-    /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in memory what the other needs in
-    /// registers.
+    /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in
+    /// memory what the other needs in registers.
     #[inline(never)]
     fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
         self.free_own(heap, Entry::Block { heap: heap.number, region }, ptr, stream)
@@ -254,8 +262,9 @@ impl Pool {
         None
     }
 
-    /// Frees the live block or object at `ptr` of a heap in which nothing is special: in the order of lane `away`, or of the
-    /// heap's own. `of_its_own`: in the order of the stream it was allocated on. Returns its bytes.
+    /// Frees the live block or object at `ptr` of a heap in which nothing is special: in the order
+    /// of lane `away`, or of the heap's own. `of_its_own`: in the order of the stream it was
+    /// allocated on. Returns its bytes.
     #[inline(always)]
     fn free_plain(
         &self,
@@ -302,7 +311,8 @@ impl Pool {
             self.emptied(heap, &mut st);
         }
         heap.publish(&st);
-        // With one stream nobody ever waits; and a marker can be recorded only on a stream that the caller has named.
+        // With one stream nobody ever waits; and a marker can be recorded only on a stream that the
+        // caller has named.
         let named = stream.is_some();
         if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
             self.freed_batch(heap, st, stream);

@@ -1,8 +1,9 @@
 //! Allocation.
 //!
-//! Most are hits: a small block out of a slab that has room, or a large one of the size that was just freed. One uncontended lock,
-//! no driver call, no search, no host memory, and of what streams share only reads. Nearly as short is a large block cut from what
-//! is ready. Anything else is left undone and goes to [`Pool::malloc_search`], which defines what an allocation means: a hit is a
+//! Most are hits: a small block out of a slab that has room, or a large one of the size that was
+//! just freed. One uncontended lock, no driver call, no search, no host memory, and of what streams
+//! share only reads. Nearly as short is a large block cut from what is ready. Anything else is left
+//! undone and goes to [`Pool::malloc_search`], which defines what an allocation means: a hit is a
 //! shorter way to the same end.
 
 use crate::base::{Result, StreamHandle};
@@ -56,7 +57,8 @@ impl Pool {
         Ok(align)
     }
 
-    /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is canonical.
+    /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is
+    /// canonical.
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         self.malloc_hit_of(size, stream, None)
@@ -84,7 +86,8 @@ impl Pool {
                 addr
             }
             false => {
-                // As `malloc` rounds. Larger requests than any device has overflow here and find nothing.
+                // As `malloc` rounds. Larger requests than any device has overflow here and find
+                // nothing.
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
                 let r = match st.take_quick(rounded) {
                     Some(r) => r,
@@ -113,5 +116,6 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
     st.cut_for(size, GRANULE, |_| true)
 }
 
-/// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to one.
+/// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to
+/// one.
 const _: () = assert!(SMALL_MAX >= SLOT);

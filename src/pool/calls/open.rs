@@ -76,7 +76,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream, for any to take over.
+    /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream,
+    /// for any to take over.
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
         let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
         let mut st = heap.lock();

@@ -33,8 +33,9 @@ pub struct Relocation {
 }
 
 impl Pool {
-    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping more behind it or
-    /// giving its tail back; else by a copy in stream order. On failure the allocation is as it was.
+    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping
+    /// more behind it or giving its tail back; else by a copy in stream order. On failure the
+    /// allocation is as it was.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         match self.realloc_here(ptr, size, stream)? {
             Resized::Here => Ok(ptr),
@@ -42,8 +43,8 @@ impl Pool {
         }
     }
 
-    /// As [`Self::realloc`], as long as the allocation can stay where it is. What a larger one counts as more comes from where
-    /// its receipt is from; if that has not enough it cannot stay.
+    /// As [`Self::realloc`], as long as the allocation can stay where it is. What a larger one
+    /// counts as more comes from where its receipt is from; if that has not enough it cannot stay.
     pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
         let me = self.heap_for(stream)?;
         if size > self.props.total_bytes {
@@ -91,8 +92,8 @@ impl Pool {
         }))
     }
 
-    /// The other way to resize, for what [`Self::realloc_here`] said has to move: a copy in stream order. On failure the
-    /// allocation is as it was.
+    /// The other way to resize, for what [`Self::realloc_here`] said has to move: a copy in stream
+    /// order. On failure the allocation is as it was.
     pub fn realloc_moving(
         &self,
         ptr: u64,
@@ -136,7 +137,8 @@ impl Pool {
         st.regions.tidy();
         let old = st.regions.get(region).size;
         let laid_out = st.is_laid_out();
-        // What it happened to get more than it asked for differs between a recorded run and one that is laid out.
+        // What it happened to get more than it asked for differs between a recorded run and one
+        // that is laid out.
         if laid_out && Some(size) > round_up(st.regions.block(region).requested.max(SLOT), GRANULE) {
             return Ok(false);
         }

@@ -1,11 +1,13 @@
 //! Capture arenas: memory for CUDA graphs.
 //!
-//! A graph uses the addresses that it was captured with each time it is launched. So the memory of a capture comes from private
-//! heaps: heaps like any other, of which nothing is taken, moved or given back until the last graph is gone. Every address that
-//! was handed out in one stays mapped to the same physical memory, and nobody else gets it.
+//! A graph uses the addresses that it was captured with each time it is launched. So the memory of
+//! a capture comes from private heaps: heaps like any other, of which nothing is taken, moved or
+//! given back until the last graph is gone. Every address that was handed out in one stays mapped
+//! to the same physical memory, and nobody else gets it.
 //!
-//! When the arena is released its heaps are public. All that is free in them waits for everything submitted to the context so
-//! far, live blocks are blocks like any other, and the next arena uses the heaps that are empty (`shells.rs`).
+//! When the arena is released its heaps are public. All that is free in them waits for everything
+//! submitted to the context so far, live blocks are blocks like any other, and the next arena uses
+//! the heaps that are empty (`shells.rs`).
 
 use crate::base::size::round_up;
 use crate::base::sync::{lock, AtomicBool};
@@ -28,8 +30,9 @@ impl Pool {
         })
     }
 
-    /// The arena's memory becomes ordinary: what is free in it waits for all that has been submitted to the device so far,
-    /// what is live stays so. Routes to it end. Happens once; no more than once is harmless.
+    /// The arena's memory becomes ordinary: what is free in it waits for all that has been
+    /// submitted to the device so far, what is live stays so. Routes to it end. Happens once; no
+    /// more than once is harmless.
     pub fn release_arena(&self, arena: &GraphArena) {
         self.end_routes(arena);
         let members = {
@@ -92,8 +95,8 @@ impl Pool {
         s
     }
 
-    /// What was recorded of each stream's large allocations, in the order in which the streams came.
-    /// `None` for all when nothing is recorded.
+    /// What was recorded of each stream's large allocations, in the order in which the streams
+    /// came. `None` for all when nothing is recorded.
     pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
         lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone()).collect()
     }

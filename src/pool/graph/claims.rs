@@ -1,9 +1,11 @@
-//! Who allocates from a part of an arena at present: which stream its handle stands for, and by which route.
+//! Who allocates from a part of an arena at present: which stream its handle stands for, and by
+//! which route.
 //!
-//! A part belongs to a handle, and CUDA gives the handle of a destroyed stream to the next one while the old one's work may
-//! still be running. And what a stream has freed in its own order is ready for that stream, but not for a graph: that is
-//! launched on any stream. So when the stream behind the handle is another one, or is captured after it was used eagerly,
-//! what is free and not settled waits for the context first.
+//! A part belongs to a handle, and CUDA gives the handle of a destroyed stream to the next one
+//! while the old one's work may still be running. And what a stream has freed in its own order is
+//! ready for that stream, but not for a graph: that is launched on any stream. So when the stream
+//! behind the handle is another one, or is captured after it was used eagerly, what is free and not
+//! settled waits for the context first.
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
@@ -29,9 +31,10 @@ impl StreamPart {
 }
 
 impl Pool {
-    /// A route begins for the part's stream, which is `now`: what an earlier stream of the handle may still be using waits
-    /// for the context, and what this one has used eagerly gets a marker, so that its capture may use it once that is done:
-    /// of the context, as a new lane has one in front of its own.
+    /// A route begins for the part's stream, which is `now`: what an earlier stream of the handle
+    /// may still be using waits for the context, and what this one has used eagerly gets a marker,
+    /// so that its capture may use it once that is done: of the context, as a new lane has one in
+    /// front of its own.
     pub(crate) fn begin_use(&self, part: &StreamPart, stream: StreamHandle, now: Now) -> Result<()> {
         let mut user = lock(&part.user);
         let Now::Idle(id) = now else { return Ok(()) };
@@ -48,7 +51,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The part's stream, which is `now`, is about to allocate or to free by the route. `false` when that has ended.
+    /// The part's stream, which is `now`, is about to allocate or to free by the route. `false`
+    /// when that has ended.
     pub(crate) fn claim_part(&self, route: &Route, part: &Arc<StreamPart>, now: Now) -> Result<bool> {
         let mut user = lock(&part.user);
         if now == Now::Captured {
@@ -125,13 +129,14 @@ impl Pool {
         lock(&part.heaps).iter().filter_map(|&n| self.heap(n)).map(|h| h.lane).collect()
     }
 
-    /// What is free in the part and not settled waits for the context, and what is used from now on says nothing of what was
-    /// used before. Whether anything waits that has no marker.
+    /// What is free in the part and not settled waits for the context, and what is used from now on
+    /// says nothing of what was used before. Whether anything waits that has no marker.
     fn hand_over_part(&self, part: &StreamPart) -> bool {
         let heaps = lock(&part.heaps).clone();
         let mut waits = false;
         for heap in heaps.into_iter().filter_map(|n| self.heap(n)) {
-            // First the barrier, then the heap: what is freed into it after its turn sees the barrier.
+            // First the barrier, then the heap: what is freed into it after its turn sees the
+            // barrier.
             self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
             let mut st = heap.lock();
             st.retire(&self.order, &self.index);
@@ -165,8 +170,8 @@ mod tests {
     use crate::driver::Driver;
     use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
 
-    /// Two captures of a stream, into each of which another one is forked. The host device cannot fork, so that one is claimed
-    /// by hand.
+    /// Two captures of a stream, into each of which another one is forked. The host device cannot
+    /// fork, so that one is claimed by hand.
     #[test]
     fn an_abort_reaches_the_streams_of_its_own_capture() {
         let d = DeviceId(0);

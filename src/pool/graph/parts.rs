@@ -1,8 +1,9 @@
 //! One stream's part of a capture arena: its private heaps.
 //!
-//! An arena has a private heap for each stream that allocates from it, and one more for each layout in use (`planned.rs`). A
-//! private heap starts empty. It grows at one place, at the start of addresses kept for it, and is made of what captures before it
-//! left, settled memory of other heaps, and new memory.
+//! An arena has a private heap for each stream that allocates from it, and one more for each layout
+//! in use (`planned.rs`). A private heap starts empty. It grows at one place, at the start of
+//! addresses kept for it, and is made of what captures before it left, settled memory of other
+//! heaps, and new memory.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
@@ -63,7 +64,8 @@ impl Pool {
         first.and_then(|n| self.heap(n)).ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }
 
-    /// Addresses to grow in: start and end. The usual ones are left out where there is no room for them.
+    /// Addresses to grow in: start and end. The usual ones are left out where there is no room for
+    /// them.
     fn keep_room(&self, bytes: u64) -> Result<(u64, u64)> {
         let mut core = lock(&*self.core);
         let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);

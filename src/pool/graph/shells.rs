@@ -1,7 +1,8 @@
 //! Shells: heaps that released arenas left, and what was in them.
 //!
-//! A lane and a heap are for good, so the next arena's heaps are made of shells. Private heaps start empty; a shell with
-//! memory is emptied into another one, which costs no driver call. Shells with live blocks are left alone.
+//! A lane and a heap are for good, so the next arena's heaps are made of shells. Private heaps
+//! start empty; a shell with memory is emptied into another one, which costs no driver call. Shells
+//! with live blocks are left alone.
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
@@ -26,7 +27,8 @@ impl Pool {
         lock(&self.privates.shells).push(number);
     }
 
-    /// A heap without memory, in the order of nobody but `stream`: one that an earlier arena left, or a new one.
+    /// A heap without memory, in the order of nobody but `stream`: one that an earlier arena left,
+    /// or a new one.
     pub(crate) fn empty_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let heap = match self.take_shell() {
             Some(heap) => heap,
@@ -66,7 +68,8 @@ impl Pool {
         })
     }
 
-    /// Moves all memory of a heap in which nothing is live or waits into another one, where it is. Says whether it did.
+    /// Moves all memory of a heap in which nothing is live or waits into another one, where it is.
+    /// Says whether it did.
     fn empty_into(&self, from: u32, to: u32) -> bool {
         let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
         let mut st = source.lock();
@@ -94,8 +97,8 @@ impl Pool {
         true
     }
 
-    /// Brings what released arenas left up to date, before the next one begins: a context marker is recorded if something
-    /// waits that has none. `stream` is not being captured.
+    /// Brings what released arenas left up to date, before the next one begins: a context marker is
+    /// recorded if something waits that has none. `stream` is not being captured.
     pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
         let shells = lock(&self.privates.shells).clone();
         let waiting: Vec<&Heap> =

@@ -20,8 +20,8 @@ impl HeapState {
         addr
     }
 
-    /// Takes back a live block that was used and freed in the order of the heap's own stream: it is free at once. `tag` is that
-    /// order's.
+    /// Takes back a live block that was used and freed in the order of the heap's own stream: it is
+    /// free at once. `tag` is that order's.
     #[inline(always)]
     pub(crate) fn take_back_own_block(&mut self, region: u32, tag: Tag, index: &Index) {
         let requested = self.block_leaves(region, index);
@@ -30,8 +30,8 @@ impl HeapState {
         }
     }
 
-    /// Counts the free of a live block, and forgets what is known about it beside its region; returns how many bytes were
-    /// asked for.
+    /// Counts the free of a live block, and forgets what is known about it beside its region;
+    /// returns how many bytes were asked for.
     #[inline(always)]
     pub(crate) fn block_leaves(&mut self, region: u32, index: &Index) -> u64 {
         let r = self.regions.get(region);

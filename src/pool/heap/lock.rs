@@ -1,9 +1,10 @@
 //! The lock of a heap: for sections that are nearly always short and nearly never contended.
 //!
-//! Taken and given up once in every allocation and every free, so both must be cheap: taking it is one compare-and-swap,
-//! giving it up is a plain store, where a lock that can put its waiters to sleep needs a second read-modify-write to know
-//! of them. The price is that waiters poll: they spin for a moment, then let others run, then sleep for as long as a
-//! stitch in the section takes (tens of microseconds).
+//! Taken and given up once in every allocation and every free, so both must be cheap: taking it is
+//! one compare-and-swap, giving it up is a plain store, where a lock that can put its waiters to
+//! sleep needs a second read-modify-write to know of them. The price is that waiters poll: they
+//! spin for a moment, then let others run, then sleep for as long as a stitch in the section takes
+//! (tens of microseconds).
 
 #[cfg(loom)]
 pub(crate) use model::{Lock, Locked};
@@ -17,7 +18,8 @@ mod real {
     use std::ops::{Deref, DerefMut};
     use std::time::Duration;
 
-    /// Rounds of spinning before a waiter lets other threads run; each spins twice as long as the one before.
+    /// Rounds of spinning before a waiter lets other threads run; each spins twice as long as the
+    /// one before.
     const SPINS: u32 = 6;
 
     /// Rounds of that before it sleeps.
@@ -72,8 +74,8 @@ mod real {
             }
         }
 
-        /// Takes the lock, perhaps with other heaps' in hand: for a thread that keeps all others out, and so waits for none that
-        /// waits for it.
+        /// Takes the lock, perhaps with other heaps' in hand: for a thread that keeps all others
+        /// out, and so waits for none that waits for it.
         pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
             let guard = self.0.try_lock().unwrap_or_else(|| self.wait());
             Locked { guard, _held: Rank::Heap.taken() }
@@ -159,7 +161,8 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Far longer than spinning and yielding lasts: every waiter sleeps, and none of them sleeps through its turn.
+    /// Far longer than spinning and yielding lasts: every waiter sleeps, and none of them sleeps
+    /// through its turn.
     #[test]
     fn waiters_that_sleep_get_it_too() {
         let lock = Lock::new(0u32);

@@ -1,4 +1,5 @@
-//! A heap's small blocks: objects handed out of its slabs and taken back, and the regions that slabs are made over.
+//! A heap's small blocks: objects handed out of its slabs and taken back, and the regions that
+//! slabs are made over.
 
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::State;
@@ -49,8 +50,8 @@ impl HeapState {
         index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
     }
 
-    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that came after it when
-    /// the context has passed that.
+    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that
+    /// came after it when the context has passed that.
     pub(crate) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
         let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
         let region = self.slabs.remove(slab);
@@ -79,8 +80,8 @@ impl HeapState {
         }
     }
 
-    /// Takes back a live block or object that was used and freed in the order of the heap's own stream: it is free at once.
-    /// `tag` is that order's, asked for if it is a block.
+    /// Takes back a live block or object that was used and freed in the order of the heap's own
+    /// stream: it is free at once. `tag` is that order's, asked for if it is a block.
     #[inline(always)]
     pub(crate) fn take_back_own(&mut self, place: Place, tag: impl FnOnce() -> Tag, order: &Order, index: &Index) {
         match place {
@@ -95,7 +96,8 @@ impl HeapState {
         }
     }
 
-    /// Counts the free of a live object, and forgets what is known about it beside its slab. `false`: there is no such slab.
+    /// Counts the free of a live object, and forgets what is known about it beside its slab.
+    /// `false`: there is no such slab.
     #[inline(always)]
     fn object_leaves(&mut self, slab: u32, number: u32) -> bool {
         let Some(s) = self.slabs.try_get(slab) else { return false };
@@ -112,7 +114,8 @@ impl HeapState {
     }
 }
 
-/// For [`Slab::idle`](crate::pool::heap::slab::Slab::idle): the order in which a slab's last object is freed now, by whether the slab is old.
+/// For [`Slab::idle`](crate::pool::heap::slab::Slab::idle): the order in which a slab's last object
+/// is freed now, by whether the slab is old.
 #[inline(always)]
 fn last_use(lane: u32, order: &Order) -> impl FnOnce(bool) -> Tag + '_ {
     move |old| order.tag(if old { CONTEXT } else { lane })

@@ -32,8 +32,9 @@ pub(crate) struct Seen {
 }
 
 impl HeapState {
-    /// Takes up to as many allocations out of a scope as there is room for, those that joined last; the caller frees them
-    /// under the same hold of the lock. Returns how many, and the bytes asked for.
+    /// Takes up to as many allocations out of a scope as there is room for, those that joined last;
+    /// the caller frees them under the same hold of the lock. Returns how many, and the bytes asked
+    /// for.
     pub(crate) fn pop_members(&mut self, scope: &Scope, places: &mut [Place]) -> (usize, u64) {
         let n = self.members.pop(scope, places);
         let mut bytes = 0;
@@ -91,7 +92,8 @@ impl HeapState {
         blocks.map(|(region, _)| Place::Block { region }).chain(self.slabs.iter().flat_map(objects))
     }
 
-    /// The live block or object that starts at `addr`, where the index has `entry`; it may count as freed.
+    /// The live block or object that starts at `addr`, where the index has `entry`; it may count as
+    /// freed.
     #[inline(always)]
     pub(crate) fn find(&self, entry: Entry, addr: u64) -> Option<Seen> {
         match entry {
@@ -135,8 +137,8 @@ impl HeapState {
         self.members.scope_of(member).filter(|_| member != NO_MEMBER).cloned()
     }
 
-    /// A live block or object goes from the scope that it is in, if it is in one, to another one or none. Its receipt goes
-    /// with it, unless it counts as freed there.
+    /// A live block or object goes from the scope that it is in, if it is in one, to another one or
+    /// none. Its receipt goes with it, unless it counts as freed there.
     pub(crate) fn move_to(&mut self, to: Option<&Arc<Scope>>, place: Place, pool: u64) {
         let Known { member, requested, .. } = self.at(place);
         let mut receipt = None;
@@ -180,7 +182,8 @@ impl HeapState {
         }
     }
 
-    /// From now on hits are left to those who count, and every allocation that has no receipt gets one.
+    /// From now on hits are left to those who count, and every allocation that has no receipt gets
+    /// one.
     pub(crate) fn start_counting(&mut self, counter: &Arc<dyn Counter>, of_objects: StreamHandle) {
         self.counter = Some(counter.clone());
         for place in self.live().collect::<Vec<_>>() {

@@ -1,9 +1,11 @@
 //! Regions: the byte-granular pieces of a heap's mapped addresses.
 //!
-//! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are linked to their neighbours in
-//! address order. The free ones that the heap's own stream may use are *ready* and sit in size bins, or, the last few freed, in the
-//! quick list. At either end of a span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and joining
-//! regions never touches the edges, so what finds a span by its address changes only when memory is mapped or leaves.
+//! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are
+//! linked to their neighbours in address order. The free ones that the heap's own stream may use
+//! are *ready* and sit in size bins, or, the last few freed, in the quick list. At either end of a
+//! span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and
+//! joining regions never touches the edges, so what finds a span by its address changes only when
+//! memory is mapped or leaves.
 
 use crate::base::StreamHandle;
 use crate::pool::heap::bins::Bins;
@@ -15,7 +17,8 @@ use rustc_hash::FxHashMap;
 /// Smallest unit of a large block and of every free region, bytes.
 pub(crate) const GRANULE: u64 = 512;
 
-/// A remainder smaller than this stays with the block in front of it: no request could use it alone.
+/// A remainder smaller than this stays with the block in front of it: no request could use it
+/// alone.
 pub(crate) const MIN_SPLIT: u64 = 4096;
 
 /// How many regions of one bin a search looks at.
@@ -85,7 +88,8 @@ impl Region {
     /// Whether `size` bytes at a multiple of `align`, a power of two, fit.
     #[inline]
     pub(crate) fn holds(&self, size: u64, align: u64) -> bool {
-        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the rest of the look.
+        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the
+        // rest of the look.
         let lead = self.addr.wrapping_neg() & (align - 1);
         self.size >= size && self.size - size >= lead
     }
@@ -93,9 +97,9 @@ impl Region {
 
 /// A heap's regions.
 ///
-/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready, and in the
-/// quick list iff it is quick; `ready_bytes` is the sum of
-/// the sizes of the ready and the quick; sizes and addresses are multiples of [`GRANULE`].
+/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff
+/// it is ready, and in the quick list iff it is quick; `ready_bytes` is the sum of the sizes of the
+/// ready and the quick; sizes and addresses are multiples of [`GRANULE`].
 pub(crate) struct Regions {
     pub(crate) all: Vec<Region>,
     /// By region.
@@ -200,7 +204,8 @@ impl Regions {
         last.into_iter().flatten().map(|r| self.get(r).size).max().unwrap_or(0)
     }
 
-    /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which `accept`s.
+    /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which
+    /// `accept`s.
     #[inline]
     pub(crate) fn find(&self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
         let fits = |r: &Region| r.holds(size, align) && accept(r);
@@ -226,7 +231,8 @@ impl Regions {
             }
             bin = self.bins.next_used(b + 1);
         }
-        // Regions of the request's own bin may all be too small or misaligned; larger ones always fit.
+        // Regions of the request's own bin may all be too small or misaligned; larger ones always
+        // fit.
         let sure = size.checked_add(align - GRANULE)?;
         let mut bin = self.bins.next_used(Bins::index(sure) + 1);
         while let Some(b) = bin {
@@ -238,8 +244,8 @@ impl Regions {
         None
     }
 
-    /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the region that had its place, which is for
-    /// [`Self::join`].
+    /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the
+    /// region that had its place, which is for [`Self::join`].
     #[inline]
     pub(crate) fn make_quick(&mut self, r: u32, size: u64, order: Tag) -> Option<u32> {
         let region = self.get_mut(r);
@@ -347,8 +353,9 @@ impl Regions {
         (region.bin_prev, region.bin_next) = (NONE, head);
     }
 
-    /// Where no region is left, the next ones have the numbers that those of a new heap have: a workload that repeats finds
-    /// its regions under the same numbers each time, which is what hints rely on.
+    /// Where no region is left, the next ones have the numbers that those of a new heap have: a
+    /// workload that repeats finds its regions under the same numbers each time, which is what
+    /// hints rely on.
     pub(crate) fn start_over(&mut self) {
         self.quick.start_over();
         if self.vacant.len() == self.all.len() {
@@ -412,14 +419,16 @@ pub(crate) struct Cut {
 }
 
 impl Regions {
-    /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined region.
+    /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined
+    /// region.
     pub(crate) fn make_ready(&mut self, r: u32, mut order: Tag) -> u32 {
         let r = self.join_ready(r, &mut order);
         self.put_back(r, order);
         r
     }
 
-    /// Joins a region (not in a bin) with ready neighbours, which leave their bins; `order` becomes the latest of theirs.
+    /// Joins a region (not in a bin) with ready neighbours, which leave their bins; `order` becomes
+    /// the latest of theirs.
     fn join_ready(&mut self, mut r: u32, order: &mut Tag) -> u32 {
         let (prev, next) = (self.get(r).prev, self.get(r).next);
         if self.get(next).state == State::Ready {
@@ -436,8 +445,9 @@ impl Regions {
         r
     }
 
-    /// Joins a live region, last used at `order`, with ready neighbours into a live one: for [`Self::cut_loose`], which gives back
-    /// what is left of it. Short for making it ready and taking it out of its bin again.
+    /// Joins a live region, last used at `order`, with ready neighbours into a live one: for
+    /// [`Self::cut_loose`], which gives back what is left of it. Short for making it ready and
+    /// taking it out of its bin again.
     pub(crate) fn take_neighbours(&mut self, r: u32, mut order: Tag) -> u32 {
         let r = self.join_ready(r, &mut order);
         let region = self.get_mut(r);
@@ -456,7 +466,8 @@ impl Regions {
         self.release(next);
     }
 
-    /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same state and order.
+    /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same
+    /// state and order.
     pub(crate) fn split(&mut self, r: u32, size: u64) -> u32 {
         let (addr, old, next) = (self.get(r).addr, self.get(r).size, self.get(r).next);
         debug_assert!(size > 0 && size < old);
@@ -473,7 +484,8 @@ impl Regions {
         right
     }
 
-    /// Cuts `[addr, addr + size)` out of a ready region as a live one; what is left on either side is ready again.
+    /// Cuts `[addr, addr + size)` out of a ready region as a live one; what is left on either side
+    /// is ready again.
     pub(crate) fn cut(&mut self, r: u32, addr: u64, size: u64) -> u32 {
         self.take_ready(r);
         self.cut_loose(r, addr, size)
@@ -487,7 +499,8 @@ impl Regions {
         block
     }
 
-    /// As [`Self::cut_loose`]; what is left on either side is live, and free once the caller has put it back.
+    /// As [`Self::cut_loose`]; what is left on either side is live, and free once the caller has
+    /// put it back.
     #[inline]
     pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> Cut {
         let lead = addr - self.get(r).addr;
@@ -529,7 +542,8 @@ impl Regions {
         self.get_mut(right).prev = left;
     }
 
-    /// What lies at an address that is mapped on one side at most: the region there, which has no edge there any more, or an edge.
+    /// What lies at an address that is mapped on one side at most: the region there, which has no
+    /// edge there any more, or an edge.
     fn border(&mut self, addr: u64) -> u32 {
         let Some(edge) = self.edges.remove(&addr) else { return self.edge(addr) };
         let Region { prev, next, .. } = *self.get(edge);
@@ -541,19 +555,22 @@ impl Regions {
         }
     }
 
-    /// Adds newly mapped addresses as one live region: next to the spans that end or start there, or as a span of its own.
+    /// Adds newly mapped addresses as one live region: next to the spans that end or start there,
+    /// or as a span of its own.
     pub(crate) fn add(&mut self, addr: u64, size: u64) -> u32 {
         let r = self.alloc(addr, size);
         let end = addr + size;
-        // What has an edge at the start ends there, and the other way round: these addresses were in no span.
+        // What has an edge at the start ends there, and the other way round: these addresses were
+        // in no span.
         let (before, after) = (self.border(addr), self.border(end));
         self.link(before, r);
         self.link(r, after);
         r
     }
 
-    /// Takes `[addr, stop)` of the ready region `r` out of the heap: it is no longer mapped here, and the span is cut. What is left of
-    /// the region is ready still; the part before, if there is one, keeps the number.
+    /// Takes `[addr, stop)` of the ready region `r` out of the heap: it is no longer mapped here,
+    /// and the span is cut. What is left of the region is ready still; the part before, if there is
+    /// one, keeps the number.
     pub(crate) fn take_out(&mut self, r: u32, addr: u64, stop: u64) {
         let region = self.get(r);
         let (start, end, prev, next, order) = (region.addr, region.end(), region.prev, region.next, region.order);
@@ -576,7 +593,8 @@ impl Regions {
         }
     }
 
-    /// The span of region `r` ends at `addr`, or starts there; if `r` is the edge there, nothing is left of the span.
+    /// The span of region `r` ends at `addr`, or starts there; if `r` is the edge there, nothing is
+    /// left of the span.
     fn close(&mut self, r: u32, addr: u64, ends: bool) {
         if self.is_edge(r) {
             self.edges.remove(&addr);
@@ -587,7 +605,8 @@ impl Regions {
         self.link(left, right);
     }
 
-    /// Checks that every span has two edges, where they should be; returns how many edges there are.
+    /// Checks that every span has two edges, where they should be; returns how many edges there
+    /// are.
     pub(crate) fn validate_spans(&self) -> Result<usize, String> {
         let (mut starts, mut ends) = (0, 0);
         for (&addr, &edge) in &self.edges {

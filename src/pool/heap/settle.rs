@@ -90,9 +90,9 @@ impl HeapState {
         any
     }
 
-    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes at `align`: the
-    /// smallest such, cut to size and marked live. Only that lane may use what is left over, too, so that goes on
-    /// waiting.
+    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes
+    /// at `align`: the smallest such, cut to size and marked live. Only that lane may use what is
+    /// left over, too, so that goes on waiting.
     pub(crate) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
         let queue = &self.waiting.queues.iter().find(|q| q.0 == lane)?.1;
         let fits = |r: &Region| r.addr.next_multiple_of(align) == r.addr && r.size >= size;

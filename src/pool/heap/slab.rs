@@ -1,7 +1,7 @@
 //! Small blocks: slabs of equal objects.
 //!
-//! A slab is a region cut into objects of one size class, so that small blocks cost neither a region each nor a
-//! search. Slabs belong to one heap and serve its own stream only.
+//! A slab is a region cut into objects of one size class, so that small blocks cost neither a
+//! region each nor a search. Slabs belong to one heap and serve its own stream only.
 
 use crate::pool::heap::members::NO_MEMBER;
 use crate::pool::memory::SLOT;
@@ -44,7 +44,8 @@ pub(crate) fn slab_size(class: usize) -> u64 {
     (class_size(class) * MIN_OBJECTS).next_multiple_of(SLOT)
 }
 
-/// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and hold `size` bytes.
+/// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and
+/// hold `size` bytes.
 pub(crate) fn aligned_class(size: u64, align: u64) -> Option<usize> {
     (class_of(size.max(1))..CLASSES).find(|&c| class_size(c).is_multiple_of(align))
 }
@@ -68,8 +69,8 @@ pub(crate) struct Taken {
 
 /// One slab.
 ///
-/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff it has a free
-/// object and is not `old`.
+/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff
+/// it has a free object and is not `old`.
 pub(crate) struct Slab {
     pub(crate) base: u64,
     /// The region that holds it; [`NONE`] when this descriptor is vacant.
@@ -80,10 +81,12 @@ pub(crate) struct Slab {
     pub(crate) used: u32,
     /// Objects freed on another stream and not yet settled.
     pub(crate) pending: u32,
-    /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is empty.
+    /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is
+    /// empty.
     pub(crate) old: bool,
-    /// When the last object in use was freed, in the order of the heap's lane, or of the context if it was `old` then.
-    /// No stream has used the slab since, but those that `pending` objects wait for.
+    /// When the last object in use was freed, in the order of the heap's lane, or of the context if
+    /// it was `old` then. No stream has used the slab since, but those that `pending` objects wait
+    /// for.
     pub(crate) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
@@ -91,8 +94,9 @@ pub(crate) struct Slab {
     waiting: [u64; 4],
     list_prev: u32,
     list_next: u32,
-    /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20 bytes and an object no
-    /// longer than 2^16, so `offset * inverse >> SCALE` is exactly `offset / size` for any offset in the slab.
+    /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20
+    /// bytes and an object no longer than 2^16, so `offset * inverse >> SCALE` is exactly
+    /// `offset / size` for any offset in the slab.
     pub(crate) size: u64,
     inverse: u64,
     objects: Box<[Object]>,
@@ -106,7 +110,8 @@ impl Slab {
         (self.addr_of(n) == addr).then_some(n)
     }
 
-    /// The object's number for any address inside an object; `None` for one that is in none, or before the slab.
+    /// The object's number for any address inside an object; `None` for one that is in none, or
+    /// before the slab.
     #[inline(always)]
     pub(crate) fn object_containing(&self, addr: u64) -> Option<u32> {
         let offset = addr.checked_sub(self.base).filter(|&o| o < 1 << 20)?;
@@ -163,7 +168,8 @@ pub(crate) struct Slabs {
     all: Vec<Slab>,
     vacant: Vec<u32>,
     heads: [u32; CLASSES],
-    /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do not count.
+    /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do
+    /// not count.
     empty: [u32; CLASSES],
 }
 
@@ -272,7 +278,8 @@ impl Slabs {
         s
     }
 
-    /// Puts a live object back, free at once. `now` is asked if it was the last one in use: see [`Slab::idle`].
+    /// Puts a live object back, free at once. `now` is asked if it was the last one in use: see
+    /// [`Slab::idle`].
     #[inline(always)]
     pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> AfterFree {
         self.all[s as usize].one_less(now);
@@ -338,7 +345,8 @@ impl Slabs {
         self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.used == 0 && s.pending == 0).map(|(i, _)| i)
     }
 
-    /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are returned.
+    /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are
+    /// returned.
     pub(crate) fn retire(&mut self) -> Vec<u32> {
         let mut empty = Vec::new();
         for s in 0..self.all.len() as u32 {

@@ -1,4 +1,5 @@
-//! The waiting list: what was freed in the order of another stream than its heap's, until the device has passed the free.
+//! The waiting list: what was freed in the order of another stream than its heap's, until the
+//! device has passed the free.
 
 use crate::pool::order::{Order, Tag};
 use std::collections::{HashMap, VecDeque};

@@ -1,10 +1,12 @@
 //! Counting what is live, for somebody else.
 //!
-//! Until somebody counts ([`Pool::count_live`]) there are no receipts, and they cost nothing. From then on every live allocation
-//! has one: with the request or, where it came without, from the counter.
+//! Until somebody counts ([`Pool::count_live`]) there are no receipts, and they cost nothing. From
+//! then on every live allocation has one: with the request or, where it came without, from the
+//! counter.
 //!
-//! What is counted of an allocation is [`Pool::counted_bytes`]: the request, rounded up to 256 bytes and at least as many; whole
-//! pages where it has pages of its own. Memory that another allocation owns, imported, is not counted here.
+//! What is counted of an allocation is [`Pool::counted_bytes`]: the request, rounded up to 256
+//! bytes and at least as many; whole pages where it has pages of its own. Memory that another
+//! allocation owns, imported, is not counted here.
 
 use crate::base::sync::lock;
 use crate::pool::state::Pool;
@@ -20,8 +22,8 @@ impl Pool {
         }
     }
 
-    /// Counts everything that lives, and from now on whatever comes without a receipt. Others may allocate and free meanwhile:
-    /// when this returns, what is live has a receipt. Only once.
+    /// Counts everything that lives, and from now on whatever comes without a receipt. Others may
+    /// allocate and free meanwhile: when this returns, what is live has a receipt. Only once.
     pub fn count_live(&self, counter: Arc<dyn Counter>) {
         {
             // New heaps are made under this lock, and look.

@@ -1,5 +1,5 @@
-//! What the pool looks like, for people: counters, then every piece in address order in the notation of
-//! docs/spec/pool.md.
+//! What the pool looks like, for people: counters, then every piece in address order in the
+//! notation of docs/spec/pool.md.
 
 use crate::base::size::human;
 use crate::pool::look::walk::{About, Is, Piece};
@@ -11,7 +11,8 @@ const LEGEND: &str =
     "[X] live, [:X] small objects, [-X] free, [~X] freed and still in use, [=X] dedicated, [!X] old addresses, \
                       [*X] hole; 3 x [X]: equal neighbours";
 
-/// One piece of the address space: start, length, sign in the notation, whose it is if it is live, and what else is known.
+/// One piece of the address space: start, length, sign in the notation, whose it is if it is live,
+/// and what else is known.
 struct Line {
     addr: u64,
     size: u64,
@@ -70,8 +71,9 @@ impl Pool {
         Line { addr: p.address, size: p.bytes, sign, id, note }
     }
 
-    /// The pool in the notation of docs/spec/pool.md, sizes in `unit` bytes, e.g. `[4][-6][1]`. The hole behind the
-    /// last piece is left out; `[...]` stands for one of 64 units or more, such as the pool leaves between spans.
+    /// The pool in the notation of docs/spec/pool.md, sizes in `unit` bytes, e.g. `[4][-6][1]`. The
+    /// hole behind the last piece is left out; `[...]` stands for one of 64 units or more, such as
+    /// the pool leaves between spans.
     pub fn layout(&self, unit: u64) -> String {
         let pieces = self.pieces();
         let last = pieces.iter().rposition(|p| p.sign != "*").map_or(0, |i| i + 1);

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct PoolStats {
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs), `stock`, dedicated
-    /// allocations, and freed dedicated ones that the device may still use.
+    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs),
+    /// `stock`, dedicated allocations, and freed dedicated ones that the device may still use.
     pub mapped: u64,
     /// The most `mapped` ever was.
     pub peak_mapped: u64,
@@ -18,8 +18,8 @@ pub struct PoolStats {
     pub requested: u64,
     /// Bytes handed out, rounding included.
     pub live: u64,
-    /// The most `live` ever was: exact while one heap allocates, and an upper bound of it with several, the sum of each one's
-    /// most, but never more than `peak_mapped`.
+    /// The most `live` ever was: exact while one heap allocates, and an upper bound of it with
+    /// several, the sum of each one's most, but never more than `peak_mapped`.
     pub peak_live: u64,
     /// Free mapped bytes usable by their own stream at once.
     pub free: u64,

@@ -1,4 +1,5 @@
-//! A pool that is looked at while nothing in it moves: checks of every invariant written above the pool's structures.
+//! A pool that is looked at while nothing in it moves: checks of every invariant written above the
+//! pool's structures.
 //!
 //! Other threads may be at work: they wait meanwhile. For tests and debugging.
 
@@ -18,8 +19,9 @@ pub fn add_to(sums: &mut Sums, scope: &Arc<Scope>, bytes: u64) {
     sums.entry(Arc::as_ptr(scope) as usize).or_insert_with(|| (scope.clone(), 0)).1 += bytes;
 }
 
-/// The right to look at everything in a pool at one moment, which lasts until this is dropped: every lock that its invariants
-/// span, taken in the order that `pool/mod.rs` gives. A thread that has one calls nothing else of the pool's.
+/// The right to look at everything in a pool at one moment, which lasts until this is dropped:
+/// every lock that its invariants span, taken in the order that `pool/mod.rs` gives. A thread that
+/// has one calls nothing else of the pool's.
 pub struct Still<'a> {
     pool: &'a Pool,
     _changing: (RwLockWriteGuard<'a, ()>, Held),
@@ -33,9 +35,9 @@ pub struct Still<'a> {
 impl Pool {
     /// Waits until no call is half-way through a change, and holds up those that come.
     pub fn hold_still(&self) -> Still<'_> {
-        // A thread that holds several heaps' locks got all but the first by trying, so taking them one by one waits for no
-        // thread that waits for this one. Nor does holding several pools still, one after the other: no other thread has
-        // locks of two.
+        // A thread that holds several heaps' locks got all but the first by trying, so taking them
+        // one by one waits for no thread that waits for this one. Nor does holding several pools
+        // still, one after the other: no other thread has locks of two.
         Still {
             pool: self,
             _changing: (self.changing.write().unwrap_or_else(PoisonError::into_inner), Rank::Changing.taken()),
@@ -62,8 +64,8 @@ impl Still<'_> {
         Error::internal(format!("device {}: {text}", self.pool.dev))
     }
 
-    /// Adds up what of each scope is in this pool, and checks that scopes list just the dedicated allocations that are in
-    /// them.
+    /// Adds up what of each scope is in this pool, and checks that scopes list just the dedicated
+    /// allocations that are in them.
     pub fn add_scopes(&self, sums: &mut Sums) -> Result<()> {
         for (_, st) in &self.heaps {
             for (_, place) in st.members.iter() {

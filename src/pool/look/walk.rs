@@ -1,4 +1,5 @@
-//! What is in a pool, piece by piece, for tools: taken heap by heap, each at one moment, and handed on with no lock held.
+//! What is in a pool, piece by piece, for tools: taken heap by heap, each at one moment, and handed
+//! on with no lock held.
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
@@ -87,8 +88,8 @@ pub struct HeapView {
 }
 
 impl Pool {
-    /// Calls `f` with each heap, and last with what belongs to none. Other threads go on: each view is of one moment, all
-    /// together are not.
+    /// Calls `f` with each heap, and last with what belongs to none. Other threads go on: each view
+    /// is of one moment, all together are not.
     pub fn walk(&self, f: &mut dyn FnMut(HeapView)) {
         for heap in self.all_heaps() {
             let stream = self.order.stream(heap.lane);

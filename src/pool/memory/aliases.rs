@@ -1,10 +1,11 @@
 //! Aliases: every address at which an extent is mapped.
 //!
-//! A moved extent stays mapped where it was. Such a *dormant* alias costs addresses, which are plentiful, and no device memory;
-//! unmapping it would cost as much as a third of the move, and mapping the extent there again the rest. So aliases are kept in the
-//! *runs* they were mapped in, and a request that finds all extents of a run free takes them back to it (`remap/flip.rs`) without
-//! a driver call. A run that repeats a step is made of the same parts each time (`parts.rs`). So they are kept, and a flip only
-//! checks whether they still hold.
+//! A moved extent stays mapped where it was. Such a *dormant* alias costs addresses, which are
+//! plentiful, and no device memory; unmapping it would cost as much as a third of the move, and
+//! mapping the extent there again the rest. So aliases are kept in the *runs* they were mapped in,
+//! and a request that finds all extents of a run free takes them back to it (`remap/flip.rs`)
+//! without a driver call. A run that repeats a step is made of the same parts each time
+//! (`parts.rs`). So they are kept, and a flip only checks whether they still hold.
 
 use crate::driver::PhysHandle;
 use crate::pool::memory::bits::Bits;
@@ -34,7 +35,8 @@ struct Alias {
     extent: Extent,
 }
 
-/// What is asked of every run that a flip takes memory from: in a cache line, as those runs are scattered.
+/// What is asked of every run that a flip takes memory from: in a cache line, as those runs are
+/// scattered.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Head {
@@ -42,8 +44,9 @@ struct Head {
     present: Bits,
     /// When it was mapped, in the table's own count.
     born: u64,
-    /// When memory was last used through its dormant aliases or, which is no earlier, through others of their extents: as far as that is
-    /// of one lane. One for all of them, as a run mostly leaves as it came.
+    /// When memory was last used through its dormant aliases or, which is no earlier, through
+    /// others of their extents: as far as that is of one lane. One for all of them, as a run mostly
+    /// leaves as it came.
     tag: Tag,
     /// How many aliases it has had,
     len: u32,
@@ -53,7 +56,8 @@ struct Head {
     dormant: u32,
 }
 
-/// Aliases mapped one after the other for one request. What a flip asks of the run that it takes back is in the first cache line.
+/// Aliases mapped one after the other for one request. What a flip asks of the run that it takes
+/// back is in the first cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Run {
@@ -82,10 +86,10 @@ pub(crate) struct Unmapping {
 
 /// The aliases of one pool.
 ///
-/// Invariants: an extent has at most one present alias, and none exactly if it is in stock; `dormant` and
-/// `dormant_bytes` count those that are dormant or claimed; aliases that are not gone do not overlap; a run's aliases
-/// lie one after the other between its `bounds`; of one that is present, claimed or gone only one is true; a head's counts
-/// are those of the run.
+/// Invariants: an extent has at most one present alias, and none exactly if it is in stock;
+/// `dormant` and `dormant_bytes` count those that are dormant or claimed; aliases that are not gone
+/// do not overlap; a run's aliases lie one after the other between its `bounds`; of one that is
+/// present, claimed or gone only one is true; a head's counts are those of the run.
 #[derive(Default)]
 pub(crate) struct Aliases {
     /// By run.
@@ -215,7 +219,8 @@ impl Aliases {
         self.runs[run.number as usize].parts = parts;
     }
 
-    /// All extents of a run leave their present addresses, last used at `tag`, and are in the run now.
+    /// All extents of a run leave their present addresses, last used at `tag`, and are in the run
+    /// now.
     pub(crate) fn take_back(&mut self, run: RunId, parts: Vec<Part>, tag: Tag) {
         for p in &parts {
             if let Some((from, first, len)) = p.source() {
@@ -282,7 +287,8 @@ impl Aliases {
         }
     }
 
-    /// When memory was last used through a run's dormant aliases, for each lane that is not settled.
+    /// When memory was last used through a run's dormant aliases, for each lane that is not
+    /// settled.
     fn unsettled<'a>(&'a self, run: u32, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
         let tags = [self.heads[run as usize].tag].into_iter().chain(self.runs[run as usize].tags.iter().copied());
         tags.filter(|&t| !order.settled(t))
@@ -313,7 +319,8 @@ impl Aliases {
         Unmapping { place, addr: alias.addr, size: alias.extent.size }
     }
 
-    /// Claims all dormant aliases of an extent, `None` when the device may still use one or somebody else has it.
+    /// Claims all dormant aliases of an extent, `None` when the device may still use one or
+    /// somebody else has it.
     pub(crate) fn claim_of(&mut self, extent: Extent, order: &Order) -> Option<Vec<Unmapping>> {
         let mut places = Vec::new();
         for &place in self.extents.get(extent.id as usize)? {
@@ -326,8 +333,9 @@ impl Aliases {
         Some(places.into_iter().map(|p| self.claim(p)).collect())
     }
 
-    /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost an alias, then
-    /// those of the runs that were not used for longest. Also says what stood in the way of others.
+    /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost
+    /// an alias, then those of the runs that were not used for longest. Also says what stood in the
+    /// way of others.
     pub(crate) fn claim_oldest(&mut self, most: usize, order: &Order) -> (Vec<Unmapping>, Vec<Tag>) {
         let mut runs: Vec<u32> = self.runs().filter(|&r| self.heads[r as usize].dormant > 0).collect();
         runs.sort_unstable_by_key(|&r| {
@@ -433,10 +441,11 @@ impl Aliases {
 const _: () = assert!(size_of::<Head>() == 64);
 
 impl Aliases {
-    /// What a run is made of, if all of its aliases are dormant: from high to low addresses. It is given back with
-    /// [`Self::take_back`] or [`Self::keep`]. Where it was looked up before, extents may have moved since: what is in a heap at a
-    /// part's addresses is what the part says, but whether they are in a heap the caller has to see, and where they are not, or
-    /// extents are not in stock, [`Self::hold`] tells.
+    /// What a run is made of, if all of its aliases are dormant: from high to low addresses. It is
+    /// given back with [`Self::take_back`] or [`Self::keep`]. Where it was looked up before,
+    /// extents may have moved since: what is in a heap at a part's addresses is what the part says,
+    /// but whether they are in a heap the caller has to see, and where they are not, or extents are
+    /// not in stock, [`Self::hold`] tells.
     pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
         if !self.is_dormant(run) {
             return None;
@@ -471,8 +480,9 @@ impl Aliases {
         }))
     }
 
-    /// The parts, from high to low addresses, that extents come from that are to be a run, or were one: they, and
-    /// their present places and addresses, and the free regions around them, where those are known.
+    /// The parts, from high to low addresses, that extents come from that are to be a run, or were
+    /// one: they, and their present places and addresses, and the free regions around them, where
+    /// those are known.
     pub(crate) fn parts_from(&self, extents: impl Iterator<Item = (Extent, Option<(AliasId, u64, u32)>)>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         for (first, (Extent { size, .. }, place)) in (0..).zip(extents) {
@@ -493,7 +503,8 @@ impl Aliases {
         parts
     }
 
-    /// Checks that a run's parts are what they were said to be, as far as the runs they name are still there.
+    /// Checks that a run's parts are what they were said to be, as far as the runs they name are
+    /// still there.
     pub(crate) fn validate_parts(&self, run: RunId, parts: &[Part]) -> Result<(), String> {
         let (start, _, len) = self.bounds(run);
         let mut in_order: Vec<&Part> = parts.iter().collect();

@@ -21,7 +21,8 @@ pub(crate) struct Mapped {
 
 /// The extents mapped in one heap's spans, by address.
 ///
-/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes, `len` their number.
+/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes,
+/// `len` their number.
 pub(crate) struct Extents {
     /// No extent is smaller than a page, so no two start in one.
     pages: Pages<Mapped>,
@@ -49,8 +50,8 @@ impl Extents {
         self.len += len;
     }
 
-    /// Inserts the `len` extents again that once were inserted here together, none of which is here now. `false`, and
-    /// nothing has happened, when they are not known any more.
+    /// Inserts the `len` extents again that once were inserted here together, none of which is here
+    /// now. `false`, and nothing has happened, when they are not known any more.
     pub(crate) fn put_back(&mut self, addr: u64, end: u64, len: usize) -> bool {
         let done = self.pages.put_back(addr, end, len);
         if done {
@@ -66,8 +67,9 @@ impl Extents {
         self.bytes -= end - addr;
     }
 
-    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span; `last` says that the span ends there. Looks
-    /// at where extents start, and not at the extents: those are elsewhere in memory.
+    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span; `last` says that
+    /// the span ends there. Looks at where extents start, and not at the extents: those are
+    /// elsewhere in memory.
     pub(crate) fn whole_bytes(&self, addr: u64, end: u64, last: bool) -> u64 {
         let page = self.page();
         // The page that `addr` lies in may have its start before it.
@@ -113,8 +115,8 @@ impl Extents {
     }
 }
 
-/// Sizes of the extents to create for `bytes` (a multiple of `page`): powers of two times `page`, largest first, so
-/// that any later request finds pieces to make its size from.
+/// Sizes of the extents to create for `bytes` (a multiple of `page`): powers of two times `page`,
+/// largest first, so that any later request finds pieces to make its size from.
 pub(crate) fn ladder(bytes: u64, page: u64, max: u64) -> Vec<u64> {
     let mut sizes = Vec::new();
     let mut left = bytes;

@@ -1,4 +1,5 @@
-//! Addresses and physical memory, without heaps and without the driver: tables that say what is where.
+//! Addresses and physical memory, without heaps and without the driver: tables that say what is
+//! where.
 
 mod aliases;
 mod bits;

@@ -1,15 +1,16 @@
 //! What starts at a page: a table by address, for what a stitch or a flip touches by the dozen.
 //!
-//! A leaf covers 64 pages with a bit for each, so a whole range of entries is taken out, or put back as it was, a word at
-//! a time: what is at an address returns there much more often than something else does.
+//! A leaf covers 64 pages with a bit for each, so a whole range of entries is taken out, or put
+//! back as it was, a word at a time: what is at an address returns there much more often than
+//! something else does.
 
 use rustc_hash::FxHashMap;
 
 /// Pages per leaf: 128 MiB of addresses, for pages of 2 MiB.
 const LEAF_PAGES: u64 = 64;
 
-/// Leaves from which on a table that is full loses the empty ones; up to there they stay, as spans come and go at the same
-/// addresses.
+/// Leaves from which on a table that is full loses the empty ones; up to there they stay, as spans
+/// come and go at the same addresses.
 const SPARE_LEAVES: usize = 4096;
 
 /// The pages `first` to `last` of a leaf, as a mask.
@@ -107,7 +108,8 @@ impl<T: Copy> Pages<T> {
         })
     }
 
-    /// Puts the entries back that [`Self::take_all`] took out of `[addr, end)`, if there are just as many as expected.
+    /// Puts the entries back that [`Self::take_all`] took out of `[addr, end)`, if there are just
+    /// as many as expected.
     pub(crate) fn put_back(&mut self, addr: u64, end: u64, expected: usize) -> bool {
         let known = |(n, mask): (u64, u64)| self.leaves.get(&n).map_or(0, |l| (l.known & mask).count_ones() as usize);
         if self.split(addr, end).map(known).sum::<usize>() != expected {

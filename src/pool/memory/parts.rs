@@ -13,8 +13,8 @@ pub(crate) const STOCK: u32 = u32::MAX;
 /// Neighbours in a run whose extents are neighbours in another run, too, or all in stock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Its addresses in the other run, which never change: not looked up there, as that is elsewhere in memory. For the stock, 0 to its
-    /// bytes.
+    /// Its addresses in the other run, which never change: not looked up there, as that is
+    /// elsewhere in memory. For the stock, 0 to its bytes.
     pub(crate) there: (u64, u64),
     /// When the other run was mapped,
     pub(crate) born: u64,

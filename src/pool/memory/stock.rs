@@ -1,7 +1,9 @@
-//! The stock: physical memory that the pool holds and that has no address but, for a while, zombies.
+//! The stock: physical memory that the pool holds and that has no address but, for a while,
+//! zombies.
 //!
-//! A heap that has run empty and starts afresh (`remap/afresh.rs`) puts its extents here. What it needs next is made up from
-//! them the way it would be created, sizes chosen for the requests that come.
+//! A heap that has run empty and starts afresh (`remap/afresh.rs`) puts its extents here. What it
+//! needs next is made up from them the way it would be created, sizes chosen for the requests that
+//! come.
 
 use crate::pool::memory::extent::{ladder, Extent};
 use crate::pool::order::{Order, Tag};
@@ -12,13 +14,15 @@ const SPARE: usize = 64;
 
 /// Extents without an address, and when they were last used.
 ///
-/// Invariants: `bytes` is the sum of the sizes of those that are here, `len` their number; each of them has exactly one entry
-/// in the class of its size, with its stamp; `entries` counts those of all classes, at most twice `len` and a few.
+/// Invariants: `bytes` is the sum of the sizes of those that are here, `len` their number; each of
+/// them has exactly one entry in the class of its size, with its stamp; `entries` counts those of
+/// all classes, at most twice `len` and a few.
 #[derive(Default)]
 pub(crate) struct Stock {
     /// By the extent's number.
     slots: Vec<Option<Slot>>,
-    /// Size → extents of it, by number and stamp, the latest last. Those that are taken leave their entry behind.
+    /// Size → extents of it, by number and stamp, the latest last. Those that are taken leave their
+    /// entry behind.
     classes: BTreeMap<u64, Vec<(u32, u64)>>,
     entries: usize,
     bytes: u64,
@@ -35,7 +39,8 @@ struct Slot {
     stamp: u64,
 }
 
-/// What a run is made of besides moved extents: extents out of the stock with their last use, and sizes to create.
+/// What a run is made of besides moved extents: extents out of the stock with their last use, and
+/// sizes to create.
 #[derive(Debug, Default)]
 pub(crate) struct Supply {
     pub(crate) stocked: Vec<(Extent, Tag)>,
@@ -107,8 +112,8 @@ impl Stock {
         entries.iter().rev().filter_map(|e| self.current(e)).find(|s| usable(s.tag)).map(|s| s.extent)
     }
 
-    /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into what is left, then
-    /// the smallest that covers the rest, and only then new ones.
+    /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into
+    /// what is left, then the smallest that covers the rest, and only then new ones.
     pub(crate) fn supply(&mut self, sizes: &[u64], page: u64, largest: u64, lane: u32, order: &Order) -> Supply {
         let mut supply = Supply::default();
         if self.len == 0 {

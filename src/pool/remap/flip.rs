@@ -1,8 +1,10 @@
-//! Flipping back: extents that are free return to addresses where they are mapped still, with no driver call.
+//! Flipping back: extents that are free return to addresses where they are mapped still, with no
+//! driver call.
 //!
-//! A run of dormant aliases can be taken back when every one of its extents is wholly free in this heap, or in stock and
-//! of no other stream's unsettled order. What is looked at is the run that answered the same request at the same point
-//! before the heap last started afresh, so that a workload that repeats is answered alike each time.
+//! A run of dormant aliases can be taken back when every one of its extents is wholly free in this
+//! heap, or in stock and of no other stream's unsettled order. What is looked at is the run that
+//! answered the same request at the same point before the heap last started afresh, so that a
+//! workload that repeats is answered alike each time.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
@@ -13,7 +15,8 @@ use crate::pool::remap::sources::take_out_all;
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::Want;
 
-/// A run that can be taken back: what of it lies in this heap is in the regions that its parts name.
+/// A run that can be taken back: what of it lies in this heap is in the regions that its parts
+/// name.
 #[derive(Clone, Copy)]
 pub(crate) struct Free {
     /// How many extents lie in this heap: the others are in stock.
@@ -23,8 +26,8 @@ pub(crate) struct Free {
 }
 
 impl Pool {
-    /// Takes the run back that answered this request at this point the time before, if that can be. Returns the request's own
-    /// region, live.
+    /// Takes the run back that answered this request at this point the time before, if that can be.
+    /// Returns the request's own region, live.
     pub(crate) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
@@ -39,7 +42,8 @@ impl Pool {
         Some(self.bring_back(core, heap, st, run, free, want))
     }
 
-    /// Whether a run can be taken back for a request. If so, the parts that are kept for it are what it is made of.
+    /// Whether a run can be taken back for a request. If so, the parts that are kept for it are
+    /// what it is made of.
     pub(crate) fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
         let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
@@ -99,7 +103,8 @@ impl Pool {
         cut.block
     }
 
-    /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.
+    /// What to cut out of free regions of this heap, if all of the run is free and it has room for
+    /// the request.
     fn free_parts(
         &self,
         core: &Core,

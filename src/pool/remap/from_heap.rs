@@ -1,4 +1,5 @@
-//! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by search.
+//! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by
+//! search.
 
 use crate::base::size::round_up;
 use crate::base::{Error, Result};

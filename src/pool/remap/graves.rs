@@ -1,4 +1,5 @@
-//! Graves: freed dedicated allocations that the device may still be using, and giving their memory back.
+//! Graves: freed dedicated allocations that the device may still be using, and giving their memory
+//! back.
 
 use crate::base::sync::lock;
 use crate::base::Result;
@@ -6,7 +7,8 @@ use crate::pool::memory::Grave;
 use crate::pool::state::{Core, Pool};
 
 impl Pool {
-    /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.
+    /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the
+    /// bytes released.
     pub(crate) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
             let core = lock(&*self.core);
@@ -32,7 +34,8 @@ impl Pool {
             if done.is_err() {
                 continue;
             }
-            // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the handle.
+            // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the
+            // handle.
             if grave.held {
                 grave.mapped = 0;
             } else {

@@ -1,4 +1,5 @@
-//! Mapping, moving and giving back memory: everything that a request needs when its heap has no room for it.
+//! Mapping, moving and giving back memory: everything that a request needs when its heap has no
+//! room for it.
 
 mod afresh;
 mod anchor;

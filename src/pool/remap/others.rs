@@ -1,7 +1,8 @@
 //! Free memory of other heaps: taken over by the extent, where it is, or lent by the block.
 //!
-//! Only memory that the device has passed, or that the very stream has freed. What has been in vain of late is tried less often
-//! (`heap/trial.rs`), as it takes other heaps' locks, their threads' time, and questions to the device.
+//! Only memory that the device has passed, or that the very stream has freed. What has been in vain
+//! of late is tried less often (`heap/trial.rs`), as it takes other heaps' locks, their threads'
+//! time, and questions to the device.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Block, Heap, HeapState};
@@ -25,8 +26,9 @@ impl Pool {
         Ok(st.settle(&self.order, &self.index))
     }
 
-    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane `me`, at once, other
-    /// streams when they free next, and from the context what only that can settle.
+    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane
+    /// `me`, at once, other streams when they free next, and from the context what only that can
+    /// settle.
     pub(crate) fn ask_for_markers(&self, me: u32, st: &HeapState, stream: StreamHandle) -> Result<()> {
         let (mut context, mut own) = (false, false);
         for tag in st.unmarked(&self.order) {
@@ -47,8 +49,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is recorded on it, unless
-    /// it is the legacy stream, which always lives.
+    /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is
+    /// recorded on it, unless it is the legacy stream, which always lives.
     fn refresh(&self, me: &Heap, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
         self.ask_for_markers(me.lane, st, stream)?;
         let unmarked = |r| !self.order.marked(st.regions.get(r).order);
@@ -64,9 +66,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are:
-    /// nothing is mapped or unmapped. Only memory that the device has passed, or of the same stream. Returns whether it
-    /// found any.
+    /// Moves whole extents that hold the request out of another heap's free memory into this one,
+    /// where they are: nothing is mapped or unmapped. Only memory that the device has passed, or of
+    /// the same stream. Returns whether it found any.
     fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want, which: impl Fn(&Heap) -> bool) -> Result<bool> {
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
         for other in self.all_heaps().filter(may).take(want.reach) {
@@ -91,7 +93,8 @@ impl Pool {
         Ok(false)
     }
 
-    /// Neighbouring extents in one settled free region of a heap that together hold the request: the fewest bytes.
+    /// Neighbouring extents in one settled free region of a heap that together hold the request:
+    /// the fewest bytes.
     fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
         for r in st.regions.ready_from(want.size) {
@@ -146,9 +149,10 @@ impl Pool {
         Ok(None)
     }
 
-    /// Memory that has a marker already is often ready within microseconds, sooner than anything could be mapped. Asks the
-    /// device a few times, unless that has been in vain of late. Returns whether the request fits now: memory that has become
-    /// ready and does not suffice is no reason to map while more is on its way.
+    /// Memory that has a marker already is often ready within microseconds, sooner than anything
+    /// could be mapped. Asks the device a few times, unless that has been in vain of late. Returns
+    /// whether the request fits now: memory that has become ready and does not suffice is no reason
+    /// to map while more is on its way.
     pub(crate) fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         let queries = self.options.patience;
         if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.vain.patience.again()
@@ -171,14 +175,15 @@ impl Pool {
         Ok(false)
     }
 
-    /// Looks into other heaps for whole extents; into those of other streams not if that has been in vain of late: it takes
-    /// their locks, their threads' time, and questions to the device.
+    /// Looks into other heaps for whole extents; into those of other streams not if that has been
+    /// in vain of late: it takes their locks, their threads' time, and questions to the device.
     pub(crate) fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
         if self.heap_count.load(Relaxed) < 2 {
             return Ok(false);
         }
         if st.private.is_some() {
-            // What captures before it left, where it is; anything else becomes part of its own range of addresses.
+            // What captures before it left, where it is; anything else becomes part of its own
+            // range of addresses.
             return self.adopt(heap, st, want, |other| other.of_captures);
         }
         if !st.vain.others.again() {
@@ -189,9 +194,10 @@ impl Pool {
         Ok(found)
     }
 
-    /// Before anything is mapped while other heaps hold a lot of free memory: one context marker says of all of it whether the
-    /// device has passed it, on streams that rest or are gone, too. Returns whether some of it is this heap's now. Not once a
-    /// capture was met, which the marker could end, and not if it has been in vain of late.
+    /// Before anything is mapped while other heaps hold a lot of free memory: one context marker
+    /// says of all of it whether the device has passed it, on streams that rest or are gone, too.
+    /// Returns whether some of it is this heap's now. Not once a capture was met, which the marker
+    /// could end, and not if it has been in vain of late.
     pub(crate) fn ask_about_others(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
         let mapped = self.counters.mapped.load(Relaxed);
         let a_lot = want.size.max(MUCH_ELSEWHERE).max(mapped / 8);

@@ -1,8 +1,9 @@
 //! A request that its heap has no room for: the ways to memory, cheapest first.
 //!
-//! What is mapped still where it was wanted before → what settles in a moment → settled memory of other streams, taken over by the
-//! extent or borrowed by the block → stitch and grow (`extend.rs`) → what a context marker settles, then free memory of every heap
-//! given back, then the device waited for, each with all of the before → out of memory.
+//! What is mapped still where it was wanted before → what settles in a moment → settled memory of
+//! other streams, taken over by the extent or borrowed by the block → stitch and grow (`extend.rs`)
+//! → what a context marker settles, then free memory of every heap given back, then the device
+//! waited for, each with all of the before → out of memory.
 
 use crate::base::{Error, Result};
 use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
@@ -29,9 +30,10 @@ impl<'a> Answer<'a> {
 }
 
 impl Pool {
-    /// A live region for a request that the thread's heap had no object or block for: its own free memory, what is still
-    /// mapped elsewhere, other heaps' memory (with a `block` for it, also a single block), and then by stitching and growing;
-    /// gives free memory back everywhere and waits for the device before it gives up.
+    /// A live region for a request that the thread's heap had no object or block for: its own free
+    /// memory, what is still mapped elsewhere, other heaps' memory (with a `block` for it, also a
+    /// single block), and then by stitching and growing; gives free memory back everywhere and
+    /// waits for the device before it gives up.
     pub(crate) fn find_region<'a>(
         &self,
         heap: &'a Heap,

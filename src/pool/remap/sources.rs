@@ -47,7 +47,8 @@ pub(crate) fn sources_in(heap: u32, st: &HeapState, region: u32) -> impl Iterato
     })
 }
 
-/// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all. The table of aliases has to be told.
+/// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all.
+/// The table of aliases has to be told.
 #[inline]
 pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u64) {
     from.extents.remove_all(addr, end);

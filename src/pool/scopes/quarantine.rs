@@ -1,8 +1,9 @@
-//! Keeping freed memory from being handed out again, to see whether it is used once more: for the detector in
-//! [`crate::arena`].
+//! Keeping freed memory from being handed out again, to see whether it is used once more: for the
+//! detector in [`crate::arena`].
 //!
-//! Pooled memory is kept by moving it into a scope of reclaimed allocations; here it is filled and read back. Dedicated
-//! memory is unmapped, and only its addresses are kept. The calls here block; no lock is held in one that waits.
+//! Pooled memory is kept by moving it into a scope of reclaimed allocations; here it is filled and
+//! read back. Dedicated memory is unmapped, and only its addresses are kept. The calls here block;
+//! no lock is held in one that waits.
 
 use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
@@ -54,8 +55,8 @@ impl Pool {
         Ok(self.own.get().copied().unwrap_or((stream, event)))
     }
 
-    /// Waits until the device has done everything that was submitted to it so far. `false` when a stream is being captured
-    /// that the pool has met: nothing was waited for then.
+    /// Waits until the device has done everything that was submitted to it so far. `false` when a
+    /// stream is being captured that the pool has met: nothing was waited for then.
     pub fn wait_for_device(&self) -> Result<bool> {
         if self.order.mark_context(&*self.driver, None)? {
             return self.order.sync(&*self.driver).map(|()| true);
@@ -70,8 +71,8 @@ impl Pool {
         }
     }
 
-    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on: when the device is not known
-    /// to have passed it, the context's marker stands for theirs.
+    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on:
+    /// when the device is not known to have passed it, the context's marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
             if st.at(place).id == id && !st.take_users(base).is_empty() && !passed {
@@ -80,7 +81,8 @@ impl Pool {
         }
     }
 
-    /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other devices, too.
+    /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other
+    /// devices, too.
     pub fn near_streams(&self, base: u64, id: u64) {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
             if st.at(place).id == id {
@@ -93,7 +95,8 @@ impl Pool {
         }
     }
 
-    /// Fills memory, given as starts and lengths, which the device does not use any more, and waits until that is done.
+    /// Fills memory, given as starts and lengths, which the device does not use any more, and waits
+    /// until that is done.
     pub fn fill(&self, ranges: &[(u64, u64)], byte: u8) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
@@ -107,8 +110,8 @@ impl Pool {
         self.driver.event_sync(self.dev, event)
     }
 
-    /// From where to where, counted from `base`, memory does not hold `byte`: the first and the last such place. `None`
-    /// when it is filled with it.
+    /// From where to where, counted from `base`, memory does not hold `byte`: the first and the
+    /// last such place. `None` when it is filled with it.
     pub fn differs(&self, base: u64, bytes: u64, byte: u8) -> Result<Option<(u64, u64)>> {
         let (stream, _) = self.own_stream()?;
         let mut found = None;
@@ -129,8 +132,9 @@ impl Pool {
         Ok(found)
     }
 
-    /// Frees what of a closed scope is dedicated, but its addresses are kept until [`Self::let_go`]. The memory goes
-    /// with the next [`Self::unmap_freed`] behind a wait for the device. What others free meanwhile is left out.
+    /// Frees what of a closed scope is dedicated, but its addresses are kept until
+    /// [`Self::let_go`]. The memory goes with the next [`Self::unmap_freed`] behind a wait for the
+    /// device. What others free meanwhile is left out.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
         let mut all = Vec::new();
         for (addr, id) in scope.parts(self.number).dedicated {
@@ -150,8 +154,8 @@ impl Pool {
         self.bury().map(|_| ())
     }
 
-    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail now are made up for
-    /// later.
+    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail
+    /// now are made up for later.
     pub fn free_held(&self, all: &[(AllocInfo, Held)]) {
         let of_legacy = |d: &(AllocInfo, Held)| d.0.stream == StreamHandle::LEGACY;
         if all.iter().any(of_legacy) {

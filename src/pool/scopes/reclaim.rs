@@ -6,7 +6,8 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
 
-/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of microseconds.
+/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of
+/// microseconds.
 const AT_A_TIME: usize = 1024;
 
 /// And so many are looked at before the first of them is freed.
@@ -22,9 +23,9 @@ pub struct Reclaimed {
 }
 
 impl Pool {
-    /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream it was allocated on.
-    /// Allocations that others free meanwhile are freed once, by whoever is first. It cannot fail half-way: what is left
-    /// undone is only what a later call makes up for.
+    /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream
+    /// it was allocated on. Allocations that others free meanwhile are freed once, by whoever is
+    /// first. It cannot fail half-way: what is left undone is only what a later call makes up for.
     pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
         let mut all = Reclaimed::default();
         let parts = scope.parts(self.number);
@@ -46,7 +47,8 @@ impl Pool {
         let (mut more, mut size) = (true, 0);
         let mut places = [Place::Block { region: 0 }; TOGETHER];
         for _ in 0..AT_A_TIME / TOGETHER {
-            // A pass of its own: what the frees need is fetched from memory all at once, not one after the other.
+            // A pass of its own: what the frees need is fetched from memory all at once, not one
+            // after the other.
             let (n, bytes) = st.pop_members(scope, &mut places);
             all.count += n as u64;
             all.bytes += bytes;
@@ -87,9 +89,9 @@ impl Pool {
         more
     }
 
-    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are: not recorded on other
-    /// streams, and in the heap of a stream that is still the one they were allocated on and is not a capture's. Returns the
-    /// bytes freed.
+    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are:
+    /// not recorded on other streams, and in the heap of a stream that is still the one they were
+    /// allocated on and is not a capture's. Returns the bytes freed.
     #[inline]
     fn give_up_quickly(&self, st: &mut HeapState, place: Place) -> Option<u64> {
         if !st.users.is_empty() || st.private.is_some() {
@@ -102,8 +104,9 @@ impl Pool {
         self.take_back_plain(st, place, true, None).then_some(size)
     }
 
-    /// Moves everything of a closed scope that is in pooled memory into another one, and says what that was, newest
-    /// first. Dedicated allocations stay, and without `captures` what is in the memory of captures.
+    /// Moves everything of a closed scope that is in pooled memory into another one, and says what
+    /// that was, newest first. Dedicated allocations stay, and without `captures` what is in the
+    /// memory of captures.
     pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>, captures: bool) -> Vec<AllocInfo> {
         let mut moved = Vec::new();
         for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
@@ -131,7 +134,8 @@ impl Pool {
         }
     }
 
-    /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope itself knows.
+    /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope
+    /// itself knows.
     pub fn scope_counts(&self, scope: &Scope) -> ScopeCounts {
         let mut counts = ScopeCounts::default();
         for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {

@@ -15,7 +15,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is given back.
+/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is
+/// given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zombie {
     pub(crate) addr: u64,
@@ -32,7 +33,8 @@ pub(crate) struct Core {
     pub(crate) dedicated: BTreeMap<u64, Dedicated>,
     /// By `va`.
     pub(crate) graves: BTreeMap<u64, Grave>,
-    /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
+    /// Handles without a mapping that the driver would not drop: tried again when memory is given
+    /// back.
     pub(crate) orphans: Vec<PhysHandle>,
 }
 
@@ -83,17 +85,19 @@ pub struct Pool {
     /// Streams in use → their lanes and heaps.
     pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>>>,
     pub(crate) core: Apart<Ranked<Core>>,
-    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock; taken by the calls themselves,
-    /// before any other lock, once.
+    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock;
+    /// taken by the calls themselves, before any other lock, once.
     pub(crate) changing: std::sync::RwLock<()>,
     pub(crate) counters: Apart<Counters>,
-    /// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now. Made when first needed.
+    /// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now.
+    /// Made when first needed.
     pub(crate) own: OnceLock<(StreamHandle, EventHandle)>,
     /// Streams of other devices that memory of this one is used on.
     pub(crate) afar: Apart<Afar>,
     /// Heaps of capture arenas, and which streams allocate from them.
     pub(crate) privates: Apart<Privates>,
-    /// What is called with a stream that is being captured and that no route claims, if anything is.
+    /// What is called with a stream that is being captured and that no route claims, if anything
+    /// is.
     pub(crate) unclaimed: OnceLock<Unclaimed>,
     /// Who counts what is live, if anybody does. Set under the lock of `streams`.
     pub(crate) counter: OnceLock<Arc<dyn Counter>>,
@@ -111,7 +115,8 @@ impl Pool {
         self.index.covers(addr)
     }
 
-    /// Reserves more addresses: at least `bytes`, normally the configured amount, less where the system refuses it.
+    /// Reserves more addresses: at least `bytes`, normally the configured amount, less where the
+    /// system refuses it.
     pub(crate) fn reserve_root(&self, core: &mut Core, bytes: u64) -> Result<()> {
         if !self.index.can_add_root() {
             return Err(Error::new(Status::OutOfMemory, "no more address reservations are possible in this pool"));
@@ -122,7 +127,8 @@ impl Pool {
             match self.driver.va_reserve(self.dev, want, self.page) {
                 Ok(base) => {
                     self.index.add_root(base, want);
-                    // Makes the table that the first request needs, now and not then: addresses are taken from the first on.
+                    // Makes the table that the first request needs, now and not then: addresses are
+                    // taken from the first on.
                     self.index.set(base, Entry::Empty);
                     core.holes.add_root(base, want);
                     return Ok(());
@@ -153,7 +159,8 @@ impl Pool {
         self.heaps.get(number as usize)?.get()
     }
 
-    /// One more heap for a lane; `None` when there are too many. Callers hold the lock of `streams`.
+    /// One more heap for a lane; `None` when there are too many. Callers hold the lock of
+    /// `streams`.
     pub(crate) fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
         let number = self.heap_count.load(Relaxed);
         let heap = self
@@ -170,9 +177,9 @@ impl Pool {
         self.heaps.iter().take(count).filter_map(OnceBox::get)
     }
 
-    /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it, or it is earlier in
-    /// the order of the heap's own stream. Not so for a capture: its work runs whenever and wherever the graph is launched,
-    /// not behind what the stream did before.
+    /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it,
+    /// or it is earlier in the order of the heap's own stream. Not so for a capture: its work runs
+    /// whenever and wherever the graph is launched, not behind what the stream did before.
     pub(crate) fn usable(&self, tag: Tag, heap: &Heap) -> bool {
         self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, heap.lane))
     }

@@ -1,11 +1,12 @@
 //! The registry: the lane and the heaps of each stream in use.
 //!
-//! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one at once, while the old one's
-//! work may still be running. When the identity behind a handle has changed, the heaps stay with the handle but everything the old
-//! stream may still be using waits for the context first.
+//! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one
+//! at once, while the old one's work may still be running. When the identity behind a handle has
+//! changed, the heaps stay with the handle but everything the old stream may still be using waits
+//! for the context first.
 //!
-//! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a thread that has met others
-//! often enough moves to another heap of the same stream.
+//! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a
+//! thread that has met others often enough moves to another heap of the same stream.
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
@@ -13,14 +14,16 @@ use crate::pool::heap::Heap;
 use crate::pool::state::{Key, Pool, StreamHeaps};
 use crate::pool::streams::cache::{leave_at_exit, take_orphan};
 
-/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
+/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No
+/// stream has it.
 pub(crate) const CAPTURED_ID: u64 = u64::MAX;
 
 /// Most heaps of one stream.
 const MAX_HEAPS: usize = 64;
 
 impl Pool {
-    /// Another heap of the same lane: a new one while there are fewer than threads that can run at once.
+    /// Another heap of the same lane: a new one while there are fewer than threads that can run at
+    /// once.
     pub(crate) fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_HEAPS);
         let mut streams = lock(&*self.streams);
@@ -99,9 +102,11 @@ impl Pool {
         first.ok_or_else(|| Error::internal("a stream has no heap"))
     }
 
-    /// The lane's heaps go to another stream: what the old one may still be using waits for the context.
+    /// The lane's heaps go to another stream: what the old one may still be using waits for the
+    /// context.
     fn change_hands(&self, members: &StreamHeaps, stream: StreamHandle, id: u64) -> Result<()> {
-        // First the barrier, then the heaps: what is freed into one of them after its turn sees the barrier.
+        // First the barrier, then the heaps: what is freed into one of them after its turn sees the
+        // barrier.
         self.order.hand_over(members.lane, id);
         if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
             counter.stream_renewed(stream);

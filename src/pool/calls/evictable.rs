@@ -145,10 +145,8 @@ impl Pool {
     /// `Capturing` when it is captured.
     fn mark_or_refuse(&self, lane: u32, stream: StreamHandle) -> Result<()> {
         let marked = self.order.mark(&*self.driver, lane, stream)?;
-        match marked || !self.driver.stream_is_capturing(self.dev, stream)? {
-            true => Ok(()),
-            false => Err(capturing()),
-        }
+        let fine = marked || !self.driver.stream_is_capturing(self.dev, stream)?;
+        fine.then_some(()).ok_or_else(capturing)
     }
 
     /// Makes a stream wait for a tag that may have no marker yet.
@@ -162,10 +160,7 @@ impl Pool {
             return Ok(());
         }
         self.mark_for(tag)?;
-        match self.order.wait(&*self.driver, tag, on)? {
-            true => Ok(()),
-            false => Err(capturing()),
-        }
+        self.order.wait(&*self.driver, tag, on)?.then_some(()).ok_or_else(capturing)
     }
 
     fn mark_for(&self, tag: Tag) -> Result<()> {

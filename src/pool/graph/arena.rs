@@ -83,7 +83,7 @@ impl Pool {
             ..GraphArenaStats::default()
         };
         for m in &members {
-            for heap in lock(&m.heaps).clone().into_iter().filter_map(|n| self.heap(n)) {
+            for heap in self.heaps_of(&m.heaps) {
                 let st = heap.lock();
                 s.mapped += st.extents.bytes();
                 s.reserved += st.extents.bytes() + (st.room.1 - st.room.0);

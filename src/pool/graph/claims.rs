@@ -9,9 +9,10 @@
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Now, Place, StreamPart};
+use crate::pool::heap::{Heap, Now, Place, StreamPart};
 use crate::pool::order::{Order, CONTEXT};
 use crate::pool::state::{Claim, Ids, Pool, Route};
+use crate::pool::types::Ranked;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -120,30 +121,27 @@ impl Pool {
         heap.publish(&st);
     }
 
+    /// The heaps of a list, which is not locked any more.
+    pub(crate) fn heaps_of(&self, list: &Ranked<Vec<u32>>) -> impl Iterator<Item = &Heap> {
+        lock(list).clone().into_iter().filter_map(|n| self.heap(n))
+    }
+
     fn ids_of(&self, part: &StreamPart) -> Ids {
-        let heaps = lock(&part.heaps).clone();
-        heaps.into_iter().filter_map(|n| self.heap(n).map(|h| (n, h.lock_quick().last_id))).collect()
+        self.heaps_of(&part.heaps).map(|h| (h.number, h.lock_quick().last_id)).collect()
     }
 
     fn lanes_of(&self, part: &StreamPart) -> Vec<u32> {
-        lock(&part.heaps).iter().filter_map(|&n| self.heap(n)).map(|h| h.lane).collect()
+        self.heaps_of(&part.heaps).map(|h| h.lane).collect()
     }
 
     /// What is free in the part and not settled waits for the context, and what is used from now on
     /// says nothing of what was used before. Whether anything waits that has no marker.
     fn hand_over_part(&self, part: &StreamPart) -> bool {
-        let heaps = lock(&part.heaps).clone();
-        let mut waits = false;
-        for heap in heaps.into_iter().filter_map(|n| self.heap(n)) {
-            // First the barrier, then the heap: what is freed into it after its turn sees the
-            // barrier.
+        self.heaps_of(&part.heaps).fold(false, |waits, heap| {
+            // First the barrier, then the heap: what is freed into it after its turn sees the barrier.
             self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
-            let mut st = heap.lock();
-            st.retire(&self.order, &self.index);
-            heap.publish(&st);
-            waits |= st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
-        }
-        waits
+            self.retire(heap) || waits
+        })
     }
 }
 

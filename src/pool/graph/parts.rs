@@ -60,8 +60,7 @@ impl Pool {
 
     /// The heap that a stream's allocations come from.
     pub(crate) fn member_heap(&self, member: &StreamPart) -> Result<&Heap> {
-        let first = lock(&member.heaps).first().copied();
-        first.and_then(|n| self.heap(n)).ok_or_else(|| Error::internal("a capture's stream has no heap"))
+        self.heaps_of(&member.heaps).next().ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }
 
     /// Addresses to grow in: start and end. The usual ones are left out where there is no room for
@@ -114,7 +113,7 @@ impl Pool {
     pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
         let want = Want::new(span.bytes, span.align.max(GRANULE), stream);
         // A layout that another graph of the arena was captured with has left its memory.
-        let before = lock(&member.heaps).iter().skip(1).filter_map(|&n| self.heap(n)).find_map(|heap| {
+        let before = self.heaps_of(&member.heaps).skip(1).find_map(|heap| {
             let mut st = heap.lock();
             st.settle(&self.order, &self.index);
             let r = st.regions.find(want.size, want.align, |_| true)?;

@@ -100,9 +100,8 @@ impl Pool {
     /// Brings what released arenas left up to date, before the next one begins: a context marker is
     /// recorded if something waits that has none. `stream` is not being captured.
     pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
-        let shells = lock(&self.privates.shells).clone();
-        let waiting: Vec<&Heap> =
-            shells.into_iter().filter_map(|n| self.heap(n)).filter(|h| h.free.load(Relaxed) > 0).collect();
+        let shells = self.heaps_of(&self.privates.shells);
+        let waiting: Vec<&Heap> = shells.filter(|h| h.free.load(Relaxed) > 0).collect();
         let unmarked = |h: &&Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
         if waiting.iter().any(unmarked) {
             self.order.mark_context(&*self.driver, Some(stream))?;

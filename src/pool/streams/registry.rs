@@ -102,6 +102,15 @@ impl Pool {
         first.ok_or_else(|| Error::internal("a stream has no heap"))
     }
 
+    /// What the heap's old stream may still be using waits for the context. Whether anything waits that has no marker.
+    pub(crate) fn retire(&self, heap: &Heap) -> bool {
+        let mut st = heap.lock();
+        st.retire(&self.order, &self.index);
+        heap.publish(&st);
+        let waits = st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
+        waits
+    }
+
     /// The lane's heaps go to another stream: what the old one may still be using waits for the
     /// context.
     fn change_hands(&self, members: &StreamHeaps, stream: StreamHandle, id: u64) -> Result<()> {
@@ -111,13 +120,8 @@ impl Pool {
         if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
             counter.stream_renewed(stream);
         }
-        let mut waits = false;
-        for heap in members.heaps.iter().filter_map(|&n| self.heap(n)) {
-            let mut st = heap.lock();
-            st.retire(&self.order, &self.index);
-            heap.publish(&st);
-            waits |= st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
-        }
+        let heaps = members.heaps.iter().filter_map(|&n| self.heap(n));
+        let waits = heaps.fold(false, |waits, heap| self.retire(heap) || waits);
         // Most often the old stream is long done; then its memory is ready again at once.
         if waits && self.order.mark_context(&*self.driver, Some(stream))? {
             self.order.poll(&*self.driver, [])?;

@@ -83,22 +83,6 @@ impl Pool {
         taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))
     }
 
-    /// What follows once a request has its region, live; returns its address.
-    #[inline]
-    pub(crate) fn finish_block(
-        &self,
-        heap: &Heap,
-        st: &mut HeapState,
-        region: u32,
-        block: Block,
-        req: &AllocRequest,
-    ) -> u64 {
-        let addr = st.hand_out(region, block, &self.index);
-        st.admit(req, Place::Block { region }, self.number);
-        heap.publish(st);
-        addr
-    }
-
     #[cold]
     fn malloc_large_slow(
         &self,

@@ -3,13 +3,13 @@
 use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, EventHandle, PhysHandle, Watch};
-use crate::pool::heap::Heap;
+use crate::pool::heap::{Block, Heap, HeapState, Place};
 use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::afar::Afar;
 use crate::pool::state::arenas::Privates;
 use crate::pool::state::streams::{Key, StreamHeaps};
-use crate::pool::types::{too_large, Counter, Held, PoolOptions, Rank, Ranked};
+use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
@@ -182,6 +182,22 @@ impl Pool {
     /// whenever and wherever the graph is launched, not behind what the stream did before.
     pub(crate) fn usable(&self, tag: Tag, heap: &Heap) -> bool {
         self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, heap.lane))
+    }
+
+    /// What follows once a request has its region, live; returns its address.
+    #[inline]
+    pub(crate) fn finish_block(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        region: u32,
+        block: Block,
+        req: &AllocRequest,
+    ) -> u64 {
+        let addr = st.hand_out(region, block, &self.index);
+        st.admit(req, Place::Block { region }, self.number);
+        heap.publish(st);
+        addr
     }
 
     /// Live bytes of all heaps, rounding included.

@@ -137,11 +137,14 @@ impl Pool {
     /// What is free in the part and not settled waits for the context, and what is used from now on
     /// says nothing of what was used before. Whether anything waits that has no marker.
     fn hand_over_part(&self, part: &StreamPart) -> bool {
-        self.heaps_of(&part.heaps).fold(false, |waits, heap| {
-            // First the barrier, then the heap: what is freed into it after its turn sees the barrier.
+        let waits = self.heaps_of(&part.heaps).filter(|heap| {
+            // First the barrier, then the heap: what is freed into it after its turn sees the
+            // barrier.
             self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
-            self.retire(heap) || waits
-        })
+            self.retire(heap)
+        });
+        // Each of them, whatever the others say.
+        waits.count() > 0
     }
 }
 

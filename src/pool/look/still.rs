@@ -127,7 +127,7 @@ impl Still<'_> {
             let shell = shells.contains(&heap.number);
             ensure!(!shell || (st.private.is_none() && end == 0), "heap {} is a shell and an arena's", heap.number);
             let kept = || self.core.holes.iter().any(|(a, l)| a == start && a + l == end);
-            ensure!(!(start < end && !kept()), "addresses from {start:#x} are not kept for heap {}", heap.number);
+            ensure!(start >= end || kept(), "addresses from {start:#x} are not kept for heap {}", heap.number);
         }
         Ok(())
     }

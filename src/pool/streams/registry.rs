@@ -121,7 +121,8 @@ impl Pool {
             counter.stream_renewed(stream);
         }
         let heaps = members.heaps.iter().filter_map(|&n| self.heap(n));
-        let waits = heaps.fold(false, |waits, heap| self.retire(heap) || waits);
+        // Each of them, whatever the others say.
+        let waits = heaps.filter(|heap| self.retire(heap)).count() > 0;
         // Most often the old stream is long done; then its memory is ready again at once.
         if waits && self.order.mark_context(&*self.driver, Some(stream))? {
             self.order.poll(&*self.driver, [])?;

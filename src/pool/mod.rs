@@ -27,7 +27,7 @@
 //! - *extent*: physical memory, one driver handle, mapped whole (`memory/extent.rs`).
 //! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or
 //!   free (`heap/region.rs`).
-//! - *slab*: a region cut into equal small objects (`heap/slab.rs`, `heap/objects.rs`).
+//! - *slab*: a region cut into equal small objects (`heap/slab.rs`, `heap/blocks.rs`).
 //! - *heap*: memory of one stream (`heap/state.rs`); *lane*, *epoch*, *marker*, *settled*: stream
 //!   order (`order/lanes.rs`).
 //! - *stitch*: to map free extents at neighbouring addresses (`remap/stitch.rs` decides what,

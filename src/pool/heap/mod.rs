@@ -7,7 +7,6 @@ mod check;
 mod lock;
 mod members;
 mod memo;
-mod objects;
 mod part;
 mod places;
 mod quick;

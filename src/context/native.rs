@@ -133,7 +133,7 @@ impl Native {
         let mut out = format!("device {device}: GPUMEM_POOL=off, {live} live in {} allocations\n", here().count());
         for AllocInfo { base, requested, stream, tag, id, .. } in here() {
             let _ =
-                writeln!(out, "  {base:#014x} [{}]{}, id {id}", human(*requested), asked(*requested, *stream, *tag));
+                writeln!(out, "  {base:#014x} [{}] {}, id {id}", human(*requested), asked(*requested, *stream, *tag));
         }
         out
     }

@@ -1,6 +1,5 @@
-//! The pool's pure parts as closures for `benches/pure_parts.rs`; only with the feature `bench-internals`.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! The pool's pure parts as closures for `benches/pure_parts.rs`; only with the feature
+//! `bench-internals`.
 
 use super::heap::region::Regions;
 use super::heap::slab::{class_of, slab_size, Slabs};
@@ -18,7 +17,8 @@ use std::hint::black_box;
 /// Distance of what must not touch, bytes.
 const APART: u64 = GIB;
 
-/// One operation to measure: `group/name`, and a closure that does it once and leaves the state as it was.
+/// One operation to measure: `group/name`, and a closure that does it once and leaves the state as
+/// it was.
 pub struct Part {
     /// What criterion calls it.
     pub name: String,
@@ -46,7 +46,7 @@ pub fn parts() -> Vec<Part> {
 
 /// Finds, cuts and gives back 1.5 MiB among `n` free regions of 64 KiB to 16 MiB.
 fn best_fit(n: u64) -> Part {
-    let mut regions = Regions::of_pages(SLOT);
+    let mut regions = Regions::new();
     for i in 0..n {
         let r = regions.add(APART * (i + 1), (i * 7919 % 256 + 1) * 64 * 1024);
         regions.make_ready(r, Tag::SETTLED);

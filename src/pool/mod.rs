@@ -1,8 +1,10 @@
-//! One device's memory: a stream-ordered pool over virtual memory that remaps instead of fragmenting.
+//! One device's memory: a stream-ordered pool over virtual memory that remaps instead of
+//! fragmenting.
 //!
 //! # Rooms
 //!
-//! Each folder uses only the folders above it in this list, and no files form a circle (`tests/rules/layers.rs`).
+//! Each folder uses only the folders above it in this list, and no files form a circle
+//! (`tests/rules/layers.rs`). What a room offers to those below it is what its `mod.rs` passes on.
 //!
 //! | room | holds |
 //! |---|---|
@@ -20,36 +22,58 @@
 //!
 //! # Words
 //!
-//! - *reservation*, *root*: addresses taken from the driver; *hole*: addresses with nothing mapped (`memory/holes.rs`).
+//! - *reservation*, *root*: addresses taken from the driver; *hole*: addresses with nothing mapped
+//!   (`memory/holes.rs`).
 //! - *extent*: physical memory, one driver handle, mapped whole (`memory/extent.rs`).
-//! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or free (`heap/region.rs`).
-//! - *slab*: a region cut into equal small objects (`heap/slab.rs`, `heap/objects.rs`).
-//! - *heap*: memory of one stream (`heap/state.rs`); *lane*, *epoch*, *marker*, *settled*: stream order (`order/lanes.rs`).
-//! - *stitch*: to map free extents at neighbouring addresses (`remap/stitch.rs` decides what, `remap/anchor.rs` where,
-//!   `remap/extend.rs` does); *grain*: how large new extents are (`remap/grain.rs`).
-//! - *alias*: an address at which an extent is mapped; *dormant*: not where it is now (`memory/aliases.rs`).
+//! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or
+//!   free (`heap/region.rs`).
+//! - *slab*: a region cut into equal small objects (`heap/slab.rs`, `heap/blocks.rs`).
+//! - *heap*: memory of one stream (`heap/state.rs`); *lane*, *epoch*, *marker*, *settled*: stream
+//!   order (`order/lanes.rs`).
+//! - *stitch*: to map free extents at neighbouring addresses (`remap/stitch.rs` decides what,
+//!   `remap/anchor.rs` where, `remap/extend.rs` does); *grain*: how large new extents are
+//!   (`remap/grain.rs`).
+//! - *alias*: an address at which an extent is mapped; *dormant*: not where it is now
+//!   (`memory/aliases.rs`).
 //! - *zombie*: addresses that nobody has seen and that the driver would not unmap.
-//! - *flip*: to take dormant aliases back with no driver call (`remap/flip.rs`); *memo*: what to take back (`heap/memo.rs`).
+//! - *flip*: to take dormant aliases back with no driver call (`remap/flip.rs`); *memo*: what to
+//!   take back (`heap/memo.rs`).
 //! - *stock*: physical memory without an address (`memory/stock.rs`).
-//! - *scope*: allocations that go together (`types/scope.rs`); *member*: one of a heap's that is in one (`heap/members.rs`).
-//! - *capture arena*: memory for CUDA graphs, in heaps that no other heap takes from (`graph/arena.rs`); *part*: what one
-//!   stream has of it (`heap/part.rs`); *route*: which streams allocate there (`graph/routes.rs`).
+//! - *scope*: allocations that go together (`types/scope.rs`); *member*: one of a heap's that is in
+//!   one (`heap/members.rs`).
+//! - *capture arena*: memory for CUDA graphs, in heaps that no other heap takes from
+//!   (`graph/arena.rs`); *part*: what one stream has of it (`heap/part.rs`); *route*: which streams
+//!   allocate there (`graph/routes.rs`).
 //! - *rent*, *buy*: moving memory, or mapping more of it instead (`remap/economy.rs`).
-//! - *dedicated*: an allocation with an extent of its own, never moved (`calls/dedicated.rs`); *evictable*: one whose memory
-//!   may be given up for a while (`calls/evictable.rs`); *grave*: a freed one that the device may still use.
+//! - *dedicated*: an allocation with an extent of its own, never moved (`calls/dedicated.rs`);
+//!   *evictable*: one whose memory may be given up for a while (`calls/evictable.rs`); *grave*: a
+//!   freed one that the device may still use.
 //!
 //! # Locks
 //!
-//! In this order: `changing`, the capture arenas' locks, the stream registry's lock, that of the shells, a heap's
-//! (`heap/lock.rs`), the core's, the order's; a scope's last. While a heap's lock is held another heap's is only ever tried,
-//! except by the thread that holds `changing` alone and so keeps everybody out (`look/still.rs`). Driver calls that wait for
-//! the device are made with no lock held but `changing`, shared; those that do not wait, such as mapping and creating, may be
+//! In this order: `changing`, the capture arenas' locks, the stream registry's lock, that of the
+//! shells, a heap's (`heap/lock.rs`), the core's, the order's; a scope's last. While a heap's lock
+//! is held another heap's is only ever tried, except by the thread that holds `changing` alone and
+//! so keeps everybody out (`look/still.rs`). Driver calls that wait for the device are made with no
+//! lock held but `changing`, shared; those that do not wait, such as mapping and creating, may be
 //! made under the lock of the heap they are for.
 //!
 //! # Invariant of the whole
 //!
 //! `reserved == spans + holes + aliases + zombies + dedicated + graves` (addresses) and
-//! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks both, and those of every part.
+//! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks
+//! both, and those of every part.
+
+#![deny(unsafe_code, clippy::unwrap_used)]
+
+/// For checks of invariants: an error that says which one fails, unless it holds.
+macro_rules! ensure {
+    ($holds:expr, $($says:tt)+) => {
+        if !$holds {
+            return Err(format!($($says)+));
+        }
+    };
+}
 
 #[cfg(feature = "bench-internals")]
 #[doc(hidden)]
@@ -68,21 +92,12 @@ mod state;
 mod streams;
 mod types;
 
-pub use calls::belong::Kept;
-pub use calls::evictable::{By, Moving, Waited};
-pub use calls::realloc::{Relocation, Resized};
-pub use heap::part::{Life, Placed, Span};
-pub(crate) use look::dump::asked;
-pub use look::stats::PoolStats;
-pub use look::still::{add_to, Still, Sums};
-pub use look::walk::{Alive, HeapView, Is, Piece};
-pub use memory::dedicated::Guest;
-pub use scopes::quarantine::Held;
-pub use scopes::reclaim::Reclaimed;
-pub use state::arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
-pub use state::pool::{Pool, Unclaimed};
-pub(crate) use types::allocation::checked_alignment;
-pub use types::allocation::{AllocFlags, AllocInfo, AllocRequest};
-pub use types::options::PoolOptions;
-pub use types::receipts::{Counter, Receipt, Slip};
-pub use types::scope::{Scope, ScopeCounts};
+pub use calls::{By, Kept, Moving, Relocation, Resized, Waited};
+pub use heap::{Life, Placed, Span};
+pub(crate) use look::asked;
+pub use look::{add_to, Alive, HeapView, Is, Piece, PoolStats, Still, Sums};
+pub use memory::Guest;
+pub use scopes::{Held, Reclaimed};
+pub use state::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Route, Unclaimed, WhichStreams};
+pub(crate) use types::checked_alignment;
+pub use types::{AllocFlags, AllocInfo, AllocRequest, Counter, PoolOptions, Receipt, Scope, ScopeCounts, Slip};

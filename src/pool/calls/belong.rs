@@ -1,12 +1,10 @@
 //! To which scope one allocation belongs, and moving it to another.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::pool::calls::find::Found;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::scope::Scope;
+use crate::pool::state::Pool;
+use crate::pool::types::Scope;
 use std::sync::Arc;
 
 /// What became of a pointer that was to be kept.
@@ -21,15 +19,16 @@ pub enum Kept {
 }
 
 impl Pool {
-    /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when that is `None`. With
-    /// `from`, only if it is in that one.
+    /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when
+    /// that is `None`. With `from`, only if it is in that one.
     pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
-        // What contains the pointer may be freed and the address handed out anew until the lock is held.
+        // What contains the pointer may be freed and the address handed out anew until the lock is
+        // held.
         for _ in 0..64 {
             let Ok(info) = self.info_containing(ptr) else { return Kept::Unknown };
             let id = info.id;
             match self.look(info.base) {
-                Ok(Found::Pooled { heap, mut st, place }) if st.id_at(place) == id => {
+                Ok(Found::Pooled { heap, mut st, place }) if st.at(place).id == id => {
                     let now = st.scope_at(place);
                     if now.as_ref().is_some_and(|s| s.is_of_reclaimed()) {
                         return Kept::Unknown;
@@ -37,7 +36,7 @@ impl Pool {
                     if from.is_some_and(|from| !now.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
                         return Kept::Foreign(id);
                     }
-                    let bytes = st.requested_at(place);
+                    let bytes = st.at(place).requested;
                     st.move_to(to, place, self.number);
                     heap.publish(&st);
                     return Kept::Moved(id, bytes);
@@ -66,7 +65,7 @@ impl Pool {
         for _ in 0..64 {
             let info = self.info_containing(ptr)?;
             match self.look(info.base) {
-                Ok(Found::Pooled { st, place, .. }) if st.id_at(place) == info.id => return Ok(st.scope_at(place)),
+                Ok(Found::Pooled { st, place, .. }) if st.at(place).id == info.id => return Ok(st.scope_at(place)),
                 Ok(Found::Dedicated) => {
                     let core = lock(&*self.core);
                     if let Some(d) = core.dedicated.get(&info.base).filter(|d| d.info.id == info.id) {

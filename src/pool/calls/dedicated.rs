@@ -1,19 +1,13 @@
-//! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded memory; and those whose
-//! memory may go and come back (`evictable.rs`).
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded
+//! memory; and those whose memory may go and come back (`evictable.rs`).
 
 use crate::base::size::{human, round_up};
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{nvtx, PhysFlags, PhysHandle};
-use crate::pool::memory::dedicated::{Dedicated, Grave, Guest};
-use crate::pool::memory::index::{Entry, SLOT};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocFlags, AllocInfo, AllocRequest};
-use crate::pool::types::receipts::{Receipt, Slip};
-use crate::pool::types::scope::Scope;
-use crate::pool::types::units::SMALL_MIN;
+use crate::pool::memory::{Dedicated, Entry, Grave, Guest, SLOT};
+use crate::pool::state::Pool;
+use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Receipt, Scope, Slip, SMALL_MIN};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -89,7 +83,8 @@ impl Pool {
         Err(self.out_of_memory(req.size))
     }
 
-    /// Maps it at addresses of its own: so many bytes, so many of a guard behind, the first handed out so far in.
+    /// Maps it at addresses of its own: so many bytes, so many of a guard behind, the first handed
+    /// out so far in.
     fn place(
         &self,
         req: &AllocRequest,
@@ -152,7 +147,8 @@ impl Pool {
         Ok(base)
     }
 
-    /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that one.
+    /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that
+    /// one.
     pub(crate) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
         let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, None) else {
@@ -177,8 +173,9 @@ impl Pool {
         Ok(true)
     }
 
-    /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it was allocated on; with an
-    /// `id` only of the one that has it. With a scope only of one that is still in it, and the addresses are held.
+    /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it
+    /// was allocated on; with an `id` only of the one that has it. With a scope only of one that is
+    /// still in it, and the addresses are held.
     pub(crate) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
         let held = of.is_some();
         let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
@@ -224,22 +221,6 @@ impl Pool {
         around.find(|s| s.add_dedicated(self.number, ptr, id, bytes)).cloned()
     }
 
-    /// The scope that a dedicated allocation is in.
-    pub(crate) fn dedicated_scope(&self, ptr: u64) -> Option<Arc<Scope>> {
-        lock(&*self.core).dedicated.get(&ptr).and_then(|d| d.scope.clone())
-    }
-
-    /// The alignment a dedicated allocation was asked for.
-    pub(crate) fn dedicated_align(&self, ptr: u64) -> u64 {
-        lock(&*self.core).dedicated.get(&ptr).map_or(0, |d| d.align)
-    }
-
-    /// The flags a dedicated allocation was asked for, the pool's own included.
-    pub(crate) fn dedicated_flags(&self, ptr: u64) -> AllocFlags {
-        let flags = |d: &Dedicated| AllocFlags(d.info.flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
-        lock(&*self.core).dedicated.get(&ptr).map_or(AllocFlags::default(), flags)
-    }
-
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // In a statement of its own: `info` takes the core's lock too.
@@ -268,7 +249,8 @@ impl Pool {
         }
         let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
         let _changing = self.change();
-        // The memory is another allocation's and counts against its owner's limit, but it is mapped here too.
+        // The memory is another allocation's and counts against its owner's limit, but it is mapped
+        // here too.
         let handle = self.driver.phys_import(self.dev, fd)?;
         self.counters.mapped.fetch_add(mapped, Relaxed);
         self.note_peak();
@@ -280,7 +262,8 @@ impl Pool {
         })
     }
 
-    /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the core's lock.
+    /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the
+    /// core's lock.
     pub(crate) fn receipt_for(&self, req: &AllocRequest, mapped: u64) -> Option<Box<dyn Receipt>> {
         let brought = req.slip.and_then(Slip::take);
         brought.or_else(|| self.counter.get().map(|c| c.count(mapped, req.stream)))

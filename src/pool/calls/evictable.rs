@@ -1,25 +1,24 @@
 //! Allocations whose physical memory may be given up and come back, at the same addresses.
 //!
-//! An evictable allocation is a dedicated one with a *guest*: whoever moves its bytes ([`crate::tier`]) and knows where they
-//! are while it has no memory. A move is begun, waits for the device's uses, and then either *vacates* the addresses, when the
-//! bytes have been copied elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts nobody
-//! else maps or unmaps there: what is freed meanwhile is buried when the move ends.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! An evictable allocation is a dedicated one with a *guest*: whoever moves its bytes
+//! ([`crate::tier`]) and knows where they are while it has no memory. A move is begun, waits for
+//! the device's uses, and then either *vacates* the addresses, when the bytes have been copied
+//! elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts
+//! nobody else maps or unmaps there: what is freed meanwhile is buried when the move ends.
 
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
-use crate::pool::memory::dedicated::{Dedicated, Guest};
-use crate::pool::order::tag::{Tag, CONTEXT};
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::{AllocFlags, AllocInfo, AllocRequest};
+use crate::pool::memory::{Dedicated, Guest};
+use crate::pool::order::{Tag, CONTEXT};
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest};
 use std::fmt::Debug;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// A move that has begun. It must be ended, with [`Pool::vacate`], [`Pool::end_move`] or after a [`Pool::populate`] that
-/// returned `false`.
+/// A move that has begun. It must be ended, with [`Pool::vacate`], [`Pool::end_move`] or after a
+/// [`Pool::populate`] that returned `false`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Moving {
     /// The allocation.
@@ -41,8 +40,8 @@ pub enum By {
     Noted,
 }
 
-/// What a stream waits for already, when one request moves several allocations: uses that are known by their stream alone
-/// were all submitted before the request, so one wait covers them.
+/// What a stream waits for already, when one request moves several allocations: uses that are known
+/// by their stream alone were all submitted before the request, so one wait covers them.
 #[derive(Debug, Default)]
 pub struct Waited {
     /// The stream that [`By::Stream`] names.
@@ -68,7 +67,7 @@ impl Pool {
                 "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
             ));
         }
-        if self.heap_for(req.stream)?.is_of_captures() {
+        if self.heap_for(req.stream)?.of_captures {
             return Err(capturing());
         }
         let align = self.checked_align(req)?;
@@ -82,7 +81,8 @@ impl Pool {
         self.limit.load(Relaxed).min(self.props.total_bytes)
     }
 
-    /// Bytes of physical memory that can still be created: within the limit, and what the device has.
+    /// Bytes of physical memory that can still be created: within the limit, and what the device
+    /// has.
     pub fn unmapped(&self) -> Result<u64> {
         let within = self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed));
         Ok(self.driver.mem_info(self.dev)?.free.min(within))
@@ -98,9 +98,10 @@ impl Pool {
         Ok(Some(Moving { base, id, va: d.va, mapped: d.mapped }))
     }
 
-    /// Makes the stream `on` wait, on the device, for every use of the allocation: what was named when it was unpinned, the
-    /// streams it was recorded on, and what `by` says. `Capturing` when that cannot be waited for. `waited` is that of this
-    /// request and of `on`: empty to begin with, and for these alone.
+    /// Makes the stream `on` wait, on the device, for every use of the allocation: what was named
+    /// when it was unpinned, the streams it was recorded on, and what `by` says. `Capturing` when
+    /// that cannot be waited for. `waited` is that of this request and of `on`: empty to begin
+    /// with, and for these alone.
     pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle, waited: &mut Waited) -> Result<()> {
         let named = match by {
             By::Stream(dev, stream) if !waited.named => {
@@ -140,13 +141,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Records a marker on a stream, unless very many are pending: then a later one does. `Capturing` when it is captured.
+    /// Records a marker on a stream, unless very many are pending: then a later one does.
+    /// `Capturing` when it is captured.
     fn mark_or_refuse(&self, lane: u32, stream: StreamHandle) -> Result<()> {
         let marked = self.order.mark(&*self.driver, lane, stream)?;
-        match marked || !self.driver.stream_is_capturing(self.dev, stream)? {
-            true => Ok(()),
-            false => Err(capturing()),
-        }
+        let fine = marked || !self.driver.stream_is_capturing(self.dev, stream)?;
+        fine.then_some(()).ok_or_else(capturing)
     }
 
     /// Makes a stream wait for a tag that may have no marker yet.
@@ -160,10 +160,7 @@ impl Pool {
             return Ok(());
         }
         self.mark_for(tag)?;
-        match self.order.wait(&*self.driver, tag, on)? {
-            true => Ok(()),
-            false => Err(capturing()),
-        }
+        self.order.wait(&*self.driver, tag, on)?.then_some(()).ok_or_else(capturing)
     }
 
     fn mark_for(&self, tag: Tag) -> Result<()> {
@@ -180,26 +177,29 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes that all use of an evictable allocation so far has been submitted to `stream` or is ordered before it.
+    /// Notes that all use of an evictable allocation so far has been submitted to `stream` or is
+    /// ordered before it.
     pub fn note_use(&self, base: u64, id: u64, stream: StreamHandle) -> Result<()> {
         let heap = self.heap_for(stream)?;
         let tag = self.order.tag(heap.lane);
-        if heap.is_of_captures() {
+        if heap.of_captures {
             return Err(capturing());
         }
         // With a marker nobody has to name the stream again: it may be gone by then.
         self.mark_or_refuse(heap.lane, stream)?;
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, base, id) {
-            // Of the lane's present stream this one is the last; one before it may still be at work.
+            // Of the lane's present stream this one is the last; one before it may still be at
+            // work.
             d.uses.retain(|&t| !self.order.settled(t) && !self.order.own(t, heap.lane));
             d.uses.push(tag);
         }
         Ok(())
     }
 
-    /// Gives the memory up: the bytes have been copied, and the device is done with it. Ends the move. `false` when the
-    /// allocation has ended meanwhile. After an error it has its memory still.
+    /// Gives the memory up: the bytes have been copied, and the device is done with it. Ends the
+    /// move. `false` when the allocation has ended meanwhile. After an error it has its memory
+    /// still.
     pub fn vacate(&self, m: Moving) -> Result<bool> {
         let unmapped = self.unmap_moving(&m);
         let there = self.end_move(m);
@@ -207,8 +207,9 @@ impl Pool {
         Ok(there)
     }
 
-    /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied there. `false` when the
-    /// allocation has ended meanwhile, and with it the move. After an error there is no memory, and the move goes on.
+    /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied
+    /// there. `false` when the allocation has ended meanwhile, and with it the move. After an error
+    /// there is no memory, and the move goes on.
     pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
         let _changing = self.change();
         // Memory may be left there that the driver would not unmap.
@@ -287,7 +288,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a live evictable allocation has memory, and whether somebody moves it. `None` when it has ended.
+    /// Whether a live evictable allocation has memory, and whether somebody moves it. `None` when
+    /// it has ended.
     pub fn residence(&self, base: u64, id: u64) -> Option<(bool, bool)> {
         evictable(&mut lock(&*self.core), base, id).map(|d| (d.handle.is_some(), d.moving))
     }

@@ -1,17 +1,12 @@
-//! Finding the live allocation that starts at a pointer, or contains it, and what is known about it.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Finding the live allocation that starts at a pointer, or contains it, and what is known about
+//! it.
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::State;
-use crate::pool::heap::slab;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::{Entry, SLOT};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{AllocFlags, AllocInfo};
+use crate::pool::heap::{Heap, HeapState, Locked, Place, State};
+use crate::pool::memory::{Entry, SLOT};
+use crate::pool::state::Pool;
+use crate::pool::types::AllocInfo;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
@@ -20,9 +15,13 @@ impl Pool {
         let core = lock(&*self.core);
         match core.dedicated.range(..=ptr).next_back() {
             Some((&base, d)) if ptr - base < d.info.usable => Ok(d.info),
-            _ => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no dedicated allocation"))),
+            _ => Err(in_no_dedicated(ptr)),
         }
     }
+}
+
+pub(crate) fn in_no_dedicated(ptr: u64) -> Error {
+    Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no dedicated allocation"))
 }
 
 /// A live allocation, found and locked.
@@ -73,26 +72,20 @@ impl Pool {
     }
 
     pub(crate) fn look(&self, ptr: u64) -> std::result::Result<Found<'_>, Lost> {
-        // The index is read with no lock held: what it says is checked under the lock, and read again if it changed.
+        // The index is read with no lock held: what it says is checked under the lock, and read
+        // again if it changed.
         for _ in 0..64 {
             let entry = self.index.get(ptr);
             match entry {
-                Entry::Block { heap, region } => {
+                Entry::Block { heap, .. } | Entry::Slab { heap, .. } => {
                     let Some(heap) = self.heap(heap) else { break };
                     let st = heap.lock_quick();
-                    if st.regions.try_get(region).is_some_and(|r| r.addr == ptr && r.state == State::Live) {
-                        return Ok(Found::Pooled { heap, st, place: Place::Block { region } });
+                    if let Some(seen) = st.find(entry, ptr) {
+                        return Ok(Found::Pooled { heap, st, place: seen.place });
                     }
-                }
-                Entry::Slab { heap, slab } => {
-                    let Some(heap) = self.heap(heap) else { break };
-                    let st = heap.lock_quick();
-                    let number = st.slabs.try_get(slab).filter(|s| s.base <= ptr).and_then(|s| s.object_at(ptr));
-                    if let (Some(number), Some(s)) = (number, st.slabs.try_get(slab)) {
-                        if s.is_live(number) {
-                            return Ok(Found::Pooled { heap, st, place: Place::Object { slab, number } });
-                        }
-                        if self.index.get(ptr) == entry {
+                    if let Entry::Slab { slab, .. } = entry {
+                        let starts = st.slabs.try_get(slab).is_some_and(|s| s.object_at(ptr).is_some());
+                        if starts && self.index.get(ptr) == entry {
                             return Err(Lost::Freed);
                         }
                     }
@@ -119,7 +112,7 @@ impl Pool {
     /// Facts about the allocation that starts at `ptr`.
     pub fn info(&self, ptr: u64) -> Result<AllocInfo> {
         match self.find(ptr, "info")? {
-            Found::Pooled { heap, st, place } => Ok(self.info_at(heap, &st, place)),
+            Found::Pooled { heap, st, place } => Ok(st.info(place, self.dev, self.order.stream(heap.lane))),
             Found::Dedicated => self.dedicated_info(ptr),
         }
     }
@@ -136,24 +129,22 @@ impl Pool {
 
     /// The live block or object around `ptr`, which may point into the middle of it.
     ///
-    /// The index is read with no lock held and again under the lock of the heap that it names. Where both agree, the heap's
-    /// regions are what they were read for: while somebody has the allocation it is found, whatever is freed and handed
-    /// out beside it.
+    /// The index is read with no lock held and again under the lock of the heap that it names.
+    /// Where both agree, the heap's regions are what they were read for: while somebody has the
+    /// allocation it is found, whatever is freed and handed out beside it.
     fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
         loop {
             let nearest = || self.index.find_back(ptr, self.most_in_a_heap());
             let entry = nearest()?;
-            let heap = match entry {
-                Entry::Block { heap, .. } | Entry::Slab { heap, .. } => self.heap(heap)?,
-                _ => return None,
-            };
+            let heap = entry.heap().and_then(|n| self.heap(n))?;
             let st = heap.lock();
             if nearest() != Some(entry) {
                 continue;
             }
             let place = match entry {
                 Entry::Block { region, .. } => {
-                    // The start that the slot of `ptr` holds may be that of a later block, with free regions in front of it.
+                    // The start that the slot of `ptr` holds may be that of a later block, with
+                    // free regions in front of it.
                     let mut at = region;
                     while st.regions.try_get(at).is_some_and(|r| r.addr > ptr && r.state != State::Edge) {
                         at = st.regions.get(at).prev;
@@ -168,48 +159,13 @@ impl Pool {
                 _ => None,
             };
             let place = place.filter(|&p| !st.is_reclaimed(p))?;
-            return Some(self.info_at(heap, &st, place)).filter(|i| i.base <= ptr && ptr - i.base < i.usable.max(1));
+            let info = st.info(place, self.dev, self.order.stream(heap.lane));
+            return Some(info).filter(|i| i.base <= ptr && ptr - i.base < i.usable.max(1));
         }
     }
 
     /// No live block is longer than this, bytes: what is live in the heap that has most.
     pub(crate) fn most_in_a_heap(&self) -> u64 {
         self.all_heaps().map(|h| h.live.load(Relaxed)).max().unwrap_or(0)
-    }
-
-    pub(crate) fn info_at(&self, heap: &Heap, st: &HeapState, place: Place) -> AllocInfo {
-        match place {
-            Place::Block { region } => self.block_info(st, region),
-            Place::Object { slab, number } => self.object_info(heap, st, slab, number),
-        }
-    }
-
-    fn block_info(&self, st: &HeapState, region: u32) -> AllocInfo {
-        let (r, b) = (st.regions.get(region), st.regions.block(region));
-        AllocInfo {
-            base: r.addr,
-            requested: b.requested,
-            usable: r.size,
-            device: self.dev,
-            stream: b.stream,
-            id: b.id,
-            tag: b.tag,
-            flags: AllocFlags::default(),
-        }
-    }
-
-    fn object_info(&self, heap: &Heap, st: &HeapState, slab: u32, number: u32) -> AllocInfo {
-        let s = st.slabs.try_get(slab);
-        let object = s.map(|s| s.object(number)).unwrap_or_default();
-        AllocInfo {
-            base: s.map_or(0, |s| s.addr_of(number)),
-            requested: u64::from(object.requested),
-            usable: s.map_or(0, |s| slab::class_size(s.class as usize)),
-            device: self.dev,
-            stream: self.order.stream(heap.lane),
-            id: object.id,
-            tag: s.map_or(0, |s| st.tags.get(&s.addr_of(number)).copied().unwrap_or(0)),
-            flags: AllocFlags::default(),
-        }
     }
 }

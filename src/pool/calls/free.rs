@@ -1,21 +1,16 @@
 //! Freeing.
 //!
-//! Most frees are hits: a block or object that goes back to the stream whose heap it is in. One uncontended lock and no driver
-//! call. Nearly as short is a free in the order of another stream than the heap's. Anything else is left undone and goes to
-//! [`Pool::free_anyhow`], which defines what a free means.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Most frees are hits: a block or object that goes back to the stream whose heap it is in. One
+//! uncontended lock and no driver call. Nearly as short is a free in the order of another stream
+//! than the heap's. Anything else is left undone and goes to [`Pool::free_anyhow`], which defines
+//! what a free means.
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::State;
-use crate::pool::heap::slab;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::Entry;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Heap, HeapState, Locked, Place, Seen};
+use crate::pool::memory::Entry;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What is to be known about a block or object that was just taken back.
@@ -31,7 +26,8 @@ pub(crate) struct GivenUp {
 }
 
 impl Pool {
-    /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is `None`.
+    /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is
+    /// `None`.
     #[inline]
     pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         match self.free_hit(ptr, stream) {
@@ -42,17 +38,18 @@ impl Pool {
 
     /// As [`Self::free`], for one that was no hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
-        // The freeing stream's lane comes first: finding it may take the registry's lock, which ranks below a heap's.
-        // Taken from the thread's cache it may be stale, which is harmless as long as no marker is recorded for it:
-        // whoever finds out that the handle has a new owner puts a barrier behind all of the lane's frees so far.
+        // The freeing stream's lane comes first: finding it may take the registry's lock, which
+        // ranks below a heap's. Taken from the thread's cache it may be stale, which is harmless as
+        // long as no marker is recorded for it: whoever finds out that the handle has a new owner
+        // puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         let found = self.find(ptr, "free").inspect_err(|e| self.count_refused(e))?;
         self.free_found(ptr, found, lane, stream, None).map(|_| ())
     }
 
-    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id; whether it was. A pointer
-    /// whose allocation is gone is no error, whatever has become of the address: that is what a finalizer needs to know
-    /// of what an arena may have freed before it.
+    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id;
+    /// whether it was. A pointer whose allocation is gone is no error, whatever has become of the
+    /// address: that is what a finalizer needs to know of what an arena may have freed before it.
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         let freed = match self.look(ptr) {
@@ -78,7 +75,7 @@ impl Pool {
             Found::Dedicated => return self.free_dedicated(ptr, stream, id),
             Found::Pooled { heap, st, place } => (heap, st, place),
         };
-        if id.is_some_and(|id| st.id_at(place) != id) {
+        if id.is_some_and(|id| st.at(place).id != id) {
             return Ok(false);
         }
         self.bring_up_to_date(&mut st);
@@ -87,7 +84,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// Takes a live block or object back: in the order of `lane`, or of the stream it was allocated on.
+    /// Takes a live block or object back: in the order of `lane`, or of the stream it was allocated
+    /// on.
     pub(crate) fn give_up(
         &self,
         heap: &Heap,
@@ -98,57 +96,50 @@ impl Pool {
     ) -> GivenUp {
         let mut users = st.take_users(ptr);
         self.bring_near(ptr, &mut users);
-        match place {
+        let size = st.at(place).size;
+        // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
+        let mut old = false;
+        let tag = match place {
             Place::Block { region } => {
-                let (block, size) = (st.regions.block(region), st.regions.get(region).size);
-                let tag = match lane {
+                let block = st.regions.block(region);
+                match lane {
                     // Used before the heap changed hands: see `claims`.
                     Some(_) if st.private.is_some() && block.stream_id != st.identity => self.order.tag(CONTEXT),
                     Some(lane) => self.order.tag(st.lane_here(lane)),
                     None => self.tag_of(block.lane, block.stream_id),
-                };
-                let own = st.may_reuse(ptr) && tag.lane() == heap.lane && users.iter().all(|&u| u == heap.lane);
-                if own {
-                    st.take_back_own(region, tag, &self.index);
-                } else if users.is_empty() {
-                    st.take_back(region, &[tag], &self.index);
-                } else {
-                    st.take_back(region, &self.tags(tag, &users), &self.index);
                 }
-                if !users.is_empty() {
-                    // It may have kept more than its size needs when it shrank: not for the next request of that size.
-                    st.regions.tidy();
-                }
-                GivenUp { size, own, lane: tag.lane(), users }
             }
-            Place::Object { slab, number } => {
-                let (old, size) =
-                    st.slabs.try_get(slab).map_or((false, 0), |s| (s.old, slab::class_size(s.class as usize)));
-                let tag =
-                    self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { heap.lane }));
-                // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
-                let own =
-                    st.may_reuse(ptr) && (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
-                if own {
-                    st.take_back_own_object(slab, number, &self.order, &self.index);
-                } else if users.is_empty() {
-                    st.take_back_object(slab, number, &[tag], &self.order);
-                } else {
-                    st.take_back_object(slab, number, &self.tags(tag, &users), &self.order);
-                }
-                GivenUp { size, own, lane: tag.lane(), users }
+            Place::Object { slab, .. } => {
+                old = st.slabs.try_get(slab).is_some_and(|s| s.old);
+                self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { heap.lane }))
             }
+        };
+        let own = st.may_reuse(ptr) && (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
+        if own {
+            st.take_back_own(place, || tag, &self.order, &self.index);
+        } else if users.is_empty() {
+            st.take_back(place, &[tag], &self.order, &self.index);
+        } else {
+            st.take_back(place, &self.tags(tag, &users), &self.order, &self.index);
         }
+        if !users.is_empty() && matches!(place, Place::Block { .. }) {
+            // A block may have kept more than its size needs when it shrank: not for the next
+            // request of that size.
+            st.regions.tidy();
+        }
+        GivenUp { size, own, lane: tag.lane(), users }
     }
 
-    /// If the heap's handle is just going to another stream on another thread, that one has not come by here yet.
+    /// If the heap's handle is just going to another stream on another thread, that one has not
+    /// come by here yet.
     pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
             st.retire(&self.order, &self.index);
         }
     }
 
-    /// What follows a free that is done: it does not fail any more, and what is missed here is made up for later.
+    /// What follows a free that is done: it does not fail any more, and what is missed here is made
+    /// up for later.
     #[inline]
     fn after_free(&self, heap: &Heap, st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
         let GivenUp { size, own, lane, users } = freed;
@@ -173,7 +164,8 @@ impl Pool {
         stream: Option<StreamHandle>,
         users: &[u32],
     ) {
-        // Joined with its neighbours before it is wanted, memory serves larger requests, and they need not ask the device.
+        // Joined with its neighbours before it is wanted, memory serves larger requests, and they
+        // need not ask the device.
         if st.has_settled(lane, &self.order) {
             st.settle(&self.order, &self.index);
         }
@@ -185,8 +177,8 @@ impl Pool {
         self.mark_free(size, lane, stream, users);
     }
 
-    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free: only once a tenth of
-    /// the threshold has been freed since the last try.
+    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free:
+    /// only once a tenth of the threshold has been freed since the last try.
     #[cold]
     pub(crate) fn trim_above_threshold(&self, heap: &Heap, size: u64, stream: Option<StreamHandle>) {
         let threshold = self.options.trim_threshold;
@@ -211,14 +203,13 @@ impl Pool {
         };
     }
 
-    /// Frees in the order of `stream`, or of the stream that the block was allocated on when that is `None`, if that is a
-    /// hit. Nothing has happened when it returns `false`.
+    /// Frees in the order of `stream`, or of the stream that the block was allocated on when that
+    /// is `None`, if that is a hit. Nothing has happened when it returns `false`.
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         // Read with no lock held: what it says is checked under the heap's.
         let entry = self.index.get(ptr);
-        let (Entry::Slab { heap, .. } | Entry::Block { heap, .. }) = entry else { return false };
-        let Some(heap) = self.heap(heap) else { return false };
+        let Some(heap) = entry.heap().and_then(|n| self.heap(n)) else { return false };
         if self.options.trim_threshold > 0 {
             return false;
         }
@@ -231,37 +222,32 @@ impl Pool {
             }
         }
         match entry {
-            Entry::Slab { slab, .. } => {
-                let Some(mut st) = self.try_lock_plain(heap) else { return false };
-                let Some(size) = self.free_object(&mut st, slab, ptr, None) else { return false };
-                self.freed(heap, st, size, stream);
-                true
-            }
+            Entry::Slab { .. } => self.free_own(heap, entry, ptr, stream),
             Entry::Block { region, .. } => self.free_large(heap, region, ptr, stream),
             _ => false,
         }
     }
 
-    /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in memory what the other needs in
-    /// registers.
-    #[inline(never)]
-    fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
+    #[inline(always)]
+    fn free_own(&self, heap: &Heap, entry: Entry, ptr: u64, stream: Option<StreamHandle>) -> bool {
         let Some(mut st) = self.try_lock_plain(heap) else { return false };
-        let Some(size) = self.free_block(&mut st, region, ptr, stream.is_none(), None) else { return false };
+        let Some(size) = self.free_plain(&mut st, entry, ptr, stream.is_none(), None) else { return false };
         self.freed(heap, st, size, stream);
         true
+    }
+
+    /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in
+    /// memory what the other needs in registers.
+    #[inline(never)]
+    fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
+        self.free_own(heap, Entry::Block { heap: heap.number, region }, ptr, stream)
     }
 
     /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
     #[inline(never)]
     fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
         let Some(mut st) = self.try_lock_plain(heap) else { return false };
-        let freed = match entry {
-            Entry::Slab { slab, .. } => self.free_object(&mut st, slab, ptr, Some(lane)),
-            Entry::Block { region, .. } => self.free_block(&mut st, region, ptr, false, Some(lane)),
-            _ => None,
-        };
-        let Some(size) = freed else { return false };
+        let Some(size) = self.free_plain(&mut st, entry, ptr, false, Some(lane)) else { return false };
         self.freed_away(heap, st, size, lane, Some(stream), &[]);
         true
     }
@@ -276,49 +262,46 @@ impl Pool {
         None
     }
 
-    /// Bytes of the object freed; in the order of lane `away`, or of the heap's own.
+    /// Frees the live block or object at `ptr` of a heap in which nothing is special: in the order
+    /// of lane `away`, or of the heap's own. `of_its_own`: in the order of the stream it was
+    /// allocated on. Returns its bytes.
     #[inline(always)]
-    fn free_object(&self, st: &mut HeapState, slab: u32, ptr: u64, away: Option<u32>) -> Option<u64> {
-        let s = st.slabs.try_get(slab)?;
-        let n = s.object_at(ptr)?;
-        if s.old || !s.is_live(n) || st.members.is_reclaimed(s.object(n).member) {
-            return None;
-        }
-        let size = slab::class_size(s.class as usize);
-        match away {
-            None => st.take_back_own_object(slab, n, &self.order, &self.index),
-            Some(lane) => st.take_back_object(slab, n, &[self.order.tag(lane)], &self.order),
-        }
-        Some(size)
-    }
-
-    /// Bytes of the block freed; in the order of lane `away`, or of the heap's own. `of_its_own`: in the order of the stream
-    /// it was allocated on.
-    #[inline(always)]
-    fn free_block(
+    fn free_plain(
         &self,
         st: &mut HeapState,
-        region: u32,
+        entry: Entry,
         ptr: u64,
         of_its_own: bool,
         away: Option<u32>,
     ) -> Option<u64> {
-        let r = st.regions.try_get(region)?;
-        if r.addr != ptr || r.state != State::Live {
+        let Seen { place, size, member, old } = st.find(entry, ptr)?;
+        if old || st.members.is_reclaimed(member) {
             return None;
         }
-        let block = st.regions.block(region);
-        if st.members.is_reclaimed(block.member)
-            || of_its_own && (block.lane != st.lane || self.order.identity(st.lane) != block.stream_id)
-        {
-            return None;
+        self.take_back_plain(st, place, of_its_own, away).then_some(size)
+    }
+
+    /// The same, of a live block or object of no old slab; whether it was done.
+    #[inline(always)]
+    pub(crate) fn take_back_plain(
+        &self,
+        st: &mut HeapState,
+        place: Place,
+        of_its_own: bool,
+        away: Option<u32>,
+    ) -> bool {
+        let lane = st.lane;
+        if let (Place::Block { region }, true) = (place, of_its_own) {
+            let block = st.regions.block(region);
+            if block.lane != lane || self.order.identity(lane) != block.stream_id {
+                return false;
+            }
         }
-        let size = r.size;
         match away {
-            None => st.take_back_own(region, self.order.tag(st.lane), &self.index),
-            Some(lane) => st.take_back(region, &[self.order.tag(lane)], &self.index),
+            None => st.take_back_own(place, || self.order.tag(lane), &self.order, &self.index),
+            Some(lane) => st.take_back(place, &[self.order.tag(lane)], &self.order, &self.index),
         }
-        Some(size)
+        true
     }
 
     /// What follows a free in a heap's own order.
@@ -328,7 +311,8 @@ impl Pool {
             self.emptied(heap, &mut st);
         }
         heap.publish(&st);
-        // With one stream nobody ever waits; and a marker can be recorded only on a stream that the caller has named.
+        // With one stream nobody ever waits; and a marker can be recorded only on a stream that the
+        // caller has named.
         let named = stream.is_some();
         if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
             self.freed_batch(heap, st, stream);

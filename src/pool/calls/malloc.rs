@@ -1,22 +1,16 @@
 //! Allocation.
 //!
-//! Most are hits: a small block out of a slab that has room, or a large one of the size that was just freed. One uncontended lock,
-//! no driver call, no search, no host memory, and of what streams share only reads. Nearly as short is a large block cut from what
-//! is ready. Anything else is left undone and goes to [`Pool::malloc_search`], which defines what an allocation means: a hit is a
+//! Most are hits: a small block out of a slab that has room, or a large one of the size that was
+//! just freed. One uncontended lock, no driver call, no search, no host memory, and of what streams
+//! share only reads. Nearly as short is a large block cut from what is ready. Anything else is left
+//! undone and goes to [`Pool::malloc_search`], which defines what an allocation means: a hit is a
 //! shorter way to the same end.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::slab;
-use crate::pool::heap::slab::{Taken, SMALL_MAX};
-use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::SLOT;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{checked_alignment, too_large, AllocFlags, AllocRequest};
-use crate::pool::types::scope::Scope;
+use crate::pool::heap::{slab, HeapState, Place, Taken, GRANULE, SMALL_MAX};
+use crate::pool::memory::SLOT;
+use crate::pool::state::Pool;
+use crate::pool::types::{checked_alignment, too_large, AllocFlags, AllocRequest, Scope};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -41,7 +35,7 @@ impl Pool {
             return self.malloc_dedicated(req, align, None);
         }
         let heap = self.heap_for(req.stream)?;
-        match heap.is_of_captures() {
+        match heap.of_captures {
             true => self.malloc_captured(heap, req, align),
             false => {
                 let (heap, st) = self.enter(heap, req.stream);
@@ -63,7 +57,8 @@ impl Pool {
         Ok(align)
     }
 
-    /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is canonical.
+    /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is
+    /// canonical.
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         self.malloc_hit_of(size, stream, None)
@@ -91,7 +86,8 @@ impl Pool {
                 addr
             }
             false => {
-                // As `malloc` rounds. Larger requests than any device has overflow here and find nothing.
+                // As `malloc` rounds. Larger requests than any device has overflow here and find
+                // nothing.
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
                 let r = match st.take_quick(rounded) {
                     Some(r) => r,
@@ -120,5 +116,6 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
     st.cut_for(size, GRANULE, |_| true)
 }
 
-/// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to one.
+/// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to
+/// one.
 const _: () = assert!(SMALL_MAX >= SLOT);

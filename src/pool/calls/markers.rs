@@ -1,15 +1,15 @@
 //! Recording the markers that frees need. Only streams that the caller vouches for are touched.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
-use crate::pool::order::tag::{Tag, CONTEXT};
-use crate::pool::state::pool::Pool;
+use crate::pool::order::{Tag, CONTEXT};
+use crate::pool::state::Pool;
 
 impl Pool {
-    /// When an allocation made on a stream was freed in that stream's order: now, if the stream is still the lane's.
+    /// When an allocation made on a stream was freed in that stream's order: now, if the stream is
+    /// still the lane's.
     pub(crate) fn tag_of(&self, lane: u32, stream_id: u64) -> Tag {
-        // The identity is read after the epoch: whoever sees an epoch behind a barrier sees the new identity.
+        // The identity is read after the epoch: whoever sees an epoch behind a barrier sees the new
+        // identity.
         let tag = self.order.tag(lane);
         match self.order.identity(lane) == stream_id {
             true => tag,
@@ -21,8 +21,9 @@ impl Pool {
         users.iter().copied().filter(|&u| u != free.lane()).map(|l| self.order.tag(l)).chain([free]).collect()
     }
 
-    /// Records the markers for memory that another heap waits for: on every stream that also used it, and on the freeing
-    /// stream when a batch is full or somebody waits. Only streams the caller vouches for are touched.
+    /// Records the markers for memory that another heap waits for: on every stream that also used
+    /// it, and on the freeing stream when a batch is full or somebody waits. Only streams the
+    /// caller vouches for are touched.
     pub(crate) fn mark_free(&self, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
         for &user in users {
             let _ = self.mark_user(user);
@@ -33,8 +34,9 @@ impl Pool {
         }
     }
 
-    /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the free. Where it
-    /// cannot be named from here (another thread's own stream) the context's next marker does.
+    /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the
+    /// free. Where it cannot be named from here (another thread's own stream) the context's next
+    /// marker does.
     pub(crate) fn mark_user(&self, user: u32) -> Result<()> {
         if user == CONTEXT {
             return Ok(());

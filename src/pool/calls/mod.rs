@@ -1,14 +1,19 @@
 //! What users call, each operation once.
 
-pub(crate) mod belong;
-pub(crate) mod dedicated;
-pub(crate) mod evictable;
-pub(crate) mod find;
-pub(crate) mod free;
-pub(crate) mod malloc;
-pub(crate) mod markers;
-pub(crate) mod open;
-pub(crate) mod realloc;
-pub(crate) mod record;
-pub(crate) mod resolve;
-pub(crate) mod sync;
+mod belong;
+mod dedicated;
+mod evictable;
+mod find;
+mod free;
+mod malloc;
+mod markers;
+mod open;
+mod realloc;
+mod record;
+mod resolve;
+mod sync;
+
+pub use belong::Kept;
+pub use evictable::{By, Moving, Waited};
+pub(crate) use find::Found;
+pub use realloc::{Relocation, Resized};

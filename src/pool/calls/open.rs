@@ -1,20 +1,13 @@
 //! Making a pool, and mapping memory ahead for it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{lock, Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status};
 use crate::driver::{Driver, Watch};
-use crate::pool::heap::region::GRANULE;
-use crate::pool::memory::index::{Index, SLOT};
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
-use crate::pool::state::afar::Afar;
-use crate::pool::state::arenas::Privates;
-use crate::pool::state::pool::{Core, Counters, OwnStream, Pool};
-use crate::pool::types::allocation::{too_large, Want};
-use crate::pool::types::options::PoolOptions;
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::heap::GRANULE;
+use crate::pool::memory::{Index, SLOT};
+use crate::pool::order::{Order, Tag};
+use crate::pool::state::{Afar, Core, Counters, Pool, Privates};
+use crate::pool::types::{too_large, PoolOptions, Rank, Ranked, Want};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -65,7 +58,7 @@ impl Pool {
             core: Apart(Ranked::new(Rank::Core, Core::default())),
             changing: std::sync::RwLock::new(()),
             counters: Apart(Counters::default()),
-            own: OwnStream::new(),
+            own: OnceLock::new(),
             afar: Apart(Afar::new()),
             privates: Apart(Privates::default()),
             unclaimed: OnceLock::new(),
@@ -83,13 +76,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream, for any to take over.
+    /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream,
+    /// for any to take over.
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
         let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
         let mut st = heap.lock();
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
         let want = Want::new(size, GRANULE, crate::base::StreamHandle::LEGACY);
-        st.grain.ahead = true;
+        st.learnt.ahead = true;
         match self.stitch_or_grow(heap, &mut st, want)? {
             Some(r) => {
                 st.regions.make_ready(r, Tag::SETTLED);

@@ -1,20 +1,14 @@
 //! Resizing a live allocation.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::round_up;
+use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::calls::find::Found;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::{GRANULE, MIN_SPLIT};
-use crate::pool::heap::slab;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::SLOT;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocFlags, AllocRequest, Want};
-use crate::pool::types::receipts::Slip;
-use crate::pool::types::scope::Scope;
+use crate::pool::calls::find::{in_no_dedicated, Found};
+use crate::pool::heap::{slab, Heap, HeapState, Place, GRANULE, MIN_SPLIT};
+use crate::pool::memory::SLOT;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::Pool;
+use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Scope, Slip, Want};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -40,8 +34,9 @@ pub struct Relocation {
 }
 
 impl Pool {
-    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping more behind it or
-    /// giving its tail back; else by a copy in stream order. On failure the allocation is as it was.
+    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping
+    /// more behind it or giving its tail back; else by a copy in stream order. On failure the
+    /// allocation is as it was.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         match self.realloc_here(ptr, size, stream)? {
             Resized::Here => Ok(ptr),
@@ -49,8 +44,8 @@ impl Pool {
         }
     }
 
-    /// As [`Self::realloc`], as long as the allocation can stay where it is. What a larger one counts as more comes from where
-    /// its receipt is from; if that has not enough it cannot stay.
+    /// As [`Self::realloc`], as long as the allocation can stay where it is. What a larger one
+    /// counts as more comes from where its receipt is from; if that has not enough it cannot stay.
     pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
         let me = self.heap_for(stream)?;
         if size > self.props.total_bytes {
@@ -77,13 +72,15 @@ impl Pool {
                 Relocation { requested: u64::from(requested), align, tag, flags, scope }
             }
             Found::Dedicated => {
-                let i = self.dedicated_info(ptr)?;
-                if i.flags.0 & AllocFlags::EVICTABLE.0 != 0 {
+                let core = lock(&*self.core);
+                let Some(d) = core.dedicated.get(&ptr) else { return Err(in_no_dedicated(ptr)) };
+                if d.guest.is_some() {
                     let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }
-                let (align, flags) = (self.dedicated_align(ptr), self.dedicated_flags(ptr));
-                Relocation { requested: i.requested, align, tag: i.tag, flags, scope: self.dedicated_scope(ptr) }
+                let AllocInfo { requested, tag, flags, .. } = d.info;
+                let flags = AllocFlags(flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
+                Relocation { requested, align: d.align, tag, flags, scope: d.scope.clone() }
             }
             Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
                 let block = st.regions.block(region);
@@ -97,8 +94,8 @@ impl Pool {
         }))
     }
 
-    /// The other way to resize, for what [`Self::realloc_here`] said has to move: a copy in stream order. On failure the
-    /// allocation is as it was.
+    /// The other way to resize, for what [`Self::realloc_here`] said has to move: a copy in stream
+    /// order. On failure the allocation is as it was.
     pub fn realloc_moving(
         &self,
         ptr: u64,
@@ -142,7 +139,8 @@ impl Pool {
         st.regions.tidy();
         let old = st.regions.get(region).size;
         let laid_out = st.is_laid_out();
-        // What it happened to get more than it asked for differs between a recorded run and one that is laid out.
+        // What it happened to get more than it asked for differs between a recorded run and one
+        // that is laid out.
         if laid_out && Some(size) > round_up(st.regions.block(region).requested.max(SLOT), GRANULE) {
             return Ok(false);
         }

@@ -1,14 +1,11 @@
 //! Noting that an allocation is also used on another stream, of this device or of another one.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Result, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::state::HeapState;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::afar::RemoteStream;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::HeapState;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::{Pool, RemoteStream};
 
 impl Pool {
     /// As [`Pool::record_stream`], for a stream of another device.
@@ -37,8 +34,8 @@ impl Pool {
     }
 }
 
-/// Notes that `lane` uses the block at `ptr`. Its own lane counts too: by the time of the free that may have gone to
-/// another stream, or the free may name another.
+/// Notes that `lane` uses the block at `ptr`. Its own lane counts too: by the time of the free that
+/// may have gone to another stream, or the free may name another.
 pub(crate) fn note_user(st: &mut HeapState, ptr: u64, lane: u32) {
     let users = st.users.entry(ptr).or_default();
     if !users.contains(&lane) {
@@ -50,8 +47,9 @@ impl Pool {
     /// The allocation is also used on `stream`, which stays alive until the allocation is freed.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let by = self.heap_for(stream)?;
-        // A capture's lane goes to other streams when the capture is gone, and the stream stays: the context knows both.
-        let elsewhere = if by.is_of_captures() { CONTEXT } else { by.lane };
+        // A capture's lane goes to other streams when the capture is gone, and the stream stays:
+        // the context knows both.
+        let elsewhere = if by.of_captures { CONTEXT } else { by.lane };
         match self.find(ptr, "record_stream")? {
             Found::Dedicated => {
                 if let Some(d) = lock(&*self.core).dedicated.get_mut(&ptr) {

@@ -1,22 +1,19 @@
 //! From a stream's handle to its heap.
 //!
-//! A per-thread cache maps handle and identity to a heap, and each allocation makes sure that the identity is still the handle's
-//! and that the stream is not being captured: by looking where the driver keeps both ([`crate::driver::watch`]), which is no driver
-//! call, or, where that is not possible, by asking. A stream that is being captured has no identity that could be asked for, so it
-//! has a heap of its own.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A per-thread cache maps handle and identity to a heap, and each allocation makes sure that the
+//! identity is still the handle's and that the stream is not being captured: by looking where the
+//! driver keeps both ([`crate::driver::watch`]), which is no driver call, or, where that is not
+//! possible, by asking. A stream that is being captured has no identity that could be asked for, so
+//! it has a heap of its own.
 
 use crate::base::{Result, Status, StreamHandle};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::Pool;
-use crate::pool::state::streams::Key;
-use crate::pool::streams::cache::{capture_key, slot, CachedStream, Check, CACHE};
-use crate::pool::streams::registry::CAPTURED_ID;
+use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::state::{Key, Pool};
+use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
 impl Pool {
-    /// Makes sure that the pool knows which stream a handle stands for at present: whoever counts hears if it is a new one.
+    /// Makes sure that the pool knows which stream a handle stands for at present: whoever counts
+    /// hears if it is a new one.
     pub fn meet(&self, stream: StreamHandle) -> Result<()> {
         self.heap_for(stream).map(drop)
     }
@@ -38,7 +35,8 @@ impl Pool {
         }
     }
 
-    /// As [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be sure of it.
+    /// As [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be sure
+    /// of it.
     #[inline(always)]
     pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
         // Copied out, so that the closure is short enough to be inlined.
@@ -114,8 +112,8 @@ impl Pool {
         Ok(heap)
     }
 
-    /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if it keeps meeting other
-    /// threads there.
+    /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if it
+    /// keeps meeting other threads there.
     #[inline]
     pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
         match heap.try_lock_quick() {
@@ -130,7 +128,7 @@ impl Pool {
         let mallocs = st.mallocs;
         let move_on = CACHE.with(|c| {
             let p = &c[slot(stream)];
-            if p.pool.get() != self.number || p.heap.get() != heap.number || heap.is_of_captures() {
+            if p.pool.get() != self.number || p.heap.get() != heap.number || heap.of_captures {
                 return false;
             }
             let again = mallocs.wrapping_sub(p.met_at.replace(mallocs)) <= MEETING;
@@ -150,8 +148,8 @@ impl Pool {
         (other, other.lock_quick())
     }
 
-    /// The heap of a stream that is being captured. Every allocation during a capture of this handle comes from here;
-    /// what is freed here only the context can settle.
+    /// The heap of a stream that is being captured. Every allocation during a capture of this
+    /// handle comes from here; what is freed here only the context can settle.
     #[cold]
     fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let key = capture_key(stream);
@@ -168,8 +166,9 @@ impl Pool {
         }
     }
 
-    /// As [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free` for why a stale answer does
-    /// no harm there. Not after a capture was met: what is freed in one is its own at once.
+    /// As [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free`
+    /// for why a stale answer does no harm there. Not after a capture was met: what is freed in one
+    /// is its own at once.
     #[inline]
     pub(crate) fn known_lane(&self, stream: StreamHandle) -> Option<u32> {
         CACHE.with(|c| {
@@ -192,8 +191,9 @@ mod tests {
     use crate::driver::Driver;
     use crate::pool::{AllocRequest, PoolOptions};
 
-    /// A heap's handle goes to another stream, and before the heap has heard of it another thread frees the heap's last
-    /// object. What the old stream may still be writing to must not look as if the new stream had freed it.
+    /// A heap's handle goes to another stream, and before the heap has heard of it another thread
+    /// frees the heap's last object. What the old stream may still be writing to must not look as
+    /// if the new stream had freed it.
     #[test]
     fn a_free_between_the_barrier_and_the_heap_vouches_for_nothing() {
         const P: u64 = 2 << 20;

@@ -1,13 +1,11 @@
 //! Waiting on the host, and what that proves: memory freed in front of it is everybody's behind it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Result, StreamHandle};
-use crate::pool::state::pool::Pool;
+use crate::pool::state::Pool;
 
 impl Pool {
-    /// Waits until a live stream of this device has done what has been submitted to it. What was freed in its order before the
-    /// call is settled then.
+    /// Waits until a live stream of this device has done what has been submitted to it. What was
+    /// freed in its order before the call is settled then.
     pub fn sync_stream(&self, stream: StreamHandle) -> Result<()> {
         let lane = self.registered_lane(stream);
         if let Some(lane) = lane {
@@ -18,7 +16,8 @@ impl Pool {
         self.order.poll(&*self.driver, lane)
     }
 
-    /// Waits until the device has done what has been submitted to it. What was freed before the call is settled then.
+    /// Waits until the device has done what has been submitted to it. What was freed before the
+    /// call is settled then.
     pub fn sync_device(&self) -> Result<()> {
         // As above; while a capture is known there is none.
         let _ = self.order.mark_context(&*self.driver, None);

@@ -1,27 +1,21 @@
 //! Capture arenas: memory for CUDA graphs.
 //!
-//! A graph uses the addresses that it was captured with each time it is launched. So the memory of a capture comes from private
-//! heaps: heaps like any other, of which nothing is taken, moved or given back until the last graph is gone. Every address that
-//! was handed out in one stays mapped to the same physical memory, and nobody else gets it.
+//! A graph uses the addresses that it was captured with each time it is launched. So the memory of
+//! a capture comes from private heaps: heaps like any other, of which nothing is taken, moved or
+//! given back until the last graph is gone. Every address that was handed out in one stays mapped
+//! to the same physical memory, and nobody else gets it.
 //!
-//! When the arena is released its heaps are public. All that is free in them waits for everything submitted to the context so
-//! far, live blocks are blocks like any other, and the next arena uses the heaps that are empty (`shells.rs`).
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! When the arena is released its heaps are public. All that is free in them waits for everything
+//! submitted to the context so far, live blocks are blocks like any other, and the next arena uses
+//! the heaps that are empty (`shells.rs`).
 
 use crate::base::size::round_up;
 use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;
-use crate::pool::heap::part::Life;
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::slab;
-use crate::pool::heap::slab::SMALL_MAX;
-use crate::pool::heap::state::Heap;
-use crate::pool::memory::index::SLOT;
-use crate::pool::state::arenas::{GraphArena, GraphArenaOptions, GraphArenaStats};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocRequest};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::heap::{slab, Heap, Life, GRANULE, SMALL_MAX};
+use crate::pool::memory::SLOT;
+use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool};
+use crate::pool::types::{too_large, AllocRequest, Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -36,8 +30,9 @@ impl Pool {
         })
     }
 
-    /// The arena's memory becomes ordinary: what is free in it waits for all that has been submitted to the device so far,
-    /// what is live stays so. Routes to it end. Happens once; no more than once is harmless.
+    /// The arena's memory becomes ordinary: what is free in it waits for all that has been
+    /// submitted to the device so far, what is live stays so. Routes to it end. Happens once; no
+    /// more than once is harmless.
     pub fn release_arena(&self, arena: &GraphArena) {
         self.end_routes(arena);
         let members = {
@@ -88,7 +83,7 @@ impl Pool {
             ..GraphArenaStats::default()
         };
         for m in &members {
-            for heap in lock(&m.heaps).clone().into_iter().filter_map(|n| self.heap(n)) {
+            for heap in self.heaps_of(&m.heaps) {
                 let st = heap.lock();
                 s.mapped += st.extents.bytes();
                 s.reserved += st.extents.bytes() + (st.room.1 - st.room.0);
@@ -100,8 +95,8 @@ impl Pool {
         s
     }
 
-    /// What was recorded of each stream's large allocations, in the order in which the streams came.
-    /// `None` for all when nothing is recorded.
+    /// What was recorded of each stream's large allocations, in the order in which the streams
+    /// came. `None` for all when nothing is recorded.
     pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
         lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone()).collect()
     }

@@ -1,52 +1,20 @@
-//! Who allocates from a part of an arena at present: which stream its handle stands for, and by which route.
+//! Who allocates from a part of an arena at present: which stream its handle stands for, and by
+//! which route.
 //!
-//! A part belongs to a handle, and CUDA gives the handle of a destroyed stream to the next one while the old one's work may
-//! still be running. And what a stream has freed in its own order is ready for that stream, but not for a graph: that is
-//! launched on any stream. So when the stream behind the handle is another one, or is captured after it was used eagerly,
-//! what is free and not settled waits for the context first.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A part belongs to a handle, and CUDA gives the handle of a destroyed stream to the next one
+//! while the old one's work may still be running. And what a stream has freed in its own order is
+//! ready for that stream, but not for a graph: that is launched on any stream. So when the stream
+//! behind the handle is another one, or is captured after it was used eagerly, what is free and not
+//! settled waits for the context first.
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::part::{Now, StreamPart};
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::HeapState;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::arenas::{Claim, Ids, Route};
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Heap, Now, Place, StreamPart};
+use crate::pool::order::{Order, CONTEXT};
+use crate::pool::state::{Claim, Ids, Pool, Route};
+use crate::pool::types::Ranked;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-
-/// Something that was handed out.
-enum Live {
-    Block { addr: u64, region: u32 },
-    Object { addr: u64, slab: u32, number: u32 },
-}
-
-impl HeapState {
-    /// What is live here and whose id comes after `first` and not after `last`. What an arena's end has in hand is not: that
-    /// one frees it.
-    fn live_between(&self, first: u64, last: u64) -> Vec<Live> {
-        let meant = |id: u64| id > first && id <= last;
-        let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
-        let live = |&r: &u32| {
-            let b = self.regions.block(r);
-            self.regions.get(r).state == State::Live && meant(b.id) && !self.members.is_reclaimed(b.member)
-        };
-        let mut found: Vec<Live> =
-            regions.filter(live).map(|region| Live::Block { addr: self.regions.get(region).addr, region }).collect();
-        for (slab, s) in self.slabs.iter() {
-            let live = (0..s.capacity).filter(|&n| {
-                let o = s.object(n);
-                s.is_live(n) && meant(o.id) && !self.members.is_reclaimed(o.member)
-            });
-            found.extend(live.map(|number| Live::Object { addr: s.addr_of(number), slab, number }));
-        }
-        found
-    }
-}
 
 impl StreamPart {
     /// Its stream was taken for one that is being captured.
@@ -64,9 +32,10 @@ impl StreamPart {
 }
 
 impl Pool {
-    /// A route begins for the part's stream, which is `now`: what an earlier stream of the handle may still be using waits
-    /// for the context, and what this one has used eagerly gets a marker, so that its capture may use it once that is done:
-    /// of the context, as a new lane has one in front of its own.
+    /// A route begins for the part's stream, which is `now`: what an earlier stream of the handle
+    /// may still be using waits for the context, and what this one has used eagerly gets a marker,
+    /// so that its capture may use it once that is done: of the context, as a new lane has one in
+    /// front of its own.
     pub(crate) fn begin_use(&self, part: &StreamPart, stream: StreamHandle, now: Now) -> Result<()> {
         let mut user = lock(&part.user);
         let Now::Idle(id) = now else { return Ok(()) };
@@ -83,7 +52,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The part's stream, which is `now`, is about to allocate or to free by the route. `false` when that has ended.
+    /// The part's stream, which is `now`, is about to allocate or to free by the route. `false`
+    /// when that has ended.
     pub(crate) fn claim_part(&self, route: &Route, part: &Arc<StreamPart>, now: Now) -> Result<bool> {
         let mut user = lock(&part.user);
         if now == Now::Captured {
@@ -136,45 +106,45 @@ impl Pool {
         }
     }
 
+    /// Frees what is live in a heap and whose id comes after `first` and not after `last`.
     fn free_between(&self, number: u32, first: u64, last: u64) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
-        for live in st.live_between(first, last) {
-            let (Live::Block { addr, .. } | Live::Object { addr, .. }) = live;
+        // What an arena's end has in hand it frees itself.
+        let meant = |&p: &Place| (first + 1..=last).contains(&st.at(p).id) && !st.is_reclaimed(p);
+        for place in st.live().filter(meant).collect::<Vec<_>>() {
+            let addr = st.at(place).addr;
             let mut users = st.take_users(addr);
             self.bring_near(addr, &mut users);
-            let tag = [self.order.tag(CONTEXT)];
-            match live {
-                Live::Block { region, .. } => st.take_back(region, &tag, &self.index),
-                Live::Object { slab, number, .. } => st.take_back_object(slab, number, &tag, &self.order),
-            }
+            st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);
         }
         heap.publish(&st);
     }
 
+    /// The heaps of a list, which is not locked any more.
+    pub(crate) fn heaps_of(&self, list: &Ranked<Vec<u32>>) -> impl Iterator<Item = &Heap> {
+        lock(list).clone().into_iter().filter_map(|n| self.heap(n))
+    }
+
     fn ids_of(&self, part: &StreamPart) -> Ids {
-        let heaps = lock(&part.heaps).clone();
-        heaps.into_iter().filter_map(|n| self.heap(n).map(|h| (n, h.lock_quick().last_id))).collect()
+        self.heaps_of(&part.heaps).map(|h| (h.number, h.lock_quick().last_id)).collect()
     }
 
     fn lanes_of(&self, part: &StreamPart) -> Vec<u32> {
-        lock(&part.heaps).iter().filter_map(|&n| self.heap(n)).map(|h| h.lane).collect()
+        self.heaps_of(&part.heaps).map(|h| h.lane).collect()
     }
 
-    /// What is free in the part and not settled waits for the context, and what is used from now on says nothing of what was
-    /// used before. Whether anything waits that has no marker.
+    /// What is free in the part and not settled waits for the context, and what is used from now on
+    /// says nothing of what was used before. Whether anything waits that has no marker.
     fn hand_over_part(&self, part: &StreamPart) -> bool {
-        let heaps = lock(&part.heaps).clone();
-        let mut waits = false;
-        for heap in heaps.into_iter().filter_map(|n| self.heap(n)) {
-            // First the barrier, then the heap: what is freed into it after its turn sees the barrier.
+        let waits = self.heaps_of(&part.heaps).filter(|heap| {
+            // First the barrier, then the heap: what is freed into it after its turn sees the
+            // barrier.
             self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
-            let mut st = heap.lock();
-            st.retire(&self.order, &self.index);
-            heap.publish(&st);
-            waits |= st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
-        }
-        waits
+            self.retire(heap)
+        });
+        // Each of them, whatever the others say.
+        waits.count() > 0
     }
 }
 
@@ -201,8 +171,8 @@ mod tests {
     use crate::driver::Driver;
     use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
 
-    /// Two captures of a stream, into each of which another one is forked. The host device cannot fork, so that one is claimed
-    /// by hand.
+    /// Two captures of a stream, into each of which another one is forked. The host device cannot
+    /// fork, so that one is claimed by hand.
     #[test]
     fn an_abort_reaches_the_streams_of_its_own_capture() {
         let d = DeviceId(0);

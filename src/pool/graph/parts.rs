@@ -1,25 +1,18 @@
 //! One stream's part of a capture arena: its private heaps.
 //!
-//! An arena has a private heap for each stream that allocates from it, and one more for each layout in use (`planned.rs`). A
-//! private heap starts empty. It grows at one place, at the start of addresses kept for it, and is made of what captures before it
-//! left, settled memory of other heaps, and new memory.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! An arena has a private heap for each stream that allocates from it, and one more for each layout
+//! in use (`planned.rs`). A private heap starts empty. It grows at one place, at the start of
+//! addresses kept for it, and is made of what captures before it left, settled memory of other
+//! heaps, and new memory.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{size, Error, Result, Status, StreamHandle};
-use crate::pool::heap::part::{LayoutInUse, Notes, Now, Span, StreamPart, User};
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::state::Heap;
-use crate::pool::order::tag::Tag;
-use crate::pool::remap::search::Answer;
-use crate::pool::state::arenas::GraphArena;
-use crate::pool::state::pool::Pool;
-use crate::pool::streams::cache::capture_key;
-use crate::pool::types::allocation::{too_large, AllocRequest, Want};
-use crate::pool::types::ranks::{Rank, Ranked};
-use crate::pool::types::units::NONE;
+use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
+use crate::pool::order::Tag;
+use crate::pool::state::{GraphArena, Pool};
+use crate::pool::streams::capture_key;
+use crate::pool::types::{too_large, AllocRequest, Rank, Ranked, Want, NONE};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -67,11 +60,11 @@ impl Pool {
 
     /// The heap that a stream's allocations come from.
     pub(crate) fn member_heap(&self, member: &StreamPart) -> Result<&Heap> {
-        let first = lock(&member.heaps).first().copied();
-        first.and_then(|n| self.heap(n)).ok_or_else(|| Error::internal("a capture's stream has no heap"))
+        self.heaps_of(&member.heaps).next().ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }
 
-    /// Addresses to grow in: start and end. The usual ones are left out where there is no room for them.
+    /// Addresses to grow in: start and end. The usual ones are left out where there is no room for
+    /// them.
     fn keep_room(&self, bytes: u64) -> Result<(u64, u64)> {
         let mut core = lock(&*self.core);
         let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
@@ -108,23 +101,19 @@ impl Pool {
             return Err(self.out_of_memory(want.size));
         }
         let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
-        match self.find_region(heap, heap.lock(), want, &req, None)? {
-            Answer::Region(mut st, r) => {
-                let addr = st.regions.get(r).addr;
-                // All of it is settled: see `usable`.
-                st.regions.make_ready(r, Tag::SETTLED);
-                heap.publish(&st);
-                Ok(addr)
-            }
-            Answer::Block(_) => Err(Error::internal("a capture's memory was borrowed")),
-        }
+        let (mut st, r) = self.find_region(heap, heap.lock(), want, &req, None)?.own()?;
+        let addr = st.regions.get(r).addr;
+        // All of it is settled: see `usable`.
+        st.regions.make_ready(r, Tag::SETTLED);
+        heap.publish(&st);
+        Ok(addr)
     }
 
     /// From now on the stream's large allocations go where the layout has them.
     pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
         let want = Want::new(span.bytes, span.align.max(GRANULE), stream);
         // A layout that another graph of the arena was captured with has left its memory.
-        let before = lock(&member.heaps).iter().skip(1).filter_map(|&n| self.heap(n)).find_map(|heap| {
+        let before = self.heaps_of(&member.heaps).skip(1).find_map(|heap| {
             let mut st = heap.lock();
             st.settle(&self.order, &self.index);
             let r = st.regions.find(want.size, want.align, |_| true)?;

@@ -1,25 +1,10 @@
 //! Placing a large block of a capture where a layout has it.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
-use crate::pool::heap::members::Place;
-use crate::pool::heap::part::StreamPart;
-use crate::pool::heap::region::GRANULE;
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocRequest;
+use crate::pool::heap::{StreamPart, GRANULE};
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocRequest, NONE};
 use std::sync::atomic::Ordering::Relaxed;
-
-impl HeapState {
-    /// The number of a ready region that has all of `[addr, addr + size)`.
-    fn ready_around(&self, addr: u64, size: u64) -> Option<u32> {
-        self.regions.ready_from(size).find(|&r| {
-            let g = self.regions.get(r);
-            g.addr <= addr && addr + size <= g.end()
-        })
-    }
-}
 
 impl Pool {
     /// A large block at the place that the layout has for it, if there is one and it is free.
@@ -35,16 +20,13 @@ impl Pool {
         let heap = self.heap(heap)?;
         let mut st = heap.lock();
         st.settle(&self.order, &self.index);
-        let Some(r) = st.ready_around(addr, size) else {
+        let Some(r) = st.regions.ready_around(addr, addr + size, NONE) else {
             member.counts.deviations.fetch_add(1, Relaxed);
             return None;
         };
         let cut = st.regions.cut(r, addr, size);
         st.note_taken();
         let block = self.block(heap, &mut st, req, align);
-        let addr = st.hand_out(cut, block, &self.index);
-        st.admit(req, Place::Block { region: cut }, self.number);
-        heap.publish(&st);
-        Some(addr)
+        Some(self.finish_block(heap, &mut st, cut, block, req))
     }
 }

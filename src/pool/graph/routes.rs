@@ -1,24 +1,22 @@
 //! Routes: which streams allocate from which capture arena at present.
 //!
-//! They are asked on the way from a handle to a heap, and only while there are any. A thread keeps nothing of a stream that
-//! a route claims; when a route begins or ends, every thread forgets what it knows of streams.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! They are asked on the way from a handle to a heap, and only while there are any. A thread keeps
+//! nothing of a stream that a route claims; when a route begins or ends, every thread forgets what
+//! it knows of streams.
 
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::part::{Now, Span};
-use crate::pool::heap::state::Heap;
-use crate::pool::state::arenas::{GraphArena, Route, Which, WhichStreams};
-use crate::pool::state::pool::{Pool, Unclaimed};
-use crate::pool::streams::cache::capture_key;
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::heap::{Heap, Now, Span};
+use crate::pool::state::{GraphArena, Pool, Route, Unclaimed, Which, WhichStreams};
+use crate::pool::streams::capture_key;
+use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
 impl Pool {
-    /// Lets the streams allocate from the arena from now on, and maps `bytes` for it ahead. With a layout, large allocations
-    /// of a single stream go where it has them. On failure nothing has begun; memory that the arena has got stays its own.
+    /// Lets the streams allocate from the arena from now on, and maps `bytes` for it ahead. With a
+    /// layout, large allocations of a single stream go where it has them. On failure nothing has
+    /// begun; memory that the arena has got stays its own.
     pub fn begin_route(
         &self,
         arena: &Arc<GraphArena>,
@@ -83,8 +81,8 @@ impl Pool {
         Ok(route)
     }
 
-    /// A capture is about to begin on the stream: no context marker is recorded from now on. Returns what
-    /// [`Self::no_capture`] wants to know should it not begin.
+    /// A capture is about to begin on the stream: no context marker is recorded from now on.
+    /// Returns what [`Self::no_capture`] wants to know should it not begin.
     pub fn expect_capture(&self, stream: StreamHandle) -> u64 {
         self.order.captures.met(capture_key(stream))
     }
@@ -129,7 +127,8 @@ impl Pool {
         all.iter().filter(|r| std::ptr::eq(&*r.arena, arena)).for_each(|r| self.end_route(r));
     }
 
-    /// Sets what is called with a stream that is being captured and that no route claims. Only once.
+    /// Sets what is called with a stream that is being captured and that no route claims. Only
+    /// once.
     pub fn on_unclaimed(&self, f: Unclaimed) {
         let _ = self.unclaimed.set(f);
     }
@@ -169,7 +168,8 @@ impl Pool {
                         Ok(Some(Now::Idle(now)))
                     }
                     Ok(_) => {
-                        // Another stream has the handle by now, or the capture that it began in is over.
+                        // Another stream has the handle by now, or the capture that it began in is
+                        // over.
                         self.end_route(route);
                         self.order.captures.over(|| *key);
                         Ok(None)
@@ -183,7 +183,8 @@ impl Pool {
         }
     }
 
-    /// Whether a stream that is being captured is part of the route's capture, which was `known` by its number if not 0.
+    /// Whether a stream that is being captured is part of the route's capture, which was `known` by
+    /// its number if not 0.
     fn is_part(&self, route: &Route, stream: StreamHandle, first: bool, known: u64) -> Result<bool> {
         // A capture that was invalidated has no number any more, and goes on until it is ended.
         let id = match self.driver.capture_info(self.dev, stream) {
@@ -231,7 +232,8 @@ impl Pool {
         }
     }
 
-    /// The heap of a stream that is being captured and that no route claims, if one does once that has been said.
+    /// The heap of a stream that is being captured and that no route claims, if one does once that
+    /// has been said.
     pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
         match self.unclaimed.get() {
             None => Ok(None),

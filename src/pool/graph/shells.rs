@@ -1,18 +1,16 @@
 //! Shells: heaps that released arenas left, and what was in them.
 //!
-//! A lane and a heap are for good, so the next arena's heaps are made of shells. Private heaps start empty; a shell with
-//! memory is emptied into another one, which costs no driver call. Shells with live blocks are left alone.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A lane and a heap are for good, so the next arena's heaps are made of shells. Private heaps
+//! start empty; a shell with memory is emptied into another one, which costs no driver call. Shells
+//! with live blocks are left alone.
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::Heap;
-use crate::pool::memory::extent::Mapped;
-use crate::pool::order::tag::Tag;
-use crate::pool::remap::sources::take_out_all;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Heap, State};
+use crate::pool::memory::Mapped;
+use crate::pool::order::Tag;
+use crate::pool::remap::take_out_all;
+use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
@@ -29,7 +27,8 @@ impl Pool {
         lock(&self.privates.shells).push(number);
     }
 
-    /// A heap without memory, in the order of nobody but `stream`: one that an earlier arena left, or a new one.
+    /// A heap without memory, in the order of nobody but `stream`: one that an earlier arena left,
+    /// or a new one.
     pub(crate) fn empty_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let heap = match self.take_shell() {
             Some(heap) => heap,
@@ -69,14 +68,13 @@ impl Pool {
         })
     }
 
-    /// Moves all memory of a heap in which nothing is live or waits into another one, where it is. Says whether it did.
+    /// Moves all memory of a heap in which nothing is live or waits into another one, where it is.
+    /// Says whether it did.
     fn empty_into(&self, from: u32, to: u32) -> bool {
         let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
         let mut st = source.lock();
         st.settle(&self.order, &self.index);
-        while let Some(slab) = st.slabs.find_empty() {
-            st.drop_slab(slab, &self.order, &self.index);
-        }
+        st.drop_empty_slabs(&self.order, &self.index);
         let spans: Vec<u32> = st.regions.spans().collect();
         let whole = |&r: &u32| {
             let g = st.regions.get(r);
@@ -88,7 +86,7 @@ impl Pool {
         let Some(mut other) = target.try_lock() else { return false };
         for r in spans {
             let (addr, end) = (st.regions.get(r).addr, st.regions.get(r).end());
-            let all: Vec<(u64, Mapped)> = st.extents.mapped_within(addr, end).collect();
+            let all: Vec<(u64, Mapped)> = st.extents.within(addr, end).collect();
             take_out_all(&mut st, r, addr, end);
             let moved = other.regions.add(addr, end - addr);
             other.extents.insert_all(addr, end, all);
@@ -99,12 +97,11 @@ impl Pool {
         true
     }
 
-    /// Brings what released arenas left up to date, before the next one begins: a context marker is recorded if something
-    /// waits that has none. `stream` is not being captured.
+    /// Brings what released arenas left up to date, before the next one begins: a context marker is
+    /// recorded if something waits that has none. `stream` is not being captured.
     pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
-        let shells = lock(&self.privates.shells).clone();
-        let waiting: Vec<&Heap> =
-            shells.into_iter().filter_map(|n| self.heap(n)).filter(|h| h.free.load(Relaxed) > 0).collect();
+        let shells = self.heaps_of(&self.privates.shells);
+        let waiting: Vec<&Heap> = shells.filter(|h| h.free.load(Relaxed) > 0).collect();
         let unmarked = |h: &&Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
         if waiting.iter().any(unmarked) {
             self.order.mark_context(&*self.driver, Some(stream))?;

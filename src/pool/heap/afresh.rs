@@ -1,27 +1,28 @@
 //! Whether it pays for a heap to start afresh (`remap/afresh.rs`).
 //!
-//! It pays where the same requests come again, as they are answered with the runs of the time before and no driver call. Where
-//! others come, everything they need is mapped again; so a heap for which it has not paid waits longer each time.
+//! It pays where the same requests come again, as they are answered with the runs of the time
+//! before and no driver call. Where others come, everything they need is mapped again; so a heap
+//! for which it has not paid waits longer each time.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-/// A heap starts afresh when it runs empty and has moved one extent for every this many it has: then the moves it is
-/// likely to save next time are worth mapping everything again. It has not paid when as many were then mapped again, and more
-/// than were taken back with no driver call.
+/// A heap starts afresh when it runs empty and has moved one extent for every this many it has:
+/// then the moves it is likely to save next time are worth mapping everything again. It has not
+/// paid when as many were then mapped again, and more than were taken back with no driver call.
 const SHARE: u64 = 8;
 
-/// The most doubt that there can be whether it pays, and what doubt lets one occasion pass: none does after the first two times that
-/// it has not paid, so that a workload may settle.
+/// The most doubt that there can be whether it pays, and what doubt lets one occasion pass: none
+/// does after the first two times that it has not paid, so that a workload may settle.
 const MOST_DOUBT: u32 = (1 << 14) - 1;
 
 const DOUBT_A_PASS: u32 = 16;
 
-/// Whether starting afresh pays for a heap. Occasions are the times when it is empty after having moved a share of its extents.
+/// Whether starting afresh pays for a heap. Occasions are the times when it is empty after having
+/// moved a share of its extents.
 ///
 /// Invariant: `to_pass * DOUBT_A_PASS <= doubt <= MOST_DOUBT`; `doubt` is 0, 1, 3, 7 and so on.
 #[derive(Debug, Default)]
 pub(crate) struct Afresh {
-    /// Extents that it had, or the stock, and that the driver has mapped for it anew since it last started afresh.
+    /// Extents that it had, or the stock, and that the driver has mapped for it anew since it last
+    /// started afresh.
     pub(crate) mapped_again: u64,
     /// Extents that it took back since then where they were mapped still.
     pub(crate) taken_back: u64,
@@ -40,11 +41,8 @@ impl Afresh {
     pub(crate) fn validate(&self) -> Result<(), String> {
         let fine =
             self.to_pass <= self.doubt / DOUBT_A_PASS && self.doubt <= MOST_DOUBT && (self.doubt + 1).is_power_of_two();
-        if fine {
-            Ok(())
-        } else {
-            Err(format!("occasions to start afresh are miscounted: {self:?}"))
-        }
+        ensure!(fine, "occasions to start afresh are miscounted: {self:?}");
+        Ok(())
     }
 
     /// So many extents were mapped again.
@@ -84,7 +82,8 @@ impl Afresh {
 mod tests {
     use super::*;
 
-    /// Plays occasions, each after so many moves of 80 extents and so many mapped again; says at which it starts afresh.
+    /// Plays occasions, each after so many moves of 80 extents and so many mapped again; says at
+    /// which it starts afresh.
     fn play(occasions: &[(u64, u64)]) -> Vec<usize> {
         let (mut afresh, mut moves) = (Afresh::default(), 0);
         let mut starts = Vec::new();

@@ -1,13 +1,12 @@
 //! Size bins: which free regions could hold a request.
 //!
-//! A two-level segregated index after TLSF (Masmano et al., 2004): the first level is the size's power of two, the
-//! second divides it into 32 equal steps, so a bin spans at most 3.2 % of its size. Two bitmaps find the next
-//! non-empty bin in a few instructions. Unlike TLSF, a search also looks into the request's own bin and takes the
-//! smallest region it sees there: a bounded best fit.
+//! A two-level segregated index after TLSF (Masmano et al., 2004): the first level is the size's
+//! power of two, the second divides it into 32 equal steps, so a bin spans at most 3.2 % of its
+//! size. Two bitmaps find the next non-empty bin in a few instructions. Unlike TLSF, a search also
+//! looks into the request's own bin and takes the smallest region it sees there: a bounded best
+//! fit.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::types::units::NONE;
+use crate::pool::types::NONE;
 
 /// log2 of the number of steps per power of two.
 const STEP_BITS: u32 = 5;
@@ -35,13 +34,14 @@ impl Bins {
         Bins { levels: 0, steps: [0; LEVELS], heads: vec![NONE; LEVELS * STEPS].into_boxed_slice() }
     }
 
-    /// The number of the bin that holds regions of this size, a non-zero multiple of 512 bytes. The first 32 sizes have a bin each.
+    /// The number of the bin that holds regions of this size, a non-zero multiple of 512 bytes. The
+    /// first 32 sizes have a bin each.
     #[inline]
     pub(crate) fn index(size: u64) -> usize {
         let units = size >> UNIT_BITS;
         debug_assert!(units > 0);
-        // How many bits of the size, behind its first `STEP_BITS` + 1, make no difference. What is beyond the last level is asked
-        // for, but no region is so large.
+        // How many bits of the size, behind its first `STEP_BITS` + 1, make no difference. What is
+        // beyond the last level is asked for, but no region is so large.
         let shift = u64::from(u64::BITS - 1 - STEP_BITS - (units | STEPS as u64).leading_zeros());
         ((shift << STEP_BITS) + (units >> shift)).min((LEVELS * STEPS - 1) as u64) as usize
     }

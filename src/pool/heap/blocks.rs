@@ -1,12 +1,12 @@
-//! Large blocks: regions handed out and taken back.
+//! Blocks and objects of a heap, handed out and taken back, and the regions that slabs are made over.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::heap::members::NO_MEMBER;
+use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::{Block, State, GRANULE};
+use crate::pool::heap::slab::{self, AfterFree, Taken};
 use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::{Entry, Index, SLOT};
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::waiting::Item;
+use crate::pool::memory::{Entry, Index, SLOT};
+use crate::pool::order::{Order, Tag, CONTEXT};
 
 impl HeapState {
     /// Makes a live region a block and gives it its place in the index.
@@ -22,26 +22,20 @@ impl HeapState {
         addr
     }
 
-    /// Takes a live block back: it is free when every tag is settled.
-    pub(crate) fn take_back(&mut self, region: u32, tags: &[Tag], index: &Index) {
-        self.block_leaves(region, index);
-        self.wait_for(region, tags);
-    }
-
-    /// Takes back a live block that was used and freed in the order of the heap's own stream: it is free at once. `tag` is that
-    /// order's.
+    /// Takes back a live block that was used and freed in the order of the heap's own stream: it is
+    /// free at once. `tag` is that order's.
     #[inline(always)]
-    pub(crate) fn take_back_own(&mut self, region: u32, tag: Tag, index: &Index) {
+    pub(crate) fn take_back_own_block(&mut self, region: u32, tag: Tag, index: &Index) {
         let requested = self.block_leaves(region, index);
         if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
             self.regions.join(old);
         }
     }
 
-    /// Counts the free of a live block, and forgets what is known about it beside its region; returns how many bytes were
-    /// asked for.
+    /// Counts the free of a live block, and forgets what is known about it beside its region;
+    /// returns how many bytes were asked for.
     #[inline(always)]
-    fn block_leaves(&mut self, region: u32, index: &Index) -> u64 {
+    pub(crate) fn block_leaves(&mut self, region: u32, index: &Index) -> u64 {
         let r = self.regions.get(region);
         let (addr, size) = (r.addr, r.size);
         let Block { requested, member, .. } = *self.regions.block(region);
@@ -52,4 +46,113 @@ impl HeapState {
         index.set(addr, Entry::Freed { offset: addr % SLOT });
         requested
     }
+
+    /// Takes a small object; `None` when the class has no free one.
+    #[inline(always)]
+    pub(crate) fn take_object(&mut self, class: usize, requested: u64) -> Option<Taken> {
+        let id = self.new_id();
+        let taken = self.slabs.alloc(class, requested, id)?;
+        self.note_handed_out(slab::class_size(class), requested);
+        Some(taken)
+    }
+
+    /// Changes what was asked for in an object that is large enough.
+    pub(crate) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
+        let before = self.slabs.resize(slab, number, requested);
+        self.members.resized(self.at(Place::Object { slab, number }).member, before, requested);
+        self.requested_bytes = self.requested_bytes + requested - before;
+    }
+
+    /// Keeps the caller's tag of a small object.
+    #[inline]
+    pub(crate) fn note_tag(&mut self, addr: u64, tag: u64) {
+        if tag != 0 {
+            self.tags.insert(addr, tag);
+        }
+    }
+
+    /// Frees the regions of all empty slabs.
+    pub(crate) fn drop_empty_slabs(&mut self, order: &Order, index: &Index) {
+        while let Some(slab) = self.slabs.find_empty() {
+            self.drop_slab(slab, order, index);
+        }
+    }
+
+    /// Makes a slab over a live region that `cut_for` gave for it.
+    pub(crate) fn add_slab(&mut self, class: usize, region: u32, index: &Index) {
+        let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
+        self.regions.get_mut(region).state = State::Slab;
+        let slab = self.slabs.add(class, addr, region);
+        index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
+    }
+
+    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that
+    /// came after it when the context has passed that.
+    pub(crate) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
+        let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
+        let region = self.slabs.remove(slab);
+        let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
+        index.set_range(addr, size, Entry::Empty);
+        if old && !order.settled(idle) {
+            self.wait_for(region, &[idle]);
+        } else {
+            self.regions.make_ready(region, if old { Tag::SETTLED } else { idle });
+        }
+    }
+
+    /// Takes a live block or object back: it is free when every tag is settled.
+    pub(crate) fn take_back(&mut self, place: Place, tags: &[Tag], order: &Order, index: &Index) {
+        match place {
+            Place::Block { region } => {
+                self.block_leaves(region, index);
+                self.wait_for(region, tags);
+            }
+            Place::Object { slab, number } => {
+                if self.object_leaves(slab, number) {
+                    self.slabs.free_later(slab, number, last_use(self.lane, order));
+                    self.waiting.enqueue(Item::Object { slab, number }, tags);
+                }
+            }
+        }
+    }
+
+    /// Takes back a live block or object that was used and freed in the order of the heap's own
+    /// stream: it is free at once. `tag` is that order's, asked for if it is a block.
+    #[inline(always)]
+    pub(crate) fn take_back_own(&mut self, place: Place, tag: impl FnOnce() -> Tag, order: &Order, index: &Index) {
+        match place {
+            Place::Block { region } => self.take_back_own_block(region, tag(), index),
+            Place::Object { slab, number } => {
+                if self.object_leaves(slab, number)
+                    && self.slabs.free(slab, number, last_use(self.lane, order)) == AfterFree::Drop
+                {
+                    self.drop_slab(slab, order, index);
+                }
+            }
+        }
+    }
+
+    /// Counts the free of a live object, and forgets what is known about it beside its slab.
+    /// `false`: there is no such slab.
+    #[inline(always)]
+    fn object_leaves(&mut self, slab: u32, number: u32) -> bool {
+        let Some(s) = self.slabs.try_get(slab) else { return false };
+        let (size, addr, object) = (s.size, s.addr_of(number), s.object(number));
+        let requested = u64::from(object.requested);
+        self.note_freed(size, requested);
+        if !self.tags.is_empty() {
+            self.tags.remove(&addr);
+        }
+        if object.member != NO_MEMBER {
+            self.members.leave(object.member, requested);
+        }
+        true
+    }
+}
+
+/// For [`Slab::idle`](crate::pool::heap::slab::Slab::idle): the order in which a slab's last object
+/// is freed now, by whether the slab is old.
+#[inline(always)]
+fn last_use(lane: u32, order: &Order) -> impl FnOnce(bool) -> Tag + '_ {
+    move |old| order.tag(if old { CONTEXT } else { lane })
 }

@@ -1,142 +1,139 @@
 //! The lock of a heap: for sections that are nearly always short and nearly never contended.
 //!
-//! Taken and given up once in every allocation and every free, so both must be cheap: taking it is one compare-and-swap,
-//! giving it up is a plain store, where a lock that can put its waiters to sleep needs a second read-modify-write to know
-//! of them. The price is that waiters poll: they spin for a moment, then let others run, then sleep for as long as a
-//! stitch in the section takes (tens of microseconds).
+//! Taken and given up once in every allocation and every free, so both must be cheap: taking it is
+//! one compare-and-swap, giving it up is a plain store, where a lock that can put its waiters to
+//! sleep needs a second read-modify-write to know of them. The price is that waiters poll: they
+//! spin for a moment, then let others run, then sleep for as long as a stitch in the section takes
+//! (tens of microseconds).
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
+#[cfg(loom)]
+pub(crate) use model::{Lock, Locked};
 #[cfg(not(loom))]
-use crate::pool::types::ranks::{Held, Rank};
-#[cfg(not(loom))]
-use std::hint::spin_loop;
-#[cfg(not(loom))]
-use std::ops::{Deref, DerefMut};
-#[cfg(not(loom))]
-use std::time::Duration;
+pub(crate) use real::{Lock, Locked};
 
 #[cfg(not(loom))]
-/// Rounds of spinning before a waiter lets other threads run; each spins twice as long as the one before.
-const SPINS: u32 = 6;
+mod real {
+    use crate::pool::types::{Held, Rank};
+    use std::hint::spin_loop;
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
 
-#[cfg(not(loom))]
-/// Rounds of that before it sleeps.
-const YIELDS: u32 = 16;
+    /// Rounds of spinning before a waiter lets other threads run; each spins twice as long as the
+    /// one before.
+    const SPINS: u32 = 6;
 
-#[cfg(not(loom))]
-/// How long it sleeps at a time.
-const NAP: Duration = Duration::from_micros(50);
+    /// Rounds of that before it sleeps.
+    const YIELDS: u32 = 16;
 
-/// A value that one thread at a time may use.
-#[cfg(not(loom))]
-pub(crate) struct Lock<T>(spin::mutex::SpinMutex<T>);
+    /// How long it sleeps at a time.
+    pub(super) const NAP: Duration = Duration::from_micros(50);
 
-/// The right to use it, until dropped.
-#[cfg(not(loom))]
-pub(crate) struct Locked<'a, T> {
-    guard: spin::mutex::SpinMutexGuard<'a, T>,
-    _held: Held,
-}
+    /// A value that one thread at a time may use.
+    pub(crate) struct Lock<T>(spin::mutex::SpinMutex<T>);
 
-#[cfg(not(loom))]
-impl<T> Deref for Locked<'_, T> {
-    type Target = T;
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        &self.guard
-    }
-}
-
-#[cfg(not(loom))]
-impl<T> DerefMut for Locked<'_, T> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.guard
-    }
-}
-
-#[cfg(not(loom))]
-impl<T> Lock<T> {
-    pub(crate) const fn new(value: T) -> Lock<T> {
-        Lock(spin::mutex::SpinMutex::new(value))
+    /// The right to use it, until dropped.
+    pub(crate) struct Locked<'a, T> {
+        guard: spin::mutex::SpinMutexGuard<'a, T>,
+        _held: Held,
     }
 
-    /// Takes the lock if it is free.
-    #[inline]
-    pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
-        let guard = self.0.try_lock()?;
-        Some(Locked { guard, _held: Rank::Heap.taken() })
-    }
-
-    /// Takes the lock.
-    #[inline]
-    pub(crate) fn lock(&self) -> Locked<'_, T> {
-        let held = Rank::Heap.wait();
-        match self.0.try_lock() {
-            Some(guard) => Locked { guard, _held: held },
-            None => Locked { guard: self.wait(), _held: held },
+    impl<T> Deref for Locked<'_, T> {
+        type Target = T;
+        #[inline(always)]
+        fn deref(&self) -> &T {
+            &self.guard
         }
     }
 
-    /// Takes the lock, perhaps with other heaps' in hand: for a thread that keeps all others out, and so waits for none that
-    /// waits for it.
-    pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
-        let guard = self.0.try_lock().unwrap_or_else(|| self.wait());
-        Locked { guard, _held: Rank::Heap.taken() }
+    impl<T> DerefMut for Locked<'_, T> {
+        #[inline(always)]
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.guard
+        }
     }
 
-    /// Takes the lock after somebody else.
-    #[cold]
-    fn wait(&self) -> spin::mutex::SpinMutexGuard<'_, T> {
-        for round in 0u32.. {
-            if round < SPINS {
-                (0..1 << round).for_each(|_| spin_loop());
-            } else if round < SPINS + YIELDS {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(NAP);
+    impl<T> Lock<T> {
+        pub(crate) const fn new(value: T) -> Lock<T> {
+            Lock(spin::mutex::SpinMutex::new(value))
+        }
+
+        /// Takes the lock if it is free.
+        #[inline]
+        pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
+            let guard = self.0.try_lock()?;
+            Some(Locked { guard, _held: Rank::Heap.taken() })
+        }
+
+        /// Takes the lock.
+        #[inline]
+        pub(crate) fn lock(&self) -> Locked<'_, T> {
+            let held = Rank::Heap.wait();
+            match self.0.try_lock() {
+                Some(guard) => Locked { guard, _held: held },
+                None => Locked { guard: self.wait(), _held: held },
             }
-            // Looking first keeps the line shared among the waiters.
-            if !self.0.is_locked() {
-                if let Some(guard) = self.0.try_lock() {
-                    return guard;
+        }
+
+        /// Takes the lock, perhaps with other heaps' in hand: for a thread that keeps all others
+        /// out, and so waits for none that waits for it.
+        pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
+            let guard = self.0.try_lock().unwrap_or_else(|| self.wait());
+            Locked { guard, _held: Rank::Heap.taken() }
+        }
+
+        /// Takes the lock after somebody else.
+        #[cold]
+        fn wait(&self) -> spin::mutex::SpinMutexGuard<'_, T> {
+            for round in 0u32.. {
+                if round < SPINS {
+                    (0..1 << round).for_each(|_| spin_loop());
+                } else if round < SPINS + YIELDS {
+                    std::thread::yield_now();
+                } else {
+                    std::thread::sleep(NAP);
+                }
+                // Looking first keeps the line shared among the waiters.
+                if !self.0.is_locked() {
+                    if let Some(guard) = self.0.try_lock() {
+                        return guard;
+                    }
                 }
             }
+            self.0.lock()
         }
-        self.0.lock()
     }
 }
 
 /// What loom knows of: to a model it is a lock like any other.
 #[cfg(loom)]
-pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
+mod model {
+    pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
 
-#[cfg(loom)]
-pub(crate) type Locked<'a, T> = loom::sync::MutexGuard<'a, T>;
+    pub(crate) type Locked<'a, T> = loom::sync::MutexGuard<'a, T>;
 
-#[cfg(loom)]
-impl<T> Lock<T> {
-    pub(crate) fn new(value: T) -> Lock<T> {
-        Lock(loom::sync::Mutex::new(value))
-    }
+    impl<T> Lock<T> {
+        pub(crate) fn new(value: T) -> Lock<T> {
+            Lock(loom::sync::Mutex::new(value))
+        }
 
-    pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
-        self.0.try_lock().ok()
-    }
+        pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
+            self.0.try_lock().ok()
+        }
 
-    pub(crate) fn lock(&self) -> Locked<'_, T> {
-        crate::base::sync::lock(&self.0)
-    }
+        pub(crate) fn lock(&self) -> Locked<'_, T> {
+            crate::base::sync::lock(&self.0)
+        }
 
-    pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
-        self.lock()
+        pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
+            self.lock()
+        }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
+    use super::real::*;
+    use std::time::Duration;
 
     #[test]
     fn one_at_a_time() {
@@ -164,7 +161,8 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Far longer than spinning and yielding lasts: every waiter sleeps, and none of them sleeps through its turn.
+    /// Far longer than spinning and yielding lasts: every waiter sleeps, and none of them sleeps
+    /// through its turn.
     #[test]
     fn waiters_that_sleep_get_it_too() {
         let lock = Lock::new(0u32);

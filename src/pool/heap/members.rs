@@ -1,15 +1,12 @@
 //! Which live allocations of a heap belong to which scope.
 //!
-//! Each allocation in a scope has a *member* record, whose number is kept with what the pool knows about the allocation
-//! (a block's or an object's `member`). Records of one scope form a list. A record comes with the allocation and goes
-//! with it: nothing is left behind by what is freed early. An allocation that has a receipt (`types/receipts.rs`) has a
-//! record to keep it with, too, which may be of no scope.
+//! Each allocation in a scope has a *member* record, whose number is kept with what the pool knows
+//! about the allocation (a block's or an object's `member`). Records of one scope form a list. A
+//! record comes with the allocation and goes with it: nothing is left behind by what is freed
+//! early. An allocation that has a receipt (`types/receipts.rs`) has a record to keep it with, too,
+//! which may be of no scope.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::types::receipts::Receipt;
-use crate::pool::types::scope::{Scope, ScopeCounts};
-use crate::pool::types::units::NONE;
+use crate::pool::types::{Receipt, Scope, ScopeCounts, NONE};
 use std::sync::Arc;
 
 /// The number of no record: an allocation that is in no scope and has no receipt.
@@ -19,7 +16,7 @@ pub(crate) const NO_MEMBER: u32 = 0;
 const LOOSE: u32 = NONE - 1;
 
 /// Where a live allocation of a heap is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     Block { region: u32 },
     Object { slab: u32, number: u32 },
@@ -47,8 +44,9 @@ struct List {
 
 /// A heap's records.
 ///
-/// Invariants: every record is vacant, or in the list it names, or loose; a list's `joined - left` is its length; no two
-/// lists are of one scope; vacant records have no receipt, and loose ones have one.
+/// Invariants: every record is vacant, or in the list it names, or loose; a list's `joined - left`
+/// is its length; no two lists are of one scope; vacant records have no receipt, and loose ones
+/// have one.
 #[derive(Debug)]
 pub(crate) struct Members {
     /// The first is never used, so that 0 is no record.
@@ -66,8 +64,9 @@ impl Members {
         Members { all: Vec::new(), vacant: NO_MEMBER, lists: Vec::new(), recent: 0, receipts: Vec::new() }
     }
 
-    /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next one around it that is
-    /// open. Returns the number of the record, [`NO_MEMBER`] when all are closed.
+    /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next
+    /// one around it that is open. Returns the number of the record, [`NO_MEMBER`] when all are
+    /// closed.
     #[inline]
     pub(crate) fn join(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>, place: Place, bytes: u64) -> u32 {
         match self.lists.get_mut(self.recent as usize) {
@@ -146,7 +145,8 @@ impl Members {
         (self.all.len() - 1) as u32
     }
 
-    /// Makes the list of a scope, or of the next open one around it, the recent one. `false` when all are closed.
+    /// Makes the list of a scope, or of the next open one around it, the recent one. `false` when
+    /// all are closed.
     #[cold]
     fn find_list(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>) -> bool {
         let mut scope = scope;
@@ -238,9 +238,9 @@ impl Members {
         Some((head, m.place()))
     }
 
-    /// Takes the allocations of a scope that joined last off its list, up to as many as there is room for. Returns how
-    /// many. They still hold the numbers of their records, which are gone with their receipts, and the scope still counts
-    /// their bytes.
+    /// Takes the allocations of a scope that joined last off its list, up to as many as there is
+    /// room for. Returns how many. They still hold the numbers of their records, which are gone
+    /// with their receipts, and the scope still counts their bytes.
     pub(crate) fn pop(&mut self, scope: &Scope, places: &mut [Place]) -> usize {
         let Some(i) = self.list_of(scope) else { return 0 };
         let Some(Some(list)) = self.lists.get_mut(i) else { return 0 };
@@ -295,27 +295,21 @@ impl Members {
         let mut listed = 0;
         for (i, list) in self.lists.iter().enumerate() {
             let Some(list) = list else { continue };
-            if self.list_of(&list.scope) != Some(i) {
-                return Err("two lists are of one scope".into());
-            }
+            ensure!(self.list_of(&list.scope) == Some(i), "two lists are of one scope");
             let (mut at, mut prev, mut len) = (list.head, NO_MEMBER, 0);
             while at != NO_MEMBER {
                 let m = &self.all[at as usize];
-                if m.list as usize != i || m.prev != prev || len > used {
-                    return Err(format!("record {at} is not linked as its scope's list says"));
-                }
+                let linked = m.list as usize == i && m.prev == prev && len <= used;
+                ensure!(linked, "record {at} is not linked as its scope's list says");
                 (prev, at) = (at, m.next);
                 len += 1;
             }
-            if list.counts.joined - list.counts.left != len as u64 {
-                return Err(format!("{:?} counted in a scope's list of {len}", list.counts));
-            }
+            let counts = list.counts;
+            ensure!(counts.joined - counts.left == len as u64, "{counts:?} counted in a scope's list of {len}");
             listed += len;
         }
-        match listed == used {
-            true => Ok(()),
-            false => Err(format!("{used} records of allocations in scopes, {listed} in lists")),
-        }
+        ensure!(listed == used, "{used} records of allocations in scopes, {listed} in lists");
+        Ok(())
     }
 }
 

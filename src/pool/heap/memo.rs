@@ -1,9 +1,8 @@
-//! What a heap did when requests found no room: so that a workload that repeats itself can be given the same answers.
+//! What a heap did when requests found no room: so that a workload that repeats itself can be given
+//! the same answers.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::memory::parts::RunId;
-use crate::pool::types::allocation::Want;
+use crate::pool::memory::RunId;
+use crate::pool::types::Want;
 
 /// Most steps kept.
 const MAX_STEPS: usize = 1 << 16;
@@ -16,8 +15,8 @@ struct Step {
     run: RunId,
 }
 
-/// The steps since the heap last started afresh, and behind them those of the time before as long as the requests
-/// are the same. All of it is hints: whoever follows one checks the run.
+/// The steps since the heap last started afresh, and behind them those of the time before as long
+/// as the requests are the same. All of it is hints: whoever follows one checks the run.
 ///
 /// Invariant: `at <= steps.len()`.
 #[derive(Default)]

@@ -1,21 +1,28 @@
 //! The memory of one stream. Nothing here calls the driver.
 
-pub(crate) mod afresh;
-pub(crate) mod bins;
-pub(crate) mod blocks;
-pub(crate) mod check;
-pub(crate) mod lock;
-pub(crate) mod members;
-pub(crate) mod memo;
-pub(crate) mod objects;
-pub(crate) mod part;
-pub(crate) mod places;
-pub(crate) mod quick;
+mod afresh;
+mod bins;
+mod blocks;
+mod check;
+mod lock;
+mod members;
+mod memo;
+mod part;
+mod places;
+mod quick;
 pub(crate) mod region;
-pub(crate) mod retire;
-pub(crate) mod settle;
+mod retire;
+mod settle;
 pub(crate) mod slab;
-pub(crate) mod state;
-pub(crate) mod trial;
-pub(crate) mod waiting;
-pub(crate) mod wide;
+mod state;
+mod trial;
+mod waiting;
+
+pub(crate) use lock::Locked;
+pub(crate) use members::{Place, NO_MEMBER};
+pub(crate) use part::{Counts, LayoutInUse, Notes, Now, StreamPart, User};
+pub use part::{Life, Placed, Span};
+pub(crate) use places::Seen;
+pub(crate) use region::{Block, State, GRANULE, MIN_SPLIT};
+pub(crate) use slab::{Taken, SMALL_MAX};
+pub(crate) use state::{Heap, HeapState, Vain, SMALL_HEAP};

@@ -1,13 +1,13 @@
-//! A stream's part of a capture arena, as its heaps know it: who uses it, and what is noted of its large allocations.
+//! A stream's part of a capture arena, as its heaps know it: who uses it, and what is noted of its
+//! large allocations.
 //!
-//! The allocations of one stream are told apart by their order: the i-th large one of the real capture gets the place of the i-th
-//! that was recorded, when its size is the same and the place is free. Anything else is a *deviation*, and served as it would be
-//! without a layout. Small allocations live in slabs and are neither recorded nor laid out.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! The allocations of one stream are told apart by their order: the i-th large one of the real
+//! capture gets the place of the i-th that was recorded, when its size is the same and the place is
+//! free. Anything else is a *deviation*, and served as it would be without a layout. Small
+//! allocations live in slabs and are neither recorded nor laid out.
 
 use crate::base::sync::AtomicU64;
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::types::{Rank, Ranked};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ pub(crate) enum Now {
 pub(crate) struct User {
     /// The identity of the stream that was last seen idle; `None` when none was.
     pub(crate) id: Option<u64>,
-    /// Whether it has allocated or freed while it was not being captured, and has not changed hands since.
+    /// Whether it has allocated or freed while it was not being captured, and has not changed hands
+    /// since.
     pub(crate) eager: bool,
     /// The number of the route that claimed it last; 0 before.
     pub(crate) route: u64,

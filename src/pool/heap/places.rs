@@ -1,24 +1,45 @@
 //! One live block or object of a heap: what is known about it, its scope and its receipt.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::base::{Result, StreamHandle};
+use crate::base::{DeviceId, Result, StreamHandle};
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::State;
+use crate::pool::heap::slab::{Object, Slab};
 use crate::pool::heap::state::HeapState;
-use crate::pool::types::allocation::AllocRequest;
-use crate::pool::types::receipts::{rounded, Counter, Receipt, Slip};
-use crate::pool::types::scope::Scope;
+use crate::pool::memory::Entry;
+use crate::pool::types::{rounded, AllocFlags, AllocInfo, AllocRequest, Counter, Receipt, Scope, Slip};
 use std::sync::Arc;
 
+/// What is known about a live block or object.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) addr: u64,
+    /// Bytes usable.
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+    pub(crate) id: u64,
+    /// Its record, [`NO_MEMBER`] when it is in no scope and has no receipt.
+    pub(crate) member: u32,
+}
+
+/// A live block or object, as a free looks at it.
+pub(crate) struct Seen {
+    pub(crate) place: Place,
+    /// Bytes usable.
+    pub(crate) size: u64,
+    pub(crate) member: u32,
+    /// Whether it is in a slab that was made for a stream that is gone.
+    pub(crate) old: bool,
+}
+
 impl HeapState {
-    /// Takes up to as many allocations out of a scope as there is room for, those that joined last; the caller frees them
-    /// under the same hold of the lock. Returns how many, and the bytes asked for.
+    /// Takes up to as many allocations out of a scope as there is room for, those that joined last;
+    /// the caller frees them under the same hold of the lock. Returns how many, and the bytes asked
+    /// for.
     pub(crate) fn pop_members(&mut self, scope: &Scope, places: &mut [Place]) -> (usize, u64) {
         let n = self.members.pop(scope, places);
         let mut bytes = 0;
         for &mut place in places.iter_mut().take(n) {
-            bytes += self.requested_at(place);
+            bytes += self.at(place).requested;
             self.set_member(place, NO_MEMBER);
         }
         scope.shrink(bytes);
@@ -29,49 +50,77 @@ impl HeapState {
     #[inline]
     pub(crate) fn join(&mut self, scope: Option<&Arc<Scope>>, place: Place, pool: u64) {
         if let Some(scope) = scope {
-            let bytes = self.requested_at(place);
+            let bytes = self.at(place).requested;
             let member = self.members.join(pool, self.number, scope, place, bytes);
             self.set_member(place, member);
         }
     }
 
-    pub(crate) fn requested_at(&self, place: Place) -> u64 {
-        match place {
-            Place::Block { region } => self.regions.block(region).requested,
-            Place::Object { slab, number } => {
-                self.slabs.try_get(slab).map_or(0, |s| u64::from(s.object(number).requested))
-            }
-        }
-    }
-
-    /// The id of a live block or object.
-    pub(crate) fn id_at(&self, place: Place) -> u64 {
-        match place {
-            Place::Block { region } => self.regions.block(region).id,
-            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(0, |s| s.object(number).id),
-        }
-    }
-
-    /// The address of a live block or object.
-    pub(crate) fn addr_at(&self, place: Place) -> u64 {
-        match place {
-            Place::Block { region } => self.regions.get(region).addr,
-            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(0, |s| s.addr_of(number)),
-        }
-    }
-
-    /// The record of a live block or object, [`NO_MEMBER`] when it is in no scope.
+    /// What is known about a live block or object.
     #[inline]
-    pub(crate) fn member_at(&self, place: Place) -> u32 {
+    pub(crate) fn at(&self, place: Place) -> Known {
         match place {
-            Place::Block { region } => self.regions.block(region).member,
-            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(NO_MEMBER, |s| s.object(number).member),
+            Place::Block { region } => {
+                let (r, b) = (self.regions.get(region), self.regions.block(region));
+                Known { addr: r.addr, size: r.size, requested: b.requested, id: b.id, member: b.member }
+            }
+            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(Known::default(), |s| {
+                let Object { id, requested, member } = s.object(number);
+                let (addr, size) = (s.addr_of(number), s.size);
+                Known { addr, size, requested: requested.into(), id, member }
+            }),
+        }
+    }
+
+    /// The same for users. `of_objects` is the stream that objects are of.
+    pub(crate) fn info(&self, place: Place, device: DeviceId, of_objects: StreamHandle) -> AllocInfo {
+        let Known { addr: base, size: usable, requested, id, .. } = self.at(place);
+        let (stream, tag) = match place {
+            Place::Block { region } => (self.regions.block(region).stream, self.regions.block(region).tag),
+            Place::Object { .. } => (of_objects, self.tags.get(&base).copied().unwrap_or(0)),
+        };
+        AllocInfo { base, requested, usable, device, stream, id, tag, flags: AllocFlags::default() }
+    }
+
+    /// Every live block and object, those that count as freed among them.
+    pub(crate) fn live(&self) -> impl Iterator<Item = Place> + '_ {
+        let blocks = self.regions.iter().filter(|(_, r)| r.state == State::Live);
+        let objects = |(slab, s): (u32, &'_ Slab)| {
+            let numbers: Vec<u32> = s.live().collect();
+            numbers.into_iter().map(move |number| Place::Object { slab, number })
+        };
+        blocks.map(|(region, _)| Place::Block { region }).chain(self.slabs.iter().flat_map(objects))
+    }
+
+    /// The live block or object that starts at `addr`, where the index has `entry`; it may count as
+    /// freed.
+    #[inline(always)]
+    pub(crate) fn find(&self, entry: Entry, addr: u64) -> Option<Seen> {
+        match entry {
+            Entry::Block { region, .. } => {
+                let r = self.regions.try_get(region)?;
+                if r.addr != addr || r.state != State::Live {
+                    return None;
+                }
+                let member = self.regions.block(region).member;
+                Some(Seen { place: Place::Block { region }, size: r.size, member, old: false })
+            }
+            Entry::Slab { slab, .. } => {
+                let s = self.slabs.try_get(slab)?;
+                let number = s.object_at(addr)?;
+                if !s.is_live(number) {
+                    return None;
+                }
+                let (size, member) = (s.size, s.object(number).member);
+                Some(Seen { place: Place::Object { slab, number }, size, member, old: s.old })
+            }
+            _ => None,
         }
     }
 
     /// Whether a live block or object counts as freed.
     pub(crate) fn is_reclaimed(&self, place: Place) -> bool {
-        self.members.is_reclaimed(self.member_at(place))
+        self.members.is_reclaimed(self.at(place).member)
     }
 
     #[inline]
@@ -84,18 +133,18 @@ impl HeapState {
 
     /// The scope that a live block or object is in.
     pub(crate) fn scope_at(&self, place: Place) -> Option<Arc<Scope>> {
-        let member = self.member_at(place);
+        let member = self.at(place).member;
         self.members.scope_of(member).filter(|_| member != NO_MEMBER).cloned()
     }
 
-    /// A live block or object goes from the scope that it is in, if it is in one, to another one or none. Its receipt goes
-    /// with it, unless it counts as freed there.
+    /// A live block or object goes from the scope that it is in, if it is in one, to another one or
+    /// none. Its receipt goes with it, unless it counts as freed there.
     pub(crate) fn move_to(&mut self, to: Option<&Arc<Scope>>, place: Place, pool: u64) {
-        let member = self.member_at(place);
+        let Known { member, requested, .. } = self.at(place);
         let mut receipt = None;
         if member != NO_MEMBER {
             receipt = self.members.take_receipt(member);
-            self.members.leave(member, self.requested_at(place));
+            self.members.leave(member, requested);
             self.set_member(place, NO_MEMBER);
         }
         self.join(to, place, pool);
@@ -106,7 +155,7 @@ impl HeapState {
 
     /// A live block or object has a receipt from now on.
     pub(crate) fn give_receipt(&mut self, place: Place, receipt: Box<dyn Receipt>) {
-        let mut member = self.member_at(place);
+        let mut member = self.at(place).member;
         if member == NO_MEMBER {
             member = self.members.hold(place);
             self.set_member(place, member);
@@ -125,7 +174,7 @@ impl HeapState {
 
     #[cold]
     fn enter(&mut self, req: &AllocRequest, place: Place) {
-        let bytes = rounded(self.requested_at(place));
+        let bytes = rounded(self.at(place).requested);
         let brought = req.slip.and_then(Slip::take);
         let receipt = brought.or_else(|| self.counter.as_ref().map(|c| c.count(bytes, req.stream)));
         if let Some(receipt) = receipt {
@@ -133,34 +182,25 @@ impl HeapState {
         }
     }
 
-    /// From now on hits are left to those who count, and every allocation that has no receipt gets one.
-    pub(crate) fn start_counting(&mut self, counter: &Arc<dyn Counter>, stream_of_objects: StreamHandle) {
+    /// From now on hits are left to those who count, and every allocation that has no receipt gets
+    /// one.
+    pub(crate) fn start_counting(&mut self, counter: &Arc<dyn Counter>, of_objects: StreamHandle) {
         self.counter = Some(counter.clone());
-        for (place, stream) in self.live_places(stream_of_objects) {
-            let member = self.member_at(place);
+        for place in self.live().collect::<Vec<_>>() {
+            let Known { member, requested, .. } = self.at(place);
             if !self.members.is_reclaimed(member) && self.members.receipt(member).is_none() {
-                let receipt = counter.count(rounded(self.requested_at(place)), stream);
-                self.give_receipt(place, receipt);
+                let stream = match place {
+                    Place::Block { region } => self.regions.block(region).stream,
+                    Place::Object { .. } => of_objects,
+                };
+                self.give_receipt(place, counter.count(rounded(requested), stream));
             }
         }
     }
 
-    /// Every live block and object, and its stream.
-    fn live_places(&self, stream_of_objects: StreamHandle) -> Vec<(Place, StreamHandle)> {
-        let regions = self.regions.spans().flat_map(|span| self.regions.walk(span));
-        let live = regions.filter(|&r| self.regions.get(r).state == State::Live);
-        let mut found: Vec<_> =
-            live.map(|region| (Place::Block { region }, self.regions.block(region).stream)).collect();
-        for (slab, s) in self.slabs.iter() {
-            let live = (0..s.capacity).filter(|&n| s.is_live(n));
-            found.extend(live.map(|number| (Place::Object { slab, number }, stream_of_objects)));
-        }
-        found
-    }
-
     /// The receipt of a block or object that is `requested` bytes large, or going to be.
     pub(crate) fn resize_receipt(&mut self, place: Place, requested: u64) -> Result<()> {
-        let member = self.member_at(place);
+        let member = self.at(place).member;
         match self.members.receipt_mut(member).filter(|_| member != NO_MEMBER) {
             Some(receipt) => receipt.resize(rounded(requested)),
             None => Ok(()),
@@ -170,9 +210,9 @@ impl HeapState {
     /// The sum of what is counted here. An error when anything live is not, or not with its bytes.
     pub(crate) fn counted(&self) -> std::result::Result<u64, String> {
         let mut sum = 0;
-        for (place, _) in self.live_places(StreamHandle::LEGACY) {
-            let member = self.member_at(place);
-            let (counted, due) = (self.members.receipt(member).map(|r| r.bytes()), rounded(self.requested_at(place)));
+        for place in self.live() {
+            let Known { member, requested, .. } = self.at(place);
+            let (counted, due) = (self.members.receipt(member).map(|r| r.bytes()), rounded(requested));
             let right = match (counted, self.members.is_reclaimed(member)) {
                 (Some(bytes), false) => bytes == due,
                 (Some(_), true) => false,

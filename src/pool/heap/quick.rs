@@ -1,14 +1,14 @@
 //! The quick list: blocks freed last, not yet joined with their neighbours.
 //!
-//! Programs ask again and again for the sizes they have just freed. Joining a freed block with what is free around it,
-//! only to cut the same size off again, is most of the work of such a pair; so the last few freed blocks wait here as they
-//! are, found by size. Everything that looks for anything but an exact match empties the list first
-//! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not there. Where blocks are hardly ever
-//! wanted back as they are, the list keeps few: each free then joins one of those before, and no search has to join many at once.
+//! Programs ask again and again for the sizes they have just freed. Joining a freed block with what
+//! is free around it, only to cut the same size off again, is most of the work of such a pair; so
+//! the last few freed blocks wait here as they are, found by size. Everything that looks for
+//! anything but an exact match empties the list first
+//! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not
+//! there. Where blocks are hardly ever wanted back as they are, the list keeps few: each free then
+//! joins one of those before, and no search has to join many at once.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::types::units::NONE;
+use crate::pool::types::NONE;
 
 /// Places in the list; each size has one.
 const PLACES: usize = 8;
@@ -30,7 +30,8 @@ struct Place {
     region: u32,
 }
 
-/// The list. It holds region numbers and no memory: [`crate::pool::heap::region`] says what the regions are.
+/// The list. It holds region numbers and no memory: [`crate::pool::heap::region`] says what the
+/// regions are.
 pub(crate) struct Quick {
     places: [Place; PLACES],
     used: u32,
@@ -40,8 +41,8 @@ pub(crate) struct Quick {
 
 #[inline]
 fn place(size: u64) -> usize {
-    // The upper bits of the product of the size in granules with 2^64 divided by the golden ratio, which spreads neighbours
-    // as evenly as can be (Knuth, The Art of Computer Programming 3, 6.4).
+    // The upper bits of the product of the size in granules with 2^64 divided by the golden ratio,
+    // which spreads neighbours as evenly as can be (Knuth, The Art of Computer Programming 3, 6.4).
     ((size >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize
 }
 
@@ -71,7 +72,7 @@ impl Quick {
     }
 
     /// Keeps a region for requests of this size; returns the one that goes for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
         let p = place(size);
         let gone = match self.places[p].region {

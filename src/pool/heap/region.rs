@@ -1,24 +1,24 @@
 //! Regions: the byte-granular pieces of a heap's mapped addresses.
 //!
-//! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are linked to their neighbours in
-//! address order. The free ones that the heap's own stream may use are *ready* and sit in size bins, or, the last few freed, in the
-//! quick list. At either end of a span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and joining
-//! regions never touches the edges, so what finds a span by its address changes only when memory is mapped or leaves.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are
+//! linked to their neighbours in address order. The free ones that the heap's own stream may use
+//! are *ready* and sit in size bins, or, the last few freed, in the quick list. At either end of a
+//! span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and
+//! joining regions never touches the edges, so what finds a span by its address changes only when
+//! memory is mapped or leaves.
 
 use crate::base::StreamHandle;
 use crate::pool::heap::bins::Bins;
 use crate::pool::heap::quick::Quick;
-use crate::pool::heap::wide::Wide;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::units::NONE;
+use crate::pool::order::Tag;
+use crate::pool::types::NONE;
 use rustc_hash::FxHashMap;
 
 /// Smallest unit of a large block and of every free region, bytes.
 pub(crate) const GRANULE: u64 = 512;
 
-/// A remainder smaller than this stays with the block in front of it: no request could use it alone.
+/// A remainder smaller than this stays with the block in front of it: no request could use it
+/// alone.
 pub(crate) const MIN_SPLIT: u64 = 4096;
 
 /// How many regions of one bin a search looks at.
@@ -73,8 +73,6 @@ pub(crate) struct Region {
     pub(crate) next: u32,
     bin_prev: u32,
     bin_next: u32,
-    /// Its place among the wide ones, if it is one.
-    wide: u32,
     pub(crate) state: State,
     /// Ready, quick or waiting: when it was last used.
     pub(crate) order: Tag,
@@ -90,7 +88,8 @@ impl Region {
     /// Whether `size` bytes at a multiple of `align`, a power of two, fit.
     #[inline]
     pub(crate) fn holds(&self, size: u64, align: u64) -> bool {
-        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the rest of the look.
+        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the
+        // rest of the look.
         let lead = self.addr.wrapping_neg() & (align - 1);
         self.size >= size && self.size - size >= lead
     }
@@ -98,9 +97,9 @@ impl Region {
 
 /// A heap's regions.
 ///
-/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff it is ready, and in the
-/// quick list iff it is quick; it is among the wide ones iff it is ready and has at least a page; `ready_bytes` is the sum of
-/// the sizes of the ready and the quick; sizes and addresses are multiples of [`GRANULE`].
+/// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff
+/// it is ready, and in the quick list iff it is quick; `ready_bytes` is the sum of the sizes of the
+/// ready and the quick; sizes and addresses are multiples of [`GRANULE`].
 pub(crate) struct Regions {
     pub(crate) all: Vec<Region>,
     /// By region.
@@ -110,15 +109,11 @@ pub(crate) struct Regions {
     quick: Quick,
     /// By the address of a span's first byte, or after its last: spans do not touch.
     pub(crate) edges: FxHashMap<u64, u32>,
-    /// What a wide region has at least, bytes.
-    page: u64,
     ready_bytes: u64,
-    wide: Wide,
 }
 
 impl Regions {
-    /// None yet, of a pool with pages of this size.
-    pub(crate) fn of_pages(page: u64) -> Regions {
+    pub(crate) fn new() -> Regions {
         Regions {
             all: Vec::new(),
             blocks: Vec::new(),
@@ -126,9 +121,7 @@ impl Regions {
             bins: Bins::new(),
             quick: Quick::new(),
             edges: FxHashMap::default(),
-            page,
             ready_bytes: 0,
-            wide: Wide::default(),
         }
     }
 
@@ -173,6 +166,11 @@ impl Regions {
         std::iter::successors(Some(first), |&r| Some(self.get(r).next).filter(|&n| !self.is_edge(n)))
     }
 
+    /// Every region by its number, span by span, in address order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
+        self.spans().flat_map(|first| self.walk(first)).map(|r| (r, self.get(r)))
+    }
+
     /// Every ready region of at least `size` bytes, smallest bins first.
     pub(crate) fn ready_from(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         let bins =
@@ -190,13 +188,13 @@ impl Regions {
         std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
     }
 
-    /// The ready region in which `[addr, end)` lies, which are whole pages: probably the one with the number `hint`.
+    /// The ready region in which `[addr, end)` lies: probably the one with the number `hint`.
     #[inline]
-    pub(crate) fn wide_around(&self, addr: u64, end: u64, hint: u32) -> Option<u32> {
-        let around = |r: &&Region| r.state == State::Ready && r.addr <= addr && end <= r.end();
-        match self.try_get(hint).filter(around) {
-            Some(_) => Some(hint),
-            None => self.wide.around(addr, end),
+    pub(crate) fn ready_around(&self, addr: u64, end: u64, hint: u32) -> Option<u32> {
+        let around = |r: &Region| r.state == State::Ready && r.addr <= addr && end <= r.end();
+        match self.try_get(hint).is_some_and(around) {
+            true => Some(hint),
+            false => self.ready_from(end - addr).find(|&r| around(self.get(r))),
         }
     }
 
@@ -206,7 +204,8 @@ impl Regions {
         last.into_iter().flatten().map(|r| self.get(r).size).max().unwrap_or(0)
     }
 
-    /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which `accept`s.
+    /// The smallest ready region seen in which `size` bytes fit at a multiple of `align`, and which
+    /// `accept`s.
     #[inline]
     pub(crate) fn find(&self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
         let fits = |r: &Region| r.holds(size, align) && accept(r);
@@ -232,7 +231,8 @@ impl Regions {
             }
             bin = self.bins.next_used(b + 1);
         }
-        // Regions of the request's own bin may all be too small or misaligned; larger ones always fit.
+        // Regions of the request's own bin may all be too small or misaligned; larger ones always
+        // fit.
         let sure = size.checked_add(align - GRANULE)?;
         let mut bin = self.bins.next_used(Bins::index(sure) + 1);
         while let Some(b) = bin {
@@ -244,8 +244,8 @@ impl Regions {
         None
     }
 
-    /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the region that had its place, which is for
-    /// [`Self::join`].
+    /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the
+    /// region that had its place, which is for [`Self::join`].
     #[inline]
     pub(crate) fn make_quick(&mut self, r: u32, size: u64, order: Tag) -> Option<u32> {
         let region = self.get_mut(r);
@@ -299,7 +299,6 @@ impl Regions {
             next: NONE,
             bin_prev: NONE,
             bin_next: NONE,
-            wide: NONE,
             state: State::Live,
             order: Tag::SETTLED,
             ticket: 0,
@@ -323,7 +322,7 @@ impl Regions {
     }
 
     pub(crate) fn unlink_bin(&mut self, r: u32) {
-        let Region { size, bin_prev: prev, bin_next: next, wide: place, .. } = *self.get(r);
+        let Region { size, bin_prev: prev, bin_next: next, .. } = *self.get(r);
         if next != NONE {
             self.get_mut(next).bin_prev = prev;
         }
@@ -332,11 +331,6 @@ impl Regions {
             _ => self.get_mut(prev).bin_next = next,
         }
         self.ready_bytes -= size;
-        if size >= self.page {
-            if let Some(moved) = self.wide.remove(place) {
-                self.get_mut(moved).wide = place;
-            }
-        }
     }
 
     /// Takes a ready region out of its bin; the caller gives it another state at once.
@@ -348,20 +342,20 @@ impl Regions {
 
     /// Makes a region (not in a bin) ready, whose neighbours are not.
     pub(crate) fn put_back(&mut self, r: u32, order: Tag) {
-        let Region { addr, size, .. } = *self.get(r);
+        let size = self.get(r).size;
         let head = self.bins.push(Bins::index(size), r);
         if head != NONE {
             self.get_mut(head).bin_prev = r;
         }
         self.ready_bytes += size;
-        let wide = if size >= self.page { self.wide.add(addr, size, r) } else { NONE };
         let region = self.get_mut(r);
-        (region.state, region.order, region.wide) = (State::Ready, order, wide);
+        (region.state, region.order) = (State::Ready, order);
         (region.bin_prev, region.bin_next) = (NONE, head);
     }
 
-    /// Where no region is left, the next ones have the numbers that those of a new heap have: a workload that repeats finds
-    /// its regions under the same numbers each time, which is what hints rely on.
+    /// Where no region is left, the next ones have the numbers that those of a new heap have: a
+    /// workload that repeats finds its regions under the same numbers each time, which is what
+    /// hints rely on.
     pub(crate) fn start_over(&mut self) {
         self.quick.start_over();
         if self.vacant.len() == self.all.len() {
@@ -373,7 +367,7 @@ impl Regions {
 
     /// Checks the invariants written above; `Err` says which one fails where.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let (mut ready, mut quick, mut wide) = (0, 0, 0);
+        let (mut ready, mut quick) = (0, 0);
         let mut seen = self.validate_spans()?;
         for first in self.spans() {
             let mut at = self.get(first).addr;
@@ -381,29 +375,20 @@ impl Regions {
             for r in self.walk(first) {
                 let g = self.get(r);
                 seen += 1;
-                if g.addr != at || g.prev != prev || g.size == 0 || !g.size.is_multiple_of(GRANULE) {
-                    return Err(format!("region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size));
-                }
+                let tiles = g.addr == at && g.prev == prev && g.size > 0 && g.size.is_multiple_of(GRANULE);
+                ensure!(tiles, "region {:#x}+{:#x} does not tile its span at {at:#x}", g.addr, g.size);
                 let before_ready = self.get(prev).state == State::Ready;
                 match g.state {
                     State::Vacant | State::Edge => return Err(format!("no region is linked at {at:#x}")),
                     State::Ready if before_ready => return Err(format!("ready neighbours at {at:#x} not joined")),
                     State::Ready => {
                         ready += g.size;
-                        if !self.bin(Bins::index(g.size)).any(|b| b == r) {
-                            return Err(format!("ready region {at:#x} is in no bin"));
-                        }
-                        wide += usize::from(g.size >= self.page);
-                        if g.size >= self.page && !self.wide.has(g.wide, g.addr, g.size, r) {
-                            return Err(format!("ready region {at:#x} is not among the wide ones"));
-                        }
+                        ensure!(self.bin(Bins::index(g.size)).any(|b| b == r), "ready region {at:#x} is in no bin");
                     }
                     State::Quick => {
                         ready += g.size;
                         quick += 1;
-                        if !self.quick.contains(r) {
-                            return Err(format!("quick region {at:#x} is not in the quick list"));
-                        }
+                        ensure!(self.quick.contains(r), "quick region {at:#x} is not in the quick list");
                     }
                     _ => {}
                 }
@@ -411,30 +396,16 @@ impl Regions {
                 prev = r;
             }
             let edge = self.get(self.get(prev).next);
-            if edge.addr != at {
-                return Err(format!(
-                    "the span at {:#x} ends at {at:#x} and not at {:#x}",
-                    self.get(first).addr,
-                    edge.addr
-                ));
-            }
+            ensure!(edge.addr == at, "a span ends at {at:#x} and not at {:#x}", edge.addr);
         }
-        if wide != self.wide.len() {
-            return Err(format!("{wide} wide regions, {} in their list", self.wide.len()));
-        }
-        if quick != self.quick.len() {
-            return Err(format!("{quick} quick regions, {} in the quick list", self.quick.len()));
-        }
-        if ready != self.ready_bytes {
-            return Err(format!("ready_bytes is {}, the regions add up to {ready}", self.ready_bytes));
-        }
+        ensure!(quick == self.quick.len(), "{quick} quick regions, {} in the quick list", self.quick.len());
+        ensure!(ready == self.ready_bytes, "ready_bytes is {}, the regions add up to {ready}", self.ready_bytes);
         let binned: usize = std::iter::successors(self.bins.next_used(0), |&b| self.bins.next_used(b + 1))
             .map(|b| self.bin(b).count())
             .sum();
         let ready_count = self.all.iter().filter(|r| r.state == State::Ready).count();
-        if binned != ready_count || seen + self.vacant.len() != self.all.len() {
-            return Err(format!("{binned} regions in bins, {ready_count} ready; {seen} linked of {}", self.all.len()));
-        }
+        ensure!(binned == ready_count, "{binned} regions in bins, {ready_count} ready");
+        ensure!(seen + self.vacant.len() == self.all.len(), "{seen} regions linked of {}", self.all.len());
         Ok(())
     }
 }
@@ -448,14 +419,16 @@ pub(crate) struct Cut {
 }
 
 impl Regions {
-    /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined region.
+    /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined
+    /// region.
     pub(crate) fn make_ready(&mut self, r: u32, mut order: Tag) -> u32 {
         let r = self.join_ready(r, &mut order);
         self.put_back(r, order);
         r
     }
 
-    /// Joins a region (not in a bin) with ready neighbours, which leave their bins; `order` becomes the latest of theirs.
+    /// Joins a region (not in a bin) with ready neighbours, which leave their bins; `order` becomes
+    /// the latest of theirs.
     fn join_ready(&mut self, mut r: u32, order: &mut Tag) -> u32 {
         let (prev, next) = (self.get(r).prev, self.get(r).next);
         if self.get(next).state == State::Ready {
@@ -472,8 +445,9 @@ impl Regions {
         r
     }
 
-    /// Joins a live region, last used at `order`, with ready neighbours into a live one: for [`Self::cut_loose`], which gives back
-    /// what is left of it. Short for making it ready and taking it out of its bin again.
+    /// Joins a live region, last used at `order`, with ready neighbours into a live one: for
+    /// [`Self::cut_loose`], which gives back what is left of it. Short for making it ready and
+    /// taking it out of its bin again.
     pub(crate) fn take_neighbours(&mut self, r: u32, mut order: Tag) -> u32 {
         let r = self.join_ready(r, &mut order);
         let region = self.get_mut(r);
@@ -492,7 +466,8 @@ impl Regions {
         self.release(next);
     }
 
-    /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same state and order.
+    /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same
+    /// state and order.
     pub(crate) fn split(&mut self, r: u32, size: u64) -> u32 {
         let (addr, old, next) = (self.get(r).addr, self.get(r).size, self.get(r).next);
         debug_assert!(size > 0 && size < old);
@@ -509,7 +484,8 @@ impl Regions {
         right
     }
 
-    /// Cuts `[addr, addr + size)` out of a ready region as a live one; what is left on either side is ready again.
+    /// Cuts `[addr, addr + size)` out of a ready region as a live one; what is left on either side
+    /// is ready again.
     pub(crate) fn cut(&mut self, r: u32, addr: u64, size: u64) -> u32 {
         self.take_ready(r);
         self.cut_loose(r, addr, size)
@@ -523,7 +499,8 @@ impl Regions {
         block
     }
 
-    /// As [`Self::cut_loose`]; what is left on either side is live, and free once the caller has put it back.
+    /// As [`Self::cut_loose`]; what is left on either side is live, and free once the caller has
+    /// put it back.
     #[inline]
     pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> Cut {
         let lead = addr - self.get(r).addr;
@@ -565,34 +542,35 @@ impl Regions {
         self.get_mut(right).prev = left;
     }
 
-    /// Adds newly mapped addresses as one live region: next to the spans that end or start there, or as a span of its own.
+    /// What lies at an address that is mapped on one side at most: the region there, which has no
+    /// edge there any more, or an edge.
+    fn border(&mut self, addr: u64) -> u32 {
+        let Some(edge) = self.edges.remove(&addr) else { return self.edge(addr) };
+        let Region { prev, next, .. } = *self.get(edge);
+        self.release(edge);
+        if next == NONE {
+            prev
+        } else {
+            next
+        }
+    }
+
+    /// Adds newly mapped addresses as one live region: next to the spans that end or start there,
+    /// or as a span of its own.
     pub(crate) fn add(&mut self, addr: u64, size: u64) -> u32 {
         let r = self.alloc(addr, size);
         let end = addr + size;
-        // What has an edge at the start ends there, and the other way round: these addresses were in no span.
-        let before = match self.edges.remove(&addr) {
-            Some(edge) => {
-                let last = self.get(edge).prev;
-                self.release(edge);
-                last
-            }
-            None => self.edge(addr),
-        };
-        let after = match self.edges.remove(&end) {
-            Some(edge) => {
-                let first = self.get(edge).next;
-                self.release(edge);
-                first
-            }
-            None => self.edge(end),
-        };
+        // What has an edge at the start ends there, and the other way round: these addresses were
+        // in no span.
+        let (before, after) = (self.border(addr), self.border(end));
         self.link(before, r);
         self.link(r, after);
         r
     }
 
-    /// Takes `[addr, stop)` of the ready region `r` out of the heap: it is no longer mapped here, and the span is cut. What is left of
-    /// the region is ready still; the part before, if there is one, keeps the number.
+    /// Takes `[addr, stop)` of the ready region `r` out of the heap: it is no longer mapped here,
+    /// and the span is cut. What is left of the region is ready still; the part before, if there is
+    /// one, keeps the number.
     pub(crate) fn take_out(&mut self, r: u32, addr: u64, stop: u64) {
         let region = self.get(r);
         let (start, end, prev, next, order) = (region.addr, region.end(), region.prev, region.next, region.order);
@@ -600,57 +578,45 @@ impl Regions {
         if stop < end {
             let right = self.alloc(stop, end - stop);
             self.link(right, next);
-            self.start_span(right, stop);
+            self.close(right, stop, false);
             self.put_back(right, order);
         } else {
-            self.start_span(next, stop);
+            self.close(next, stop, false);
         }
         if start == addr {
-            self.end_span(prev, addr);
+            self.close(prev, addr, true);
             self.release(r);
         } else {
             self.get_mut(r).size = addr - start;
-            self.end_span(r, addr);
+            self.close(r, addr, true);
             self.put_back(r, order);
         }
     }
 
-    /// What lies before `addr` ends there: the region `last`, or nothing if that is the edge there.
-    fn end_span(&mut self, last: u32, addr: u64) {
-        if self.is_edge(last) {
+    /// The span of region `r` ends at `addr`, or starts there; if `r` is the edge there, nothing is
+    /// left of the span.
+    fn close(&mut self, r: u32, addr: u64, ends: bool) {
+        if self.is_edge(r) {
             self.edges.remove(&addr);
-            self.release(last);
-        } else {
-            let edge = self.edge(addr);
-            self.link(last, edge);
+            return self.release(r);
         }
+        let edge = self.edge(addr);
+        let (left, right) = if ends { (r, edge) } else { (edge, r) };
+        self.link(left, right);
     }
 
-    /// What lies behind `addr` starts there: the region `first`, or nothing if that is the edge there.
-    fn start_span(&mut self, first: u32, addr: u64) {
-        if self.is_edge(first) {
-            self.edges.remove(&addr);
-            self.release(first);
-        } else {
-            let edge = self.edge(addr);
-            self.link(edge, first);
-        }
-    }
-
-    /// Checks that every span has two edges, where they should be; returns how many edges there are.
+    /// Checks that every span has two edges, where they should be; returns how many edges there
+    /// are.
     pub(crate) fn validate_spans(&self) -> Result<usize, String> {
         let (mut starts, mut ends) = (0, 0);
         for (&addr, &edge) in &self.edges {
             let e = self.get(edge);
-            if e.state != State::Edge || e.addr != addr || e.size != 0 || (e.prev == NONE) == (e.next == NONE) {
-                return Err(format!("the edge at {addr:#x} is {:?} at {:#x}+{:#x}", e.state, e.addr, e.size));
-            }
+            let whole = e.state == State::Edge && e.addr == addr && e.size == 0 && (e.prev == NONE) != (e.next == NONE);
+            ensure!(whole, "the edge at {addr:#x} is {:?} at {:#x}+{:#x}", e.state, e.addr, e.size);
             *(if e.prev == NONE { &mut starts } else { &mut ends }) += 1;
         }
-        match starts == ends {
-            false => Err(format!("{starts} spans start and {ends} end")),
-            true => Ok(starts + ends),
-        }
+        ensure!(starts == ends, "{starts} spans start and {ends} end");
+        Ok(starts + ends)
     }
 }
 
@@ -662,22 +628,22 @@ mod tests {
 
     #[test]
     fn a_hint_may_be_right_or_wrong() {
-        let mut regions = Regions::of_pages(P);
+        let mut regions = Regions::new();
         let [a, b] = [10, 20].map(|at| {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED)
         });
         for hint in [a, b, 2, 1000, u32::MAX] {
-            assert_eq!(regions.wide_around(11 * P, 13 * P, hint), Some(a), "hint {hint}");
-            assert_eq!(regions.wide_around(13 * P, 15 * P, hint), None, "beyond its end, hint {hint}");
+            assert_eq!(regions.ready_around(11 * P, 13 * P, hint), Some(a), "hint {hint}");
+            assert_eq!(regions.ready_around(13 * P, 15 * P, hint), None, "beyond its end, hint {hint}");
         }
         let live = regions.cut(a, 10 * P, 4 * P);
-        assert_eq!((live, regions.wide_around(11 * P, 13 * P, a)), (a, None), "not free any more");
+        assert_eq!((live, regions.ready_around(11 * P, 13 * P, a)), (a, None), "not free any more");
     }
 
     #[test]
     fn takes_neighbours_and_gives_back_the_rest() {
-        let mut regions = Regions::of_pages(P);
+        let mut regions = Regions::new();
         for at in [10, 18] {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED);
@@ -695,7 +661,7 @@ mod tests {
 
     #[test]
     fn numbers_start_over_when_nothing_is_left() {
-        let mut regions = Regions::of_pages(P);
+        let mut regions = Regions::new();
         let numbers = |regions: &mut Regions| {
             let r = regions.add(10 * P, 8 * P);
             let r = regions.make_ready(r, Tag::SETTLED);

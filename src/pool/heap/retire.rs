@@ -1,16 +1,13 @@
 //! A heap goes to another user: what the one before may still be using waits first.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::region::GRANULE;
 use crate::pool::heap::state::HeapState;
-use crate::pool::memory::index::Index;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::CONTEXT;
+use crate::pool::memory::Index;
+use crate::pool::order::{Order, CONTEXT};
 
 impl HeapState {
-    /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still be using waits
-    /// for the context from now on.
+    /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still
+    /// be using waits for the context from now on.
     pub(crate) fn retire(&mut self, order: &Order, index: &Index) {
         self.regions.tidy();
         self.identity = order.identity(self.lane);
@@ -26,8 +23,9 @@ impl HeapState {
         }
     }
 
-    /// The last graph that could use the heap's memory is gone, and until just now it could be launched on any stream:
-    /// whatever is free, settled before or not, waits for all that has been submitted to the context so far.
+    /// The last graph that could use the heap's memory is gone, and until just now it could be
+    /// launched on any stream: whatever is free, settled before or not, waits for all that has been
+    /// submitted to the context so far.
     pub(crate) fn retire_all(&mut self, order: &Order, index: &Index) {
         self.regions.tidy();
         self.identity = order.identity(self.lane);

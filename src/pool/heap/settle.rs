@@ -1,14 +1,11 @@
 //! What of a heap waits for other streams, and making it ready.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::pool::heap::region::{Region, State, GRANULE, MIN_SPLIT};
 use crate::pool::heap::slab::AfterFree;
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::{Item, Wait, MANY};
-use crate::pool::memory::index::Index;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::memory::Index;
+use crate::pool::order::{Order, Tag};
 
 impl HeapState {
     /// Whatever waits now waits for `tag` instead, which comes after all that it waited for.
@@ -93,9 +90,9 @@ impl HeapState {
         any
     }
 
-    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes at `align`: the
-    /// smallest such, cut to size and marked live. Only that lane may use what is left over, too, so that goes on
-    /// waiting.
+    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes
+    /// at `align`: the smallest such, cut to size and marked live. Only that lane may use what is
+    /// left over, too, so that goes on waiting.
     pub(crate) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
         let queue = &self.waiting.queues.iter().find(|q| q.0 == lane)?.1;
         let fits = |r: &Region| r.addr.next_multiple_of(align) == r.addr && r.size >= size;

@@ -1,15 +1,12 @@
 //! Small blocks: slabs of equal objects.
 //!
-//! A slab is a region cut into objects of one size class, so that small blocks cost neither a region each nor a
-//! search. Slabs belong to one heap and serve its own stream only.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A slab is a region cut into objects of one size class, so that small blocks cost neither a
+//! region each nor a search. Slabs belong to one heap and serve its own stream only.
 
 use crate::pool::heap::members::NO_MEMBER;
-use crate::pool::memory::index::SLOT;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::units::NONE;
-use crate::pool::types::units::SMALL_MIN;
+use crate::pool::memory::SLOT;
+use crate::pool::order::Tag;
+use crate::pool::types::{NONE, SMALL_MIN};
 
 /// Largest request served from slabs, bytes.
 pub(crate) const SMALL_MAX: u64 = 64 << 10;
@@ -23,56 +20,20 @@ pub(crate) const CLASSES: usize = 8 + 5 * STEPS as usize;
 /// Fewest objects in a slab.
 const MIN_OBJECTS: u64 = 8;
 
-const fn class_by_rule(units: u64) -> u8 {
-    if units <= STEPS {
-        return units as u8 - 1;
-    }
-    let top = 63 - (units - 1).leading_zeros() as u64;
-    let step = (units - 1) >> (top - 3);
-    ((top - 3) * STEPS + step) as u8
-}
-
-const fn size_by_rule(class: u64) -> u64 {
-    if class < STEPS {
-        return (class + 1) * SMALL_MIN;
-    }
-    let (doubling, step) = ((class - STEPS) / STEPS, (class - STEPS) % STEPS);
-    (STEPS + step + 1) * (SMALL_MIN << doubling)
-}
-
-/// Class by size in units of [`SMALL_MIN`], less one.
-static CLASS_OF: [u8; (SMALL_MAX / SMALL_MIN) as usize] = {
-    let mut table = [0; (SMALL_MAX / SMALL_MIN) as usize];
-    let mut i = 0;
-    while i < table.len() {
-        table[i] = class_by_rule(i as u64 + 1);
-        i += 1;
-    }
-    table
-};
-
-/// Size by class; and the factor that divides by it, see [`Slab::object_containing`].
-static SIZE_OF: [u64; CLASSES] = {
-    let mut table = [0; CLASSES];
-    let mut i = 0;
-    while i < CLASSES {
-        table[i] = size_by_rule(i as u64);
-        i += 1;
-    }
-    table
-};
-
 /// The size class for a request of `size` bytes, at most [`SMALL_MAX`].
 #[inline]
 pub(crate) fn class_of(size: u64) -> usize {
-    let units = (size + (size == 0) as u64 - 1) / SMALL_MIN;
-    usize::from(CLASS_OF[units as usize % CLASS_OF.len()])
+    let units = size.saturating_sub(1) / SMALL_MIN;
+    // How many of the last bits make no difference.
+    let shift = (units | STEPS).ilog2() - STEPS.ilog2();
+    (u64::from(shift) * STEPS + (units >> shift)) as usize
 }
 
 /// Bytes of an object of this class.
 #[inline]
 pub(crate) fn class_size(class: usize) -> u64 {
-    SIZE_OF[class]
+    let shift = (class as u64 / STEPS).saturating_sub(1);
+    (class as u64 - shift * STEPS + 1) * (SMALL_MIN << shift)
 }
 
 /// log2 of the scale of [`Slab::inverse`].
@@ -83,7 +44,8 @@ pub(crate) fn slab_size(class: usize) -> u64 {
     (class_size(class) * MIN_OBJECTS).next_multiple_of(SLOT)
 }
 
-/// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and hold `size` bytes.
+/// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and
+/// hold `size` bytes.
 pub(crate) fn aligned_class(size: u64, align: u64) -> Option<usize> {
     (class_of(size.max(1))..CLASSES).find(|&c| class_size(c).is_multiple_of(align))
 }
@@ -107,8 +69,8 @@ pub(crate) struct Taken {
 
 /// One slab.
 ///
-/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff it has a free
-/// object and is not `old`.
+/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff
+/// it has a free object and is not `old`.
 pub(crate) struct Slab {
     pub(crate) base: u64,
     /// The region that holds it; [`NONE`] when this descriptor is vacant.
@@ -119,10 +81,12 @@ pub(crate) struct Slab {
     pub(crate) used: u32,
     /// Objects freed on another stream and not yet settled.
     pub(crate) pending: u32,
-    /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is empty.
+    /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is
+    /// empty.
     pub(crate) old: bool,
-    /// When the last object in use was freed, in the order of the heap's lane, or of the context if it was `old` then.
-    /// No stream has used the slab since, but those that `pending` objects wait for.
+    /// When the last object in use was freed, in the order of the heap's lane, or of the context if
+    /// it was `old` then. No stream has used the slab since, but those that `pending` objects wait
+    /// for.
     pub(crate) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
@@ -130,9 +94,10 @@ pub(crate) struct Slab {
     waiting: [u64; 4],
     list_prev: u32,
     list_next: u32,
-    /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20 bytes and an object no
-    /// longer than 2^16, so `offset * inverse >> SCALE` is exactly `offset / size` for any offset in the slab.
-    size: u64,
+    /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20
+    /// bytes and an object no longer than 2^16, so `offset * inverse >> SCALE` is exactly
+    /// `offset / size` for any offset in the slab.
+    pub(crate) size: u64,
     inverse: u64,
     objects: Box<[Object]>,
 }
@@ -145,7 +110,8 @@ impl Slab {
         (self.addr_of(n) == addr).then_some(n)
     }
 
-    /// The object's number for any address inside an object; `None` for one that is in none, or before the slab.
+    /// The object's number for any address inside an object; `None` for one that is in none, or
+    /// before the slab.
     #[inline(always)]
     pub(crate) fn object_containing(&self, addr: u64) -> Option<u32> {
         let offset = addr.checked_sub(self.base).filter(|&o| o < 1 << 20)?;
@@ -166,6 +132,11 @@ impl Slab {
     #[inline]
     pub(crate) fn is_live(&self, n: u32) -> bool {
         !self.is_free(n) && !self.is_waiting(n)
+    }
+
+    /// The numbers of the live objects.
+    pub(crate) fn live(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.capacity).filter(|&n| self.is_live(n))
     }
 
     #[inline]
@@ -197,7 +168,8 @@ pub(crate) struct Slabs {
     all: Vec<Slab>,
     vacant: Vec<u32>,
     heads: [u32; CLASSES],
-    /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do not count.
+    /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do
+    /// not count.
     empty: [u32; CLASSES],
 }
 
@@ -306,7 +278,8 @@ impl Slabs {
         s
     }
 
-    /// Puts a live object back, free at once. `now` is asked if it was the last one in use: see [`Slab::idle`].
+    /// Puts a live object back, free at once. `now` is asked if it was the last one in use: see
+    /// [`Slab::idle`].
     #[inline(always)]
     pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> AfterFree {
         self.all[s as usize].one_less(now);
@@ -372,7 +345,8 @@ impl Slabs {
         self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.used == 0 && s.pending == 0).map(|(i, _)| i)
     }
 
-    /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are returned.
+    /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are
+    /// returned.
     pub(crate) fn retire(&mut self) -> Vec<u32> {
         let mut empty = Vec::new();
         for s in 0..self.all.len() as u32 {
@@ -431,22 +405,16 @@ impl Slabs {
         for (i, s) in self.iter() {
             let free: u32 = s.free.iter().map(|w| w.count_ones()).sum();
             let waiting: u32 = s.waiting.iter().map(|w| w.count_ones()).sum();
-            if s.used + s.pending + free != s.capacity || waiting != s.pending {
-                return Err(format!(
-                    "slab {:#x}: {} used + {} pending + {free} free != {}",
-                    s.base, s.used, s.pending, s.capacity
-                ));
-            }
-            if listed.contains(&i) != (free > 0 && !s.old) {
-                return Err(format!("slab {:#x} is in its class's list exactly when it has a free object", s.base));
-            }
+            let (used, pending, capacity) = (s.used, s.pending, s.capacity);
+            let all = used + pending + free == capacity && waiting == pending;
+            ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
+            let right = listed.contains(&i) == (free > 0 && !s.old);
+            ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
             if s.used == 0 && s.pending == 0 && !s.old {
                 empty[s.class as usize] += 1;
             }
         }
-        if empty != self.empty {
-            return Err("the count of empty slabs is wrong".into());
-        }
+        ensure!(empty == self.empty, "the count of empty slabs is wrong");
         Ok(())
     }
 }

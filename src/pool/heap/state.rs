@@ -1,11 +1,10 @@
 //! A heap: memory of one stream.
 //!
-//! It owns spans of mapped addresses, the regions that tile them, the extents behind them and the slabs inside them, all under one
-//! lock. What its own stream frees it can hand out again at once; what another stream frees waits until the device has passed the
-//! free (`waiting.rs`). A stream has one heap, and more only when several threads keep meeting at its lock
+//! It owns spans of mapped addresses, the regions that tile them, the extents behind them and the
+//! slabs inside them, all under one lock. What its own stream frees it can hand out again at once;
+//! what another stream frees waits until the device has passed the free (`waiting.rs`). A stream
+//! has one heap, and more only when several threads keep meeting at its lock
 //! (`streams/registry.rs`); they share the stream's lane, so what is in one is in order for all.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::size::GIB;
 use crate::base::sync::{lock, AtomicU64};
@@ -18,11 +17,9 @@ use crate::pool::heap::region::{Region, Regions, State, GRANULE, MIN_SPLIT};
 use crate::pool::heap::slab::Slabs;
 use crate::pool::heap::trial::Trial;
 use crate::pool::heap::waiting::{Item, Waiting};
-use crate::pool::memory::extent::Extents;
-use crate::pool::order::cadence::OwnBatch;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::receipts::Counter;
+use crate::pool::memory::Extents;
+use crate::pool::order::{Order, OwnBatch, Tag};
+use crate::pool::types::Counter;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -30,7 +27,8 @@ use std::sync::Arc;
 /// A heap with less than this is small, bytes.
 pub(crate) const SMALL_HEAP: u64 = GIB;
 
-/// Finding no room counts when it happens within so many allocations of the last time, or of the heap's start.
+/// Finding no room counts when it happens within so many allocations of the last time, or of the
+/// heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
 
 /// Memory of one stream. On cache lines of its own: neighbours are other threads'.
@@ -39,6 +37,7 @@ pub(crate) struct Heap {
     pub(crate) number: u32,
     /// The lane of its stream, which other heaps may share.
     pub(crate) lane: u32,
+    /// Whether it holds what was allocated during captures of its stream.
     pub(crate) of_captures: bool,
     /// Copies of counters of `state`, for sums taken without its lock.
     pub(crate) live: AtomicU64,
@@ -56,11 +55,6 @@ impl Heap {
             free: AtomicU64::new(0),
             state: Lock::new(HeapState::new(number, lane, identity, page)),
         }
-    }
-
-    /// Whether it holds what was allocated during captures of its stream.
-    pub(crate) fn is_of_captures(&self) -> bool {
-        self.of_captures
     }
 
     /// Takes the lock with every free region where searches find it.
@@ -83,7 +77,8 @@ impl Heap {
         self.state.lock()
     }
 
-    /// As [`Self::lock_quick`], for a thread that keeps all others out: see [`Lock::lock_among_others`].
+    /// As [`Self::lock_quick`], for a thread that keeps all others out: see
+    /// [`Lock::lock_among_others`].
     pub(crate) fn lock_among_others(&self) -> Locked<'_, HeapState> {
         self.state.lock_among_others()
     }
@@ -114,16 +109,19 @@ fn more_ids() -> u64 {
 
 /// What a heap's lock guards.
 ///
-/// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with its ticket;
-/// `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
-/// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less; `moves_when_empty <= moves`.
+/// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with
+/// its ticket; `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
+/// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less;
+/// `moves_when_empty <= moves`.
 ///
-/// What every hit looks at comes first, in as few cache lines as it takes: they compete with all that a workload touches.
+/// What every hit looks at comes first, in as few cache lines as it takes: they compete with all
+/// that a workload touches.
 #[repr(C)]
 pub(crate) struct HeapState {
     pub(crate) number: u32,
     pub(crate) lane: u32,
-    /// The stream that its ready memory is in order for. The lane's, but for a moment while that goes to another stream.
+    /// The stream that its ready memory is in order for. The lane's, but for a moment while that
+    /// goes to another stream.
     pub(crate) identity: u64,
     /// The id handed out last: see [`HeapState::new_id`].
     pub(crate) last_id: u64,
@@ -145,7 +143,7 @@ pub(crate) struct HeapState {
     pub(crate) users: HashMap<u64, Vec<u32>>,
     /// Callers' tags of small objects that have one, by address.
     pub(crate) tags: HashMap<u64, u64>,
-    pub(crate) memo: Memo,
+    pub(crate) learnt: Learnt,
     pub(crate) regions: Regions,
     pub(crate) slabs: Slabs,
     pub(crate) extents: Extents,
@@ -156,27 +154,19 @@ pub(crate) struct HeapState {
     pub(crate) least_ready: u64,
     /// What `moves` was when it last ran empty.
     pub(crate) moves_when_empty: u64,
-    pub(crate) afresh: Afresh,
     /// All extents ever moved for this heap, and for how many requests.
     pub(crate) moved: u64,
     pub(crate) stitches: u64,
-    /// The most `live_bytes` was at a growth since then.
-    pub(crate) peak_live: u64,
-    /// Bytes mapped to other addresses for this heap since then, but for those that were taken back for nothing.
-    pub(crate) remapped: u64,
-    pub(crate) grain: Grain,
-    /// Whether the heap ran short of memory soon after the last time, and its `mallocs` then.
-    pub(crate) short: bool,
-    pub(crate) short_at: u64,
-    /// Whether it has been of use to wait for markers, to look for extents and for blocks in other heaps.
-    pub(crate) patience: Trial,
-    pub(crate) others: Trial,
-    pub(crate) borrowing: Trial,
-    /// The same of a context marker about other heaps' memory.
+    /// Its `mallocs` when it last ran short of memory.
+    short_at: u64,
+    pub(crate) vain: Vain,
+    /// As `vain`, of a context marker about other heaps' memory.
     pub(crate) asking: Trial,
-    /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of a span.
+    /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of
+    /// a span.
     pub(crate) grown_to: u64,
-    /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without any.
+    /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without
+    /// any.
     pub(crate) room: (u64, u64),
 }
 
@@ -186,7 +176,7 @@ impl HeapState {
             number,
             lane,
             identity,
-            regions: Regions::of_pages(page),
+            regions: Regions::new(),
             extents: Extents::of_pages(page),
             slabs: Slabs::new(),
             waiting: Waiting::default(),
@@ -207,16 +197,9 @@ impl HeapState {
             moves_when_empty: 0,
             moved: 0,
             stitches: 0,
-            peak_live: 0,
-            remapped: 0,
-            memo: Memo::default(),
-            afresh: Afresh::default(),
-            grain: Grain::default(),
-            short: false,
+            learnt: Learnt::default(),
             short_at: 0,
-            patience: Trial::default(),
-            others: Trial::default(),
-            borrowing: Trial::default(),
+            vain: Vain::default(),
             asking: Trial::default(),
             private: None,
             grown_to: 0,
@@ -224,8 +207,9 @@ impl HeapState {
         }
     }
 
-    /// A number that no other allocation of the process has, larger than those before it in this heap. Heaps take them by
-    /// the [`IDS`], so that no two have the same ones however many they hand out.
+    /// A number that no other allocation of the process has, larger than those before it in this
+    /// heap. Heaps take them by the [`IDS`], so that no two have the same ones however many they
+    /// hand out.
     #[inline]
     pub(crate) fn new_id(&mut self) -> u64 {
         if self.last_id.is_multiple_of(IDS) {
@@ -253,8 +237,8 @@ impl HeapState {
         }
     }
 
-    /// A region for `size` bytes at a multiple of `align`, live: the one last freed by a request of just this size, else
-    /// the best ready one, cut to size.
+    /// A region for `size` bytes at a multiple of `align`, live: the one last freed by a request of
+    /// just this size, else the best ready one, cut to size.
     #[inline]
     pub(crate) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
         if let Some(r) = self.regions.take_quick(size, align) {
@@ -273,7 +257,8 @@ impl HeapState {
         Some(r)
     }
 
-    /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked live.
+    /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked
+    /// live.
     #[inline]
     pub(crate) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
         debug_assert!(self.regions.is_tidy());
@@ -281,8 +266,8 @@ impl HeapState {
         Some(self.cut_at(r, size, align))
     }
 
-    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them: from its start, or from its end where
-    /// that leaves more extents whole.
+    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them: from its
+    /// start, or from its end where that leaves more extents whole.
     pub(crate) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
         self.regions.take_ready(r);
         let (from, size) = self.place_in(r, size, align);
@@ -321,37 +306,30 @@ impl HeapState {
         }
     }
 
-    /// Notes that a request of `size` bytes found no room: it counts when as much is free, only not in one piece.
+    /// Notes that a request of `size` bytes found no room: it counts when as much is free, only not
+    /// in one piece.
     pub(crate) fn note_short(&mut self, size: u64) {
         if self.regions.ready_bytes() >= size {
             let since = self.mallocs.wrapping_sub(std::mem::replace(&mut self.short_at, self.mallocs));
-            self.short = since <= SHORT_AGAIN;
+            self.learnt.short = since <= SHORT_AGAIN;
         }
     }
 
     /// The heap has no memory any more: its next requests are decided as those of a new one.
     pub(crate) fn forget(&mut self) {
-        self.memo = Memo::default();
-        self.grain = Grain::default();
-        self.short = false;
+        self.learnt = Learnt::default();
         (self.moves, self.moves_when_empty) = (0, 0);
-        self.afresh = Afresh::default();
-        (self.peak_live, self.remapped) = (0, 0);
-    }
-
-    /// Forgets what was in vain of late.
-    pub(crate) fn try_everything(&mut self) {
-        (self.patience, self.others, self.borrowing) = (Trial::default(), Trial::default(), Trial::default());
     }
 
     /// Whether this is a small heap in which requests find no room again and again.
     pub(crate) fn runs_short(&self) -> bool {
-        self.short && self.extents.bytes() < SMALL_HEAP
+        self.learnt.short && self.extents.bytes() < SMALL_HEAP
     }
 
-    /// It was not given as much room as one that runs short should have: it has to move memory like others.
+    /// It was not given as much room as one that runs short should have: it has to move memory like
+    /// others.
     pub(crate) fn goes_without(&mut self) {
-        self.short = false;
+        self.learnt.short = false;
     }
 
     /// Called after ready memory was taken.
@@ -368,28 +346,47 @@ impl HeapState {
         self.frees += 1;
     }
 
-    /// Whether the heap's ready memory is in order for the lane's present stream. If not, [`Self::retire`] comes before anything
-    /// is freed here: the new stream's frees would vouch for the old one's.
+    /// Whether the heap's ready memory is in order for the lane's present stream. If not,
+    /// [`Self::retire`] comes before anything is freed here: the new stream's frees would vouch for
+    /// the old one's.
     #[inline]
     pub(crate) fn is_current(&self, order: &Order) -> bool {
         order.identity(self.lane) == self.identity
     }
 
-    /// Whether the last live block is gone and the heap has moved extents since that was last so: for [`Pool::emptied`]. Every free
-    /// asks.
+    /// Whether the last live block is gone and the heap has moved extents since that was last so:
+    /// for [`Pool::emptied`]. Every free asks.
     #[inline(always)]
     pub(crate) fn has_run_empty(&self) -> bool {
         self.live_bytes == 0 && self.moves != self.moves_when_empty
     }
 }
 
-/// How large new extents are.
+/// What a heap has learnt from its requests, as long as it has memory.
 #[derive(Default)]
-pub(crate) struct Grain {
-    /// How many times it was halved.
+pub(crate) struct Learnt {
+    pub(crate) memo: Memo,
+    pub(crate) afresh: Afresh,
+    /// The most `live_bytes` was at a growth since it last started afresh.
+    pub(crate) peak_live: u64,
+    /// Bytes mapped to other addresses for it since then, but for those that were taken back for
+    /// nothing.
+    pub(crate) remapped: u64,
+    /// Whether it ran short of memory soon after the last time.
+    short: bool,
+    /// How many times the size of new extents was halved.
     pub(crate) halved: u32,
     /// The pool's first memory was asked for ahead: nobody knows what it will be cut into.
     pub(crate) ahead: bool,
+}
+
+/// Whether it has been of use of late to wait for markers, to look for extents and for blocks in
+/// other heaps.
+#[derive(Default)]
+pub(crate) struct Vain {
+    pub(crate) patience: Trial,
+    pub(crate) others: Trial,
+    pub(crate) borrowing: Trial,
 }
 
 impl HeapState {
@@ -398,12 +395,14 @@ impl HeapState {
         self.private.as_ref().is_some_and(|m| m.monotone)
     }
 
-    /// Whether allocations here are told apart by their order, so that each has to be one of its own.
+    /// Whether allocations here are told apart by their order, so that each has to be one of its
+    /// own.
     pub(crate) fn is_laid_out(&self) -> bool {
         self.private.as_ref().is_some_and(|m| m.record || lock(&m.notes).plan.is_some())
     }
 
-    /// Notes that the block at `addr` is being freed; whether the heap's own stream may have it back at once.
+    /// Notes that the block at `addr` is being freed; whether the heap's own stream may have it
+    /// back at once.
     pub(crate) fn may_reuse(&self, addr: u64) -> bool {
         let Some(member) = &self.private else { return true };
         if member.record {
@@ -412,7 +411,8 @@ impl HeapState {
         !member.monotone
     }
 
-    /// The lane of this heap if `lane` is that of another heap of the same stream in the same arena.
+    /// The lane of this heap if `lane` is that of another heap of the same stream in the same
+    /// arena.
     pub(crate) fn lane_here(&self, lane: u32) -> u32 {
         match &self.private {
             Some(m) if m.lane == lane => self.lane,
@@ -428,11 +428,6 @@ impl HeapState {
         r.order = tags.first().copied().unwrap_or(Tag::SETTLED);
         r.ticket = ticket;
         self.waiting_bytes += r.size;
-    }
-
-    /// Makes an object of a slab wait.
-    pub(crate) fn object_waits(&mut self, slab: u32, number: u32, tags: &[Tag]) {
-        self.waiting.enqueue(Item::Object { slab, number }, tags);
     }
 }
 

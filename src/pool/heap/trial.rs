@@ -1,15 +1,13 @@
 //! Whether to try something again that was in vain the last times.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// Tries in vain that are forgiven before any is left out.
 const FORGIVEN: u32 = 2;
 
 /// After so many in vain, 2^4 of every 2^4 + 1 are left out.
 const MOST: u32 = FORGIVEN + 4;
 
-/// Something that costs time and helps only now and then: after each failure in a row it is left out twice as often.
-/// Counted and not timed, so that the same calls do the same thing.
+/// Something that costs time and helps only now and then: after each failure in a row it is left
+/// out twice as often. Counted and not timed, so that the same calls do the same thing.
 #[derive(Default)]
 pub(crate) struct Trial {
     /// Tries in vain since the last success.

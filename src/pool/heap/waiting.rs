@@ -1,9 +1,7 @@
-//! The waiting list: what was freed in the order of another stream than its heap's, until the device has passed the free.
+//! The waiting list: what was freed in the order of another stream than its heap's, until the
+//! device has passed the free.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::order::{Order, Tag};
 use std::collections::{HashMap, VecDeque};
 
 /// With more queues than this, empty ones are dropped; otherwise they are kept, to be filled again.

@@ -1,17 +1,16 @@
 //! Counting what is live, for somebody else.
 //!
-//! Until somebody counts ([`Pool::count_live`]) there are no receipts, and they cost nothing. From then on every live allocation
-//! has one: with the request or, where it came without, from the counter.
+//! Until somebody counts ([`Pool::count_live`]) there are no receipts, and they cost nothing. From
+//! then on every live allocation has one: with the request or, where it came without, from the
+//! counter.
 //!
-//! What is counted of an allocation is [`Pool::counted_bytes`]: the request, rounded up to 256 bytes and at least as many; whole
-//! pages where it has pages of its own. Memory that another allocation owns, imported, is not counted here.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! What is counted of an allocation is [`Pool::counted_bytes`]: the request, rounded up to 256
+//! bytes and at least as many; whole pages where it has pages of its own. Memory that another
+//! allocation owns, imported, is not counted here.
 
 use crate::base::sync::lock;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocFlags;
-use crate::pool::types::receipts::{rounded, Counter};
+use crate::pool::state::Pool;
+use crate::pool::types::{rounded, AllocFlags, Counter};
 use std::sync::Arc;
 
 impl Pool {
@@ -23,8 +22,8 @@ impl Pool {
         }
     }
 
-    /// Counts everything that lives, and from now on whatever comes without a receipt. Others may allocate and free meanwhile:
-    /// when this returns, what is live has a receipt. Only once.
+    /// Counts everything that lives, and from now on whatever comes without a receipt. Others may
+    /// allocate and free meanwhile: when this returns, what is live has a receipt. Only once.
     pub fn count_live(&self, counter: Arc<dyn Counter>) {
         {
             // New heaps are made under this lock, and look.

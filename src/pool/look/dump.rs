@@ -1,14 +1,12 @@
-//! What the pool looks like, for people: counters, then every piece in address order in the notation of
-//! docs/spec/pool.md.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! What the pool looks like, for people: counters, then every piece in address order in the
+//! notation of docs/spec/pool.md.
 
 use crate::base::size::human;
-use crate::base::sync::lock;
 use crate::base::StreamHandle;
-use crate::pool::heap::region::{Region, State};
-use crate::pool::state::pool::Pool;
-use std::collections::BTreeSet;
+use crate::pool::look::walk::{About, Is, Piece};
+use crate::pool::state::Pool;
+use crate::pool::types::AllocInfo;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// What the signs mean, for people.
@@ -16,7 +14,8 @@ const LEGEND: &str =
     "[X] live, [:X] small objects, [-X] free, [~X] freed and still in use, [=X] dedicated, [!X] old addresses, \
                       [*X] hole; 3 x [X]: equal neighbours";
 
-/// One piece of the address space: start, length, sign in the notation, whose it is if it is live, and what else is known.
+/// One piece of the address space: start, length, sign in the notation, whose it is if it is live,
+/// and what else is known.
 struct Line {
     addr: u64,
     size: u64,
@@ -38,82 +37,72 @@ impl Line {
     }
 }
 
-fn sign(r: &Region) -> &'static str {
-    match r.state {
-        State::Live => "",
-        State::Slab => ":",
-        State::Ready | State::Quick => "-",
-        State::Waiting => "~",
-        State::Vacant | State::Edge => "?",
-    }
-}
-
 /// What is known of a live allocation but its id.
 pub(crate) fn asked(bytes: u64, stream: StreamHandle, tag: u64) -> String {
-    format!(", {bytes} asked for, stream {stream}{}", tagged(tag))
+    format!("{bytes} asked for, stream {stream}{}", tagged(tag))
 }
 
 fn tagged(tag: u64) -> String {
-    if tag == 0 {
-        String::new()
-    } else {
-        format!(", tag {tag}")
+    match tag {
+        0 => String::new(),
+        _ => format!(", tag {tag}"),
     }
 }
 
 impl Pool {
     fn pieces(&self) -> Vec<Line> {
         let mut pieces = Vec::new();
-        for heap in self.all_heaps() {
-            let st = heap.lock();
-            for r in st.regions.spans().flat_map(|first| st.regions.walk(first)) {
-                let g = st.regions.get(r);
-                let mut note = format!("heap {}", heap.number);
-                let mut id = None;
-                match g.state {
-                    State::Live => {
-                        let b = st.regions.block(r);
-                        id = Some(b.id);
-                        note.push_str(&asked(b.requested, b.stream, b.tag));
-                    }
-                    State::Ready | State::Quick | State::Waiting if !self.order.settled(g.order) => {
-                        let _ = write!(note, ", after lane {} epoch {}", g.order.lane(), g.order.epoch());
-                    }
-                    State::Ready | State::Quick | State::Waiting => note.push_str(", settled"),
-                    State::Slab => {
-                        if let Some((_, s)) = st.slabs.iter().find(|(_, s)| s.region == r) {
-                            let size = crate::pool::heap::slab::class_size(s.class as usize);
-                            let _ = write!(note, ", {} of {} objects of {size} in use", s.used, s.capacity);
-                            let tags = (0..s.capacity).filter_map(|n| st.tags.get(&s.addr_of(n)));
-                            let tags: BTreeSet<&u64> = tags.collect();
-                            tags.into_iter().for_each(|tag| note.push_str(&tagged(*tag)));
-                        }
-                    }
-                    State::Vacant | State::Edge => {}
-                }
-                pieces.push(Line { addr: g.addr, size: g.size, sign: sign(g), id, note });
-            }
-        }
-        let core = lock(&*self.core);
-        let mut add = |addr, size, sign, note: String| pieces.push(Line { addr, size, sign, id: None, note });
-        core.holes.iter().for_each(|(a, l)| add(a, l, "*", String::new()));
-        core.aliases
-            .iter()
-            .for_each(|(a, l, t)| add(a, l, "!", format!("after lane {} epoch {}", t.lane(), t.epoch())));
-        core.zombies.iter().for_each(|z| add(z.addr, z.size, "!", "never used".into()));
-        let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
-        core.graves.values().for_each(|g| add(g.va, g.reserved, "!", grave(g.held).into()));
-        pieces.extend(core.dedicated.values().map(|d| {
-            let is = if d.handle.is_some() { "mapped" } else { "evicted" };
-            let note = format!("{} {is}{}", human(d.mapped), asked(d.info.requested, d.info.stream, d.info.tag));
-            Line { addr: d.va, size: d.reserved, sign: "=", id: Some(d.info.id), note }
-        }));
+        self.walk(&mut |view| {
+            let alive: BTreeMap<u64, &AllocInfo> = view.alive.iter().map(|a| (a.info.base, &a.info)).collect();
+            pieces.extend(view.pieces.iter().map(|p| self.line(view.number, p, &alive)));
+        });
         pieces.sort_unstable_by_key(|p| p.addr);
         pieces
     }
 
-    /// The pool in the notation of docs/spec/pool.md, sizes in `unit` bytes, e.g. `[4][-6][1]`. The hole behind the
-    /// last piece is left out; `[...]` stands for one of 64 units or more, such as the pool leaves between spans.
+    /// `alive`: what lives in the same heap, by its first address.
+    fn line(&self, heap: Option<u32>, p: &Piece, alive: &BTreeMap<u64, &AllocInfo>) -> Line {
+        let sign = match p.is {
+            Is::Live => "",
+            Is::Slab(..) => ":",
+            Is::Free(_) => "-",
+            Is::Waiting => "~",
+            Is::Hole => "*",
+            Is::Old | Is::Leaving => "!",
+            Is::Dedicated | Is::Evicted => "=",
+        };
+        let mut id = None;
+        let note = match (p.about, p.is) {
+            (_, Is::Slab(size, used, capacity)) => {
+                let objects = alive.range(p.address..p.address + p.bytes);
+                let tags: BTreeSet<u64> = objects.map(|(_, info)| info.tag).collect();
+                let tags: String = tags.into_iter().map(tagged).collect();
+                format!("{used} of {capacity} objects of {size} in use{tags}")
+            }
+            (About::Block { requested, tag, stream, id: number }, _) => {
+                id = Some(number);
+                asked(requested, stream, tag)
+            }
+            (About::Used(tag), _) if heap.is_some() && self.order.settled(tag) => "settled".into(),
+            (About::Used(tag), _) => format!("after lane {} epoch {}", tag.lane(), tag.epoch()),
+            (About::Mapped(bytes), is) => {
+                let mut note = format!("{} {}", human(bytes), if is == Is::Evicted { "evicted" } else { "mapped" });
+                if let Some(info) = alive.get(&p.address) {
+                    id = Some(info.id);
+                    let _ = write!(note, ", {}", asked(info.requested, info.stream, info.tag));
+                }
+                note
+            }
+            (About::Says(text), _) => text.into(),
+            (About::Nothing, _) => String::new(),
+        };
+        let note = heap.map_or_else(|| note.clone(), |n| format!("heap {n}, {note}"));
+        Line { addr: p.address, size: p.bytes, sign, id, note }
+    }
+
+    /// The pool in the notation of docs/spec/pool.md, sizes in `unit` bytes, e.g. `[4][-6][1]`. The
+    /// hole behind the last piece is left out; `[...]` stands for one of 64 units or more, such as
+    /// the pool leaves between spans.
     pub fn layout(&self, unit: u64) -> String {
         let pieces = self.pieces();
         let last = pieces.iter().rposition(|p| p.sign != "*").map_or(0, |i| i + 1);

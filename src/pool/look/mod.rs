@@ -1,7 +1,12 @@
 //! Looking at a pool: statistics, dumps, checks.
 
-pub(crate) mod counting;
-pub(crate) mod dump;
-pub(crate) mod stats;
-pub(crate) mod still;
-pub(crate) mod walk;
+mod counting;
+mod dump;
+mod stats;
+mod still;
+mod walk;
+
+pub(crate) use dump::asked;
+pub use stats::PoolStats;
+pub use still::{add_to, Still, Sums};
+pub use walk::{Alive, HeapView, Is, Piece};

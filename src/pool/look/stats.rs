@@ -1,11 +1,8 @@
 //! Counters of one pool, for its users.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{HeapState, State};
+use crate::pool::state::Pool;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,8 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct PoolStats {
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs), `stock`, dedicated
-    /// allocations, and freed dedicated ones that the device may still use.
+    /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs),
+    /// `stock`, dedicated allocations, and freed dedicated ones that the device may still use.
     pub mapped: u64,
     /// The most `mapped` ever was.
     pub peak_mapped: u64,
@@ -23,8 +20,8 @@ pub struct PoolStats {
     pub requested: u64,
     /// Bytes handed out, rounding included.
     pub live: u64,
-    /// The most `live` ever was: exact while one heap allocates, and an upper bound of it with several, the sum of each one's
-    /// most, but never more than `peak_mapped`.
+    /// The most `live` ever was: exact while one heap allocates, and an upper bound of it with
+    /// several, the sum of each one's most, but never more than `peak_mapped`.
     pub peak_live: u64,
     /// Free mapped bytes usable by their own stream at once.
     pub free: u64,
@@ -36,8 +33,8 @@ pub struct PoolStats {
     pub holes: u64,
     /// Old addresses of moved memory, mapped still so that it can come back to them.
     pub zombies: u64,
-    /// The largest request that any stream's next allocation is sure to get without growing, allowing for remapping, and for a
-    /// wait until the device has passed what was freed.
+    /// The largest request that any stream's next allocation is sure to get without growing,
+    /// allowing for remapping, and for a wait until the device has passed what was freed.
     pub largest_without_growth: u64,
     /// The largest free region usable with no driver call.
     pub largest_free: u64,
@@ -70,7 +67,8 @@ pub struct PoolStats {
 }
 
 impl HeapState {
-    /// What will be free in one piece once nothing waits any more and slabs without objects are gone: first and last address.
+    /// What will be free in one piece once nothing waits any more and slabs without objects are
+    /// gone: first and last address.
     fn free_runs(&self) -> Vec<(u64, u64)> {
         let empty = self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(_, s)| s.region);
         let empty: HashSet<u32> = empty.collect();
@@ -134,7 +132,7 @@ impl Pool {
             s.largest_free = s.largest_free.max(st.regions.largest_ready());
             for (start, end) in st.free_runs() {
                 run = run.max(end - start);
-                movable += st.extents.within(start, end).map(|(_, e)| e.size).sum::<u64>();
+                movable += st.extents.within(start, end).map(|(_, m)| m.extent.size).sum::<u64>();
             }
         }
         // What was live at once was mapped.

@@ -1,16 +1,12 @@
-//! A pool that is looked at while nothing in it moves: checks of every invariant written above the pool's structures.
+//! A pool that is looked at while nothing in it moves: checks of every invariant written above the
+//! pool's structures.
 //!
 //! Other threads may be at work: they wait meanwhile. For tests and debugging.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Error, Result};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::state::streams::{Key, StreamHeaps};
-use crate::pool::types::ranks::{Held, Rank, RankedGuard};
-use crate::pool::types::scope::Scope;
+use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::state::{Core, Key, Pool, StreamHeaps};
+use crate::pool::types::{Held, Rank, RankedGuard, Scope};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
@@ -23,8 +19,9 @@ pub fn add_to(sums: &mut Sums, scope: &Arc<Scope>, bytes: u64) {
     sums.entry(Arc::as_ptr(scope) as usize).or_insert_with(|| (scope.clone(), 0)).1 += bytes;
 }
 
-/// The right to look at everything in a pool at one moment, which lasts until this is dropped: every lock that its invariants
-/// span, taken in the order that `pool/mod.rs` gives. A thread that has one calls nothing else of the pool's.
+/// The right to look at everything in a pool at one moment, which lasts until this is dropped:
+/// every lock that its invariants span, taken in the order that `pool/mod.rs` gives. A thread that
+/// has one calls nothing else of the pool's.
 pub struct Still<'a> {
     pool: &'a Pool,
     _changing: (RwLockWriteGuard<'a, ()>, Held),
@@ -38,9 +35,9 @@ pub struct Still<'a> {
 impl Pool {
     /// Waits until no call is half-way through a change, and holds up those that come.
     pub fn hold_still(&self) -> Still<'_> {
-        // A thread that holds several heaps' locks got all but the first by trying, so taking them one by one waits for no
-        // thread that waits for this one. Nor does holding several pools still, one after the other: no other thread has
-        // locks of two.
+        // A thread that holds several heaps' locks got all but the first by trying, so taking them
+        // one by one waits for no thread that waits for this one. Nor does holding several pools
+        // still, one after the other: no other thread has locks of two.
         Still {
             pool: self,
             _changing: (self.changing.write().unwrap_or_else(PoisonError::into_inner), Rank::Changing.taken()),
@@ -67,13 +64,13 @@ impl Still<'_> {
         Error::internal(format!("device {}: {text}", self.pool.dev))
     }
 
-    /// Adds up what of each scope is in this pool, and checks that scopes list just the dedicated allocations that are in
-    /// them.
+    /// Adds up what of each scope is in this pool, and checks that scopes list just the dedicated
+    /// allocations that are in them.
     pub fn add_scopes(&self, sums: &mut Sums) -> Result<()> {
         for (_, st) in &self.heaps {
             for (_, place) in st.members.iter() {
                 if let Some(scope) = st.scope_at(place) {
-                    add_to(sums, &scope, st.requested_at(place));
+                    add_to(sums, &scope, st.at(place).requested);
                 }
             }
         }
@@ -127,13 +124,10 @@ impl Still<'_> {
         }
         for (heap, st) in &self.heaps {
             let (start, end) = st.room;
-            if shells.contains(&heap.number) && (st.private.is_some() || end > 0) {
-                return Err(format!("heap {} is a shell and an arena's", heap.number));
-            }
+            let shell = shells.contains(&heap.number);
+            ensure!(!shell || (st.private.is_none() && end == 0), "heap {} is a shell and an arena's", heap.number);
             let kept = || self.core.holes.iter().any(|(a, l)| a == start && a + l == end);
-            if start < end && !kept() {
-                return Err(format!("addresses from {start:#x} are not kept for heap {}", heap.number));
-            }
+            ensure!(start >= end || kept(), "addresses from {start:#x} are not kept for heap {}", heap.number);
         }
         Ok(())
     }
@@ -149,17 +143,15 @@ impl Still<'_> {
             mapped += st.extents.bytes();
             pieces.extend(st.extents.iter().map(|(a, e)| (a, e.size, "extent")));
             present.extend(st.extents.iter());
-            if heap.live.load(Relaxed) != st.live_bytes {
-                return Err(format!("heap {}: its published live bytes are stale", heap.number));
-            }
+            let fresh = heap.live.load(Relaxed) == st.live_bytes;
+            ensure!(fresh, "heap {}: its published live bytes are stale", heap.number);
         }
         let (core, counters) = (&*self.core, &self.pool.counters);
         if let Some((a, _)) = present.iter().find(|&&(a, e)| core.aliases.address(e) != Some(a)) {
             return Err(format!("the extent at {a:#x} is elsewhere by the table of aliases"));
         }
-        if core.stock.iter().any(|(e, _)| core.aliases.address(e).is_some()) {
-            return Err("an extent in stock has an address".into());
-        }
+        let placed = core.stock.iter().any(|(e, _)| core.aliases.address(e).is_some());
+        ensure!(!placed, "an extent in stock has an address");
         pieces.extend(core.holes.iter().map(|(a, l)| (a, l, "hole")));
         pieces.extend(core.aliases.iter().map(|(a, l, _)| (a, l, "alias")));
         pieces.extend(core.zombies.iter().map(|z| (z.addr, z.size, "zombie")));
@@ -168,15 +160,12 @@ impl Still<'_> {
         mapped += core.dedicated.values().filter(|d| d.handle.is_some()).map(|d| d.mapped).sum::<u64>();
         mapped += core.stock.bytes();
         mapped += core.graves.values().map(|g| g.mapped).sum::<u64>();
-        if mapped != counters.mapped.load(Relaxed) {
-            return Err(format!("{} mapped recorded, {mapped} found", counters.mapped.load(Relaxed)));
-        }
+        let recorded = counters.mapped.load(Relaxed);
+        ensure!(mapped == recorded, "{recorded} mapped recorded, {mapped} found");
         core.stock.validate()?;
         core.aliases.validate()?;
         let zombies: u64 = core.zombies.iter().map(|z| z.size).sum();
-        if zombies != counters.zombie_bytes.load(Relaxed) {
-            return Err("the count of zombie bytes is wrong".into());
-        }
+        ensure!(zombies == counters.zombie_bytes.load(Relaxed), "the count of zombie bytes is wrong");
         pieces.sort_unstable();
         let mut pieces = pieces.into_iter();
         for (base, len) in core.holes.roots() {

@@ -1,13 +1,12 @@
-//! What is in a pool, piece by piece, for tools: taken heap by heap, each at one moment, and handed on with no lock held.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! What is in a pool, piece by piece, for tools: taken heap by heap, each at one moment, and handed
+//! on with no lock held.
 
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::slab;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{AllocFlags, AllocInfo};
-use crate::pool::types::scope::Scope;
+use crate::base::StreamHandle;
+use crate::pool::heap::{Block, Heap, State};
+use crate::pool::order::Tag;
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocInfo, Scope};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -43,6 +42,25 @@ pub struct Piece {
     pub bytes: u64,
     /// What it is.
     pub is: Is,
+    /// What else is known, for dumps.
+    pub(crate) about: About,
+}
+
+/// What is known of a piece besides what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    Nothing,
+    /// When it was last used.
+    Used(Tag),
+    Block {
+        requested: u64,
+        id: u64,
+        tag: u64,
+        stream: StreamHandle,
+    },
+    /// Physical bytes, there or elsewhere.
+    Mapped(u64),
+    Says(&'static str),
 }
 
 /// A live allocation, a small one too.
@@ -70,8 +88,8 @@ pub struct HeapView {
 }
 
 impl Pool {
-    /// Calls `f` with each heap, and last with what belongs to none. Other threads go on: each view is of one moment, all
-    /// together are not.
+    /// Calls `f` with each heap, and last with what belongs to none. Other threads go on: each view
+    /// is of one moment, all together are not.
     pub fn walk(&self, f: &mut dyn FnMut(HeapView)) {
         for heap in self.all_heaps() {
             let stream = self.order.stream(heap.lane);
@@ -80,61 +98,28 @@ impl Pool {
             view.alive.reserve(4096);
             {
                 let st = heap.lock();
-                let device = self.dev;
-                for r in st.regions.spans().flat_map(|first| st.regions.walk(first)) {
-                    let g = st.regions.get(r);
-                    let is = match g.state {
+                for (r, g) in st.regions.iter() {
+                    let (is, about) = match g.state {
                         State::Live => {
-                            let b = st.regions.block(r);
-                            let place = crate::pool::heap::members::Place::Block { region: r };
-                            if !st.is_reclaimed(place) {
-                                view.alive.push(Alive {
-                                    info: AllocInfo {
-                                        base: g.addr,
-                                        requested: b.requested,
-                                        usable: g.size,
-                                        device,
-                                        stream: b.stream,
-                                        id: b.id,
-                                        tag: b.tag,
-                                        flags: AllocFlags::default(),
-                                    },
-                                    scope: st.scope_at(place),
-                                });
-                            }
-                            Is::Live
+                            let Block { requested, id, tag, stream, .. } = *st.regions.block(r);
+                            (Is::Live, About::Block { requested, id, tag, stream })
                         }
-                        State::Ready | State::Quick => Is::Free(self.order.settled(g.order)),
-                        State::Waiting => Is::Waiting,
+                        State::Ready | State::Quick => (Is::Free(self.order.settled(g.order)), About::Used(g.order)),
+                        State::Waiting => (Is::Waiting, About::Used(g.order)),
                         State::Slab | State::Vacant | State::Edge => continue,
                     };
-                    view.pieces.push(Piece { address: g.addr, bytes: g.size, is });
+                    view.pieces.push(Piece { address: g.addr, bytes: g.size, is, about });
                 }
-                for (number, s) in st.slabs.iter() {
-                    let bytes = slab::class_size(s.class as usize);
-                    let whole = st.regions.try_get(s.region).map_or(0, |g| g.size);
-                    view.pieces.push(Piece { address: s.base, bytes: whole, is: Is::Slab(bytes, s.used, s.capacity) });
-                    for n in (0..s.capacity).filter(|&n| s.is_live(n)) {
-                        let place = crate::pool::heap::members::Place::Object { slab: number, number: n };
-                        if st.is_reclaimed(place) {
-                            continue;
-                        }
-                        let (base, object) = (s.addr_of(n), s.object(n));
-                        view.alive.push(Alive {
-                            info: AllocInfo {
-                                base,
-                                requested: object.requested.into(),
-                                usable: bytes,
-                                device,
-                                stream,
-                                id: object.id,
-                                tag: st.tags.get(&base).copied().unwrap_or(0),
-                                flags: AllocFlags::default(),
-                            },
-                            scope: st.scope_at(place),
-                        });
-                    }
+                for (_, s) in st.slabs.iter() {
+                    let bytes = st.regions.try_get(s.region).map_or(0, |g| g.size);
+                    let is = Is::Slab(s.size, s.used, s.capacity);
+                    view.pieces.push(Piece { address: s.base, bytes, is, about: About::Nothing });
                 }
+                view.alive.extend(
+                    st.live()
+                        .filter(|&place| !st.is_reclaimed(place))
+                        .map(|place| Alive { info: st.info(place, self.dev, stream), scope: st.scope_at(place) }),
+                );
                 view.extents.extend(st.extents.iter().map(|(a, e)| (a, e.size)));
             }
             view.pieces.sort_unstable_by_key(|p| p.address);
@@ -145,23 +130,23 @@ impl Pool {
 
     /// Each heap's number, stream, live and free bytes, as published: without its lock.
     pub fn heap_sizes(&self) -> Vec<(u32, u64, u64, u64)> {
-        let sizes = |h: &crate::pool::heap::state::Heap| {
-            (h.number, self.order.stream(h.lane).0 as u64, h.live.load(Relaxed), h.free.load(Relaxed))
-        };
+        let sizes =
+            |h: &Heap| (h.number, self.order.stream(h.lane).0 as u64, h.live.load(Relaxed), h.free.load(Relaxed));
         self.all_heaps().map(sizes).collect()
     }
 
     fn without_heap(&self) -> HeapView {
         let mut view = HeapView::default();
         let core = lock(&*self.core);
-        let mut add = |address, bytes, is| view.pieces.push(Piece { address, bytes, is });
-        core.holes.iter().for_each(|(a, l)| add(a, l, Is::Hole));
-        core.aliases.iter().for_each(|(a, l, _)| add(a, l, Is::Old));
-        core.zombies.iter().for_each(|z| add(z.addr, z.size, Is::Old));
-        core.graves.values().for_each(|g| add(g.va, g.reserved, Is::Leaving));
+        let mut add = |address, bytes, is, about| view.pieces.push(Piece { address, bytes, is, about });
+        core.holes.iter().for_each(|(a, l)| add(a, l, Is::Hole, About::Nothing));
+        core.aliases.iter().for_each(|(a, l, tag)| add(a, l, Is::Old, About::Used(tag)));
+        core.zombies.iter().for_each(|z| add(z.addr, z.size, Is::Old, About::Says("never used")));
+        let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
+        core.graves.values().for_each(|g| add(g.va, g.reserved, Is::Leaving, About::Says(grave(g.held))));
         for d in core.dedicated.values() {
             let is = if d.handle.is_some() { Is::Dedicated } else { Is::Evicted };
-            view.pieces.push(Piece { address: d.va, bytes: d.reserved, is });
+            view.pieces.push(Piece { address: d.va, bytes: d.reserved, is, about: About::Mapped(d.mapped) });
             view.extents.extend(d.handle.map(|_| (d.va, d.mapped)));
             view.alive.push(Alive { info: d.info, scope: d.scope.clone() });
         }

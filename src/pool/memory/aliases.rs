@@ -1,20 +1,18 @@
 //! Aliases: every address at which an extent is mapped.
 //!
-//! A moved extent stays mapped where it was. Such a *dormant* alias costs addresses, which are plentiful, and no device memory;
-//! unmapping it would cost as much as a third of the move, and mapping the extent there again the rest. So aliases are kept in the
-//! *runs* they were mapped in, and a request that finds all extents of a run free takes them back to it (`remap/flip.rs`) without
-//! a driver call. A run that repeats a step is made of the same parts each time (`parts.rs`). So they are kept, and a flip only
-//! checks whether they still hold.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A moved extent stays mapped where it was. Such a *dormant* alias costs addresses, which are
+//! plentiful, and no device memory; unmapping it would cost as much as a third of the move, and
+//! mapping the extent there again the rest. So aliases are kept in the *runs* they were mapped in,
+//! and a request that finds all extents of a run free takes them back to it (`remap/flip.rs`)
+//! without a driver call. A run that repeats a step is made of the same parts each time
+//! (`parts.rs`). So they are kept, and a flip only checks whether they still hold.
 
 use crate::driver::PhysHandle;
 use crate::pool::memory::bits::Bits;
 use crate::pool::memory::extent::{AliasId, Extent, Mapped};
 use crate::pool::memory::parts::{Part, RunId, STOCK};
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::units::NONE;
+use crate::pool::order::{Order, Tag};
+use crate::pool::types::NONE;
 use std::cmp::Reverse;
 
 /// What an alias is.
@@ -37,7 +35,8 @@ struct Alias {
     extent: Extent,
 }
 
-/// What is asked of every run that a flip takes memory from: in a cache line, as those runs are scattered.
+/// What is asked of every run that a flip takes memory from: in a cache line, as those runs are
+/// scattered.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Head {
@@ -45,8 +44,9 @@ struct Head {
     present: Bits,
     /// When it was mapped, in the table's own count.
     born: u64,
-    /// When memory was last used through its dormant aliases or, which is no earlier, through others of their extents: as far as that is
-    /// of one lane. One for all of them, as a run mostly leaves as it came.
+    /// When memory was last used through its dormant aliases or, which is no earlier, through
+    /// others of their extents: as far as that is of one lane. One for all of them, as a run mostly
+    /// leaves as it came.
     tag: Tag,
     /// How many aliases it has had,
     len: u32,
@@ -56,7 +56,8 @@ struct Head {
     dormant: u32,
 }
 
-/// Aliases mapped one after the other for one request. What a flip asks of the run that it takes back is in the first cache line.
+/// Aliases mapped one after the other for one request. What a flip asks of the run that it takes
+/// back is in the first cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Run {
@@ -85,10 +86,10 @@ pub(crate) struct Unmapping {
 
 /// The aliases of one pool.
 ///
-/// Invariants: an extent has at most one present alias, and none exactly if it is in stock; `dormant` and
-/// `dormant_bytes` count those that are dormant or claimed; aliases that are not gone do not overlap; a run's aliases
-/// lie one after the other between its `bounds`; of one that is present, claimed or gone only one is true; a head's counts
-/// are those of the run.
+/// Invariants: an extent has at most one present alias, and none exactly if it is in stock;
+/// `dormant` and `dormant_bytes` count those that are dormant or claimed; aliases that are not gone
+/// do not overlap; a run's aliases lie one after the other between its `bounds`; of one that is
+/// present, claimed or gone only one is true; a head's counts are those of the run.
 #[derive(Default)]
 pub(crate) struct Aliases {
     /// By run.
@@ -218,7 +219,8 @@ impl Aliases {
         self.runs[run.number as usize].parts = parts;
     }
 
-    /// All extents of a run leave their present addresses, last used at `tag`, and are in the run now.
+    /// All extents of a run leave their present addresses, last used at `tag`, and are in the run
+    /// now.
     pub(crate) fn take_back(&mut self, run: RunId, parts: Vec<Part>, tag: Tag) {
         for p in &parts {
             if let Some((from, first, len)) = p.source() {
@@ -285,7 +287,8 @@ impl Aliases {
         }
     }
 
-    /// When memory was last used through a run's dormant aliases, for each lane that is not settled.
+    /// When memory was last used through a run's dormant aliases, for each lane that is not
+    /// settled.
     fn unsettled<'a>(&'a self, run: u32, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
         let tags = [self.heads[run as usize].tag].into_iter().chain(self.runs[run as usize].tags.iter().copied());
         tags.filter(|&t| !order.settled(t))
@@ -316,7 +319,8 @@ impl Aliases {
         Unmapping { place, addr: alias.addr, size: alias.extent.size }
     }
 
-    /// Claims all dormant aliases of an extent, `None` when the device may still use one or somebody else has it.
+    /// Claims all dormant aliases of an extent, `None` when the device may still use one or
+    /// somebody else has it.
     pub(crate) fn claim_of(&mut self, extent: Extent, order: &Order) -> Option<Vec<Unmapping>> {
         let mut places = Vec::new();
         for &place in self.extents.get(extent.id as usize)? {
@@ -329,8 +333,9 @@ impl Aliases {
         Some(places.into_iter().map(|p| self.claim(p)).collect())
     }
 
-    /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost an alias, then
-    /// those of the runs that were not used for longest. Also says what stood in the way of others.
+    /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost
+    /// an alias, then those of the runs that were not used for longest. Also says what stood in the
+    /// way of others.
     pub(crate) fn claim_oldest(&mut self, most: usize, order: &Order) -> (Vec<Unmapping>, Vec<Tag>) {
         let mut runs: Vec<u32> = self.runs().filter(|&r| self.heads[r as usize].dormant > 0).collect();
         runs.sort_unstable_by_key(|&r| {
@@ -403,15 +408,9 @@ impl Aliases {
                 let state = self.state((r, i));
                 counts[state as usize] += 1;
                 let listed = self.extents.get(a.extent.id as usize).is_some_and(|places| places.contains(&(r, i)));
-                if a.addr != at {
-                    return Err(format!(
-                        "alias {:#x} does not follow the one before it, which ends at {at:#x}",
-                        a.addr
-                    ));
-                }
-                if listed == (state == AliasState::Gone) {
-                    return Err(format!("alias {:#x} is {state:?}, which its extent does not know", a.addr));
-                }
+                ensure!(a.addr == at, "alias {:#x} does not follow the one before it, which ends at {at:#x}", a.addr);
+                let right = listed != (state == AliasState::Gone);
+                ensure!(right, "alias {:#x} is {state:?}, which its extent does not know", a.addr);
                 if matches!(state, AliasState::Dormant | AliasState::Claimed) {
                     dormant += 1;
                     bytes += a.extent.size;
@@ -419,28 +418,21 @@ impl Aliases {
                 at += a.extent.size;
             }
             let [present, sleeping, claimed, gone] = counts;
-            if at != run.bounds.1 {
-                return Err(format!("the run that ends at {at:#x} is said to be elsewhere"));
-            }
-            if [present, claimed, gone] != [&head.present, &run.claimed, &run.gone].map(Bits::count) {
-                return Err(format!("an alias of the run that ends at {at:#x} is two things at once"));
-            }
+            ensure!(at == run.bounds.1, "the run that ends at {at:#x} is said to be elsewhere");
+            let sets = [&head.present, &run.claimed, &run.gone].map(Bits::count);
+            ensure!([present, claimed, gone] == sets, "an alias of the run that ends at {at:#x} is two things at once");
             let len = run.aliases.len();
-            if [len, len - gone, sleeping] != [head.len, head.left, head.dormant].map(|n| n as usize) {
-                return Err(format!("the run that ends at {at:#x} has not the aliases it has counted"));
-            }
+            let counted = [head.len, head.left, head.dormant].map(|n| n as usize);
+            let right = [len, len - gone, sleeping] == counted;
+            ensure!(right, "the run that ends at {at:#x} has not the aliases it has counted");
             self.validate_parts(RunId { number: r, born: head.born }, &run.parts)?;
         }
         let presents = |&place: &AliasId| self.state(place) == AliasState::Present;
         if let Some(e) = self.extents.iter().position(|places| places.iter().filter(|p| presents(p)).count() > 1) {
             return Err(format!("extent {e} is in two places"));
         }
-        if (dormant, bytes) != (self.dormant, self.dormant_bytes) {
-            return Err(format!(
-                "{dormant} dormant aliases of {bytes} bytes, {} of {}",
-                self.dormant, self.dormant_bytes
-            ));
-        }
+        let counted = (self.dormant, self.dormant_bytes);
+        ensure!((dormant, bytes) == counted, "{dormant} dormant aliases of {bytes} bytes, {counted:?} counted");
         Ok(())
     }
 }
@@ -449,10 +441,11 @@ impl Aliases {
 const _: () = assert!(size_of::<Head>() == 64);
 
 impl Aliases {
-    /// What a run is made of, if all of its aliases are dormant: from high to low addresses. It is given back with
-    /// [`Self::take_back`] or [`Self::keep`]. Where it was looked up before, extents may have moved since: what is in a heap at a
-    /// part's addresses is what the part says, but whether they are in a heap the caller has to see, and where they are not, or
-    /// extents are not in stock, [`Self::hold`] tells.
+    /// What a run is made of, if all of its aliases are dormant: from high to low addresses. It is
+    /// given back with [`Self::take_back`] or [`Self::keep`]. Where it was looked up before,
+    /// extents may have moved since: what is in a heap at a part's addresses is what the part says,
+    /// but whether they are in a heap the caller has to see, and where they are not, or extents are
+    /// not in stock, [`Self::hold`] tells.
     pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
         if !self.is_dormant(run) {
             return None;
@@ -487,18 +480,16 @@ impl Aliases {
         }))
     }
 
-    /// The parts, from high to low addresses, that extents come from that are to be a run, or were one: they, and
-    /// their present places and addresses, and the free regions around them, where those are known.
+    /// The parts, from high to low addresses, that extents come from that are to be a run, or were
+    /// one: they, and their present places and addresses, and the free regions around them, where
+    /// those are known.
     pub(crate) fn parts_from(&self, extents: impl Iterator<Item = (Extent, Option<(AliasId, u64, u32)>)>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
-        for (first, (Extent { size, id, .. }, place)) in (0..).zip(extents) {
-            let ((from, at), addr, region) = place.unwrap_or(((STOCK, id), 0, NONE));
+        for (first, (Extent { size, .. }, place)) in (0..).zip(extents) {
+            let ((from, at), addr, region) = place.unwrap_or(((STOCK, 0), 0, NONE));
             let follows = |p: &&mut Part| p.from == from && (from == STOCK || p.at + p.len == at);
             match parts.last_mut().filter(follows) {
                 Some(p) => {
-                    if p.numbers().is_some_and(|(first, len)| first + len != id) {
-                        p.at = NONE;
-                    }
                     p.len += 1;
                     p.there.1 += size;
                 }
@@ -512,34 +503,25 @@ impl Aliases {
         parts
     }
 
-    /// Checks that a run's parts are what they were said to be, as far as the runs they name are still there.
+    /// Checks that a run's parts are what they were said to be, as far as the runs they name are
+    /// still there.
     pub(crate) fn validate_parts(&self, run: RunId, parts: &[Part]) -> Result<(), String> {
         let (start, _, len) = self.bounds(run);
         let mut in_order: Vec<&Part> = parts.iter().collect();
         in_order.sort_unstable_by_key(|p| p.first);
         let mut at = 0;
         for p in in_order {
-            if p.first != at {
-                return Err(format!("the parts of the run at {start:#x} do not follow each other"));
-            }
+            ensure!(p.first == at, "the parts of the run at {start:#x} do not follow each other");
             at += p.len;
-            if p.numbers().is_some_and(|(first, _)| !self.extents(run, p).map(|e| e.id).eq(first..first + p.len)) {
-                return Err(format!("a part of the run at {start:#x} is of other numbers"));
-            }
             let Some((from, _, _)) = p.source().filter(|s| self.bounds(s.0).2 > 0) else { continue };
             let there = || self.run(from).skip(p.at as usize).take(p.len as usize);
-            if !there().map(|(_, m)| m.extent).eq(self.extents(run, p)) {
-                return Err(format!("a part of the run at {start:#x} is of other extents"));
-            }
+            let same = there().map(|(_, m)| m.extent).eq(self.extents(run, p));
+            ensure!(same, "a part of the run at {start:#x} is of other extents");
             let bounds = there().next().zip(there().last()).map(|(a, b)| (a.0, b.0 + b.1.extent.size));
-            if bounds != Some(p.there) {
-                return Err(format!("a part of the run at {start:#x} is elsewhere"));
-            }
+            ensure!(bounds == Some(p.there), "a part of the run at {start:#x} is elsewhere");
         }
-        match parts.is_empty() || at as usize == len {
-            true => Ok(()),
-            false => Err(format!("the parts of the run at {start:#x} are not all of it")),
-        }
+        ensure!(parts.is_empty() || at as usize == len, "the parts of the run at {start:#x} are not all of it");
+        Ok(())
     }
 }
 

@@ -1,18 +1,15 @@
 //! Dedicated allocations and their graves: one physical handle each, never moved.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::driver::PhysHandle;
-use crate::pool::order::tag::Tag;
-use crate::pool::types::allocation::AllocInfo;
-use crate::pool::types::receipts::Receipt;
-use crate::pool::types::scope::Scope;
+use crate::pool::order::Tag;
+use crate::pool::types::{AllocInfo, Receipt, Scope};
 use std::fmt::Debug;
 use std::sync::Arc;
 
 /// One dedicated allocation, by the pointer handed out.
 ///
-/// Addresses: `[va, va + mapped)` is mapped, while there is a handle, `[va + mapped, va + reserved)` is a guard.
+/// Addresses: `[va, va + mapped)` is mapped, while there is a handle,
+/// `[va + mapped, va + reserved)` is a guard.
 #[derive(Debug)]
 pub(crate) struct Dedicated {
     pub(crate) va: u64,
@@ -47,8 +44,9 @@ impl Dedicated {
     }
 }
 
-/// A freed dedicated allocation that the device may still be using, or whose addresses are kept from being handed out
-/// again. Of one that is only kept, nothing is mapped: `mapped` is 0, and there is no handle.
+/// A freed dedicated allocation that the device may still be using, or whose addresses are kept
+/// from being handed out again. Of one that is only kept, nothing is mapped: `mapped` is 0, and
+/// there is no handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Grave {
     pub(crate) va: u64,
@@ -62,7 +60,8 @@ pub(crate) struct Grave {
     pub(crate) busy: bool,
 }
 
-/// Who moves the bytes of an evictable allocation. The pool lets go of it when the allocation ends, with no lock held.
+/// Who moves the bytes of an evictable allocation. The pool lets go of it when the allocation ends,
+/// with no lock held.
 pub trait Guest: Send + Sync + Debug {
     /// The allocation has ended; called once, with no lock of the pool held.
     fn gone(&self);

@@ -1,7 +1,5 @@
 //! Extents: physical memory, one driver handle each, mapped whole.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::driver::PhysHandle;
 use crate::pool::memory::pages::Pages;
 
@@ -23,7 +21,8 @@ pub(crate) struct Mapped {
 
 /// The extents mapped in one heap's spans, by address.
 ///
-/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes, `len` their number.
+/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes,
+/// `len` their number.
 pub(crate) struct Extents {
     /// No extent is smaller than a page, so no two start in one.
     pages: Pages<Mapped>,
@@ -42,12 +41,6 @@ impl Extents {
         self.pages.page()
     }
 
-    pub(crate) fn insert(&mut self, addr: u64, m: Mapped) {
-        self.pages.set(addr, m);
-        self.bytes += m.extent.size;
-        self.len += 1;
-    }
-
     /// Inserts extents that tile `[addr, end)`.
     pub(crate) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
         self.pages.forget(addr, end);
@@ -57,8 +50,8 @@ impl Extents {
         self.len += len;
     }
 
-    /// Inserts the `len` extents again that once were inserted here together, none of which is here now. `false`, and
-    /// nothing has happened, when they are not known any more.
+    /// Inserts the `len` extents again that once were inserted here together, none of which is here
+    /// now. `false`, and nothing has happened, when they are not known any more.
     pub(crate) fn put_back(&mut self, addr: u64, end: u64, len: usize) -> bool {
         let done = self.pages.put_back(addr, end, len);
         if done {
@@ -68,21 +61,15 @@ impl Extents {
         done
     }
 
-    pub(crate) fn remove(&mut self, addr: u64) -> Option<Mapped> {
-        let found = self.pages.take(addr)?;
-        self.bytes -= found.extent.size;
-        self.len -= 1;
-        Some(found)
-    }
-
     /// Removes the extents that tile `[addr, end)`.
     pub(crate) fn remove_all(&mut self, addr: u64, end: u64) {
         self.len -= self.pages.take_all(addr, end);
         self.bytes -= end - addr;
     }
 
-    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span; `last` says that the span ends there. Looks
-    /// at where extents start, and not at the extents: those are elsewhere in memory.
+    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span; `last` says that
+    /// the span ends there. Looks at where extents start, and not at the extents: those are
+    /// elsewhere in memory.
     pub(crate) fn whole_bytes(&self, addr: u64, end: u64, last: bool) -> u64 {
         let page = self.page();
         // The page that `addr` lies in may have its start before it.
@@ -91,7 +78,7 @@ impl Extents {
             return 0;
         }
         // One ends where the next one starts, or the span ends.
-        let stop = match last || (end.is_multiple_of(page) && self.pages.has(end)) {
+        let stop = match last || (end.is_multiple_of(page) && self.pages.first(end, end + page).is_some()) {
             true => Some(end),
             false => self.pages.last(from, end),
         };
@@ -114,29 +101,22 @@ impl Extents {
     }
 
     /// Those that lie wholly in `[addr, end)`: the ones that could move if that range is free.
-    pub(crate) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.mapped_within(addr, end).map(|(addr, m)| (addr, m.extent))
-    }
-
-    /// The same, with their places.
-    pub(crate) fn mapped_within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+    pub(crate) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
         // The page that `addr` lies in may have its start before it.
         self.pages.range(addr, end).filter(move |(a, m)| *a >= addr && a + m.extent.size <= end)
     }
 
     /// Checks the invariants written above that do not take the regions to check.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        self.pages.validate()?;
         let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
-        match (len, bytes) == (self.len, self.bytes) {
-            true => Ok(()),
-            false => Err(format!("{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes)),
-        }
+        let as_found = (len, bytes) == (self.len, self.bytes);
+        ensure!(as_found, "{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes);
+        Ok(())
     }
 }
 
-/// Sizes of the extents to create for `bytes` (a multiple of `page`): powers of two times `page`, largest first, so
-/// that any later request finds pieces to make its size from.
+/// Sizes of the extents to create for `bytes` (a multiple of `page`): powers of two times `page`,
+/// largest first, so that any later request finds pieces to make its size from.
 pub(crate) fn ladder(bytes: u64, page: u64, max: u64) -> Vec<u64> {
     let mut sizes = Vec::new();
     let mut left = bytes;
@@ -180,7 +160,7 @@ mod tests {
         let mut x = Extents::of_pages(P);
         for (a, n) in [(10, 2), (12, 4), (16, 1)] {
             let extent = Extent { handle: PhysHandle(a), size: n * P, id: a as u32 };
-            x.insert(a * P, Mapped { extent, place: (0, 0) });
+            x.insert_all(a * P, (a + n) * P, [(a * P, Mapped { extent, place: (0, 0) })]);
         }
         let found: Vec<u64> = x.within(10 * P, 15 * P).map(|(a, _)| a / P).collect();
         assert_eq!(found, vec![10]);
@@ -194,7 +174,7 @@ mod tests {
         assert_eq!(x.whole_bytes(10 * P + 1, 16 * P + 1, false), 4 * P, "parts of pages");
         assert_eq!(x.whole_bytes(16 * P + 1, 17 * P, true), 0, "less than a page");
         assert_eq!(x.bytes(), 7 * P);
-        assert_eq!(x.remove(12 * P).map(|m| m.extent.size), Some(4 * P));
+        x.remove_all(12 * P, 16 * P);
         assert_eq!((x.bytes(), x.len()), (3 * P, 2));
     }
 }

@@ -1,9 +1,7 @@
 //! Virtual addresses: reservations ("roots") and the holes in them.
 //!
-//! Addresses are plentiful, so they are spent to save copies and remaps: a new span is placed far from the others,
-//! because a span with holes around it can grow in place.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Addresses are plentiful, so they are spent to save copies and remaps: a new span is placed far
+//! from the others, because a span with holes around it can grow in place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +10,10 @@ const SPACING: u64 = 4 << 30;
 
 /// Unmapped addresses, all multiples of the granularity.
 ///
-/// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes neither overlap nor
-/// touch within a root; every hole lies in one root; `total` is the sum of their lengths. Kept addresses are holes that only
-/// who names their end takes, from their start: they are in `kept` alone, and counted in `total`.
+/// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes
+/// neither overlap nor touch within a root; every hole lies in one root; `total` is the sum of
+/// their lengths. Kept addresses are holes that only who names their end takes, from their start:
+/// they are in `kept` alone, and counted in `total`.
 #[derive(Default)]
 pub(crate) struct Holes {
     /// Root base → length. Neighbouring roots never coalesce: each is a reservation of its own.
@@ -30,7 +29,8 @@ pub(crate) struct Holes {
 #[derive(Clone, Copy)]
 struct Kept {
     start: u64,
-    /// Bytes in front of it that were taken and may be given back yet: nothing is mapped there for good.
+    /// Bytes in front of it that were taken and may be given back yet: nothing is mapped there for
+    /// good.
     taken: u64,
 }
 
@@ -94,8 +94,9 @@ impl Holes {
         }
     }
 
-    /// Takes exactly `[start, start + len)` of the addresses kept up to `end`. `false` when they do not start there or are
-    /// fewer. Given back before [`Self::taken_for_good`], they are kept again.
+    /// Takes exactly `[start, start + len)` of the addresses kept up to `end`. `false` when they do
+    /// not start there or are fewer. Given back before [`Self::taken_for_good`], they are kept
+    /// again.
     pub(crate) fn take_kept(&mut self, start: u64, len: u64, end: u64) -> bool {
         let fits = self.kept_after(start, end) >= len;
         if fits {
@@ -105,8 +106,8 @@ impl Holes {
         fits
     }
 
-    /// What was taken of the addresses kept up to `end` is in use: an ordinary hole once it is given back. None are left
-    /// when all were taken.
+    /// What was taken of the addresses kept up to `end` is in use: an ordinary hole once it is
+    /// given back. None are left when all were taken.
     pub(crate) fn taken_for_good(&mut self, end: u64) {
         if let Some(k) = self.kept.get_mut(&end) {
             k.taken = 0;
@@ -116,8 +117,8 @@ impl Holes {
         }
     }
 
-    /// Takes `len` bytes for a new span, aligned to `align` (a multiple of the granularity), with room to grow behind
-    /// the spans on both sides while there is any. `None` when no hole fits.
+    /// Takes `len` bytes for a new span, aligned to `align` (a multiple of the granularity), with
+    /// room to grow behind the spans on both sides while there is any. `None` when no hole fits.
     pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let &(hole_len, hole) = self.by_size.last()?;
         let first = hole.checked_next_multiple_of(align)?;

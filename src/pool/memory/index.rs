@@ -1,11 +1,11 @@
-//! From an address to what starts there, without hashing: a flat table with one entry per 64 KiB slot.
+//! From an address to what starts there, without hashing: a flat table with one entry per 64 KiB
+//! slot.
 //!
-//! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are aligned to slots and
-//! own every slot they cover. The table has two levels: an 8 TiB reservation costs 24 KiB of host memory for the upper
-//! one, and for each 32 MiB of addresses that have been in use 4 KiB.
-//! Entries are atomics: `free` reads them with no lock held and checks what it found under the heap's lock.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are
+//! aligned to slots and own every slot they cover. The table has two levels: an 8 TiB reservation
+//! costs 24 KiB of host memory for the upper one, and for each 32 MiB of addresses that have been
+//! in use 4 KiB. Entries are atomics: `free` reads them with no lock held and checks what it found
+//! under the heap's lock.
 
 use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
 #[cfg(not(loom))]
@@ -45,6 +45,17 @@ pub(crate) enum Entry {
     Dedicated,
     /// The block that started at this offset in the slot was freed.
     Freed { offset: u64 },
+}
+
+impl Entry {
+    /// The heap of a block or slab.
+    #[inline(always)]
+    pub(crate) fn heap(self) -> Option<u32> {
+        match self {
+            Entry::Block { heap, .. } | Entry::Slab { heap, .. } => Some(heap),
+            _ => None,
+        }
+    }
 }
 
 const KIND: u64 = 61;
@@ -226,8 +237,9 @@ impl Index {
         }
     }
 
-    /// The nearest slot at or before that of `addr` that holds a block start, a slab or a dedicated allocation, no
-    /// further than `limit` bytes back. For error texts and interior-pointer queries, not for the hot path.
+    /// The nearest slot at or before that of `addr` that holds a block start, a slab or a dedicated
+    /// allocation, no further than `limit` bytes back. For error texts and interior-pointer
+    /// queries, not for the hot path.
     pub(crate) fn find_back(&self, addr: u64, limit: u64) -> Option<Entry> {
         self.count_back(addr, limit).0
     }
@@ -298,7 +310,8 @@ mod tests {
         let block = Entry::Block { heap: 1, region: 2 };
         t.set(base, block);
         t.set(base + len - SLOT, Entry::Freed { offset: 0 });
-        // 4096 slots of the last chunk, 4094 chunks that were never used, and 4096 slots of the first one.
+        // 4096 slots of the last chunk, 4094 chunks that were never used, and 4096 slots of the
+        // first one.
         assert_eq!(t.count_back(base + len - SLOT, len), (Some(block), 4096 + 4094 + 4096));
         assert_eq!(t.count_back(base + len - SLOT, 10 * SLOT), (None, 11));
         assert_eq!(t.count_back(base + len / 2 + 100 * SLOT, 10 * SLOT), (None, 1));

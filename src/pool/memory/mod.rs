@@ -1,11 +1,21 @@
-//! Addresses and physical memory, without heaps and without the driver: tables that say what is where.
+//! Addresses and physical memory, without heaps and without the driver: tables that say what is
+//! where.
 
-pub(crate) mod aliases;
-pub(crate) mod bits;
-pub(crate) mod dedicated;
+mod aliases;
+mod bits;
+mod dedicated;
 pub(crate) mod extent;
 pub(crate) mod holes;
 pub(crate) mod index;
-pub(crate) mod pages;
-pub(crate) mod parts;
-pub(crate) mod stock;
+mod pages;
+mod parts;
+mod stock;
+
+pub(crate) use aliases::{Aliases, Unmapping};
+pub use dedicated::Guest;
+pub(crate) use dedicated::{Dedicated, Grave};
+pub(crate) use extent::{ladder, AliasId, Extent, Extents, Mapped};
+pub(crate) use holes::Holes;
+pub(crate) use index::{Entry, Index, SLOT};
+pub(crate) use parts::{Part, RunId};
+pub(crate) use stock::{Stock, Supply};

@@ -1,9 +1,5 @@
 //! Parts: where the extents of a run of aliases are, as far as they are neighbours there, too.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::types::units::NONE;
-
 /// Names a run for as long as it has aliases; its number may then be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunId {
@@ -17,14 +13,14 @@ pub(crate) const STOCK: u32 = u32::MAX;
 /// Neighbours in a run whose extents are neighbours in another run, too, or all in stock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Its addresses in the other run, which never change: not looked up there, as that is elsewhere in memory. For the stock, 0 to its
-    /// bytes.
+    /// Its addresses in the other run, which never change: not looked up there, as that is
+    /// elsewhere in memory. For the stock, 0 to its bytes.
     pub(crate) there: (u64, u64),
     /// When the other run was mapped,
     pub(crate) born: u64,
     /// its number or [`STOCK`],
     pub(crate) from: u32,
-    /// and where the part starts there. For the stock, the number of its first extent if the others' follow, or [`NONE`].
+    /// and where the part starts there.
     pub(crate) at: u32,
     /// Where it starts in the run that it is a part of.
     pub(crate) first: u32,
@@ -46,12 +42,6 @@ impl Part {
     pub(crate) fn source(&self) -> Option<(RunId, usize, usize)> {
         let run = RunId { number: self.from, born: self.born };
         (self.from != STOCK).then_some((run, self.at as usize, self.len as usize))
-    }
-
-    /// In stock: the number of the first extent, if those of the others follow, and how many there are.
-    #[inline]
-    pub(crate) fn numbers(&self) -> Option<(u32, u32)> {
-        (self.from == STOCK && self.at != NONE).then_some((self.at, self.len))
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -1,14 +1,12 @@
-//! The stock: physical memory that the pool holds and that has no address but, for a while, zombies.
+//! The stock: physical memory that the pool holds and that has no address but, for a while,
+//! zombies.
 //!
-//! A heap that has run empty and starts afresh (`remap/afresh.rs`) puts its extents here. What it needs next is made up from
-//! them the way it would be created, sizes chosen for the requests that come.
+//! A heap that has run empty and starts afresh (`remap/afresh.rs`) puts its extents here. What it
+//! needs next is made up from them the way it would be created, sizes chosen for the requests that
+//! come.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::memory::bits::Bits;
 use crate::pool::memory::extent::{ladder, Extent};
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::order::{Order, Tag};
 use std::collections::BTreeMap;
 
 /// Entries of extents that are not here any more which a list may have whatever its length.
@@ -16,16 +14,15 @@ const SPARE: usize = 64;
 
 /// Extents without an address, and when they were last used.
 ///
-/// Invariants: `bytes` is the sum of the sizes of those that are `here`, `len` their number; each of them has exactly one entry
-/// in the class of its size, with its stamp; `entries` counts those of all classes, at most twice `len` and a few; `uses` says when all
-/// of them were used, if it says anything.
+/// Invariants: `bytes` is the sum of the sizes of those that are here, `len` their number; each of
+/// them has exactly one entry in the class of its size, with its stamp; `entries` counts those of
+/// all classes, at most twice `len` and a few.
 #[derive(Default)]
 pub(crate) struct Stock {
-    /// By the extent's number. What is in the slot of one that is not here means nothing.
-    slots: Vec<Slot>,
-    /// The numbers of those that are here.
-    here: Bits,
-    /// Size → extents of it, by number and stamp, the latest last. Those that are taken leave their entry behind.
+    /// By the extent's number.
+    slots: Vec<Option<Slot>>,
+    /// Size → extents of it, by number and stamp, the latest last. Those that are taken leave their
+    /// entry behind.
     classes: BTreeMap<u64, Vec<(u32, u64)>>,
     entries: usize,
     bytes: u64,
@@ -33,7 +30,6 @@ pub(crate) struct Stock {
     stamp: u64,
     /// The least that `bytes` was since [`Self::take_unused`].
     least: u64,
-    uses: Option<Uses>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,30 +39,8 @@ struct Slot {
     stamp: u64,
 }
 
-/// When extents were used for the last time: no earlier than one tag says, and no later than the other. Both are of one lane, or settled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Uses {
-    first: Tag,
-    last: Tag,
-}
-
-impl Uses {
-    const NONE: Uses = Uses { first: Tag::SETTLED, last: Tag::SETTLED };
-
-    /// With another use, if that can be said.
-    fn and(self, tag: Tag) -> Option<Uses> {
-        if tag == Tag::SETTLED {
-            return Some(self);
-        }
-        if self == Uses::NONE {
-            return Some(Uses { first: tag, last: tag });
-        }
-        let earlier = if tag.epoch() < self.first.epoch() { tag } else { self.first };
-        (tag.lane() == self.last.lane()).then(|| Uses { first: earlier, last: self.last.later(tag) })
-    }
-}
-
-/// What a run is made of besides moved extents: extents out of the stock with their last use, and sizes to create.
+/// What a run is made of besides moved extents: extents out of the stock with their last use, and
+/// sizes to create.
 #[derive(Debug, Default)]
 pub(crate) struct Supply {
     pub(crate) stocked: Vec<(Extent, Tag)>,
@@ -86,28 +60,18 @@ impl Stock {
         self.forget_gone();
         let i = extent.id as usize;
         self.stamp += 1;
-        let slot = Slot { extent, tag, stamp: self.stamp };
         if self.slots.len() <= i {
-            self.slots.resize(i + 1, slot);
-            self.here.grow(i + 1);
+            self.slots.resize(i + 1, None);
         }
-        self.uses = if self.len == 0 { Some(Uses::NONE) } else { self.uses }.and_then(|u| u.and(tag));
-        self.slots[i] = slot;
-        self.here.add(i, 1);
+        self.slots[i] = Some(Slot { extent, tag, stamp: self.stamp });
         self.classes.entry(extent.size).or_default().push((extent.id, self.stamp));
         self.entries += 1;
         self.bytes += extent.size;
         self.len += 1;
     }
 
-    /// Whether all of `len` extents from this number on are here.
-    #[inline]
-    pub(crate) fn has_all(&self, first: u32, len: u32) -> bool {
-        self.here.has_all(first as usize, len as usize)
-    }
-
     fn slot(&self, number: u32) -> Option<&Slot> {
-        self.slots.get(number as usize).filter(|_| self.here.has(number as usize))
+        self.slots.get(number as usize)?.as_ref()
     }
 
     /// When an extent here was last used.
@@ -116,32 +80,14 @@ impl Stock {
         self.slot(extent.id).filter(|s| s.extent == extent).map(|s| s.tag)
     }
 
-    /// When what is here was used for the last time, if nothing here was used later and all of it may go to a lane's present stream: with
-    /// one look, which tells nothing where several lanes have used it.
-    #[inline]
-    pub(crate) fn used_by(&self, lane: u32, order: &Order) -> Option<Tag> {
-        let Uses { first, last } = self.uses?;
-        match order.settled(last) {
-            true => Some(Tag::SETTLED),
-            false => order.own(first, lane).then_some(last),
-        }
-    }
-
     /// Takes this extent, if it is here.
     pub(crate) fn take_this(&mut self, extent: Extent) -> Option<(Extent, Tag)> {
         let tag = self.tag(extent)?;
-        self.take_all(extent.id, 1, extent.size);
-        Some((extent, tag))
-    }
-
-    /// Takes `len` extents from this number on, which are here and have so many bytes.
-    #[inline]
-    pub(crate) fn take_all(&mut self, first: u32, len: u32, bytes: u64) {
-        debug_assert!(self.has_all(first, len));
-        self.here.remove(first as usize, len as usize);
-        self.len -= len as usize;
-        self.bytes -= bytes;
+        self.slots[extent.id as usize] = None;
+        self.len -= 1;
+        self.bytes -= extent.size;
         self.least = self.least.min(self.bytes);
+        Some((extent, tag))
     }
 
     /// What an entry stands for, if that is here still and has not come anew since.
@@ -166,8 +112,8 @@ impl Stock {
         entries.iter().rev().filter_map(|e| self.current(e)).find(|s| usable(s.tag)).map(|s| s.extent)
     }
 
-    /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into what is left, then
-    /// the smallest that covers the rest, and only then new ones.
+    /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into
+    /// what is left, then the smallest that covers the rest, and only then new ones.
     pub(crate) fn supply(&mut self, sizes: &[u64], page: u64, largest: u64, lane: u32, order: &Order) -> Supply {
         let mut supply = Supply::default();
         if self.len == 0 {
@@ -201,7 +147,7 @@ impl Stock {
 
     /// All of it.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Extent, Tag)> + '_ {
-        (0..).zip(&self.slots).filter(|&(i, _)| self.here.has(i)).map(|(_, s)| (s.extent, s.tag))
+        self.slots.iter().flatten().map(|s| (s.extent, s.tag))
     }
 
     /// Lanes whose progress decides when extents here become usable by everyone.
@@ -216,20 +162,11 @@ impl Stock {
             let entries = self.classes.get(&e.size).into_iter().flatten();
             entries.filter(|x| x.0 == e.id && self.current(x).is_some()).count()
         };
-        if self.iter().any(|(e, _)| listed(e) != 1) {
-            return Err("an extent in stock is not listed once by its size".into());
-        }
+        ensure!(self.iter().all(|(e, _)| listed(e) == 1), "an extent in stock is not listed once by its size");
         let entries: usize = self.classes.values().map(Vec::len).sum();
-        if entries != self.entries {
-            return Err(format!("the stock has {entries} entries, {} counted", self.entries));
-        }
-        let within = |u: Uses, t: Tag| t == Tag::SETTLED || u.and(t) == Some(u);
-        if self.uses.is_some_and(|u| !self.iter().all(|(_, t)| within(u, t))) {
-            return Err("an extent in stock was used at another time than is said of all".into());
-        }
-        if (bytes, self.iter().count()) != (self.bytes, self.len) {
-            return Err(format!("the stock has {bytes} bytes, {} recorded", self.bytes));
-        }
+        ensure!(entries == self.entries, "the stock has {entries} entries, {} counted", self.entries);
+        let right = (bytes, self.iter().count()) == (self.bytes, self.len);
+        ensure!(right, "the stock has {bytes} bytes, {} recorded", self.bytes);
         Ok(())
     }
 }
@@ -271,7 +208,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map by number: two lanes put extents in, and take them one by one or in rows.
+        /// Against a map by number: two lanes put extents in and take them.
         #[test]
         fn is_a_map(ops in prop::collection::vec((0u8..8, 0u32..90, 1u32..80), 1..200)) {
             let order = Order::new(DeviceId(0), 4);
@@ -281,7 +218,6 @@ mod tests {
             for (op, id, len) in ops {
                 epoch += 1;
                 let row = id..id + len;
-                let all = map.range(row.clone()).count() == len as usize;
                 match op {
                     // In rows, so that there are some to take.
                     0..=3 => for id in row.clone().filter(|id| !map.contains_key(id)).collect::<Vec<_>>() {
@@ -293,44 +229,13 @@ mod tests {
                         s.put(extent(id), tag);
                         map.insert(id, (extent(id), tag));
                     },
-                    4 | 5 if all => {
-                        s.take_all(id, len, row.clone().map(|id| extent(id).size).sum());
-                        map.retain(|id, _| !row.contains(id));
-                    }
                     _ => prop_assert_eq!(s.take_this(extent(id)), map.remove(&id)),
                 }
                 s.validate().map_err(TestCaseError::fail)?;
                 prop_assert_eq!((s.len(), s.bytes()), (map.len(), map.values().map(|x| x.0.size).sum()));
-                prop_assert_eq!(s.has_all(id, len), map.range(row).count() == len as usize);
                 prop_assert_eq!(s.tag(extent(id)), map.get(&id).map(|x| x.1));
                 prop_assert!(s.iter().eq(map.values().copied()));
-                for lane in lanes {
-                    let fine = |u: Tag| map.values().all(|x| x.1 == Tag::SETTLED || x.1.lane() == lane && x.1 <= u);
-                    prop_assert!(s.used_by(lane, &order).is_none_or(fine));
-                    // Where only one lane has used them since it was empty, it is told.
-                    let only = map.values().all(|x| x.1.lane() == lane) && !map.is_empty();
-                    prop_assert!(!only || s.uses.is_none() || s.used_by(lane, &order).is_some());
-                }
             }
         }
-    }
-
-    #[test]
-    fn what_one_lane_has_used_is_told_at_once() {
-        let order = Order::new(DeviceId(0), 4);
-        let [a, b] = [1, 2].map(|id| order.add_lane(false, StreamHandle(id), id as u64).unwrap());
-        let mut s = Stock::default();
-        let e = |id: u32| Extent { handle: PhysHandle(id.into()), size: P, id };
-        assert_eq!(s.used_by(a, &order), None, "nothing is known of nothing");
-        s.put(e(0), Tag::SETTLED);
-        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [Some(Tag::SETTLED); 2]);
-        s.put(e(1), Tag::new(a, 50));
-        s.put(e(2), Tag::new(a, 40));
-        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [Some(Tag::new(a, 50)), None]);
-        s.put(e(3), Tag::new(b, 1));
-        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [None; 2]);
-        assert!((0..4).all(|id| s.take_this(e(id)).is_some()));
-        s.put(e(3), Tag::new(b, 1));
-        assert_eq!([a, b].map(|l| s.used_by(l, &order)), [None, Some(Tag::new(b, 1))], "from empty on");
     }
 }

@@ -1,4 +1,5 @@
-//! A device for models: streams are counts of what was submitted and done, behind one lock, as a driver's queues are.
+//! A device for models: streams are counts of what was submitted and done, behind one lock, as a
+//! driver's queues are.
 
 use crate::base::sync::{lock, Mutex};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
@@ -20,7 +21,8 @@ struct Queues {
     created: u64,
 }
 
-/// As lazy as the order of its work allows: it does only what an event that is asked about waits for.
+/// As lazy as the order of its work allows: it does only what an event that is asked about waits
+/// for.
 pub(super) struct Device(Mutex<Queues>);
 
 impl Device {

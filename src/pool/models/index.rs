@@ -1,4 +1,5 @@
-//! The claims of `memory/index.rs`: whoever finds an entry finds all that was written before it, and no entry is lost.
+//! The claims of `memory/index.rs`: whoever finds an entry finds all that was written before it,
+//! and no entry is lost.
 
 use super::explore;
 use crate::base::sync::AtomicU64;
@@ -13,7 +14,8 @@ fn entry(n: u32) -> Entry {
     Entry::Block { heap: 1, region: n }
 }
 
-/// Fails when the tables of the second level are made with a `get` and a `set` that may come second.
+/// Fails when the tables of the second level are made with a `get` and a `set` that may come
+/// second.
 #[test]
 fn two_threads_that_need_one_table_share_it() {
     explore(|| {

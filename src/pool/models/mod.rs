@@ -1,6 +1,6 @@
-//! Models of what threads share, for loom: `sh scripts/loom.sh`. Each runs the pool's own code under every order of its
-//! threads' steps and every value that its loads may see; each comment names a change to the code that makes its model
-//! fail.
+//! Models of what threads share, for loom: `sh scripts/loom.sh`. Each runs the pool's own code
+//! under every order of its threads' steps and every value that its loads may see; each comment
+//! names a change to the code that makes its model fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,5 +1,6 @@
-//! The claim of `order/lanes.rs`: nothing counts as settled before the device has done what was submitted before the
-//! free. A free happens under its heap's lock, which is all that orders it against a marker of another thread.
+//! The claim of `order/lanes.rs`: nothing counts as settled before the device has done what was
+//! submitted before the free. A free happens under its heap's lock, which is all that orders it
+//! against a marker of another thread.
 
 use super::device::Device;
 use super::explore;
@@ -16,7 +17,8 @@ struct Model {
     device: Device,
     order: Order,
     lanes: [u32; 2],
-    /// What was freed: the stream, the last work on the memory, and the free's tag. The lock is the heap's.
+    /// What was freed: the stream, the last work on the memory, and the free's tag. The lock is the
+    /// heap's.
     freed: Mutex<Vec<(StreamHandle, u64, Tag)>>,
 }
 
@@ -72,8 +74,8 @@ impl Model {
     }
 }
 
-/// Fails when `Order::mark` closes the epoch after it has recorded the event: a free between the two has the closed
-/// epoch's tag and is not covered.
+/// Fails when `Order::mark` closes the epoch after it has recorded the event: a free between the
+/// two has the closed epoch's tag and is not covered.
 #[test]
 fn a_marker_covers_every_free_of_its_epoch() {
     explore(|| {
@@ -108,8 +110,8 @@ fn a_context_marker_covers_every_stream() {
     });
 }
 
-/// Fails when `Order::mark` closes the epoch before it has the lock of the lane's markers: then two markers stand in
-/// the queue in the wrong order.
+/// Fails when `Order::mark` closes the epoch before it has the lock of the lane's markers: then two
+/// markers stand in the queue in the wrong order.
 #[test]
 fn markers_of_two_threads_stay_in_order() {
     explore(|| {
@@ -129,8 +131,8 @@ fn markers_of_two_threads_stay_in_order() {
     });
 }
 
-/// What a lane's former stream freed is settled by no marker of the present one. Fails when `Order::pop_done` does not
-/// look at the barrier that a marker stands behind.
+/// What a lane's former stream freed is settled by no marker of the present one. Fails when
+/// `Order::pop_done` does not look at the barrier that a marker stands behind.
 #[test]
 fn a_lane_that_changes_hands_keeps_what_it_owes() {
     explore(|| {

@@ -39,8 +39,8 @@ fn claims_of_two_threads_stay_within_the_limit() {
     });
 }
 
-/// Two threads free the same pointers; of each pair of frees one wins and the other is told. Fails when `Pool::find`
-/// trusts what it read from the index without the heap's lock.
+/// Two threads free the same pointers; of each pair of frees one wins and the other is told. Fails
+/// when `Pool::find` trusts what it read from the index without the heap's lock.
 #[test]
 fn of_two_frees_of_a_pointer_one_wins() {
     explore(|| {
@@ -62,8 +62,8 @@ fn of_two_frees_of_a_pointer_one_wins() {
     });
 }
 
-/// A thread that does not own the heap frees, while the owner allocates. Fails when `Pool::malloc` gives its lock up
-/// between taking memory and entering it into the heap's books.
+/// A thread that does not own the heap frees, while the owner allocates. Fails when `Pool::malloc`
+/// gives its lock up between taking memory and entering it into the heap's books.
 #[test]
 fn a_free_from_another_thread_meets_an_allocation() {
     explore(|| {
@@ -82,8 +82,8 @@ fn a_free_from_another_thread_meets_an_allocation() {
     });
 }
 
-/// The first use of a stream by two threads at once gives it one heap. Fails when `Pool::register_as` looks into the
-/// registry and adds to it under two holds of its lock.
+/// The first use of a stream by two threads at once gives it one heap. Fails when
+/// `Pool::register_as` looks into the registry and adds to it under two holds of its lock.
 #[test]
 fn two_first_uses_of_a_stream_make_one_heap() {
     explore(|| {
@@ -99,9 +99,9 @@ fn two_first_uses_of_a_stream_make_one_heap() {
     });
 }
 
-/// An exit frees a scope of two while another thread frees both: one by its pointer, one by its id. Each is freed once,
-/// and the books balance. Fails when `Pool::free_some` gives the heap's lock up between finding an allocation of the
-/// scope and taking it back.
+/// An exit frees a scope of two while another thread frees both: one by its pointer, one by its id.
+/// Each is freed once, and the books balance. Fails when `Pool::free_some` gives the heap's lock up
+/// between finding an allocation of the scope and taking it back.
 #[test]
 fn an_exit_meets_the_frees_of_what_it_frees() {
     let mut builder = loom::model::Builder::new();
@@ -135,8 +135,8 @@ fn an_exit_meets_the_frees_of_what_it_frees() {
     });
 }
 
-/// A finalizer that comes when the address may live again frees nothing of the new owner's. Fails when `Pool::free_found`
-/// frees what it finds at the address, whatever its id.
+/// A finalizer that comes when the address may live again frees nothing of the new owner's. Fails
+/// when `Pool::free_found` frees what it finds at the address, whatever its id.
 #[test]
 fn a_late_free_by_id_leaves_the_next_owner_alone() {
     let mut builder = loom::model::Builder::new();

@@ -1,10 +1,9 @@
 //! When the next marker is due.
 //!
-//! A marker costs more than a hit, so one stands for a batch of frees. Batches grow while nobody asks for their markers and
-//! shrink when somebody does. There are two kinds: what a stream frees into other heaps, which wait for it ([`AwayBatch`]),
-//! and what it frees into its own, which only other streams may need one for ([`OwnBatch`]).
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A marker costs more than a hit, so one stands for a batch of frees. Batches grow while nobody
+//! asks for their markers and shrink when somebody does. There are two kinds: what a stream frees
+//! into other heaps, which wait for it ([`AwayBatch`]), and what it frees into its own, which only
+//! other streams may need one for ([`OwnBatch`]).
 
 use crate::base::size::MIB;
 use crate::base::sync::{AtomicU32, AtomicU64};
@@ -15,14 +14,16 @@ const FREES: u64 = 16;
 
 const BYTES: u64 = 1 << 20;
 
-/// twice as many after so many markers that nobody asked for, half as many whenever somebody does ask,
+/// twice as many after so many markers that nobody asked for, half as many whenever somebody does
+/// ask,
 const UNASKED: u32 = 8;
 
 /// and so on, at most that many times.
 const DOUBLINGS: u32 = 6;
 
-/// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker. On a line of its own: it
-/// is written when its neighbours are only read.
+/// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker. On
+/// a line of its own: it is written when its neighbours are only read.
+#[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct AwayBatch {
     /// A count, and bytes.
@@ -32,15 +33,10 @@ pub(crate) struct AwayBatch {
     unasked: AtomicU32,
 }
 
-impl Default for AwayBatch {
-    fn default() -> AwayBatch {
-        AwayBatch { frees: AtomicU64::new(0), bytes: AtomicU64::new(0), unasked: AtomicU32::new(0) }
-    }
-}
-
 impl AwayBatch {
-    /// Notes a free; whether it fills the batch. Of frees that threads note at the same moment one may be lost, which puts the
-    /// marker off by a free: adding for all of them would cost each as much as the heap's lock.
+    /// Notes a free; whether it fills the batch. Of frees that threads note at the same moment one
+    /// may be lost, which puts the marker off by a free: adding for all of them would cost each as
+    /// much as the heap's lock.
     #[inline]
     pub(crate) fn note(&self, bytes: u64) -> bool {
         let frees = self.frees.load(Relaxed) + 1;
@@ -87,8 +83,8 @@ pub(crate) struct OwnBatch {
 }
 
 impl OwnBatch {
-    /// Notes bytes freed; whether it is time for a marker: one each time a batch is full and the free has `named` a stream to record
-    /// it on. Batches grow while nobody asks for markers.
+    /// Notes bytes freed; whether it is time for a marker: one each time a batch is full and the
+    /// free has `named` a stream to record it on. Batches grow while nobody asks for markers.
     #[inline]
     pub(crate) fn is_due(&mut self, bytes: u64, named: bool) -> bool {
         self.bytes += bytes;

@@ -1,13 +1,12 @@
 //! Which captures the pool knows of.
 //!
-//! A context marker invalidates every capture in progress, so none is recorded while one is known, but as a last resort.
-//! CUDA tells of a capture only for a stream that is named; so a capture is known from the first call that names a stream
-//! being captured to the next that names it when it is not; one that is begun through gpumem, from just before.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A context marker invalidates every capture in progress, so none is recorded while one is known,
+//! but as a last resort. CUDA tells of a capture only for a stream that is named; so a capture is
+//! known from the first call that names a stream being captured to the next that names it when it
+//! is not; one that is begun through gpumem, from just before.
 
 use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize};
-use crate::pool::types::ranks::{Rank, Ranked, RankedGuard};
+use crate::pool::types::{Rank, Ranked, RankedGuard};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,8 +16,8 @@ pub(crate) struct Captures {
     count: AtomicUsize,
     /// How often something changed that makes threads ask anew which heap is a stream's.
     changes: AtomicU64,
-    /// Streams that were being captured when they were last named, by a number of the caller's, each with a number of that
-    /// time.
+    /// Streams that were being captured when they were last named, by a number of the caller's,
+    /// each with a number of that time.
     keys: Apart<Ranked<HashMap<usize, u64>>>,
     /// Times so far, from 1.
     met: AtomicU64,
@@ -52,9 +51,9 @@ impl Captures {
         self.count.store(0, Relaxed);
     }
 
-    /// A stream, known to the caller as `key`, was found to be captured. No context marker is recorded, but as a last
-    /// resort, until it is found not to be any more: the marker would fail, and take the capture with it. Returns the
-    /// number of this time, for [`Self::gone`].
+    /// A stream, known to the caller as `key`, was found to be captured. No context marker is
+    /// recorded, but as a last resort, until it is found not to be any more: the marker would fail,
+    /// and take the capture with it. Returns the number of this time, for [`Self::gone`].
     pub(crate) fn met(&self, key: usize) -> u64 {
         let mut keys = self.lock();
         let time = self.met.fetch_add(1, Relaxed) + 1;
@@ -65,9 +64,9 @@ impl Captures {
         time
     }
 
-    /// What was captured on the stream known as `key` is gone, and no call has named it while it was being captured since
-    /// the one that `met` gave `time`. So it is not taken for one that is being captured any more. It may be, as any
-    /// stream may that nobody names.
+    /// What was captured on the stream known as `key` is gone, and no call has named it while it
+    /// was being captured since the one that `met` gave `time`. So it is not taken for one that is
+    /// being captured any more. It may be, as any stream may that nobody names.
     pub(crate) fn gone(&self, key: usize, time: u64) {
         let mut keys = self.lock();
         if keys.get(&key).is_some_and(|&met| met <= time) {
@@ -81,8 +80,8 @@ impl Captures {
         self.changes.fetch_add(1, Relaxed);
     }
 
-    /// How often a capture was met so far, or began or ended to have heaps of its own: what is known of a stream since an
-    /// earlier number has to be asked again.
+    /// How often a capture was met so far, or began or ended to have heaps of its own: what is
+    /// known of a stream since an earlier number has to be asked again.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Relaxed)

@@ -1,22 +1,22 @@
 //! Stream order: which frees the device has passed.
 //!
-//! Every stream in use has a *lane*. A lane counts *epochs*; a free in stream order belongs to the lane's open epoch,
-//! and its [`Tag`] is the pair. A *marker* (an event) closes the open epoch: the number goes up first, then the event
-//! is recorded, so the event covers every free that read the old number. A tag is *settled* once a marker of its lane
-//! with at least its epoch has completed; settled memory may be used by any stream with no wait.
+//! Every stream in use has a *lane*. A lane counts *epochs*; a free in stream order belongs to the
+//! lane's open epoch, and its [`Tag`] is the pair. A *marker* (an event) closes the open epoch: the
+//! number goes up first, then the event is recorded, so the event covers every free that read the
+//! old number. A tag is *settled* once a marker of its lane with at least its epoch has completed;
+//! settled memory may be used by any stream with no wait.
 //!
-//! A free reads the open epoch with a plain load. It need not be more: the work that the free comes after was submitted
-//! before it, and the driver orders submissions to a stream and events recorded on it. Where the event came first, so did
-//! the closing of the epoch before it, and the free sees the new number; so whoever reads the old number has submitted
-//! work that the event covers.
+//! A free reads the open epoch with a plain load. It need not be more: the work that the free comes
+//! after was submitted before it, and the driver orders submissions to a stream and events recorded
+//! on it. Where the event came first, so did the closing of the epoch before it, and the free sees
+//! the new number; so whoever reads the old number has submitted work that the event covers.
 //!
-//! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is not known (the
-//! stream it was used on is gone); only a context marker settles it. A context marker closes an epoch of every lane.
+//! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is
+//! not known (the stream it was used on is gone); only a context marker settles it. A context
+//! marker closes an epoch of every lane.
 //!
-//! Lock order: the captures' list, a lane's and the context's marker queues, then the list of spare events. Driver calls
-//! under them never block.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Lock order: the captures' list, a lane's and the context's marker queues, then the list of spare
+//! events. Driver calls under them never block.
 
 use crate::base::sync::{lock, Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -24,20 +24,22 @@ use crate::driver::{Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
 use crate::pool::order::captures::Captures;
 use crate::pool::order::tag::{Tag, CONTEXT};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::types::{Rank, Ranked};
 use std::collections::VecDeque;
 use std::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};
 
 impl Order {
-    /// What is freed to the context's lane may be in use on other devices: no context markers until they have been waited for.
+    /// What is freed to the context's lane may be in use on other devices: no context markers until
+    /// they have been waited for.
     pub(crate) fn owe(&self) {
         self.owes.store(true, Relaxed);
         fence(SeqCst);
     }
 }
 
-/// On lines of its own: every free reads its lane's first fields, and neighbouring lanes are other threads'.
+/// On lines of its own: every free reads its lane's first fields, and neighbouring lanes are other
+/// threads'.
 #[repr(align(128))]
 struct Lane {
     /// The open epoch, from 1.
@@ -46,13 +48,13 @@ struct Lane {
     marked: AtomicU64,
     /// Epochs up to here have a context marker. `by_context <= marked`.
     by_context: AtomicU64,
-    /// Epochs up to here belong to earlier streams of the same handle: markers of the present stream say nothing about
-    /// them, only context markers do. `barrier < epoch`.
+    /// Epochs up to here belong to earlier streams of the same handle: markers of the present
+    /// stream say nothing about them, only context markers do. `barrier < epoch`.
     barrier: AtomicU64,
     /// Epochs up to here are settled.
     done: AtomicU64,
-    /// Its stream cannot be named by others (a per-thread stream) or take a marker (one that is being captured): only a
-    /// context marker helps those who wait.
+    /// Its stream cannot be named by others (a per-thread stream) or take a marker (one that is
+    /// being captured): only a context marker helps those who wait.
     unnamed: bool,
     /// Somebody else wants memory of this lane: the next free on it should record a marker.
     wanted: AtomicBool,
@@ -75,8 +77,8 @@ const MOST_MARKERS: usize = 256;
 #[derive(Clone, Copy)]
 struct Marker {
     epoch: u64,
-    /// The lane's barrier when it was recorded: it says nothing about epochs up to there, so it settles nothing before
-    /// those are settled.
+    /// The lane's barrier when it was recorded: it says nothing about epochs up to there, so it
+    /// settles nothing before those are settled.
     behind: u64,
     event: EventHandle,
 }
@@ -118,7 +120,8 @@ impl Order {
         order
     }
 
-    /// Opens the next lane, for a stream and its identity; `None` when there are too many. Callers serialise.
+    /// Opens the next lane, for a stream and its identity; `None` when there are too many. Callers
+    /// serialise.
     pub(crate) fn add_lane(&self, unnamed: bool, stream: StreamHandle, identity: u64) -> Option<u32> {
         let n = self.count.load(Relaxed);
         let lane = Lane {
@@ -189,14 +192,15 @@ impl Order {
         let enough = |l: &Lane| {
             let (barrier, by_context) = (l.barrier.load(Acquire), l.by_context.load(Acquire));
             let by = if tag.epoch() <= barrier { by_context } else { l.marked.load(Acquire) };
-            // The present stream's markers settle nothing before what lies in front of the barrier is settled.
+            // The present stream's markers settle nothing before what lies in front of the barrier
+            // is settled.
             tag.epoch() <= by && barrier <= by_context
         };
         tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(enough)
     }
 
-    /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named from here, or follows on one
-    /// that is gone and that no context marker covers yet.
+    /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named
+    /// from here, or follows on one that is gone and that no context marker covers yet.
     pub(crate) fn only_context(&self, tag: Tag) -> bool {
         let gone = |l: &Lane| {
             let barrier = l.barrier.load(Acquire);
@@ -208,7 +212,8 @@ impl Order {
     /// The lane goes to another stream: what belongs to it so far needs a context marker.
     pub(crate) fn hand_over(&self, lane: u32, identity: u64) {
         if let Some(l) = self.lane(lane) {
-            // The identity changes before the barrier goes up: whoever sees an epoch behind the barrier sees it changed.
+            // The identity changes before the barrier goes up: whoever sees an epoch behind the
+            // barrier sees it changed.
             l.identity.store(identity, Release);
             let _markers = lock(&l.markers);
             let epoch = l.epoch.fetch_add(1, AcqRel);
@@ -216,7 +221,8 @@ impl Order {
         }
     }
 
-    /// Whether memory with this tag may be used at once by the lane's present stream: it is later in its own order.
+    /// Whether memory with this tag may be used at once by the lane's present stream: it is later
+    /// in its own order.
     pub(crate) fn own(&self, tag: Tag, lane: u32) -> bool {
         tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))
     }
@@ -241,9 +247,10 @@ impl Order {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
     }
 
-    /// Notes a free in the order of `lane` that another heap waits for; whether it is time for a marker. One marker serves a
-    /// batch: a record costs more than a hit (0.14 µs on an H200), and all threads together get only five million a second.
-    /// Batches grow while nobody asks for their markers, and shrink when somebody does, who gets one at the next free.
+    /// Notes a free in the order of `lane` that another heap waits for; whether it is time for a
+    /// marker. One marker serves a batch: a record costs more than a hit (0.14 µs on an H200), and
+    /// all threads together get only five million a second. Batches grow while nobody asks for
+    /// their markers, and shrink when somebody does, who gets one at the next free.
     pub(crate) fn due(&self, lane: u32, bytes: u64) -> bool {
         self.lane(lane).is_some_and(|l| l.away.note(bytes))
     }
@@ -259,16 +266,18 @@ impl Order {
         }
     }
 
-    /// Closes the open epoch of `lane` with a marker on `stream`, which the caller got from its user in this very
-    /// call and which is the lane's stream. `false` when the stream is being captured: nothing can be recorded then; and
-    /// when very many markers are pending: a later one will do.
+    /// Closes the open epoch of `lane` with a marker on `stream`, which the caller got from its
+    /// user in this very call and which is the lane's stream. `false` when the stream is being
+    /// captured: nothing can be recorded then; and when very many markers are pending: a later one
+    /// will do.
     pub(crate) fn mark(&self, driver: &dyn Driver, lane: u32, stream: StreamHandle) -> Result<bool> {
         let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
         if driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
         }
         let mut markers = lock(&l.markers);
-        // Those of the batches before: what is done gives its event back, and is known when somebody is short of memory.
+        // Those of the batches before: what is done gives its event back, and is known when
+        // somebody is short of memory.
         self.pop_done(driver, l, &mut markers)?;
         if markers.len() >= MOST_MARKERS {
             return Ok(false);
@@ -285,12 +294,13 @@ impl Order {
         Ok(true)
     }
 
-    /// Closes the open epoch of every lane with one context marker. `false` when a capture is known to be in progress,
-    /// the caller's stream is being captured or the legacy stream shows that another one is, or the driver has no context
-    /// markers: nothing was recorded then.
+    /// Closes the open epoch of every lane with one context marker. `false` when a capture is known
+    /// to be in progress, the caller's stream is being captured or the legacy stream shows that
+    /// another one is, or the driver has no context markers: nothing was recorded then.
     ///
-    /// CUDA gives no way to see a capture on a non-blocking stream that nobody names, and a context marker would
-    /// invalidate it; so callers come here only when there is memory that nothing else can settle.
+    /// CUDA gives no way to see a capture on a non-blocking stream that nobody names, and a context
+    /// marker would invalidate it; so callers come here only when there is memory that nothing else
+    /// can settle.
     pub(crate) fn mark_context(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
         if self.captures.known() {
             return Ok(false);
@@ -298,8 +308,9 @@ impl Order {
         self.mark_context_with(driver, stream, true)
     }
 
-    /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it may have ended long
-    /// ago, on a stream that nobody uses any more. To trim, and before a request fails for lack of memory.
+    /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it
+    /// may have ended long ago, on a stream that nobody uses any more. To trim, and before a
+    /// request fails for lack of memory.
     pub(crate) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
         self.mark_context_with(driver, stream, false)
     }
@@ -314,7 +325,8 @@ impl Order {
             self.poll_context(driver)?;
         }
         let mut captured = self.captures.lock();
-        // Whoever begins a capture through gpumem says so first, and waits here until the marker is recorded.
+        // Whoever begins a capture through gpumem says so first, and waits here until the marker is
+        // recorded.
         if heed && !captured.is_empty() {
             return Ok(false);
         }
@@ -381,8 +393,9 @@ impl Order {
         self.poll(driver, 0..count)
     }
 
-    /// Polls until everything recorded so far is known to be done, or the device has been asked often enough to say
-    /// that it is busy: an idle device takes some microseconds to pass a fresh marker.
+    /// Polls until everything recorded so far is known to be done, or the device has been asked
+    /// often enough to say that it is busy: an idle device takes some microseconds to pass a fresh
+    /// marker.
     pub(crate) fn poll_patiently(&self, driver: &dyn Driver) -> Result<()> {
         const QUERIES: u32 = 512;
         for _ in 0..QUERIES {
@@ -430,8 +443,8 @@ impl Order {
         }
     }
 
-    /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock held. Where a capture
-    /// stands in the way, only what has a marker is settled.
+    /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock
+    /// held. Where a capture stands in the way, only what has a marker is settled.
     pub(crate) fn drain(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<()> {
         let marked = self.mark_context_at_any_price(driver, stream)?;
         self.sync(driver)?;
@@ -447,8 +460,8 @@ impl Order {
         Ok(())
     }
 
-    /// What a context marker and a wait for it would do, where there is none: on a driver that has none, or while a wait for
-    /// other devices is owed.
+    /// What a context marker and a wait for it would do, where there is none: on a driver that has
+    /// none, or while a wait for other devices is owed.
     pub(crate) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
         let owed = self.owes.swap(false, AcqRel);
         let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
@@ -469,15 +482,16 @@ impl Order {
     pub(crate) fn sync(&self, driver: &dyn Driver) -> Result<()> {
         let last_context = lock(&*self.context).back().map(|m| m.event);
         let events = self.in_use().filter_map(|l| lock(&l.markers).back().map(|m| m.event)).chain(last_context);
-        // An event may be recycled while we wait; then it stands for a later mark, and we wait a little longer.
+        // An event may be recycled while we wait; then it stands for a later mark, and we wait a
+        // little longer.
         for event in events.collect::<Vec<_>>() {
             driver.event_sync(self.dev, event)?;
         }
         self.poll_all(driver)
     }
 
-    /// The invariants written above [`Lane`], and that every event is spare or pending. Others may record events meanwhile: they
-    /// wait, and who has one in hand puts it away first.
+    /// The invariants written above [`Lane`], and that every event is spare or pending. Others may
+    /// record events meanwhile: they wait, and who has one in hand puts it away first.
     pub(crate) fn validate(&self) -> Result<()> {
         let lanes: Vec<_> = self.in_use().map(|l| (l, l.markers.lock_among_others())).collect();
         for (i, (l, markers)) in lanes.iter().enumerate() {

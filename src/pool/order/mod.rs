@@ -1,6 +1,10 @@
 //! Stream order: which frees the device has passed.
 
-pub(crate) mod cadence;
-pub(crate) mod captures;
+mod cadence;
+mod captures;
 pub(crate) mod lanes;
 pub(crate) mod tag;
+
+pub(crate) use cadence::OwnBatch;
+pub(crate) use lanes::Order;
+pub(crate) use tag::{Tag, CONTEXT};

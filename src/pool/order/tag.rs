@@ -1,13 +1,12 @@
 //! When a range was last used, in one word.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 /// The lane of the whole context.
 pub(crate) const CONTEXT: u32 = 0;
 
 const EPOCH_BITS: u32 = 48;
 
-/// When a range was last used: a lane and an epoch of it. [`Tag::SETTLED`] is "long ago, on any stream".
+/// When a range was last used: a lane and an epoch of it. [`Tag::SETTLED`] is "long ago, on any
+/// stream".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(u64);
 
@@ -29,7 +28,8 @@ impl Tag {
         self.0 & ((1 << EPOCH_BITS) - 1)
     }
 
-    /// The later of two uses in the order of one lane: neither is of another lane, but either may be settled.
+    /// The later of two uses in the order of one lane: neither is of another lane, but either may
+    /// be settled.
     #[inline]
     pub(crate) fn later(self, other: Tag) -> Tag {
         debug_assert!(self == Tag::SETTLED || other == Tag::SETTLED || self.lane() == other.lane());

@@ -1,16 +1,14 @@
-//! Where a stitched run goes: next to free memory that has a part of the request already, if there is room there.
+//! Where a stitched run goes: next to free memory that has a part of the request already, if there
+//! is room there.
 //!
-//! Only what is missing is then mapped. So it pays to keep the ends of spans open: large blocks are cut from there (`heap/state.rs`),
-//! and moves empty small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what each saves.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Only what is missing is then mapped. So it pays to keep the ends of spans open: large blocks are
+//! cut from there (`heap/state.rs`), and moves empty small regions before they touch large ones
+//! (`stitch.rs`). docs/adr/extent-sizes.md has what each saves.
 
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::Want;
-use crate::pool::types::units::NONE;
+use crate::pool::heap::{HeapState, State};
+use crate::pool::state::Pool;
+use crate::pool::types::{Want, NONE};
 use std::cmp::Reverse;
 
 /// A free region at an end of a span, next to which a run is mapped.
@@ -28,7 +26,8 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Where a run of `len` bytes starts; 0, where no addresses are, if there are not so many in front.
+    /// Where a run of `len` bytes starts; 0, where no addresses are, if there are not so many in
+    /// front.
     pub(crate) fn start(&self, len: u64) -> u64 {
         match self.in_front {
             true => self.at.saturating_sub(len),
@@ -52,7 +51,8 @@ impl Pool {
                 has > 0 && has < want.size && st.regions.is_edge(g.next) && core.holes.after(g.end()) >= lacks(has);
             may.then_some(Anchor { region: r, at: g.end(), in_front: false, kept: 0, has })
         };
-        // The addresses kept for a captured heap are behind what it has. A run starts where pages do, and no finer.
+        // The addresses kept for a captured heap are behind what it has. A run starts where pages
+        // do, and no finer.
         let may_precede = st.private.is_none() && want.align <= self.page;
         let in_front = |r: u32| {
             let g = st.regions.get(r);
@@ -76,7 +76,8 @@ impl Pool {
         fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0 })
     }
 
-    /// Where a captured heap's span grows: at the start of the addresses kept for it, behind what is free there.
+    /// Where a captured heap's span grows: at the start of the addresses kept for it, behind what
+    /// is free there.
     fn room_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let at = st.room.0;
         let tail = st.regions.tail_at(at).filter(|&r| st.regions.get(r).state == State::Ready);
@@ -89,7 +90,8 @@ impl Pool {
         fits.then_some(Anchor { region, at, in_front: false, kept, has })
     }
 
-    /// How many addresses the heap may grow into at `at`, and the end of those kept for it if it is of them, else 0.
+    /// How many addresses the heap may grow into at `at`, and the end of those kept for it if it is
+    /// of them, else 0.
     pub(crate) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
         let core = lock(&*self.core);
         match st.room {

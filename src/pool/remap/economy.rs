@@ -1,16 +1,18 @@
 //! When a heap may map more instead of moving what it has: a question of renting or buying.
 //!
-//! Moving memory is rent: it is paid each time. Mapping more is a price that is paid once, in memory that others may want. A
-//! workload that repeats moves its memory once and takes it back for nothing after that, so it pays hardly any rent, and stays
-//! as tight as it was. One that does not repeat pays for ever. So rent earns the right to buy: with *peak* the most a heap has
-//! had live and *remapped* the bytes it has moved since it started,
+//! Moving memory is rent: it is paid each time. Mapping more is a price that is paid once, in
+//! memory that others may want. A workload that repeats moves its memory once and takes it back for
+//! nothing after that, so it pays hardly any rent, and stays as tight as it was. One that does not
+//! repeat pays for ever. So rent earns the right to buy: with *peak* the most a heap has had live
+//! and *remapped* the bytes it has moved since it started,
 //!
 //! ```text
 //! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
 //! ```
 //!
-//! is what the heap may map beyond its peak besides its slack. It buys no more than half of what nobody uses, where a reserve
-//! of the device counts as used: with *free* what the device, or the limit, has left, and *mapped* the heap's bytes,
+//! is what the heap may map beyond its peak besides its slack. It buys no more than half of what
+//! nobody uses, where a reserve of the device counts as used: with *free* what the device, or the
+//! limit, has left, and *mapped* the heap's bytes,
 //!
 //! ```text
 //! bought = min(earned, (free + mapped - peak - reserve) / 2)
@@ -18,12 +20,11 @@
 //!
 //! It is free memory like any other: moved, trimmed, and given up before a request fails.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
+use crate::pool::heap::HeapState;
+use crate::pool::state::Pool;
 
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
-
-/// A heap may move so many times its peak before it earns anything: the first time that a workload is seen costs moves.
+/// A heap may move so many times its peak before it earns anything: the first time that a workload
+/// is seen costs moves.
 const FREE: u64 = 4;
 
 /// So many bytes moved earn one.
@@ -40,8 +41,8 @@ fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
 
 impl Pool {
     fn entitled(&self, st: &HeapState) -> u64 {
-        let by_right = st.peak_live / 1000 * u64::from(self.options.bought_permille);
-        by_right.max(earned(st.remapped, st.peak_live, self.options.earned_permille))
+        let by_right = st.learnt.peak_live / 1000 * u64::from(self.options.bought_permille);
+        by_right.max(earned(st.learnt.remapped, st.learnt.peak_live, self.options.earned_permille))
     }
 
     /// Whether a heap buys: then it is no place for fine extents, which make every move dear.
@@ -49,7 +50,8 @@ impl Pool {
         self.entitled(st) > 0
     }
 
-    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where the device would have no reserve left.
+    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where the
+    /// device would have no reserve left.
     pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
         let most = self.entitled(st);
         if most == 0 {
@@ -57,7 +59,7 @@ impl Pool {
         }
         let Ok(device) = self.driver.mem_info(self.dev) else { return 0 };
         let free = device.free.min(self.headroom()).saturating_sub(size);
-        let beyond = st.extents.bytes().saturating_sub(st.peak_live);
+        let beyond = st.extents.bytes().saturating_sub(st.learnt.peak_live);
         most.min((free + beyond).saturating_sub(device.total / RESERVE) / 2)
     }
 }

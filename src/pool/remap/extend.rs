@@ -1,46 +1,42 @@
 //! Carrying a stitch out: mapping moved and created extents at one run of addresses.
 //!
-//! All driver calls that can fail come before the first change of the pool's own state, so a failure is undone by
-//! unmapping addresses nobody has seen. Moved extents stay mapped at their old addresses too, so that they can come back
-//! to them for nothing (`flip.rs`).
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! All driver calls that can fail come before the first change of the pool's own state, so a
+//! failure is undone by unmapping addresses nobody has seen. Moved extents stay mapped at their old
+//! addresses too, so that they can come back to them for nothing (`flip.rs`).
 
 use crate::base::size::{human, MIB};
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::nvtx;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::{Heap, HeapState, SMALL_HEAP};
-use crate::pool::memory::extent::Extent;
-use crate::pool::memory::parts::RunId;
-use crate::pool::memory::stock::Supply;
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::{Heap, HeapState, State, SMALL_HEAP};
+use crate::pool::memory::{Extent, RunId, Supply};
+use crate::pool::order::Tag;
 use crate::pool::remap::anchor::Anchor;
 use crate::pool::remap::sources::{take_out_all, Others, Source};
 use crate::pool::remap::stitch::{plan, Plan, Room};
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::{too_large, Want};
-use crate::pool::types::units::NONE;
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::{too_large, Want, NONE};
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A small heap that runs short grows by at least so much, bytes, where it may without moving: what is mapped for one request
-/// alone leaves the next one short.
+/// A small heap that runs short grows by at least so much, bytes, where it may without moving: what
+/// is mapped for one request alone leaves the next one short.
 const AHEAD: u64 = 64 * MIB;
 
 /// Not where that is a larger part of what the limit leaves than one in so many.
 const AHEAD_SHARE: u64 = 8;
 
-/// Its extents are then no larger than this, or what the request has: they strand less. docs/adr/extent-sizes.md
+/// Its extents are then no larger than this, or what the request has: they strand less.
+/// docs/adr/extent-sizes.md
 const AHEAD_EXTENT: u64 = 16 * MIB;
 
-/// What is mapped for a request of no more than this goes behind what was mapped before it, bytes. Larger ones get spans of their
-/// own, at whose ends they can be continued.
+/// What is mapped for a request of no more than this goes behind what was mapped before it, bytes.
+/// Larger ones get spans of their own, at whose ends they can be continued.
 const SMALL_GROWTH: u64 = 2 * MIB;
 
-/// A heap that only grows maps one part in so many of what it has at a time, for small requests, and at most its slack in
-/// bytes; a large one a part that its slack as a share allows, and at most so many bytes.
+/// A heap that only grows maps one part in so many of what it has at a time, for small requests,
+/// and at most its slack in bytes; a large one a part that its slack as a share allows, and at most
+/// so many bytes.
 const GROWTH_SHARE: u64 = 32;
 
 const LARGE_GROWTH_SHARE: u64 = 96;
@@ -56,8 +52,8 @@ enum Outcome {
 }
 
 impl Pool {
-    /// Gives the heap a ready region for the request, cut and live. `None` when memory does not suffice within the
-    /// limit and the device.
+    /// Gives the heap a ready region for the request, cut and live. `None` when memory does not
+    /// suffice within the limit and the device.
     pub(crate) fn stitch_or_grow(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
         if let Err(e) = self.reap_surplus(heap, want.stream) {
             // Old addresses that stay a little longer are no reason to refuse memory.
@@ -84,7 +80,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want.reach), false)?;
         // What is captured does not run behind what its stream waits for now.
-        let mut may_wait = self.options.wait && !heap.is_of_captures();
+        let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
         let mut room = self.room(st, want.size);
         let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
@@ -97,8 +93,9 @@ impl Pool {
         let cut = loop {
             let largest = if ahead > 0 { extent } else { self.largest_extent(st, want.size) };
             let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
-                // Last, memory that the device has not passed: this stream would wait for it, on the device. A stream
-                // that is being captured cannot wait for anything outside its capture.
+                // Last, memory that the device has not passed: this stream would wait for it, on
+                // the device. A stream that is being captured cannot wait for anything outside its
+                // capture.
                 if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
                     return Ok(Outcome::Done(None));
                 }
@@ -106,7 +103,8 @@ impl Pool {
                 (sources, others) = self.gather(heap, st, anchor, (need, usize::MAX), true)?;
                 continue;
             };
-            // What is all new goes behind what was new before, so that a heap that only grows is one span.
+            // What is all new goes behind what was new before, so that a heap that only grows is
+            // one span.
             let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
             match self.carry_out(heap, st, &mut others, behind, &sources, &plan, (want, true)) {
                 Ok(Outcome::Done(cut)) => break cut,
@@ -134,10 +132,10 @@ impl Pool {
         Ok(Outcome::Done(cut))
     }
 
-    /// How much to map besides what is needed, bytes, as long as there is plenty: in a small heap that runs short, and in one
-    /// that has nothing to move for a small request. That grows by a share of what it has, so that what a growth costs is spread
-    /// over many requests.
-    /// And the largest extent for that.
+    /// How much to map besides what is needed, bytes, as long as there is plenty: in a small heap
+    /// that runs short, and in one that has nothing to move for a small request. That grows by a
+    /// share of what it has, so that what a growth costs is spread over many requests. And the
+    /// largest extent for that.
     pub(crate) fn ahead(&self, st: &mut HeapState, want: Want, only_grows: bool, room: Room) -> (u64, u64) {
         let fits = |bytes: u64, within: u64| bytes <= within && bytes <= room.hard / AHEAD_SHARE;
         let short = AHEAD.next_multiple_of(self.page);
@@ -163,8 +161,9 @@ impl Pool {
         (grown, grown.max(self.largest_extent(st, want.size)))
     }
 
-    /// What could move: the heap's own free extents, and where they do not suffice those of others that the device
-    /// has passed; with `unsettled`, also those it has not but that a marker covers.
+    /// What could move: the heap's own free extents, and where they do not suffice those of others
+    /// that the device has passed; with `unsettled`, also those it has not but that a marker
+    /// covers.
     fn gather<'a>(
         &'a self,
         me: &Heap,
@@ -195,27 +194,29 @@ impl Pool {
         Ok((sources, others))
     }
 
-    /// Bytes that a heap may map beyond the most it has had live rather than move anything: more in a small heap that runs
-    /// short again and again, which would move memory all the time to save what the device will not miss.
+    /// Bytes that a heap may map beyond the most it has had live rather than move anything: more in
+    /// a small heap that runs short again and again, which would move memory all the time to save
+    /// what the device will not miss.
     fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
         st.note_short(size);
         match self.options.slack_floor {
-            floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.peak_live) / 8,
+            floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.learnt.peak_live) / 8,
             floor => floor,
         }
     }
 
-    /// How much may be created for a request of `size` bytes. The slack is the heap's own and counts from when it last
-    /// started afresh, so that a workload that repeats is decided alike each time.
+    /// How much may be created for a request of `size` bytes. The slack is the heap's own and
+    /// counts from when it last started afresh, so that a workload that repeats is decided alike
+    /// each time.
     fn room(&self, st: &mut HeapState, size: u64) -> Room {
         // What waits for another stream is in use as far as this heap is concerned.
-        st.peak_live = st.peak_live.max(st.live_bytes + st.waiting_bytes + size);
-        let slack = st.peak_live / 1000 * u64::from(self.options.slack_permille);
+        st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
+        let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
         let floor = match self.bought(st, size) {
             0 => self.slack_floor(st, size),
             bought => self.slack_floor(st, size).max(slack + bought),
         };
-        let more = |slack: u64| (st.peak_live + slack).saturating_sub(st.extents.bytes());
+        let more = |slack: u64| (st.learnt.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&*self.core).stock.bytes();
         Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(floor) }
     }
@@ -231,8 +232,8 @@ impl Pool {
         plan: &Plan,
         (want, cut): (Want, bool),
     ) -> Result<Outcome> {
-        // Other streams' memory that the device has not passed: this stream waits for it, on the device. A wait too
-        // many, should what follows fail, does no harm.
+        // Other streams' memory that the device has not passed: this stream waits for it, on the
+        // device. A wait too many, should what follows fail, does no harm.
         let mut waited = false;
         for s in plan.moves.iter().map(|&i| &sources[i]).filter(|s| s.heap != heap.number) {
             if !self.usable(s.tag, heap) {
@@ -284,11 +285,11 @@ impl Pool {
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         st.count_moves(moves.len() as u64);
-        st.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
-        st.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
+        st.learnt.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
+        st.learnt.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
-        st.memo.note(want, run);
+        st.learnt.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         if plan.moves.is_empty() {
             st.grown_to = va + run_bytes;
@@ -296,8 +297,8 @@ impl Pool {
         Ok(Outcome::Done(region))
     }
 
-    /// Makes up the planned sizes out of the stock as far as possible. Before anything is created, the device is asked about
-    /// what other streams have left there.
+    /// Makes up the planned sizes out of the stock as far as possible. Before anything is created,
+    /// the device is asked about what other streams have left there.
     fn supply(&self, heap: &Heap, stream: StreamHandle, sizes: &[u64], largest: u64) -> Result<Supply> {
         let mut core = lock(&*self.core);
         let supply = core.stock.supply(sizes, self.page, largest, heap.lane, &self.order);
@@ -316,8 +317,8 @@ impl Pool {
         Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
     }
 
-    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the extents in their order, or
-    /// `None` when there is no room next to the anchor.
+    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the
+    /// extents in their order, or `None` when there is no room next to the anchor.
     fn map_supply(
         &self,
         anchor: Option<Anchor>,
@@ -338,8 +339,8 @@ impl Pool {
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
 
-    /// Maps more directly behind a live block until it has `size` bytes. `false` when the addresses or the memory are
-    /// not to be had there.
+    /// Maps more directly behind a live block until it has `size` bytes. `false` when the addresses
+    /// or the memory are not to be had there.
     pub(crate) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, size: u64, want: Want) -> Result<bool> {
         let g = st.regions.get(r);
         let (next, have, end) = (g.next, g.size, g.end());
@@ -381,9 +382,10 @@ impl Pool {
     }
 }
 
-/// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their regions, and the run just
-/// mapped at `va`, which begins with them, becomes a ready region, last used at `order` or when they were. Returns the run's
-/// number and the region of the request that was to be cut out, if there was one and it fits.
+/// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their
+/// regions, and the run just mapped at `va`, which begins with them, becomes a ready region, last
+/// used at `order` or when they were. Returns the run's number and the region of the request that
+/// was to be cut out, if there was one and it fits.
 #[allow(clippy::too_many_arguments)]
 fn commit(
     core: &mut Core,
@@ -404,7 +406,7 @@ fn commit(
     for p in &pieces {
         let from = from_heap(st, others, p);
         let tag = from.regions.get(p.region).order;
-        from.extents.mapped_within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
+        from.extents.within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
         if p.heap == number || tag.lane() == st.lane {
             order = order.later(tag);
         }
@@ -418,8 +420,9 @@ fn commit(
         st.room = (end, st.room.1.max(end));
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
-    // As a flip does it, so that regions have the same numbers when a flip does it again: the block is cut out of the run and of what
-    // is free next to it, and then the pieces leave their regions, if they do not lie next to the run themselves.
+    // As a flip does it, so that regions have the same numbers when a flip does it again: the block
+    // is cut out of the run and of what is free next to it, and then the pieces leave their
+    // regions, if they do not lie next to the run themselves.
     let next_to = |p: &Neighbours| {
         p.heap == number && [st.regions.tail_at(start), st.regions.head_at(end)].contains(&Some(p.region))
     };

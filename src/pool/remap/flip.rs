@@ -1,22 +1,22 @@
-//! Flipping back: extents that are free return to addresses where they are mapped still, with no driver call.
+//! Flipping back: extents that are free return to addresses where they are mapped still, with no
+//! driver call.
 //!
-//! A run of dormant aliases can be taken back when every one of its extents is wholly free in this heap, or in stock and
-//! of no other stream's unsettled order. What is looked at is the run that answered the same request at the same point
-//! before the heap last started afresh, so that a workload that repeats is answered alike each time.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A run of dormant aliases can be taken back when every one of its extents is wholly free in this
+//! heap, or in stock and of no other stream's unsettled order. What is looked at is the run that
+//! answered the same request at the same point before the heap last started afresh, so that a
+//! workload that repeats is answered alike each time.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::parts::{Part, RunId};
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::{Heap, HeapState, State};
+use crate::pool::memory::{Part, RunId};
+use crate::pool::order::Tag;
 use crate::pool::remap::sources::take_out_all;
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::Want;
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::Want;
 
-/// A run that can be taken back: what of it lies in this heap is in the regions that its parts name.
+/// A run that can be taken back: what of it lies in this heap is in the regions that its parts
+/// name.
 #[derive(Clone, Copy)]
 pub(crate) struct Free {
     /// How many extents lie in this heap: the others are in stock.
@@ -26,13 +26,13 @@ pub(crate) struct Free {
 }
 
 impl Pool {
-    /// Takes the run back that answered this request at this point the time before, if that can be. Returns the request's own
-    /// region, live.
+    /// Takes the run back that answered this request at this point the time before, if that can be.
+    /// Returns the request's own region, live.
     pub(crate) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
-        let run = st.memo.next(want).filter(|_| st.private.is_none())?;
+        let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let region = self.take_run(&mut core, heap, st, run, want)?;
-        st.memo.followed();
+        st.learnt.memo.followed();
         Some(region)
     }
 
@@ -42,7 +42,8 @@ impl Pool {
         Some(self.bring_back(core, heap, st, run, free, want))
     }
 
-    /// Whether a run can be taken back for a request. If so, the parts that are kept for it are what it is made of.
+    /// Whether a run can be taken back for a request. If so, the parts that are kept for it are
+    /// what it is made of.
     pub(crate) fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
         let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
@@ -69,12 +70,9 @@ impl Pool {
         let (start, end, len) = core.aliases.bounds(run);
         if moved < len as u64 {
             for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
-                match p.numbers() {
-                    Some((first, n)) => core.stock.take_all(first, n, p.bytes()),
-                    None => core.aliases.extents(run, p).for_each(|e| {
-                        core.stock.take_this(e);
-                    }),
-                }
+                core.aliases.extents(run, p).for_each(|e| {
+                    core.stock.take_this(e);
+                });
             }
         }
         self.say(|| {
@@ -92,7 +90,7 @@ impl Pool {
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved);
-        st.afresh.taken_back(len as u64);
+        st.learnt.afresh.taken_back(len as u64);
         let (from, size) = st.place_in(region, want.size, want.align);
         let cut = st.regions.cut_apart(region, from, size);
         for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
@@ -105,7 +103,8 @@ impl Pool {
         cut.block
     }
 
-    /// What to cut out of free regions of this heap, if all of the run is free and it has room for the request.
+    /// What to cut out of free regions of this heap, if all of the run is free and it has room for
+    /// the request.
     fn free_parts(
         &self,
         core: &Core,
@@ -127,12 +126,6 @@ impl Pool {
         let (mut moved, mut order) = (0, Tag::SETTLED);
         for p in parts {
             let Some((at, stop)) = p.whereabouts() else {
-                // None of the run's aliases is gone, so its extents have the numbers still that they had.
-                let all_here = p.numbers().is_some_and(|(first, len)| core.stock.has_all(first, len));
-                if let Some(tag) = core.stock.used_by(heap.lane, &self.order).filter(|_| all_here) {
-                    order = order.later(tag);
-                    continue;
-                }
                 for extent in core.aliases.extents(run, p) {
                     match core.stock.tag(extent) {
                         Some(t) if self.order.settled(t) => {}
@@ -143,7 +136,7 @@ impl Pool {
                 continue;
             };
             // What lies in a free region of this heap is this heap's.
-            let region = st.regions.wide_around(at, stop, p.region)?;
+            let region = st.regions.ready_around(at, stop, p.region)?;
             p.region = region;
             if Some(region) == front || Some(region) == back {
                 return None;

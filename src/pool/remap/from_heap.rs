@@ -1,20 +1,13 @@
-//! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by search.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by
+//! search.
 
 use crate::base::size::round_up;
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::members::{Place, NO_MEMBER};
-use crate::pool::heap::region::{Block, GRANULE};
-use crate::pool::heap::slab;
-use crate::pool::heap::slab::{Taken, SMALL_MAX};
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::index::SLOT;
+use crate::pool::heap::{slab, Block, Heap, HeapState, Locked, Place, Taken, GRANULE, NO_MEMBER, SMALL_MAX};
+use crate::pool::memory::SLOT;
 use crate::pool::remap::search::Answer;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{too_large, AllocRequest, Want};
-use crate::pool::types::units::SMALL_MIN;
+use crate::pool::state::Pool;
+use crate::pool::types::{too_large, AllocRequest, Want, SMALL_MIN};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
@@ -31,23 +24,29 @@ impl Pool {
                 SMALL_MIN => slab::class_of(req.size),
                 _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
             };
-            if let Some(taken) = st.take_object(class, req.size) {
-                self.finish_object(heap, &mut st, taken, req);
-                return Ok(taken.addr);
-            }
-            return self.malloc_small_slow(heap, st, class, req);
+            return match self.take_object(heap, &mut st, class, req) {
+                Some(addr) => Ok(addr),
+                None => self.malloc_small_slow(heap, st, class, req),
+            };
         }
         // One slot at least, so that no two blocks start in the same slot of the index.
         let size = round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?;
         let want = Want::new(size, align.max(GRANULE), req.stream);
         if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
-            let addr = st.hand_out(r, block, &self.index);
-            st.admit(req, Place::Block { region: r }, self.number);
-            heap.publish(&st);
-            return Ok(addr);
+            return Ok(self.finish_block(heap, &mut st, r, block, req));
         }
         self.malloc_large_slow(heap, st, want, req)
+    }
+
+    /// A small object, if the class has a free one; its address.
+    #[inline]
+    fn take_object(&self, heap: &Heap, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
+        let Taken { slab, number, addr } = st.take_object(class, req.size)?;
+        st.note_tag(addr, req.tag);
+        st.admit(req, Place::Object { slab, number }, self.number);
+        heap.publish(st);
+        Some(addr)
     }
 
     /// What is to be known about a new block.
@@ -75,16 +74,15 @@ impl Pool {
     ) -> Result<u64> {
         st.regions.tidy();
         self.settle(&mut st)?;
-        if let Some(taken) = st.take_object(class, req.size) {
-            self.finish_object(heap, &mut st, taken, req);
-            return Ok(taken.addr);
+        if let Some(addr) = self.take_object(heap, &mut st, class, req) {
+            return Ok(addr);
         }
         let want = Want::new(slab::slab_size(class), SLOT, req.stream);
         let (mut st, region) = match self.find_region(heap, st, want, req, None) {
-            Ok(Answer::Region(st, region)) => (st, region),
-            Ok(Answer::Block(_)) => return Err(Error::internal("a slab was borrowed")),
+            Ok(answer) => answer.own()?,
             Err(e) if e.status == Status::OutOfMemory => {
-                // Less than a slab may be left, and other heaps lend blocks but no slabs. It is the same request still.
+                // Less than a slab may be left, and other heaps lend blocks but no slabs. It is the
+                // same request still.
                 self.counters.out_of_memory.fetch_sub(1, Relaxed);
                 let align = req.align.max(GRANULE);
                 return self.malloc_large_slow(heap, heap.lock(), Want::new(SLOT, align, req.stream), req);
@@ -92,18 +90,8 @@ impl Pool {
             Err(e) => return Err(e),
         };
         st.add_slab(class, region, &self.index);
-        let taken = st.take_object(class, req.size);
-        let taken = taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))?;
-        self.finish_object(heap, &mut st, taken, req);
-        Ok(taken.addr)
-    }
-
-    /// What follows once a request has its object.
-    #[inline]
-    fn finish_object(&self, heap: &Heap, st: &mut HeapState, taken: Taken, req: &AllocRequest) {
-        st.note_tag(taken.addr, req.tag);
-        st.admit(req, Place::Object { slab: taken.slab, number: taken.number }, self.number);
-        heap.publish(st);
+        let taken = self.take_object(heap, &mut st, class, req);
+        taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))
     }
 
     #[cold]
@@ -120,9 +108,6 @@ impl Pool {
             Answer::Region(st, region) => (st, region),
             Answer::Block(addr) => return Ok(addr),
         };
-        let addr = st.hand_out(region, block, &self.index);
-        st.admit(req, Place::Block { region }, self.number);
-        heap.publish(&st);
-        Ok(addr)
+        Ok(self.finish_block(heap, &mut st, region, block, req))
     }
 }

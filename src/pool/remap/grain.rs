@@ -1,34 +1,34 @@
 //! The grain of a heap: how large the extents are that it creates.
 //!
-//! The driver's prices are per extent, so the first answer is few and large ones. But an extent moves only when all of
-//! it is free, and what is free beside a live block in the same extent is *stranded*. When a heap has to grow although
-//! its free bytes would have sufficed, stranded memory is the reason, and if that has become a noticeable share of the
-//! heap the grain is halved: what is created from then on strands half as much. Fine extents make every move dear, so that is
-//! done only where memory is scarce, or with [`PoolOptions::finer`](super::PoolOptions::finer). A large heap has a coarse grain, as
-//! its blocks are large for the most part, and what they strand is as small a part of it.
-//! docs/adr/extent-sizes.md has the experiment.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! The driver's prices are per extent, so the first answer is few and large ones. But an extent
+//! moves only when all of it is free, and what is free beside a live block in the same extent is
+//! *stranded*. When a heap has to grow although its free bytes would have sufficed, stranded memory
+//! is the reason, and if that has become a noticeable share of the heap the grain is halved: what
+//! is created from then on strands half as much. Fine extents make every move dear, so that is done
+//! only where memory is scarce, or with [`PoolOptions::finer`](super::PoolOptions::finer). A large
+//! heap has a coarse grain, as its blocks are large for the most part, and what they strand is as
+//! small a part of it. docs/adr/extent-sizes.md has the experiment.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
-use crate::pool::heap::region::State;
-use crate::pool::heap::state::HeapState;
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::Want;
+use crate::pool::heap::{HeapState, State};
+use crate::pool::state::Pool;
+use crate::pool::types::Want;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the most it has had live.
+/// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the
+/// most it has had live.
 const STRANDED_PERMILLE: u64 = 10;
 
-/// The grain becomes no finer than a live block's mean size divided by this: half an extent stranded at each end of
-/// one is a 48th then.
+/// The grain becomes no finer than a live block's mean size divided by this: half an extent
+/// stranded at each end of one is a 48th then.
 const PIECES_OF_MEAN: u64 = 48;
 
 /// Memory is scarce where less than one part in so many of the device, or of the limit, is left.
 const SCARCE: u64 = 6;
 
-/// A heap of so many extents of [`PoolOptions::max_extent`](super::PoolOptions::max_extent) or more has a grain of twice that.
+/// A heap of so many extents of [`PoolOptions::max_extent`](super::PoolOptions::max_extent) or more
+/// has a grain of twice that.
 const MANY: u64 = 1024;
 
 impl Pool {
@@ -42,46 +42,52 @@ impl Pool {
     /// The largest extent to create for a request of `size` bytes: a power of two.
     pub(crate) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
         let mapped = self.counters.mapped.load(Relaxed);
-        // The first request of all is nearly all there is, and nothing has shown how it will be cut up.
-        let cap = match mapped == 0 && !st.grain.ahead {
+        // The first request of all is nearly all there is, and nothing has shown how it will be cut
+        // up.
+        let cap = match mapped == 0 && !st.learnt.ahead {
             true => self.options.first_extent,
             false if self.buys(st) => self.grain(st, 0).max(size / self.options.extents_per_request.max(1)),
-            false => self.grain(st, st.grain.halved).max(size / self.options.extents_per_request.max(1)),
+            false => self.grain(st, st.learnt.halved).max(size / self.options.extents_per_request.max(1)),
         };
         let cap = cap.min(size).max(self.page);
         1 << (63 - cap.leading_zeros())
     }
 
-    /// Whether little would be left for anybody once `growth` bytes more are mapped: then memory counts for more than moves.
+    /// Whether little would be left for anybody once `growth` bytes more are mapped: then memory
+    /// counts for more than moves.
     fn is_scarce(&self, growth: u64) -> bool {
         let Ok(device) = self.driver.mem_info(self.dev) else { return true };
         let (left, all) = (device.free.min(self.headroom()), device.total.min(self.limit.load(Relaxed)));
         left.saturating_sub(growth) < all / SCARCE
     }
 
-    /// Makes the grain finer if there is reason to, before a heap grows by `growth` bytes for a request although so
-    /// much of it could be moved as could.
+    /// Makes the grain finer if there is reason to, before a heap grows by `growth` bytes for a
+    /// request although so much of it could be moved as could.
     pub(crate) fn refine(&self, st: &mut HeapState, want: Want, growth: u64) {
         let stock = lock(&*self.core).stock.bytes();
         let after = st.extents.bytes() + growth;
         if self.buys(st)
             || st.regions.ready_bytes() + stock < want.size
-            || after <= st.peak_live + (st.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
-            || self.grain(st, st.grain.halved) == self.page
-            || self.grain(st, st.grain.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
+            || after
+                <= st.learnt.peak_live + (st.learnt.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
+            || self.grain(st, st.learnt.halved) == self.page
+            || self.grain(st, st.learnt.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
             || !(self.options.finer || self.is_scarce(growth))
         {
             return;
         }
-        st.grain.halved += 1;
-        self.say(|| format!("new extents are at most {} from now on", human(self.grain(st, st.grain.halved))));
+        st.learnt.halved += 1;
+        self.say(|| format!("new extents are at most {} from now on", human(self.grain(st, st.learnt.halved))));
     }
 }
 
-/// Mean size of the live blocks of at least `least` bytes, 0 without any. Looks at all regions: growing is rare.
+/// Mean size of the live blocks of at least `least` bytes, 0 without any. Looks at all regions:
+/// growing is rare.
 fn mean_block(st: &HeapState, least: u64) -> u64 {
-    let regions = st.regions.spans().flat_map(|first| st.regions.walk(first)).map(|r| st.regions.get(r));
-    let (count, bytes) = regions
+    let (count, bytes) = st
+        .regions
+        .iter()
+        .map(|(_, g)| g)
         .filter(|g| g.state == State::Live && g.size >= least)
         .fold((0u64, 0u64), |(count, bytes), g| (count + 1, bytes + g.size));
     bytes / count.max(1)

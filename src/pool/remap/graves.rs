@@ -1,14 +1,14 @@
-//! Graves: freed dedicated allocations that the device may still be using, and giving their memory back.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Graves: freed dedicated allocations that the device may still be using, and giving their memory
+//! back.
 
 use crate::base::sync::lock;
 use crate::base::Result;
-use crate::pool::memory::dedicated::Grave;
-use crate::pool::state::pool::{Core, Pool};
+use crate::pool::memory::Grave;
+use crate::pool::state::{Core, Pool};
 
 impl Pool {
-    /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the bytes released.
+    /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the
+    /// bytes released.
     pub(crate) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
             let core = lock(&*self.core);
@@ -34,7 +34,8 @@ impl Pool {
             if done.is_err() {
                 continue;
             }
-            // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the handle.
+            // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the
+            // handle.
             if grave.held {
                 grave.mapped = 0;
             } else {

@@ -1,21 +1,19 @@
-//! Mapping and unmapping: runs of extents at fresh addresses, zombies at old ones, and what to do when the driver
-//! refuses an undo.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Mapping and unmapping: runs of extents at fresh addresses, zombies at old ones, and what to do
+//! when the driver refuses an undo.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
-use crate::pool::heap::state::Heap;
-use crate::pool::memory::aliases::Unmapping;
-use crate::pool::memory::extent::Extent;
-use crate::pool::state::pool::{Pool, Zombie};
-use crate::pool::types::allocation::too_large;
+use crate::pool::heap::Heap;
+use crate::pool::memory::{Extent, Unmapping};
+use crate::pool::state::{Pool, Zombie};
+use crate::pool::types::too_large;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How many aliases a slow-path call unmaps at least when there are too many: finding them has its price too.
+/// How many aliases a slow-path call unmaps at least when there are too many: finding them has its
+/// price too.
 const REAP_BATCH: usize = 256;
 
 impl Pool {
@@ -28,8 +26,9 @@ impl Pool {
         done
     }
 
-    /// Takes addresses for a run: right at the first of `place` when that is given (`None` if there is no room), out of
-    /// those kept up to the second if that is not 0; else wherever there is room.
+    /// Takes addresses for a run: right at the first of `place` when that is given (`None` if there
+    /// is no room), out of those kept up to the second if that is not 0; else wherever there is
+    /// room.
     pub(crate) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
         match self.find_addresses(place, len, align) {
             // Old addresses of moved extents may take up what there is.
@@ -55,8 +54,8 @@ impl Pool {
         core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation has no room"))
     }
 
-    /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at once cannot exceed it;
-    /// [`Pool::sub_mapped`] gives them back.
+    /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at
+    /// once cannot exceed it; [`Pool::sub_mapped`] gives them back.
     pub(crate) fn claim(&self, bytes: u64) -> Result<()> {
         let limit = self.limit.load(Relaxed);
         let claimed = self
@@ -72,8 +71,8 @@ impl Pool {
         }
     }
 
-    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing, and then the `len`
-    /// bytes of addresses are holes again.
+    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing,
+    /// and then the `len` bytes of addresses are holes again.
     pub(crate) fn map_run(
         &self,
         va: u64,
@@ -135,8 +134,8 @@ impl Pool {
         })
     }
 
-    /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes again. If the driver
-    /// will not, they are zombies, and unmapped some time later.
+    /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes
+    /// again. If the driver will not, they are zombies, and unmapped some time later.
     pub(crate) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -153,8 +152,8 @@ impl Pool {
         done
     }
 
-    /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan, and dropped some time
-    /// later.
+    /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan,
+    /// and dropped some time later.
     pub(crate) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
         self.driver.phys_release(handle).inspect_err(|_| lock(&*self.core).orphans.push(handle))
     }
@@ -188,8 +187,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Unmaps dormant aliases that the caller claimed; their addresses become holes. After a failure the rest is as it
-    /// was before.
+    /// Unmaps dormant aliases that the caller claimed; their addresses become holes. After a
+    /// failure the rest is as it was before.
     pub(crate) fn unmap_claims(&self, claims: &[Unmapping]) -> Result<()> {
         for (i, &c) in claims.iter().enumerate() {
             if let Err(e) = self.driver.unmap(c.addr, c.size) {
@@ -204,8 +203,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Unmaps some dormant aliases when there are more than the pool keeps: the longest unused that the device has
-    /// passed. Those of the caller's own stream that it has not passed get a marker, and go another time.
+    /// Unmaps some dormant aliases when there are more than the pool keeps: the longest unused that
+    /// the device has passed. Those of the caller's own stream that it has not passed get a marker,
+    /// and go another time.
     pub(crate) fn reap_surplus(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
         self.reap_zombies()?;
         let (claims, waits) = {

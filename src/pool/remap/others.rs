@@ -1,19 +1,16 @@
 //! Free memory of other heaps: taken over by the extent, where it is, or lent by the block.
 //!
-//! Only memory that the device has passed, or that the very stream has freed. What has been in vain of late is tried less often
-//! (`heap/trial.rs`), as it takes other heaps' locks, their threads' time, and questions to the device.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Only memory that the device has passed, or that the very stream has freed. What has been in vain
+//! of late is tried less often (`heap/trial.rs`), as it takes other heaps' locks, their threads'
+//! time, and questions to the device.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::members::Place;
-use crate::pool::heap::region::Block;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::extent::Mapped;
-use crate::pool::order::tag::Tag;
-use crate::pool::remap::sources::{take_out, Source};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{AllocRequest, Want};
+use crate::pool::heap::{Block, Heap, HeapState};
+use crate::pool::memory::Mapped;
+use crate::pool::order::Tag;
+use crate::pool::remap::sources::{sources_in, take_out, Source};
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// So many free bytes of other heaps are worth a context marker at a growth.
@@ -29,8 +26,9 @@ impl Pool {
         Ok(st.settle(&self.order, &self.index))
     }
 
-    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane `me`, at once, other
-    /// streams when they free next, and from the context what only that can settle.
+    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane
+    /// `me`, at once, other streams when they free next, and from the context what only that can
+    /// settle.
     pub(crate) fn ask_for_markers(&self, me: u32, st: &HeapState, stream: StreamHandle) -> Result<()> {
         let (mut context, mut own) = (false, false);
         for tag in st.unmarked(&self.order) {
@@ -51,8 +49,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is recorded on it, unless
-    /// it is the legacy stream, which always lives.
+    /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is
+    /// recorded on it, unless it is the legacy stream, which always lives.
     fn refresh(&self, me: &Heap, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
         self.ask_for_markers(me.lane, st, stream)?;
         let unmarked = |r| !self.order.marked(st.regions.get(r).order);
@@ -68,9 +66,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves whole extents that hold the request out of another heap's free memory into this one, where they are:
-    /// nothing is mapped or unmapped. Only memory that the device has passed, or of the same stream. Returns whether it
-    /// found any.
+    /// Moves whole extents that hold the request out of another heap's free memory into this one,
+    /// where they are: nothing is mapped or unmapped. Only memory that the device has passed, or of
+    /// the same stream. Returns whether it found any.
     fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want, which: impl Fn(&Heap) -> bool) -> Result<bool> {
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
         for other in self.all_heaps().filter(may).take(want.reach) {
@@ -81,15 +79,13 @@ impl Pool {
                 continue;
             };
             // From high to low addresses: what is left of a region before the cut keeps its number.
-            let mut taken: Vec<(&Source, Option<Mapped>)> =
-                run.iter().rev().map(|s| (s, take_out(&mut from, s))).collect();
-            taken.reverse();
+            run.iter().rev().for_each(|s| take_out(&mut from, s));
             other.publish(&from);
             drop(from);
-            for (s, mapped) in taken {
-                let Some(mapped) = mapped else { continue };
+            for s in run {
                 let r = st.regions.add(s.addr, s.extent.size);
-                st.extents.insert(s.addr, mapped);
+                let there = (s.addr, Mapped { extent: s.extent, place: s.place });
+                st.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
                 st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
             }
             return Ok(true);
@@ -97,25 +93,16 @@ impl Pool {
         Ok(false)
     }
 
-    /// Neighbouring extents in one settled free region of a heap that together hold the request: the fewest bytes.
+    /// Neighbouring extents in one settled free region of a heap that together hold the request:
+    /// the fewest bytes.
     fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
         for r in st.regions.ready_from(want.size) {
-            let g = st.regions.get(r);
-            if !self.usable(g.order, me) {
+            if !self.usable(st.regions.get(r).order, me) {
                 continue;
             }
             let mut run: Vec<Source> = Vec::new();
-            let source = |(addr, Mapped { extent, place })| Source {
-                heap: number,
-                region: r,
-                region_size: g.size,
-                addr,
-                extent,
-                place,
-                tag: g.order,
-            };
-            for s in st.extents.mapped_within(g.addr, g.end()).map(source) {
+            for s in sources_in(number, st, r) {
                 run.push(s);
                 let (start, end) = (run[0].addr, s.addr + s.extent.size);
                 if start.next_multiple_of(want.align) + want.size <= end {
@@ -141,42 +128,42 @@ impl Pool {
         block: Block,
         req: &AllocRequest,
     ) -> Result<Option<u64>> {
-        if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.borrowing.again() {
+        if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.vain.borrowing.again() {
             return Ok(None);
         }
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size;
         for other in self.all_heaps().filter(may).take(want.reach) {
             let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             let found =
-                st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.is_of_captures() {
+                st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.of_captures {
                     true => None,
                     false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
                 });
             if let Some(r) = found {
-                let addr = st.hand_out(r, block, &self.index);
-                st.admit(req, Place::Block { region: r }, self.number);
-                other.publish(&st);
-                mine.borrowing.ended(true);
+                let addr = self.finish_block(other, &mut st, r, block, req);
+                mine.vain.borrowing.ended(true);
                 return Ok(Some(addr));
             }
         }
-        mine.borrowing.ended(false);
+        mine.vain.borrowing.ended(false);
         Ok(None)
     }
 
-    /// Memory that has a marker already is often ready within microseconds, sooner than anything could be mapped. Asks the
-    /// device a few times, unless that has been in vain of late. Returns whether the request fits now: memory that has become
-    /// ready and does not suffice is no reason to map while more is on its way.
+    /// Memory that has a marker already is often ready within microseconds, sooner than anything
+    /// could be mapped. Asks the device a few times, unless that has been in vain of late. Returns
+    /// whether the request fits now: memory that has become ready and does not suffice is no reason
+    /// to map while more is on its way.
     pub(crate) fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         let queries = self.options.patience;
-        if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.patience.again() {
+        if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.vain.patience.again()
+        {
             return Ok(false);
         }
         for _ in 0..queries {
             self.order.poll(&*self.driver, st.waits_for())?;
             if st.settle(&self.order, &self.index) {
                 if st.regions.find(want.size, want.align, |_| true).is_some() {
-                    st.patience.ended(true);
+                    st.vain.patience.ended(true);
                     return Ok(true);
                 }
                 if !st.about_to_settle(&self.order) {
@@ -184,31 +171,33 @@ impl Pool {
                 }
             }
         }
-        st.patience.ended(false);
+        st.vain.patience.ended(false);
         Ok(false)
     }
 
-    /// Looks into other heaps for whole extents; into those of other streams not if that has been in vain of late: it takes
-    /// their locks, their threads' time, and questions to the device.
+    /// Looks into other heaps for whole extents; into those of other streams not if that has been
+    /// in vain of late: it takes their locks, their threads' time, and questions to the device.
     pub(crate) fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
         if self.heap_count.load(Relaxed) < 2 {
             return Ok(false);
         }
         if st.private.is_some() {
-            // What captures before it left, where it is; anything else becomes part of its own range of addresses.
-            return self.adopt(heap, st, want, Heap::is_of_captures);
+            // What captures before it left, where it is; anything else becomes part of its own
+            // range of addresses.
+            return self.adopt(heap, st, want, |other| other.of_captures);
         }
-        if !st.others.again() {
+        if !st.vain.others.again() {
             return self.adopt(heap, st, want, |other| other.lane == heap.lane);
         }
         let found = self.adopt(heap, st, want, |_| true)?;
-        st.others.ended(found);
+        st.vain.others.ended(found);
         Ok(found)
     }
 
-    /// Before anything is mapped while other heaps hold a lot of free memory: one context marker says of all of it whether the
-    /// device has passed it, on streams that rest or are gone, too. Returns whether some of it is this heap's now. Not once a
-    /// capture was met, which the marker could end, and not if it has been in vain of late.
+    /// Before anything is mapped while other heaps hold a lot of free memory: one context marker
+    /// says of all of it whether the device has passed it, on streams that rest or are gone, too.
+    /// Returns whether some of it is this heap's now. Not once a capture was met, which the marker
+    /// could end, and not if it has been in vain of late.
     pub(crate) fn ask_about_others(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
         let mapped = self.counters.mapped.load(Relaxed);
         let a_lot = want.size.max(MUCH_ELSEWHERE).max(mapped / 8);

@@ -1,17 +1,14 @@
 //! A request that its heap has no room for: the ways to memory, cheapest first.
 //!
-//! What is mapped still where it was wanted before → what settles in a moment → settled memory of other streams, taken over by the
-//! extent or borrowed by the block → stitch and grow (`extend.rs`) → what a context marker settles, then free memory of every heap
-//! given back, then the device waited for, each with all of the before → out of memory.
+//! What is mapped still where it was wanted before → what settles in a moment → settled memory of
+//! other streams, taken over by the extent or borrowed by the block → stitch and grow (`extend.rs`)
+//! → what a context marker settles, then free memory of every heap given back, then the device
+//! waited for, each with all of the before → out of memory.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::base::Result;
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::region::Block;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::{AllocRequest, Want};
+use crate::base::{Error, Result};
+use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Where a request found its memory.
@@ -22,10 +19,21 @@ pub(crate) enum Answer<'a> {
     Block(u64),
 }
 
+impl<'a> Answer<'a> {
+    /// For a request without a block, which nothing can be borrowed for.
+    pub(crate) fn own(self) -> Result<(Locked<'a, HeapState>, u32)> {
+        match self {
+            Answer::Region(st, region) => Ok((st, region)),
+            Answer::Block(at) => Err(Error::internal(format!("{at:#x} was borrowed for no block"))),
+        }
+    }
+}
+
 impl Pool {
-    /// A live region for a request that the thread's heap had no object or block for: its own free memory, what is still
-    /// mapped elsewhere, other heaps' memory (with a `block` for it, also a single block), and then by stitching and growing;
-    /// gives free memory back everywhere and waits for the device before it gives up.
+    /// A live region for a request that the thread's heap had no object or block for: its own free
+    /// memory, what is still mapped elsewhere, other heaps' memory (with a `block` for it, also a
+    /// single block), and then by stitching and growing; gives free memory back everywhere and
+    /// waits for the device before it gives up.
     pub(crate) fn find_region<'a>(
         &self,
         heap: &'a Heap,
@@ -43,7 +51,7 @@ impl Pool {
             }
             if attempt > 0 {
                 // What was in vain of late is worth a try now.
-                st.try_everything();
+                st.vain = Vain::default();
                 want.reach = usize::MAX;
             }
             self.ask_for_markers(heap.lane, &st, want.stream)?;

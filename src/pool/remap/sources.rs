@@ -1,12 +1,9 @@
 //! Free extents of heaps: what could move, and taking it out of its heap.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::heap::lock::Locked;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::extent::{AliasId, Extent, Mapped};
-use crate::pool::order::tag::Tag;
-use crate::pool::state::pool::Pool;
+use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::memory::{AliasId, Extent, Mapped};
+use crate::pool::order::Tag;
+use crate::pool::state::Pool;
 use std::collections::BTreeMap;
 
 /// Heaps whose locks are held while their extents move.
@@ -30,21 +27,28 @@ impl Pool {
             if !usable(g.order) {
                 continue;
             }
-            found.extend(st.extents.mapped_within(g.addr, g.end()).map(|(addr, m)| Source {
-                heap: number,
-                region: r,
-                region_size: g.size,
-                addr,
-                extent: m.extent,
-                place: m.place,
-                tag: g.order,
-            }));
+            found.extend(sources_in(number, st, r));
         }
         found
     }
 }
 
-/// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all. The table of aliases has to be told.
+/// The extents that lie wholly in a free region, by address.
+pub(crate) fn sources_in(heap: u32, st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
+    let g = st.regions.get(region);
+    st.extents.within(g.addr, g.end()).map(move |(addr, Mapped { extent, place })| Source {
+        heap,
+        region,
+        region_size: g.size,
+        addr,
+        extent,
+        place,
+        tag: g.order,
+    })
+}
+
+/// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all.
+/// The table of aliases has to be told.
 #[inline]
 pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u64) {
     from.extents.remove_all(addr, end);
@@ -52,11 +56,9 @@ pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u6
 }
 
 /// Takes a wholly free extent out of its heap: region, extent and all.
-pub(crate) fn take_out(st: &mut HeapState, s: &Source) -> Option<Mapped> {
-    let mapped = st.extents.remove(s.addr);
-    st.regions.take_out(s.region, s.addr, s.addr + s.extent.size);
+pub(crate) fn take_out(st: &mut HeapState, s: &Source) {
+    take_out_all(st, s.region, s.addr, s.addr + s.extent.size);
     st.note_taken();
-    mapped
 }
 
 /// A wholly free extent that could move.

@@ -1,14 +1,14 @@
 //! Which free extents to move, and what to create, so that a request finds one run of addresses.
 //!
-//! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, with the price of each way
-//! in view: moving an extent costs a map and a set-access, creating one a create besides, and what is created stays. So memory is moved rather than created, except while creating is no dearer and the heap stays within
-//! a small share of the most it has had live since it last started afresh.
+//! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, with the
+//! price of each way in view: moving an extent costs a map and a set-access, creating one a create
+//! besides, and what is created stays. So memory is moved rather than created, except while
+//! creating is no dearer and the heap stays within a small share of the most it has had live since
+//! it last started afresh.
 //!
 //! This file decides and touches nothing; `extend.rs` carries plans out.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-use crate::pool::memory::extent::ladder;
+use crate::pool::memory::ladder;
 use crate::pool::remap::sources::Source;
 
 /// What to do for a shortfall.
@@ -34,11 +34,13 @@ pub(crate) struct Room {
     pub(crate) hard: u64,
     /// Without hurting utilisation: within the heap's slack.
     pub(crate) cheap: u64,
-    /// Rather than move anything: the heap is small, and what is moved once will be moved again and again.
+    /// Rather than move anything: the heap is small, and what is moved once will be moved again and
+    /// again.
     pub(crate) floor: u64,
 }
 
-/// Prices in microseconds per extent on an H200: map 1 + set-access 24, and create 9 besides (docs/adr/extent-sizes.md).
+/// Prices in microseconds per extent on an H200: map 1 + set-access 24, and create 9 besides
+/// (docs/adr/extent-sizes.md).
 const MOVE_US: u64 = 25;
 
 const CREATE_US: u64 = 34;
@@ -61,10 +63,12 @@ pub(crate) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], ro
     (missing <= room.hard).then_some(stitched)
 }
 
-/// Few sources that together have `need` bytes with little to spare, or all of them when they have less.
+/// Few sources that together have `need` bytes with little to spare, or all of them when they have
+/// less.
 ///
-/// Those with the least [`weight`] first as long as they fit; then, of those that are larger than the rest, the one with the
-/// most weight, as that is a small one, after which anything made superfluous is dropped.
+/// Those with the least [`weight`] first as long as they fit; then, of those that are larger than
+/// the rest, the one with the most weight, as that is a small one, after which anything made
+/// superfluous is dropped.
 fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sources.len()).collect();
     order.sort_by_cached_key(|&i| (weight(&sources[i]), sources[i].addr));
@@ -101,9 +105,10 @@ fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
     taken
 }
 
-/// What speaks against moving an extent: that it is small, as each costs the same, and that there is more around it, as a large
-/// free region may hold a request or most of one as it is: size of the region ÷ (size of the extent)^1.9. By experiment:
-/// docs/adr/extent-sizes.md. Comparable as an integer: floats that are not negative are in the order of their bits.
+/// What speaks against moving an extent: that it is small, as each costs the same, and that there
+/// is more around it, as a large free region may hold a request or most of one as it is: size of
+/// the region ÷ (size of the extent)^1.9. By experiment: docs/adr/extent-sizes.md. Comparable as an
+/// integer: floats that are not negative are in the order of their bits.
 fn weight(s: &Source) -> u64 {
     let (region, extent) = (s.region_size as f64, s.extent.size as f64);
     (region / extent.powf(1.9)).to_bits()

@@ -1,22 +1,19 @@
 //! Giving memory back to the driver.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::memory::extent::Extent;
-use crate::pool::memory::index::Index;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::{Heap, HeapState};
+use crate::pool::memory::{Extent, Index};
+use crate::pool::order::{Order, Tag};
 use crate::pool::remap::sources::{take_out, Source};
-use crate::pool::state::pool::Pool;
+use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
-    /// Sets the most bytes the pool may map (0: no limit) and gives free memory back if it has more.
+    /// Sets the most bytes the pool may map (0: no limit) and gives free memory back if it has
+    /// more.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
         let limit = if bytes == 0 { u64::MAX } else { bytes };
         self.limit.store(limit, Relaxed);
@@ -26,8 +23,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as that takes, within
-    /// the limit and on the device.
+    /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as
+    /// that takes, within the limit and on the device.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
         let mapped = self.counters.mapped.load(Relaxed);
         let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
@@ -39,9 +36,7 @@ impl Pool {
     pub(crate) fn drop_empty_slabs(&self) {
         for heap in self.all_heaps() {
             let mut st = heap.lock();
-            while let Some(slab) = st.slabs.find_empty() {
-                st.drop_slab(slab, &self.order, &self.index);
-            }
+            st.drop_empty_slabs(&self.order, &self.index);
             heap.publish(&st);
         }
     }
@@ -74,21 +69,20 @@ impl Pool {
 }
 
 impl HeapState {
-    /// Bytes that have been ready all the time since the last call of this. Empty slabs become ready now.
+    /// Bytes that have been ready all the time since the last call of this. Empty slabs become
+    /// ready now.
     fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
         let unused = self.least_ready;
-        while let Some(slab) = self.slabs.find_empty() {
-            self.drop_slab(slab, order, index);
-        }
+        self.drop_empty_slabs(order, index);
         self.least_ready = self.regions.ready_bytes();
         unused
     }
 }
 
 impl Pool {
-    /// Releases wholly free extents that the device has passed until no more than `keep` bytes are mapped. What the
-    /// device may still be using stays; synchronise first to give everything back. A stream capture in
-    /// progress may be lost to it. Returns the bytes released.
+    /// Releases wholly free extents that the device has passed until no more than `keep` bytes are
+    /// mapped. What the device may still be using stays; synchronise first to give everything back.
+    /// A stream capture in progress may be lost to it. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
         let _range = nvtx::range(c"trim", keep);
@@ -114,9 +108,10 @@ impl Pool {
         Ok(released)
     }
 
-    /// Gives back free memory that nothing has needed since the last call of this, until no more than `keep` bytes of it
-    /// stay. For a call at intervals: it records one context marker where there is something to give back, and none
-    /// while a capture is known. What the device has not passed stays until the next time. Returns the bytes released.
+    /// Gives back free memory that nothing has needed since the last call of this, until no more
+    /// than `keep` bytes of it stay. For a call at intervals: it records one context marker where
+    /// there is something to give back, and none while a capture is known. What the device has not
+    /// passed stays until the next time. Returns the bytes released.
     pub fn trim_unused(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
         let mut unused = Vec::new();
@@ -148,10 +143,12 @@ impl Pool {
         Ok(released)
     }
 
-    /// [`Self::trim`] without a marker of its own, and with only those old addresses unmapped that stand in the way.
+    /// [`Self::trim`] without a marker of its own, and with only those old addresses unmapped that
+    /// stand in the way.
     pub(crate) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, [])?;
-        // An extent goes with all its old addresses, which may have been left on other streams than it is on now.
+        // An extent goes with all its old addresses, which may have been left on other streams than
+        // it is on now.
         self.poll_aliases()?;
         self.drop_orphans()?;
         let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
@@ -168,7 +165,8 @@ impl Pool {
         Ok(released)
     }
 
-    /// Releases settled extents of the stock, at most `most` bytes, until no more than `keep` are mapped.
+    /// Releases settled extents of the stock, at most `most` bytes, until no more than `keep` are
+    /// mapped.
     fn release_stock(&self, keep: u64, most: u64) -> Result<u64> {
         let lanes = lock(&*self.core).stock.lanes(&self.order);
         self.order.poll(&*self.driver, lanes)?;
@@ -181,7 +179,8 @@ impl Pool {
             if extent.size > most - released {
                 continue;
             }
-            // An extent goes only once its old addresses are gone, or the driver would keep the memory for them.
+            // An extent goes only once its old addresses are gone, or the driver would keep the
+            // memory for them.
             let claims = {
                 let mut core = lock(&*self.core);
                 match core.stock.tag(extent) {
@@ -205,17 +204,16 @@ impl Pool {
         Ok(released)
     }
 
-    /// Releases settled free extents of a heap, at most `most` bytes, until no more than `keep` are mapped: what has been
-    /// free longest first.
+    /// Releases settled free extents of a heap, at most `most` bytes, until no more than `keep` are
+    /// mapped: what has been free longest first.
     fn release_from(&self, heap: &Heap, keep: u64, most: u64) -> Result<u64> {
         let mut st = heap.lock();
         self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
         st.settle(&self.order, &self.index);
-        while let Some(slab) = st.slabs.find_empty() {
-            st.drop_slab(slab, &self.order, &self.index);
-        }
+        st.drop_empty_slabs(&self.order, &self.index);
         let mut free = self.sources(heap.number, &st, None, |tag| self.order.settled(tag));
-        // From high to low addresses, as one region has one tag: what is left of it before the cut keeps its number.
+        // From high to low addresses, as one region has one tag: what is left of it before the cut
+        // keeps its number.
         free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));
         let mut released = 0;
         let done = free.iter().try_for_each(|s| {
@@ -228,7 +226,8 @@ impl Pool {
         done.map(|()| released)
     }
 
-    /// Returns the bytes released: none when the device may still be using an old address of the extent.
+    /// Returns the bytes released: none when the device may still be using an old address of the
+    /// extent.
     fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
         let claims = lock(&*self.core).aliases.claim_of(s.extent, &self.order);
         let Some(claims) = claims else { return Ok(0) };

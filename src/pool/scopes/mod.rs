@@ -1,4 +1,7 @@
 //! What is done to the allocations of a scope together.
 
-pub(crate) mod quarantine;
-pub(crate) mod reclaim;
+mod quarantine;
+mod reclaim;
+
+pub use quarantine::Held;
+pub use reclaim::Reclaimed;

@@ -1,19 +1,17 @@
-//! Keeping freed memory from being handed out again, to see whether it is used once more: for the detector in
-//! [`crate::arena`].
+//! Keeping freed memory from being handed out again, to see whether it is used once more: for the
+//! detector in [`crate::arena`].
 //!
-//! Pooled memory is kept by moving it into a scope of reclaimed allocations; here it is filled and read back. Dedicated
-//! memory is unmapped, and only its addresses are kept. The calls here block; no lock is held in one that waits.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Pooled memory is kept by moving it into a scope of reclaimed allocations; here it is filled and
+//! read back. Dedicated memory is unmapped, and only its addresses are kept. The calls here block;
+//! no lock is held in one that waits.
 
 use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
 use crate::driver::EventHandle;
-use crate::pool::calls::find::Found;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::pool::{Core, Pool};
-use crate::pool::types::allocation::AllocInfo;
-use crate::pool::types::scope::Scope;
+use crate::pool::calls::Found;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::{AllocInfo, Scope};
 
 /// Bytes read back at a time.
 const CHUNK: u64 = 4 << 20;
@@ -30,7 +28,7 @@ impl Pool {
     /// Whether this is an allocation that counts as freed and is not handed out.
     pub fn keeps(&self, base: u64, id: u64) -> bool {
         match self.look(base) {
-            Ok(Found::Pooled { st, place, .. }) => st.id_at(place) == id && st.is_reclaimed(place),
+            Ok(Found::Pooled { st, place, .. }) => st.at(place).id == id && st.is_reclaimed(place),
             _ => false,
         }
     }
@@ -42,23 +40,23 @@ impl Pool {
     }
 
     fn own_stream(&self) -> Result<(StreamHandle, EventHandle)> {
-        if let Some(own) = self.own.0.get() {
+        if let Some(own) = self.own.get() {
             return Ok(*own);
         }
         let stream = self.driver.stream_create(self.dev)?;
         let event = self.driver.event_create(self.dev).inspect_err(|_| {
             let _ = self.driver.stream_destroy(self.dev, stream);
         })?;
-        if self.own.0.set((stream, event)).is_err() {
+        if self.own.set((stream, event)).is_err() {
             // Another thread was first.
             let _ = self.driver.stream_destroy(self.dev, stream);
             let _ = self.driver.event_destroy(self.dev, event);
         }
-        Ok(self.own.0.get().copied().unwrap_or((stream, event)))
+        Ok(self.own.get().copied().unwrap_or((stream, event)))
     }
 
-    /// Waits until the device has done everything that was submitted to it so far. `false` when a stream is being captured
-    /// that the pool has met: nothing was waited for then.
+    /// Waits until the device has done everything that was submitted to it so far. `false` when a
+    /// stream is being captured that the pool has met: nothing was waited for then.
     pub fn wait_for_device(&self) -> Result<bool> {
         if self.order.mark_context(&*self.driver, None)? {
             return self.order.sync(&*self.driver).map(|()| true);
@@ -73,20 +71,21 @@ impl Pool {
         }
     }
 
-    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on: when the device is not known
-    /// to have passed it, the context's marker stands for theirs.
+    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on:
+    /// when the device is not known to have passed it, the context's marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
-            if st.id_at(place) == id && !st.take_users(base).is_empty() && !passed {
+            if st.at(place).id == id && !st.take_users(base).is_empty() && !passed {
                 st.users.insert(base, vec![CONTEXT]);
             }
         }
     }
 
-    /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other devices, too.
+    /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other
+    /// devices, too.
     pub fn near_streams(&self, base: u64, id: u64) {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
-            if st.id_at(place) == id {
+            if st.at(place).id == id {
                 let mut users = st.take_users(base);
                 self.bring_near(base, &mut users);
                 if !users.is_empty() {
@@ -96,7 +95,8 @@ impl Pool {
         }
     }
 
-    /// Fills memory, given as starts and lengths, which the device does not use any more, and waits until that is done.
+    /// Fills memory, given as starts and lengths, which the device does not use any more, and waits
+    /// until that is done.
     pub fn fill(&self, ranges: &[(u64, u64)], byte: u8) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
@@ -110,8 +110,8 @@ impl Pool {
         self.driver.event_sync(self.dev, event)
     }
 
-    /// From where to where, counted from `base`, memory does not hold `byte`: the first and the last such place. `None`
-    /// when it is filled with it.
+    /// From where to where, counted from `base`, memory does not hold `byte`: the first and the
+    /// last such place. `None` when it is filled with it.
     pub fn differs(&self, base: u64, bytes: u64, byte: u8) -> Result<Option<(u64, u64)>> {
         let (stream, _) = self.own_stream()?;
         let mut found = None;
@@ -132,8 +132,9 @@ impl Pool {
         Ok(found)
     }
 
-    /// Frees what of a closed scope is dedicated, but its addresses are kept until [`Self::let_go`]. The memory goes
-    /// with the next [`Self::unmap_freed`] behind a wait for the device. What others free meanwhile is left out.
+    /// Frees what of a closed scope is dedicated, but its addresses are kept until
+    /// [`Self::let_go`]. The memory goes with the next [`Self::unmap_freed`] behind a wait for the
+    /// device. What others free meanwhile is left out.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
         let mut all = Vec::new();
         for (addr, id) in scope.parts(self.number).dedicated {
@@ -153,8 +154,8 @@ impl Pool {
         self.bury().map(|_| ())
     }
 
-    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail now are made up for
-    /// later.
+    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail
+    /// now are made up for later.
     pub fn free_held(&self, all: &[(AllocInfo, Held)]) {
         let of_legacy = |d: &(AllocInfo, Held)| d.0.stream == StreamHandle::LEGACY;
         if all.iter().any(of_legacy) {

@@ -1,17 +1,13 @@
 //! What is done to a scope as a whole: freeing it, keeping some of it, taking it out of use.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::members::Place;
-use crate::pool::heap::slab;
-use crate::pool::heap::state::{Heap, HeapState};
-use crate::pool::state::pool::Pool;
-use crate::pool::types::allocation::AllocInfo;
-use crate::pool::types::scope::{Scope, ScopeCounts};
+use crate::pool::heap::{Heap, HeapState, Place};
+use crate::pool::state::Pool;
+use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
 
-/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of microseconds.
+/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of
+/// microseconds.
 const AT_A_TIME: usize = 1024;
 
 /// And so many are looked at before the first of them is freed.
@@ -27,9 +23,9 @@ pub struct Reclaimed {
 }
 
 impl Pool {
-    /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream it was allocated on.
-    /// Allocations that others free meanwhile are freed once, by whoever is first. It cannot fail half-way: what is left
-    /// undone is only what a later call makes up for.
+    /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream
+    /// it was allocated on. Allocations that others free meanwhile are freed once, by whoever is
+    /// first. It cannot fail half-way: what is left undone is only what a later call makes up for.
     pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
         let mut all = Reclaimed::default();
         let parts = scope.parts(self.number);
@@ -51,7 +47,8 @@ impl Pool {
         let (mut more, mut size) = (true, 0);
         let mut places = [Place::Block { region: 0 }; TOGETHER];
         for _ in 0..AT_A_TIME / TOGETHER {
-            // A pass of its own: what the frees need is fetched from memory all at once, not one after the other.
+            // A pass of its own: what the frees need is fetched from memory all at once, not one
+            // after the other.
             let (n, bytes) = st.pop_members(scope, &mut places);
             all.count += n as u64;
             all.bytes += bytes;
@@ -60,7 +57,7 @@ impl Pool {
                     size += bytes;
                     continue;
                 }
-                let addr = st.addr_at(place);
+                let addr = st.at(place).addr;
                 let freed = self.give_up(heap, &mut st, addr, place, None);
                 size += freed.size;
                 for user in freed.users {
@@ -92,35 +89,24 @@ impl Pool {
         more
     }
 
-    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are: not recorded on other
-    /// streams, and in the heap of a stream that is still the one they were allocated on and is not a capture's. Returns the
-    /// bytes freed.
+    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are:
+    /// not recorded on other streams, and in the heap of a stream that is still the one they were
+    /// allocated on and is not a capture's. Returns the bytes freed.
     #[inline]
     fn give_up_quickly(&self, st: &mut HeapState, place: Place) -> Option<u64> {
         if !st.users.is_empty() || st.private.is_some() {
             return None;
         }
-        match place {
-            Place::Object { slab, number } => {
-                let s = st.slabs.try_get(slab).filter(|s| !s.old)?;
-                let size = slab::class_size(s.class as usize);
-                st.take_back_own_object(slab, number, &self.order, &self.index);
-                Some(size)
-            }
-            Place::Block { region } => {
-                let block = st.regions.block(region);
-                if block.lane != st.lane || self.order.identity(st.lane) != block.stream_id {
-                    return None;
-                }
-                let size = st.regions.get(region).size;
-                st.take_back_own(region, self.order.tag(st.lane), &self.index);
-                Some(size)
-            }
-        }
+        let size = match place {
+            Place::Object { slab, .. } => st.slabs.try_get(slab).filter(|s| !s.old)?.size,
+            Place::Block { region } => st.regions.get(region).size,
+        };
+        self.take_back_plain(st, place, true, None).then_some(size)
     }
 
-    /// Moves everything of a closed scope that is in pooled memory into another one, and says what that was, newest
-    /// first. Dedicated allocations stay, and without `captures` what is in the memory of captures.
+    /// Moves everything of a closed scope that is in pooled memory into another one, and says what
+    /// that was, newest first. Dedicated allocations stay, and without `captures` what is in the
+    /// memory of captures.
     pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>, captures: bool) -> Vec<AllocInfo> {
         let mut moved = Vec::new();
         for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
@@ -129,7 +115,7 @@ impl Pool {
                 continue;
             }
             while let Some((_, place)) = st.members.last_of(scope) {
-                moved.push(self.info_at(heap, &st, place));
+                moved.push(st.info(place, self.dev, self.order.stream(heap.lane)));
                 st.move_to(Some(to), place, self.number);
             }
             if let Some(counts) = st.members.drop_list(scope) {
@@ -148,7 +134,8 @@ impl Pool {
         }
     }
 
-    /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope itself knows.
+    /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope
+    /// itself knows.
     pub fn scope_counts(&self, scope: &Scope) -> ScopeCounts {
         let mut counts = ScopeCounts::default();
         for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {

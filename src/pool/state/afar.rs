@@ -1,10 +1,8 @@
 //! What a pool knows of streams of other devices. `streams/afar.rs` says what they are for.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{AtomicU64, OnceLock};
 use crate::base::{DeviceId, StreamHandle};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::types::{Rank, Ranked};
 use std::collections::HashMap;
 
 /// A stream of another device.

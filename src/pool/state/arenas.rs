@@ -1,18 +1,18 @@
-//! What a pool knows of capture arenas: their parts, their routes, and the heaps that released ones left.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! What a pool knows of capture arenas: their parts, their routes, and the heaps that released ones
+//! left.
 
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::base::StreamHandle;
-use crate::pool::heap::part::{Counts, StreamPart};
-use crate::pool::types::ranks::{Rank, Ranked};
+use crate::pool::heap::{Counts, StreamPart};
+use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
 /// Heaps, and the last ids that they had handed out.
 pub(crate) type Ids = Vec<(u32, u64)>;
 
-/// What a route has allocated from one part: the ids after `since`, up to `until` if another route came then.
+/// What a route has allocated from one part: the ids after `since`, up to `until` if another route
+/// came then.
 pub(crate) struct Claim {
     pub(crate) part: Arc<StreamPart>,
     pub(crate) since: Ids,
@@ -87,7 +87,8 @@ pub type Filter = Box<dyn Fn(StreamHandle) -> bool + Send + Sync>;
 
 /// Which streams a route claims.
 pub enum WhichStreams {
-    /// This one, captured or not. Where it stands for the calling thread's own stream, only that thread's.
+    /// This one, captured or not. Where it stands for the calling thread's own stream, only that
+    /// thread's.
     Handle(StreamHandle),
     /// Those of the capture that this one is part of.
     CaptureOf(StreamHandle),
@@ -96,8 +97,8 @@ pub enum WhichStreams {
 }
 
 pub(crate) enum Which {
-    /// With what tells the stream from others that share its handle, and its identity when the route began; `None` when it
-    /// was being captured then.
+    /// With what tells the stream from others that share its handle, and its identity when the
+    /// route began; `None` when it was being captured then.
     Handle {
         stream: StreamHandle,
         key: usize,
@@ -110,12 +111,14 @@ pub(crate) enum Which {
     Filter(Filter),
 }
 
-/// An arena's claim to the allocations of some streams, from [`Pool::begin_route`] to [`Pool::end_route`].
+/// An arena's claim to the allocations of some streams, from [`Pool::begin_route`] to
+/// [`Pool::end_route`].
 pub struct Route {
     pub(crate) arena: Arc<GraphArena>,
     pub(crate) which: Which,
     pub(crate) over: AtomicBool,
-    /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed, too.
+    /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed,
+    /// too.
     pub(crate) capture: AtomicU64,
     /// Tells it from every other route of the pool; not 0.
     pub(crate) number: u64,
@@ -124,8 +127,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Whether it has ended, perhaps by itself: its handle stood for another stream, or was found not to be captured any
-    /// more when it had been captured from the start.
+    /// Whether it has ended, perhaps by itself: its handle stood for another stream, or was found
+    /// not to be captured any more when it had been captured from the start.
     pub fn is_over(&self) -> bool {
         self.over.load(Acquire)
     }

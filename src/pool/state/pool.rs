@@ -1,31 +1,22 @@
 //! The pool of one device: what it consists of, and the little that every room above needs.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{DeviceProps, Driver, EventHandle, PhysHandle, Watch};
-use crate::pool::heap::state::Heap;
-use crate::pool::memory::aliases::Aliases;
-use crate::pool::memory::dedicated::{Dedicated, Grave};
-use crate::pool::memory::holes::Holes;
-use crate::pool::memory::index::{Entry, Index};
-use crate::pool::memory::stock::Stock;
-use crate::pool::order::lanes::Order;
-use crate::pool::order::tag::Tag;
+use crate::pool::heap::{Block, Heap, HeapState, Place};
+use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
+use crate::pool::order::{Order, Tag};
 use crate::pool::state::afar::Afar;
 use crate::pool::state::arenas::Privates;
 use crate::pool::state::streams::{Key, StreamHeaps};
-use crate::pool::types::allocation::too_large;
-use crate::pool::types::options::PoolOptions;
-use crate::pool::types::ranks::{Held, Rank, Ranked};
-use crate::pool::types::receipts::Counter;
+use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is given back.
+/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is
+/// given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zombie {
     pub(crate) addr: u64,
@@ -42,7 +33,8 @@ pub(crate) struct Core {
     pub(crate) dedicated: BTreeMap<u64, Dedicated>,
     /// By `va`.
     pub(crate) graves: BTreeMap<u64, Grave>,
-    /// Handles without a mapping that the driver would not drop: tried again when memory is given back.
+    /// Handles without a mapping that the driver would not drop: tried again when memory is given
+    /// back.
     pub(crate) orphans: Vec<PhysHandle>,
 }
 
@@ -93,16 +85,19 @@ pub struct Pool {
     /// Streams in use → their lanes and heaps.
     pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>>>,
     pub(crate) core: Apart<Ranked<Core>>,
-    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock; taken by the calls themselves,
-    /// before any other lock, once.
+    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock;
+    /// taken by the calls themselves, before any other lock, once.
     pub(crate) changing: std::sync::RwLock<()>,
     pub(crate) counters: Apart<Counters>,
-    pub(crate) own: OwnStream,
+    /// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now.
+    /// Made when first needed.
+    pub(crate) own: OnceLock<(StreamHandle, EventHandle)>,
     /// Streams of other devices that memory of this one is used on.
     pub(crate) afar: Apart<Afar>,
     /// Heaps of capture arenas, and which streams allocate from them.
     pub(crate) privates: Apart<Privates>,
-    /// What is called with a stream that is being captured and that no route claims, if anything is.
+    /// What is called with a stream that is being captured and that no route claims, if anything
+    /// is.
     pub(crate) unclaimed: OnceLock<Unclaimed>,
     /// Who counts what is live, if anybody does. Set under the lock of `streams`.
     pub(crate) counter: OnceLock<Arc<dyn Counter>>,
@@ -120,7 +115,8 @@ impl Pool {
         self.index.covers(addr)
     }
 
-    /// Reserves more addresses: at least `bytes`, normally the configured amount, less where the system refuses it.
+    /// Reserves more addresses: at least `bytes`, normally the configured amount, less where the
+    /// system refuses it.
     pub(crate) fn reserve_root(&self, core: &mut Core, bytes: u64) -> Result<()> {
         if !self.index.can_add_root() {
             return Err(Error::new(Status::OutOfMemory, "no more address reservations are possible in this pool"));
@@ -131,7 +127,8 @@ impl Pool {
             match self.driver.va_reserve(self.dev, want, self.page) {
                 Ok(base) => {
                     self.index.add_root(base, want);
-                    // Makes the table that the first request needs, now and not then: addresses are taken from the first on.
+                    // Makes the table that the first request needs, now and not then: addresses are
+                    // taken from the first on.
                     self.index.set(base, Entry::Empty);
                     core.holes.add_root(base, want);
                     return Ok(());
@@ -162,7 +159,8 @@ impl Pool {
         self.heaps.get(number as usize)?.get()
     }
 
-    /// One more heap for a lane; `None` when there are too many. Callers hold the lock of `streams`.
+    /// One more heap for a lane; `None` when there are too many. Callers hold the lock of
+    /// `streams`.
     pub(crate) fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
         let number = self.heap_count.load(Relaxed);
         let heap = self
@@ -179,11 +177,27 @@ impl Pool {
         self.heaps.iter().take(count).filter_map(OnceBox::get)
     }
 
-    /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it, or it is earlier in
-    /// the order of the heap's own stream. Not so for a capture: its work runs whenever and wherever the graph is launched,
-    /// not behind what the stream did before.
+    /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it,
+    /// or it is earlier in the order of the heap's own stream. Not so for a capture: its work runs
+    /// whenever and wherever the graph is launched, not behind what the stream did before.
     pub(crate) fn usable(&self, tag: Tag, heap: &Heap) -> bool {
-        self.order.settled(tag) || (!heap.is_of_captures() && self.order.own(tag, heap.lane))
+        self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, heap.lane))
+    }
+
+    /// What follows once a request has its region, live; returns its address.
+    #[inline]
+    pub(crate) fn finish_block(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        region: u32,
+        block: Block,
+        req: &AllocRequest,
+    ) -> u64 {
+        let addr = st.hand_out(region, block, &self.index);
+        st.admit(req, Place::Block { region }, self.number);
+        heap.publish(st);
+        addr
     }
 
     /// Live bytes of all heaps, rounding included.
@@ -217,15 +231,6 @@ impl Pool {
     /// Bytes that may still be mapped under the limit.
     pub(crate) fn headroom(&self) -> u64 {
         self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
-    }
-}
-
-/// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now. Made when first needed.
-pub(crate) struct OwnStream(pub(crate) OnceLock<(StreamHandle, EventHandle)>);
-
-impl OwnStream {
-    pub(crate) fn new() -> OwnStream {
-        OwnStream(OnceLock::new())
     }
 }
 

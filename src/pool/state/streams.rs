@@ -1,14 +1,13 @@
 //! What the registry of streams knows.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
-/// What the registry knows a stream by: its handle, or its identity where many streams share one handle.
+/// What the registry knows a stream by: its handle, or its identity where many streams share one
+/// handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Handle(usize),
     PerThread(u64),
-    /// A stream that is being captured, by [`capture_key`]: which stream it is cannot be asked then, so captures have
-    /// heaps of their own.
+    /// A stream that is being captured, by [`capture_key`]: which stream it is cannot be asked
+    /// then, so captures have heaps of their own.
     Captured(usize),
 }
 

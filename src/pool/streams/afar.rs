@@ -1,25 +1,24 @@
 //! Streams of other devices, on which memory of this one is freed or used.
 //!
-//! A lane is a stream of the pool's own device: its markers are recorded there, and the context's marker covers it. A stream of
-//! another device therefore has no lane. What has to come after its work comes after the *relay*, a stream of the pool's
-//! device that only waits: the relay waits, on the device, for an event on the other stream, and the memory is freed in the
-//! relay's order.
+//! A lane is a stream of the pool's own device: its markers are recorded there, and the context's
+//! marker covers it. A stream of another device therefore has no lane. What has to come after its
+//! work comes after the *relay*, a stream of the pool's device that only waits: the relay waits, on
+//! the device, for an event on the other stream, and the memory is freed in the relay's order.
 //!
-//! A use that was only announced ([`Pool::record_stream_afar`]) ends when the memory is freed, so the relay waits for it
-//! then. The thread that frees may not be able to name the per-thread stream that was announced; the legacy stream of its device
-//! stands for that, which waits for all per-thread streams. Where nothing can be recorded at that time, because of a
-//! capture, the memory goes to the context and the order owes a wait for the other devices ([`Order::owe`]).
+//! A use that was only announced ([`Pool::record_stream_afar`]) ends when the memory is freed, so
+//! the relay waits for it then. The thread that frees may not be able to name the per-thread stream
+//! that was announced; the legacy stream of its device stands for that, which waits for all
+//! per-thread streams. Where nothing can be recorded at that time, because of a capture, the memory
+//! goes to the context and the order owes a wait for the other devices ([`Order::owe`]).
 //!
-//! Lock order: the list of announced uses comes after a heap's lock and the core's; nothing is called under it.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! Lock order: the list of announced uses comes after a heap's lock and the core's; nothing is
+//! called under it.
 
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Driver;
-use crate::pool::order::tag::CONTEXT;
-use crate::pool::state::afar::RemoteStream;
-use crate::pool::state::pool::Pool;
+use crate::pool::order::CONTEXT;
+use crate::pool::state::{Pool, RemoteStream};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Makes `stream` of device `to` wait for what has been submitted to `on` of device `from`.
@@ -36,8 +35,9 @@ fn wait_across(
 }
 
 impl Pool {
-    /// A stream of this device for work that comes after what has been submitted to a stream of another one. `Capturing` while
-    /// that is being captured: an event on it would be part of the graph.
+    /// A stream of this device for work that comes after what has been submitted to a stream of
+    /// another one. `Capturing` while that is being captured: an event on it would be part of the
+    /// graph.
     pub fn after(&self, dev: DeviceId, stream: StreamHandle) -> Result<StreamHandle> {
         if self.driver.stream_is_capturing(dev, stream)? {
             return Err(Error::new(
@@ -69,9 +69,9 @@ impl Pool {
         self.afar.count.store(announced.len() as u64, Relaxed);
     }
 
-    /// Before the tags are taken that an allocation is freed with: the relay waits for its uses on other devices, which
-    /// `users`, if it has any, then stand for. Called under the lock that keeps the allocation alive, which is where the count was
-    /// changed, too.
+    /// Before the tags are taken that an allocation is freed with: the relay waits for its uses on
+    /// other devices, which `users`, if it has any, then stand for. Called under the lock that
+    /// keeps the allocation alive, which is where the count was changed, too.
     pub(crate) fn bring_near(&self, ptr: u64, users: &mut Vec<u32>) {
         if users.is_empty() || self.afar.count.load(Relaxed) == 0 {
             return;

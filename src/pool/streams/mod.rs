@@ -1,5 +1,8 @@
 //! Which lane and which heaps are a stream's.
 
-pub(crate) mod afar;
-pub(crate) mod cache;
-pub(crate) mod registry;
+mod afar;
+mod cache;
+mod registry;
+
+pub(crate) use cache::{capture_key, slot, CachedStream, Check, CACHE};
+pub(crate) use registry::CAPTURED_ID;

@@ -1,29 +1,29 @@
 //! The registry: the lane and the heaps of each stream in use.
 //!
-//! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one at once, while the old one's
-//! work may still be running. When the identity behind a handle has changed, the heaps stay with the handle but everything the old
-//! stream may still be using waits for the context first.
+//! A handle does not identify a stream: CUDA hands the handle of a destroyed stream to the next one
+//! at once, while the old one's work may still be running. When the identity behind a handle has
+//! changed, the heaps stay with the handle but everything the old stream may still be using waits
+//! for the context first.
 //!
-//! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a thread that has met others
-//! often enough moves to another heap of the same stream.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a
+//! thread that has met others often enough moves to another heap of the same stream.
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::state::Heap;
-use crate::pool::state::pool::Pool;
-use crate::pool::state::streams::{Key, StreamHeaps};
+use crate::pool::heap::Heap;
+use crate::pool::state::{Key, Pool, StreamHeaps};
 use crate::pool::streams::cache::{leave_at_exit, take_orphan};
 
-/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No stream has it.
+/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No
+/// stream has it.
 pub(crate) const CAPTURED_ID: u64 = u64::MAX;
 
 /// Most heaps of one stream.
 const MAX_HEAPS: usize = 64;
 
 impl Pool {
-    /// Another heap of the same lane: a new one while there are fewer than threads that can run at once.
+    /// Another heap of the same lane: a new one while there are fewer than threads that can run at
+    /// once.
     pub(crate) fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_HEAPS);
         let mut streams = lock(&*self.streams);
@@ -102,20 +102,27 @@ impl Pool {
         first.ok_or_else(|| Error::internal("a stream has no heap"))
     }
 
-    /// The lane's heaps go to another stream: what the old one may still be using waits for the context.
+    /// What the heap's old stream may still be using waits for the context. Whether anything waits that has no marker.
+    pub(crate) fn retire(&self, heap: &Heap) -> bool {
+        let mut st = heap.lock();
+        st.retire(&self.order, &self.index);
+        heap.publish(&st);
+        let waits = st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
+        waits
+    }
+
+    /// The lane's heaps go to another stream: what the old one may still be using waits for the
+    /// context.
     fn change_hands(&self, members: &StreamHeaps, stream: StreamHandle, id: u64) -> Result<()> {
-        // First the barrier, then the heaps: what is freed into one of them after its turn sees the barrier.
+        // First the barrier, then the heaps: what is freed into one of them after its turn sees the
+        // barrier.
         self.order.hand_over(members.lane, id);
         if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
             counter.stream_renewed(stream);
         }
-        let mut waits = false;
-        for heap in members.heaps.iter().filter_map(|&n| self.heap(n)) {
-            let mut st = heap.lock();
-            st.retire(&self.order, &self.index);
-            heap.publish(&st);
-            waits |= st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
-        }
+        let heaps = members.heaps.iter().filter_map(|&n| self.heap(n));
+        // Each of them, whatever the others say.
+        let waits = heaps.filter(|heap| self.retire(heap)).count() > 0;
         // Most often the old stream is long done; then its memory is ready again at once.
         if waits && self.order.mark_context(&*self.driver, Some(stream))? {
             self.order.poll(&*self.driver, [])?;

@@ -1,7 +1,5 @@
 //! What is allocated: requests, flags, and facts about live allocations.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::types::receipts::Slip;
 use crate::pool::types::scope::Scope;
@@ -25,7 +23,8 @@ impl AllocFlags {
     /// Physical memory of its own that may be given up and come back at the same addresses.
     pub const EVICTABLE: AllocFlags = AllocFlags(8);
 
-    /// Physical memory and addresses that nothing else shares. The pool's own: not accepted from C, and not shown.
+    /// Physical memory and addresses that nothing else shares. The pool's own: not accepted from C,
+    /// and not shown.
     pub const SEPARATE: AllocFlags = AllocFlags(1 << 31);
 
     /// Every bit that has a meaning to users.
@@ -97,8 +96,9 @@ pub(crate) struct Want {
     pub(crate) size: u64,
     pub(crate) align: u64,
     pub(crate) stream: StreamHandle,
-    /// How many other heaps with enough free memory are looked at for it: few at first, so that what a request costs does not
-    /// grow with the number of streams at rest, and all before it fails.
+    /// How many other heaps with enough free memory are looked at for it: few at first, so that
+    /// what a request costs does not grow with the number of streams at rest, and all before it
+    /// fails.
     pub(crate) reach: usize,
 }
 

@@ -1,8 +1,17 @@
 //! What callers ask the pool for, and what the rooms below say to each other.
 
-pub(crate) mod allocation;
-pub(crate) mod options;
-pub(crate) mod ranks;
-pub(crate) mod receipts;
-pub(crate) mod scope;
-pub(crate) mod units;
+mod allocation;
+mod options;
+mod ranks;
+mod receipts;
+mod scope;
+mod units;
+
+pub(crate) use allocation::{checked_alignment, too_large, Want};
+pub use allocation::{AllocFlags, AllocInfo, AllocRequest};
+pub use options::PoolOptions;
+pub(crate) use ranks::{Held, Rank, Ranked, RankedGuard};
+pub(crate) use receipts::rounded;
+pub use receipts::{Counter, Receipt, Slip};
+pub use scope::{Scope, ScopeCounts};
+pub(crate) use units::{NONE, SMALL_MIN};

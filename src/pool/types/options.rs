@@ -1,10 +1,9 @@
 //! The settings of one pool.
 
-#![deny(unsafe_code, clippy::unwrap_used)]
-
 use crate::base::size;
 
-/// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it can tell apart.
+/// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it
+/// can tell apart.
 pub(crate) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 16 };
 
 /// Settings of one pool.
@@ -28,12 +27,13 @@ pub struct PoolOptions {
     pub slack_floor: u64,
     /// Share of its peak that a heap may map besides, rather than move memory, in 1/1000: by right,
     pub bought_permille: u32,
-    /// and at most what it has earned by moving memory (`remap/economy.rs`). The larger of the two counts.
+    /// and at most what it has earned by moving memory (`remap/economy.rs`). The larger of the two
+    /// counts.
     pub earned_permille: u32,
     /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
     pub max_lanes: usize,
-    /// Largest extent to create as long as none of a heap's memory is stranded, bytes, a power of two; twice that in a heap
-    /// of 1,024 times as much or more.
+    /// Largest extent to create as long as none of a heap's memory is stranded, bytes, a power of
+    /// two; twice that in a heap of 1,024 times as much or more.
     pub max_extent: u64,
     /// Whether extents become finer where memory is stranded although the device has memory left.
     pub finer: bool,
@@ -41,11 +41,14 @@ pub struct PoolOptions {
     pub first_extent: u64,
     /// A request is made of no more extents than about this many.
     pub extents_per_request: u64,
-    /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can move back for nothing.
+    /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can
+    /// move back for nothing.
     pub max_aliases: usize,
-    /// How often to ask the device about memory that has a marker before anything is mapped instead.
+    /// How often to ask the device about memory that has a marker before anything is mapped
+    /// instead.
     pub patience: u32,
-    /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is asked each time.
+    /// Whether the driver's structures may be read to see which stream a handle is; otherwise it is
+    /// asked each time.
     pub watch: bool,
     /// Whether to say on stderr what the slow path decides: growths, stitches, fresh starts.
     pub log_decisions: bool,

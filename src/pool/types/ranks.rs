@@ -4,8 +4,8 @@ use crate::base::sync::{Lockable, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError};
 
-/// What a lock guards. A thread that waits for a lock holds none of the same rank or a later one. A lock that is only tried may
-/// be taken at any time: nobody waits for it.
+/// What a lock guards. A thread that waits for a lock holds none of the same rank or a later one. A
+/// lock that is only tried may be taken at any time: nobody waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// Steps between two of the pool's books: shared, or alone to look at everything.
@@ -126,8 +126,8 @@ impl<T> Ranked<T> {
         Ranked { rank, mutex: Mutex::new(value) }
     }
 
-    /// Takes the lock, perhaps with others of its rank or a later one in hand: for a thread that takes all of them, one after the
-    /// other, when no other thread ever has two.
+    /// Takes the lock, perhaps with others of its rank or a later one in hand: for a thread that
+    /// takes all of them, one after the other, when no other thread ever has two.
     pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, T> {
         RankedGuard { guard: crate::base::sync::lock(&self.mutex), _held: self.rank.taken() }
     }

@@ -1,28 +1,28 @@
 //! Receipts: somebody else's count of what is live in the pool.
 //!
-//! A *receipt* goes with an allocation and is dropped when that ends, however it does: it is kept in the allocation's record
-//! (`heap/members.rs`) or with a dedicated one, under the same lock that decides who frees it, so each is dropped exactly once.
-//! What moves from scope to scope keeps its receipt; what an arena's end takes out of use for the detector has none any more, as
-//! its user has freed it.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! A *receipt* goes with an allocation and is dropped when that ends, however it does: it is kept
+//! in the allocation's record (`heap/members.rs`) or with a dedicated one, under the same lock that
+//! decides who frees it, so each is dropped exactly once. What moves from scope to scope keeps its
+//! receipt; what an arena's end takes out of use for the detector has none any more, as its user
+//! has freed it.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::types::units::SMALL_MIN;
 use std::cell::Cell;
 use std::fmt;
 
-/// Stands for an allocation in somebody's count. It is dropped when the allocation ends, and may be under a lock of the
-/// pool: it must not call the pool or the driver then, nor in `resize`.
+/// Stands for an allocation in somebody's count. It is dropped when the allocation ends, and may be
+/// under a lock of the pool: it must not call the pool or the driver then, nor in `resize`.
 pub trait Receipt: Send + fmt::Debug {
     /// The bytes that it stands for.
     fn bytes(&self) -> u64;
-    /// The allocation, where it is, is going to have `bytes`, or has become that small. On an error, which is for larger ones
-    /// only, it does not become larger.
+    /// The allocation, where it is, is going to have `bytes`, or has become that small. On an
+    /// error, which is for larger ones only, it does not become larger.
     fn resize(&mut self, bytes: u64) -> Result<()>;
 }
 
-/// Counts what comes without a receipt. Called with locks of the pool held: it must not call the pool or the driver.
+/// Counts what comes without a receipt. Called with locks of the pool held: it must not call the
+/// pool or the driver.
 pub trait Counter: Send + Sync {
     /// The receipt of an allocation that is there, come what may.
     fn count(&self, bytes: u64, stream: StreamHandle) -> Box<dyn Receipt>;

@@ -1,10 +1,9 @@
 //! A scope: allocations that go together, as the arenas of [`crate::arena`] want them to.
 //!
-//! The pool knows of a scope only which allocations belong to it. Each heap lists its own of them (`heap/members.rs`)
-//! under its own lock, so joining and leaving cost no lock of their own, and whether an allocation is freed by its owner,
-//! by a finalizer or with its scope is decided where every free is decided: under that same lock.
-
-#![deny(unsafe_code, clippy::unwrap_used)]
+//! The pool knows of a scope only which allocations belong to it. Each heap lists its own of them
+//! (`heap/members.rs`) under its own lock, so joining and leaving cost no lock of their own, and
+//! whether an allocation is freed by its owner, by a finalizer or with its scope is decided where
+//! every free is decided: under that same lock.
 
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::pool::types::ranks::{Rank, Ranked};
@@ -17,10 +16,11 @@ use std::sync::Arc;
 pub struct Scope {
     /// Where an allocation goes that would join this scope when it is closed.
     parent: Option<Arc<Scope>>,
-    /// Its allocations are freed as far as users can tell, and only kept from being handed out again.
+    /// Its allocations are freed as far as users can tell, and only kept from being handed out
+    /// again.
     reclaimed: bool,
-    /// Set under the lock of `state`, read under a heap's too: who walks a heap's list after it was set finds all that joined
-    /// there before.
+    /// Set under the lock of `state`, read under a heap's too: who walks a heap's list after it was
+    /// set finds all that joined there before.
     closed: AtomicBool,
     /// Bytes asked for of what is in it, and the most that was.
     live_bytes: AtomicU64,
@@ -65,7 +65,8 @@ pub(crate) struct Parts {
 }
 
 impl Scope {
-    /// An empty scope. What would join it after it is closed joins the parent, if there is one and it is open, and so on.
+    /// An empty scope. What would join it after it is closed joins the parent, if there is one and
+    /// it is open, and so on.
     pub fn new(parent: Option<Arc<Scope>>) -> Arc<Scope> {
         Scope::make(parent, false)
     }
@@ -117,7 +118,8 @@ impl Scope {
         self.peak_bytes.load(Relaxed)
     }
 
-    /// Counts of what is in no pool's lists (see `Pool::scope_counts`): dedicated allocations, and lists that are gone.
+    /// Counts of what is in no pool's lists (see `Pool::scope_counts`): dedicated allocations, and
+    /// lists that are gone.
     pub fn past(&self) -> ScopeCounts {
         let st = lock(&self.state);
         let mut counts = st.past;
@@ -139,7 +141,8 @@ impl Scope {
         self.live_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// Notes that a heap begins a list of its allocations of this scope. `false` when the scope is closed.
+    /// Notes that a heap begins a list of its allocations of this scope. `false` when the scope is
+    /// closed.
     pub(crate) fn add_heap(&self, pool: u64, heap: u32) -> bool {
         let mut st = lock(&self.state);
         let open = !self.is_closed();

@@ -130,7 +130,7 @@ fn without_the_pool_the_driver_serves_every_request() {
     host.launch(D, s, Kernel::check_pattern("check", q..q + 3 * MIB, 5, 4096)).unwrap();
     assert_eq!(ctx.stats(D).unwrap().live, 4 * MIB);
     let dump = ctx.dump(D).unwrap();
-    let line = format!("{q:#014x} [4.00 MiB], {} asked for, stream {s}, id 3\n", 4 * MIB);
+    let line = format!("{q:#014x} [4.00 MiB] {} asked for, stream {s}, id 3\n", 4 * MIB);
     assert!(dump.contains(&line) && dump.contains("4.00 MiB live in 2 allocations\n"), "{dump}");
     // What is inside of an allocation is none, and the refusal is no free.
     assert_eq!(ctx.realloc(q + 256, MIB, s).unwrap_err().status, Status::UnknownPointer);

@@ -34,7 +34,7 @@ impl Usage {
     }
 
     #[inline]
-    pub(super) fn add(&self, bytes: u64) {
+    pub(in crate::tier) fn add(&self, bytes: u64) {
         let now = self.now.fetch_add(bytes, AcqRel).saturating_add(bytes);
         if now > self.peak.load(Acquire) {
             self.peak.fetch_max(now, AcqRel);
@@ -42,7 +42,7 @@ impl Usage {
     }
 
     #[inline]
-    pub(super) fn sub(&self, bytes: u64) {
+    pub(in crate::tier) fn sub(&self, bytes: u64) {
         self.now.fetch_sub(bytes, AcqRel);
     }
 }

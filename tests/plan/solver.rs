@@ -394,6 +394,20 @@ fn d_fits_a_mib() {
     within_a_mib("D");
 }
 
+/// What is live at D's fullest step is reached, whatever order its buffers come in: the search sorts them.
+#[test]
+fn the_order_of_adding_does_not_matter_to_the_search() {
+    let mut buffers = csv("D").buffers().to_vec();
+    for seed in 0..4 {
+        let mut problem = Problem::new();
+        for buffer in &buffers {
+            problem.add(buffer.clone()).unwrap();
+        }
+        assert_eq!(laid_out(seed, &problem).size, 986_112, "order {seed}");
+        Rng::new(seed).shuffle(&mut buffers);
+    }
+}
+
 #[test]
 fn e_fits_a_mib() {
     within_a_mib("E");

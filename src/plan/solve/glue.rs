@@ -26,20 +26,21 @@ pub(super) struct Glued {
     held: Vec<(u32, u64)>,
 }
 
+/// Of eight things that fit, all.
+pub(super) const ALL: u64 = 8;
+
 /// How much to glue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Glue {
-    /// Items side by side.
-    Pairs,
-    /// Those, and two items beside one.
+    /// Items side by side, and two items beside one.
     Triples,
     /// Those, and stacks of up to three items beside one another.
     Stacks,
 }
 
 impl Glued {
-    /// Glues what fits together in only one way; with a `seed`, about three in four of those.
-    pub(super) fn new(instance: &Instance, glue: Glue, seed: u64) -> Glued {
+    /// Glues `share` in [`ALL`] of what fits together in only one way, as the seed has it.
+    pub(super) fn new(instance: &Instance, glue: Glue, share: u64, seed: u64) -> Glued {
         // What cannot move holds much when it is glued, for better or worse: in half of all attempts it is not.
         let holds = if seed == 0 { glue != Glue::Triples } else { seed & 2 == 0 };
         let mut items = instance.items.clone();
@@ -51,8 +52,15 @@ impl Glued {
         }));
         let mut held = vec![None; instance.items.len()];
         held.extend(instance.obstacles.iter().map(|o| Some(o.bottom)));
-        let mut work =
-            Work { pieces: vec![Vec::new(); items.len()], alive: vec![true; items.len()], items, held, holds, seed };
+        let mut work = Work {
+            pieces: vec![Vec::new(); items.len()],
+            alive: vec![true; items.len()],
+            items,
+            held,
+            holds,
+            share,
+            seed,
+        };
         while work.glue_pairs() || work.glue_stacks(glue) {}
         let (fixed, roots): (Vec<u32>, Vec<u32>) = work.alive().partition(|&i| work.held[i as usize].is_some());
         let items: Vec<Item> = roots.iter().map(|&i| work.items[i as usize]).collect();
@@ -99,6 +107,7 @@ struct Work {
     held: Vec<Option<u64>>,
     /// Whether that is glued.
     holds: bool,
+    share: u64,
     seed: u64,
 }
 
@@ -115,7 +124,7 @@ impl Work {
 
     /// Whether the seed wants what starts with item `i` glued.
     fn wanted(&self, i: u32) -> bool {
-        self.seed == 0 || mix(self.seed ^ u64::from(i)) & 3 != 0
+        mix(self.seed ^ u64::from(i)) % ALL < self.share
     }
 
     /// Makes one piece of `parts`, unless those that cannot move stand against it.
@@ -171,7 +180,6 @@ impl Work {
     /// Glues stacks of items that end where others of the same height start, where both are the only ones.
     fn glue_stacks(&mut self, glue: Glue) -> bool {
         let highest = match glue {
-            Glue::Pairs => return false,
             Glue::Triples => 2,
             Glue::Stacks => HIGHEST,
         };

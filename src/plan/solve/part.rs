@@ -165,21 +165,21 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
 
 /// Searches for smaller and smaller layouts, with more steps every time, until one is within `goal`.
 fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
-    let portfolio = Portfolio::new(instance, threads);
+    let search = &Portfolio::new(instance, threads);
     let mut rounds = FIRST_ROUNDS;
     while best.size > goal.max(best.bound) && !budget.spent() {
         // From below: little room makes the search quick to see that it is on the wrong way, so that the smallest
         // layout may be the easiest to find. Then from the goal up, halving what is open between failure and success.
         let mut target = best.bound;
         while target < goal && best.size > goal && !budget.spent() {
-            attempt(&portfolio, target, rounds, best, budget);
+            attempt(instance, search, target, rounds, best, budget);
             target += (goal - target).div_ceil(2);
         }
         let mut failed = goal.max(best.bound).saturating_sub(1);
         target = failed + 1;
         while best.size > goal.max(best.bound) && !budget.spent() {
             let runs = if target <= goal { rounds } else { rounds / OTHERS_SHARE };
-            if attempt(&portfolio, target, runs, best, budget) != Outcome::Found {
+            if attempt(instance, search, target, runs, best, budget) != Outcome::Found {
                 failed = target;
             }
             let open = best.size.saturating_sub(failed);
@@ -193,11 +193,18 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget
 }
 
 /// Looks for a layout within `target` and keeps what comes of it.
-fn attempt(portfolio: &Portfolio<'_>, target: u64, rounds: u64, best: &mut Best, budget: &mut Budget<'_>) -> Outcome {
+fn attempt(
+    instance: &Instance,
+    portfolio: &Portfolio,
+    target: u64,
+    rounds: u64,
+    best: &mut Best,
+    budget: &mut Budget<'_>,
+) -> Outcome {
     let outcome = portfolio.search(target, rounds, &mut best.scratch, budget);
     match outcome {
         Outcome::Found => {
-            let size = portfolio.instance().top(&best.scratch);
+            let size = instance.top(&best.scratch);
             best.offer(Some(size));
         }
         Outcome::Impossible => best.bound = best.bound.max(target + 1),

@@ -1,27 +1,65 @@
-//! The search with many rules in turn: over the items as they are, and over glued ones.
+//! The search in many ways in turn: over glued items mostly, and over the items as they are.
 //!
-//! No rule is the best for every problem, and a search that took a wrong turn early seldom comes back from it; so each
-//! run is short, and after every rule had its turn all have another, with noise and, now and then, twice the steps.
+//! No way is the best for every problem, and a search that took a wrong turn early seldom comes back
+//! from it; so each run is short, and has noise of its own on its order. The ways are those that
+//! found most in the least time on MiniMalloc's cases; now and then a run takes twice the steps.
+//! What they miss, others find: every third run, and each one around obstacles, takes the next of
+//! every rule with every kind of glue, first without noise.
 //!
-//! With several threads each takes every so-manieth run. The first run that finds something counts, in the order of
-//! runs and not of time, so that the result depends on how many threads there are and on nothing else.
+//! Items are sorted first, so that the order in which buffers were added makes no difference.
+//!
+//! With several threads, thread k of n takes runs k, k + n, k + 2n and so on. The first run that
+//! finds something counts, in the order of runs and not of time, so that the result depends on how
+//! many threads there are and on nothing else.
 
 use super::budget::Budget;
-use super::glue::{Glue, Glued};
-use super::instance::Instance;
+use super::glue::{Glue, Glued, ALL};
+use super::instance::{Instance, Item};
 use super::niche::{mix, Niche, Outcome};
-use super::order::{rank, Rule};
+use super::order::{rank, Ask, By, Rule};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is glued, in turn.
-const GLUES: [Glue; 3] = [Glue::Stacks, Glue::Triples, Glue::Pairs];
+/// What is glued, and how many in eight of what fits; which section is asked next; what goes first.
+type Way = (Option<(Glue, u64)>, Ask, By);
+
+/// Without noise, once each.
+const FIRST: [Way; 4] = [
+    (Some((Glue::Stacks, ALL)), Ask::Fewest, By::Pressure),
+    (Some((Glue::Stacks, ALL)), Ask::Hardest, By::Width),
+    (None, Ask::Fewest, By::Pressure),
+    (Some((Glue::Triples, ALL)), Ask::Fewest, By::Pressure),
+];
+/// With noise, in turn.
+const WAYS: [Way; 8] = [
+    (Some((Glue::Stacks, ALL)), Ask::Hardest, By::Width),
+    (Some((Glue::Stacks, 7)), Ask::Fewest, By::Area),
+    (Some((Glue::Stacks, 4)), Ask::Hardest, By::Area),
+    (Some((Glue::Stacks, ALL)), Ask::Fewest, By::Width),
+    (None, Ask::Hardest, By::Width),
+    (Some((Glue::Stacks, 7)), Ask::Lowest, By::Width),
+    (Some((Glue::Stacks, ALL)), Ask::Lowest, By::Area),
+    (Some((Glue::Triples, 7)), Ask::Hardest, By::Width),
+];
+/// How far the noise spreads what items are ordered by, in turn.
+const SPREADS: [f64; 4] = [0.03, 0.1, 0.3, 1.0];
+/// What every rule is tried with, and how many in eight of what fits is glued once noise has begun.
+const KINDS: [Option<Glue>; 3] = [Some(Glue::Stacks), Some(Glue::Triples), None];
+const KINDS_SHARE: u64 = 6;
+/// Steps of a run, for each item: without a mistake it takes one. Many short runs find more than a
+/// few long ones.
+const STEPS: u64 = 2;
+
 /// Most threads used.
 const MOST_THREADS: u64 = 256;
 
 /// Searches of one instance.
-pub(super) struct Portfolio<'a> {
-    instance: &'a Instance,
-    glued: Vec<Glued>,
+pub(super) struct Portfolio {
+    /// Of sorted items.
+    instance: Instance,
+    /// Where each of them was before.
+    order: Vec<u32>,
+    /// All that fits glued, as long as that makes a difference.
+    glued: Vec<(Glue, Glued)>,
     threads: u64,
 }
 
@@ -33,21 +71,39 @@ struct Found {
     offsets: Vec<u64>,
 }
 
-impl<'a> Portfolio<'a> {
-    pub(super) fn new(instance: &'a Instance, threads: u32) -> Portfolio<'a> {
+impl Portfolio {
+    pub(super) fn new(of: &Instance, threads: u32) -> Portfolio {
+        let mut order: Vec<u32> = (0..of.items.len() as u32).collect();
+        let band = |i: u32| of.bands.get(i as usize).copied();
+        order.sort_by_key(|&i| {
+            let Item { from, to, size, align } = of.items[i as usize];
+            (from, to, size, align, band(i))
+        });
+        let instance = Instance {
+            items: order.iter().map(|&i| of.items[i as usize]).collect(),
+            bands: order.iter().filter_map(|&i| band(i)).collect(),
+            ..of.clone()
+        };
         // A glued item could not follow floors that differ below its pieces, nor lie in two bands.
         let even = instance.floors.iter().all(|&f| f == 0) && instance.bands.is_empty();
-        let glues = GLUES.iter().filter(|_| even);
-        let glued = glues.map(|&g| Glued::new(instance, g, 0)).filter(Glued::is_different).collect();
-        Portfolio { instance, glued, threads: u64::from(threads).clamp(1, MOST_THREADS) }
-    }
-
-    pub(super) fn instance(&self) -> &'a Instance {
-        self.instance
+        let glues = [Glue::Stacks, Glue::Triples].into_iter().filter(|_| even);
+        let glued = glues.map(|g| (g, Glued::new(&instance, g, ALL, 0))).filter(|(_, g)| g.is_different()).collect();
+        Portfolio { instance, order, glued, threads: u64::from(threads).clamp(1, MOST_THREADS) }
     }
 
     /// Looks for a layout within `capacity` in `runs` runs with growing limits; one that is found is in `offsets`.
     pub(super) fn search(&self, capacity: u64, runs: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
+        let mut sorted = vec![0; offsets.len()];
+        let outcome = self.search_sorted(capacity, runs, &mut sorted, budget);
+        if outcome == Outcome::Found {
+            for (&i, at) in self.order.iter().zip(sorted) {
+                offsets[i as usize] = at;
+            }
+        }
+        outcome
+    }
+
+    fn search_sorted(&self, capacity: u64, runs: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
         if self.threads == 1 {
             let mut lane = Lane::new(self, capacity);
             for run in 0..runs {
@@ -116,55 +172,76 @@ impl<'a> Portfolio<'a> {
 
 /// What one thread searches with, for one capacity.
 struct Lane<'p> {
-    portfolio: &'p Portfolio<'p>,
+    portfolio: &'p Portfolio,
     capacity: u64,
-    /// Made when they are first used.
+    /// Of the items as they are, and of each of the glued instances: made when they are first used.
     plain: Option<Searcher<'p>>,
     glued: Vec<Option<Searcher<'p>>>,
 }
 
 impl<'p> Lane<'p> {
-    fn new(portfolio: &'p Portfolio<'p>, capacity: u64) -> Lane<'p> {
-        let glued = portfolio.glued.iter().map(|_| None).collect();
-        Lane { portfolio, capacity, plain: None, glued }
+    fn new(portfolio: &'p Portfolio, capacity: u64) -> Lane<'p> {
+        Lane { portfolio, capacity, plain: None, glued: portfolio.glued.iter().map(|_| None).collect() }
+    }
+
+    /// What is glued in a run, by what rule it goes, and how many times the usual steps it may take.
+    fn way(&self, run: u64) -> (Option<(Glue, u64)>, Rule, u64) {
+        let free = self.portfolio.instance.obstacles.is_empty();
+        if free && run % 3 < 2 {
+            let run = run / 3 * 2 + run % 3;
+            let (first, cycle) = (FIRST.len() as u64, WAYS.len() as u64);
+            let ((glue, ask, by), noise, round) = match run.checked_sub(first) {
+                None => (FIRST[run as usize], 0, 0),
+                Some(run) => (WAYS[(run % cycle) as usize], mix(run) | 1, run / cycle),
+            };
+            let spread = SPREADS[(round % SPREADS.len() as u64) as usize];
+            return (glue, Rule { ask, by, noise, spread }, luby(round + 1));
+        }
+        let run = if free { run / 3 } else { run };
+        let (kinds, round) = (KINDS.len() as u64, run / KINDS.len() as u64);
+        let share = if round < Rule::COUNT { ALL } else { KINDS_SHARE };
+        let glue = KINDS[(run % kinds) as usize].map(|glue| (glue, share));
+        (glue, Rule::of_round(round), luby(round / Rule::COUNT + 1))
     }
 
     fn run(&mut self, run: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
-        let variants = 1 + self.glued.len() as u64;
-        let (variant, round) = ((run % variants) as usize, run / variants);
-        let rule = Rule::of_round(round);
-        let effort = luby(round / Rule::COUNT + 1);
-        // The last variant is the original: it takes longest, and only it can prove anything.
-        if variant == self.glued.len() {
-            let (instance, capacity) = (self.portfolio.instance, self.capacity);
-            let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
-            let outcome = plain.run(rule, effort, budget);
-            if outcome == Outcome::Found {
-                offsets.copy_from_slice(plain.niche.offsets());
-            }
-            return outcome;
-        }
-        let outcome = if round < Rule::COUNT {
-            let (glued, capacity) = (&self.portfolio.glued[variant], self.capacity);
-            let searcher = self.glued[variant].get_or_insert_with(|| Searcher::new(&glued.instance, capacity));
-            let outcome = searcher.run(rule, effort, budget);
+        let (capacity, instance) = (self.capacity, &self.portfolio.instance);
+        let (glue, rule, effort) = self.way(run);
+        let known =
+            |&(glue, share): &(Glue, u64)| self.portfolio.glued.iter().position(|(g, _)| *g == glue && share == ALL);
+        let expand = |glued: &Glued, searcher: &Searcher<'_>, outcome, offsets: &mut [u64]| {
             if outcome == Outcome::Found {
                 glued.expand(searcher.niche.offsets(), offsets);
             }
-            outcome
-        } else {
-            // Later on, other things are glued every time.
-            let glued = Glued::new(self.portfolio.instance, GLUES[variant], mix(round) | 1);
-            let mut searcher = Searcher::new(&glued.instance, self.capacity);
-            let outcome = searcher.run(rule, effort, budget);
-            if outcome == Outcome::Found {
-                glued.expand(searcher.niche.offsets(), offsets);
+            // Only the items as they are can prove anything.
+            if outcome == Outcome::Impossible {
+                Outcome::Unknown
+            } else {
+                outcome
             }
-            outcome
         };
-        match outcome {
-            Outcome::Impossible => Outcome::Unknown,
-            other => other,
+        match glue.filter(|_| !self.portfolio.glued.is_empty()) {
+            None => {
+                let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
+                let outcome = plain.run(rule, effort, budget);
+                if outcome == Outcome::Found {
+                    offsets.copy_from_slice(plain.niche.offsets());
+                }
+                outcome
+            }
+            Some(of) if known(&of).is_some() => {
+                let k = known(&of).unwrap_or(0);
+                let glued = &self.portfolio.glued[k].1;
+                let searcher = self.glued[k].get_or_insert_with(|| Searcher::new(&glued.instance, capacity));
+                let outcome = searcher.run(rule, effort, budget);
+                expand(glued, searcher, outcome, offsets)
+            }
+            Some((glue, share)) => {
+                let glued = Glued::new(instance, glue, share, mix(run) | 1);
+                let mut searcher = Searcher::new(&glued.instance, capacity);
+                let outcome = searcher.run(rule, effort, budget);
+                expand(&glued, &searcher, outcome, offsets)
+            }
         }
     }
 }
@@ -186,8 +263,7 @@ impl<'p> Searcher<'p> {
 
     fn run(&mut self, rule: Rule, effort: u64, budget: &mut Budget<'_>) -> Outcome {
         rank(&self.instance.items, &self.pressure, rule, &mut self.ranks);
-        // Without a mistake it takes a step for every item. Many short runs find more than a few long ones.
-        let limit = effort * 2 * self.instance.items.len() as u64;
+        let limit = effort * STEPS * self.instance.items.len() as u64;
         self.niche.run(self.instance, rule, &self.ranks, limit, budget)
     }
 }

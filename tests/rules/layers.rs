@@ -38,7 +38,7 @@ const UNSAFE_FILES: [(&str, &str); 0] = [];
 const CRATES: [&str; 3] = ["src", "cli/src", "preload/src"];
 
 /// Folders whose files may still lead to each other in circles: so many of them, and no more.
-const CIRCLES: [(&str, usize); 1] = [("src/plan", 28)];
+const CIRCLES: [(&str, usize); 1] = [("src/plan/graph", 9)];
 
 /// Types whose methods are spread over the files of a folder: there a call counts as a use, too.
 const SPREAD: [(&str, &[&str]); 1] = [("src/pool", &["Pool", "HeapState", "Heap", "Order"])];

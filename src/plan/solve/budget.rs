@@ -7,6 +7,10 @@ use std::time::Instant;
 /// Steps between two looks at the clock and the flag: some tens of microseconds.
 const LOOK_EVERY: u64 = 64;
 
+/// Steps of the first greedy order before clock and flag count, a few milliseconds: up to so many items are laid out in
+/// order even when there is no time at all.
+pub(super) const FIRST_STEPS: u64 = 4_096;
+
 /// What is left of the effort. One step is one node of the search or the placement of one buffer, about 1 µs.
 pub(super) struct Budget<'a> {
     left: u64,

@@ -1,7 +1,7 @@
 //! What makes a problem contradict itself, said before anything is searched.
 
 use super::arena::stride;
-use super::gcd;
+use super::numbers::gcd;
 use crate::base::{Error, Result};
 use crate::plan::problem::{Buffer, Interval, Place, Problem, MAX_BYTES};
 use std::collections::BTreeMap;

@@ -5,11 +5,12 @@
 //! lie above its capacity goes on to the next. An arena without a capacity takes all the rest.
 
 use super::arena::Arena;
-use super::assign::{Assigned, Task};
 use super::budget::Budget;
+use super::division::{Assigned, Task};
 use super::first_fit::FirstFit;
 use super::loads::Loads;
-use super::{arena, bounds, Effort};
+use super::options::Effort;
+use super::{arena, bounds};
 use crate::plan::problem::Place;
 
 /// As [`super::assign::assign`].

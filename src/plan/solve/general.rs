@@ -7,8 +7,8 @@ use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit};
 use super::instance::{RangeMax, Sections};
-use super::niche::mix;
-use super::Effort;
+use super::numbers::mix;
+use super::options::Effort;
 use std::cmp::Reverse;
 
 /// Steps of all greedy orders together, some seconds: more than about 15,000 shapes do not get all.

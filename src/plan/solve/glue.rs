@@ -8,7 +8,7 @@
 
 use super::blocks::Obstacle;
 use super::instance::{Instance, Item};
-use super::niche::mix;
+use super::numbers::mix;
 
 /// Most items of one live range that are stacked in all ways.
 const MOST_ALIKE: usize = 24;

@@ -5,12 +5,12 @@
 //! of thousands of items has cost little more than one of k. Which k suffices is not known, nor whether more do better
 //! than fewer, so many are tried in turn, from few to many.
 
+use super::best::Best;
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Instance;
 use super::niche::Outcome;
 use super::order::{rank, By, Rule};
-use super::part::Best;
 use super::portfolio::Portfolio;
 use super::skyline::Skyline;
 

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `check` | contradictions, said before anything is searched |
 //! | `bounds` | lower bounds from sums |
-//! | `assign`, `divide`, `loads` | which arena each buffer goes to; of many buffers, by sums first |
+//! | `options` | what a caller asks for |
+//! | `division` | which arena each buffer goes to, as data |
+//! | `assign`, `divide`, `loads` | finding that; of many buffers, by sums first |
 //! | `spread`, `stacked` | another division where that leaves something over: by sums, and as one problem with borders |
-//! | `arena` | one arena: what moves around what does not |
+//! | `arena`, `lay_out` | one arena: what moves and what does not; the first around the second |
 //! | `tiny` | a few buffers: every order |
-//! | `parts`, `part` | an arena as independent parts; one part: greedy, then search |
+//! | `parts`, `part`, `best` | an arena as independent parts; one part: greedy, then search; the best layout of it so far |
 //! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
 //! | `blocks` | what cannot move, over those sections |
 //! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
@@ -19,22 +21,28 @@
 //! | `repair` | large parts: the top of a layout searched anew |
 //! | `general` | around obstacles and through gaps |
 //! | `budget` | how long all this may go on |
+//! | `numbers` | arithmetic |
 
 mod arena;
 mod assign;
+mod best;
 mod blocks;
 mod bounds;
 mod budget;
 mod check;
 mod divide;
+mod division;
 mod first_fit;
 mod general;
 mod glue;
 mod instance;
 mod large;
+mod lay_out;
 mod loads;
 mod niche;
+mod numbers;
 mod online;
+mod options;
 mod order;
 mod part;
 mod parts;
@@ -50,35 +58,9 @@ use super::problem::{self, Buffer, Place, Problem};
 use crate::base::Result;
 use arena::{stride, Arena, Task};
 use budget::Budget;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// How hard to try.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Effort {
-    /// A few greedy orders and no search: under a millisecond for hundreds of buffers, for replanning at run time.
-    Fast,
-    /// Greedy orders, then a search whose steps are counted, so that the result does not depend on the machine.
-    #[default]
-    Normal,
-}
-
-/// How to solve.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SolveOptions<'a> {
-    /// How hard to try.
-    pub effort: Effort,
-    /// With a limit, the search goes on until then, or until it has reached the lower bound or a proof: the result
-    /// then depends on the machine. `None`: 5,000 steps for each buffer, at most 3,000,000, and no limit.
-    /// There is a layout in any case, if no capacity stands against it.
-    pub time_limit: Option<Duration>,
-    /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number, not on their timing.
-    pub threads: u32,
-    /// Set from another thread to stop early with the best so far.
-    pub cancel: Option<&'a AtomicBool>,
-    /// An earlier layout of the same buffers with other sizes, whose order is tried first: for replanning.
-    pub previous: Option<&'a Layout>,
-}
+pub use options::{Effort, SolveOptions};
 
 /// Most steps of the search without a time limit, and for each buffer.
 const STEPS: u64 = 3_000_000;
@@ -211,12 +193,4 @@ fn beyond_capacity(problem: &Problem, ids: &[u32], lower_bound: u64) -> bool {
         arena.capacity.is_some_and(|c| c < bounds::of_arena(problem, index, bound))
     };
     all.is_some_and(|all| all < lower_bound) || (arenas.len() > 1 && (0u32..).zip(arenas).any(is_beyond))
-}
-
-/// The greatest common divisor; of 0 and a number, the number.
-fn gcd(a: u64, b: u64) -> u64 {
-    match (a, b) {
-        (1, _) | (_, 0) => a,
-        _ => gcd(b, a % b),
-    }
 }

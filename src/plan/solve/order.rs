@@ -1,7 +1,7 @@
 //! Orders: which item goes first.
 
 use super::instance::Item;
-use super::niche::mix;
+use super::numbers::mix;
 
 /// How far the gentler noise spreads an order.
 const GENTLE: f64 = 0.1;

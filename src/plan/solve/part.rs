@@ -1,14 +1,15 @@
 //! Lays out one part: items over sections, greedily and then by search.
 
-use super::budget::Budget;
+use super::best::Best;
+use super::budget::{Budget, FIRST_STEPS};
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Instance;
 use super::niche::Outcome;
+use super::options::Effort;
 use super::order::{rank, By, Rule};
-use super::parts::FIRST_STEPS;
 use super::portfolio::Portfolio;
 use super::skyline::Skyline;
-use super::{large, online, repair, Effort};
+use super::{large, online, repair};
 
 /// Most items for the orders that compare every item with every other.
 const FIRST_FIT_ITEMS: usize = 4_000;
@@ -22,34 +23,6 @@ const OTHERS_SHARE: u64 = 8;
 
 /// Orders of the greedy layouts.
 const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
-
-/// The best layout so far.
-pub(super) struct Best {
-    pub(super) size: u64,
-    pub(super) offsets: Vec<u64>,
-    /// No layout is smaller than this: proved.
-    pub(super) bound: u64,
-    scratch: Vec<u64>,
-}
-
-impl Best {
-    /// Keeps a layout if it is smaller than the best.
-    pub(super) fn take(&mut self, size: u64, offsets: &mut Vec<u64>) {
-        if size < self.size {
-            self.size = size;
-            std::mem::swap(&mut self.offsets, offsets);
-        }
-    }
-
-    fn offer(&mut self, size: Option<u64>) {
-        if let Some(size) = size {
-            if size < self.size {
-                self.size = size;
-                std::mem::swap(&mut self.offsets, &mut self.scratch);
-            }
-        }
-    }
-}
 
 /// The best of the greedy orders. They are tried to the end whatever the goal and however many steps are left, so that no
 /// layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more items than

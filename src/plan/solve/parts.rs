@@ -4,16 +4,15 @@
 //! is lost by that; for the others [`super::general`] tries further.
 
 use super::arena::{Arena, Placed, Task};
+use super::best::Best;
 use super::blocks::Obstacle;
-use super::budget::Budget;
+use super::budget::{Budget, FIRST_STEPS};
 use super::first_fit::Shape;
 use super::instance::{in_order, Instance, Item};
-use super::{gcd, part, Effort};
+use super::numbers::gcd;
+use super::options::Effort;
+use super::part;
 use crate::plan::problem::MAX_BYTES;
-
-/// Steps of the first greedy order before clock and flag count, a few milliseconds: up to so many items are laid out in
-/// order even when there is no time at all.
-pub(super) const FIRST_STEPS: u64 = 4_096;
 
 /// An arena's movable shapes as items, in grains.
 struct Whole {
@@ -64,7 +63,7 @@ fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_
     let mut first = budget.after(FIRST_STEPS);
     let obstacles = whole.obstacles_of(&groups);
     let only = groups.len() == 1;
-    let mut parts: Vec<(Vec<u32>, Instance, part::Best)> = groups
+    let mut parts: Vec<(Vec<u32>, Instance, Best)> = groups
         .into_iter()
         .zip(obstacles)
         .map(|(ids, obstacles)| {

@@ -15,7 +15,8 @@
 use super::budget::Budget;
 use super::glue::{Glue, Glued, ALL};
 use super::instance::{Instance, Item};
-use super::niche::{mix, Niche, Outcome};
+use super::niche::{Niche, Outcome};
+use super::numbers::mix;
 use super::order::{rank, Ask, By, Rule};
 use std::sync::atomic::{AtomicU64, Ordering};
 

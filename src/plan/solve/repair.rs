@@ -8,11 +8,11 @@
 //!
 //! This is large-neighbourhood search (Shaw 1998) with the upper part of the layout as the neighbourhood.
 
+use super::best::Best;
 use super::budget::Budget;
 use super::instance::{Instance, Item};
 use super::niche::{Niche, Outcome};
 use super::order::{rank, By, Rule};
-use super::part::Best;
 use super::skyline::Skyline;
 
 /// Most items laid out anew.

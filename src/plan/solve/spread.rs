@@ -6,11 +6,12 @@
 //! What does not fit by that is tried as one problem ([`super::stacked`]).
 
 use super::arena::{self, Arena};
-use super::assign::{Assigned, Task};
 use super::budget::Budget;
+use super::division::{Assigned, Task};
 use super::loads::Loads;
-use super::niche::mix;
-use super::{bounds, stacked, SolveOptions};
+use super::numbers::mix;
+use super::options::SolveOptions;
+use super::{bounds, stacked};
 use crate::plan::problem::Place;
 use std::cmp::Reverse;
 

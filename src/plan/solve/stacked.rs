@@ -1,12 +1,12 @@
 //! Several arenas, all with capacities, as one problem: on top of one another, with a border between each two that nothing
 //! lies across. What is bound to an arena has to lie within its band.
 
-use super::assign::{Assigned, Task};
 use super::blocks::Obstacle;
 use super::budget::Budget;
-use super::gcd;
+use super::division::{Assigned, Task};
 use super::instance::{Instance, Item};
 use super::niche::Outcome;
+use super::numbers::gcd;
 use super::portfolio::Portfolio;
 use crate::plan::problem::{Place, MAX_BYTES};
 

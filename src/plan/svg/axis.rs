@@ -1,4 +1,11 @@
-//! Scales and their ticks.
+//! Where a plot begins and ends, scales and their ticks.
+
+/// Width of the picture, pixels.
+pub const WIDTH: f64 = 1280.0;
+/// Left of the plot: labels of bytes.
+pub const LEFT: f64 = 92.0;
+/// Right edge of the plot; beyond it are the labels of lines.
+pub const RIGHT: f64 = WIDTH - 172.0;
 
 /// Maps `[lo, hi)` of the problem to pixels.
 #[derive(Clone, Copy, Debug)]

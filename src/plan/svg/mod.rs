@@ -14,20 +14,14 @@ mod text;
 use super::layout::{Layout, LayoutStatus};
 use super::problem::{Interval, Problem, Step};
 use super::report::{critical, live_curve};
-use axis::Scale;
+use axis::{Scale, LEFT, RIGHT, WIDTH};
 use colour::Palette;
 use panel::Panel;
 use pieces::{Piece, Sorted};
 use std::collections::HashSet;
 use std::fmt::Write;
-use text::{px, LARGE, SMALL};
+use text::{label, px, LARGE, SMALL};
 
-/// Width of the picture, pixels.
-const WIDTH: f64 = 1280.0;
-/// Left of the plot: labels of bytes.
-const LEFT: f64 = 92.0;
-/// Right edge of the plot; beyond it are the labels of lines.
-const RIGHT: f64 = WIDTH - 172.0;
 /// Top of the first arena; above it heading and critical step.
 const TOP: f64 = 92.0;
 /// Height of a single arena.
@@ -380,13 +374,6 @@ impl<'a> Picture<'a> {
 /// So many buffers.
 fn buffers(count: usize) -> String {
     format!("{} buffer{}", text::grouped(count as u64), if count == 1 { "" } else { "s" })
-}
-
-/// Text at a place: `anchor` is SVG's.
-fn label(out: &mut String, x: f64, y: f64, anchor: &str, attributes: &str, text: &str) {
-    let _ = write!(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\" {attributes}>", px(x), px(y));
-    text::escape(out, text);
-    out.push_str("</text>\n");
 }
 
 /// From the first step at which something is live to the last; never empty. Reserved ranges may last for ever, and so

@@ -1,10 +1,9 @@
 //! One arena of the picture, and what stands in its rectangles.
 
-use super::axis::{byte_ticks, Scale};
+use super::axis::{byte_ticks, Scale, LEFT, RIGHT};
 use super::colour::{self, Palette};
 use super::pieces::Piece;
-use super::text::{self, px, SMALL, TINY};
-use super::{label, LEFT, RIGHT};
+use super::text::{self, label, px, SMALL, TINY};
 use crate::plan::layout::{Layout, LayoutStatus};
 use crate::plan::problem::{Buffer, Place, Problem};
 use std::fmt::Write;

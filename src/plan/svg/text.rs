@@ -1,6 +1,7 @@
 //! Text in a picture: what may stand in XML, how wide it gets, and numbers for people.
 
 use crate::base::size;
+use std::fmt::Write;
 
 /// Font size of labels inside rectangles and of axes, pixels.
 pub const SMALL: f64 = 11.0;
@@ -116,6 +117,13 @@ pub fn px(v: f64) -> String {
     let text = format!("{v:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" || text.is_empty() { "0" } else { text }.to_string()
+}
+
+/// Text at a place: `anchor` is SVG's.
+pub fn label(out: &mut String, x: f64, y: f64, anchor: &str, attributes: &str, text: &str) {
+    let _ = write!(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\" {attributes}>", px(x), px(y));
+    escape(out, text);
+    out.push_str("</text>\n");
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@
 //! O(n log n), and linear in memory; the graph of what overlaps what is never built.
 
 mod cover;
+mod item;
 mod sweep;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
-use super::problem::{Buffer, Place, Problem, Reserved, Step};
-use crate::base::{Error, Result};
+use super::problem::{Buffer, Place, Problem};
+use crate::base::Result;
+use item::{blocks_anything, described, live_ranges, named, wrong, Bytes, Item};
 use std::time::Duration;
 use sweep::Sweep;
 
@@ -73,62 +75,8 @@ fn check(problem: &Problem, layout: &Layout) -> Result<()> {
     check_status(problem, layout)
 }
 
-/// A buffer that occupies bytes at some step and is not left out.
-struct Item {
-    id: u32,
-    /// Bytes it occupies while live. At most 2^62: the problem checks.
-    extent: u64,
-    /// The arena that it can only be in, if there is but one.
-    home: Option<usize>,
-    /// Where it is, if the layout has slots.
-    at: Option<Bytes>,
-}
-
-/// Bytes `[start, end)` of an arena.
-#[derive(Clone, Copy)]
-struct Bytes {
-    arena: usize,
-    start: u64,
-    end: u64,
-}
-
 fn has_slots(status: LayoutStatus) -> bool {
     matches!(status, LayoutStatus::Optimal | LayoutStatus::Feasible)
-}
-
-fn wrong<T>(what: impl Into<String>) -> Result<T> {
-    Err(Error::invalid(what))
-}
-
-/// The ranges of steps at which a buffer is live: what its gaps leave of `[lower, upper)`.
-fn live_ranges(buffer: &Buffer) -> impl Iterator<Item = (Step, Step)> + '_ {
-    let mut from = buffer.lower;
-    let ends = buffer.gaps.iter().map(|gap| (gap.lower, gap.upper)).chain([(buffer.upper, buffer.upper)]);
-    ends.filter_map(move |(until, next)| {
-        let range = (from, until);
-        from = next;
-        (range.0 < range.1).then_some(range)
-    })
-}
-
-fn blocks_anything(reserved: &Reserved) -> bool {
-    reserved.size > 0 && reserved.during.lower < reserved.during.upper
-}
-
-/// A buffer for messages: its number and name.
-fn named(problem: &Problem, id: u32) -> String {
-    match problem.buffers().get(id as usize).and_then(|b| b.name.as_deref()) {
-        Some(name) => format!("buffer {id} ({name})"),
-        None => format!("buffer {id}"),
-    }
-}
-
-/// A placed buffer for messages: its number, bytes and steps.
-fn described(problem: &Problem, id: u32, start: u64, end: u64) -> String {
-    let (lower, upper, gaps) =
-        problem.buffers().get(id as usize).map_or((0, 0, 0), |b| (b.lower, b.upper, b.gaps.len()));
-    let but = if gaps > 0 { " but for its gaps" } else { "" };
-    format!("{} in bytes [{start}, {end}) at steps [{lower}, {upper}){but}", named(problem, id))
 }
 
 /// Counts, the sum of sizes, and which buffers have slots.

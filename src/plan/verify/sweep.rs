@@ -1,7 +1,7 @@
 //! The sweep: steps in order, with what is live at each.
 
 use super::cover::Cover;
-use super::{blocks_anything, described, live_ranges, wrong, Bytes, Item};
+use super::item::{blocks_anything, described, live_ranges, wrong, Bytes, Item};
 use crate::base::Result;
 use crate::plan::problem::{Problem, Step};
 use std::collections::BTreeMap;

@@ -22,6 +22,7 @@ mod state;
 
 use super::budget::Budget;
 use super::instance::Instance;
+use super::numbers::mix;
 use super::order::Rule;
 use state::{State, FINISHED, NO_NICHE};
 
@@ -56,14 +57,6 @@ struct Frame {
     /// Unsolved parts: `parts[parts..]` as far as the next frame's.
     parts: u32,
     trail: u32,
-}
-
-/// A well-mixed 64-bit value (Stafford's variant 13 of the murmur finaliser).
-pub(super) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The search over one instance with one capacity. Buffers are reused from run to run.

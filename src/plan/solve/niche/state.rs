@@ -9,7 +9,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::instance::{Instance, Item};
-use super::mix;
+use super::super::numbers::mix;
 
 /// Floor of a finished section: above every other.
 pub(super) const FINISHED: u64 = u64::MAX;

@@ -1,0 +1,31 @@
+//! The smallest layout of a part that has been found.
+
+/// The best layout so far.
+pub(super) struct Best {
+    pub(super) size: u64,
+    pub(super) offsets: Vec<u64>,
+    /// No layout is smaller than this: proved.
+    pub(super) bound: u64,
+    /// Room for the next layout: as many offsets.
+    pub(super) scratch: Vec<u64>,
+}
+
+impl Best {
+    /// Keeps a layout if it is smaller than the best.
+    pub(super) fn take(&mut self, size: u64, offsets: &mut Vec<u64>) {
+        if size < self.size {
+            self.size = size;
+            std::mem::swap(&mut self.offsets, offsets);
+        }
+    }
+
+    /// Keeps the layout in `scratch`, if there is one and it is smaller than the best.
+    pub(super) fn offer(&mut self, size: Option<u64>) {
+        if let Some(size) = size {
+            if size < self.size {
+                self.size = size;
+                std::mem::swap(&mut self.offsets, &mut self.scratch);
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A division of the buffers among the arenas, and what has to be divided.
+
+use super::arena::{blocking, stride, Steps};
+use super::first_fit::Shapes;
+use super::instance::Sections;
+use crate::plan::problem::{Buffer, Place, Problem};
+use std::cmp::Reverse;
+
+/// Who goes where.
+pub(super) struct Assigned {
+    /// By position in the list of ids, the arena.
+    pub(super) homes: Vec<u32>,
+    /// By position, the offset at which there was room; `None` where that was not found out. Those of one arena, if they
+    /// are all there, are a layout of it.
+    pub(super) offsets: Vec<Option<u64>>,
+}
+
+impl Assigned {
+    /// By arena, its buffers, and a layout of the movable ones if there is one.
+    pub(super) fn by_arena(self, problem: &Problem, ids: &[u32]) -> Vec<(Vec<u32>, Option<Vec<u64>>)> {
+        let mut arenas = vec![(Vec::new(), Some(Vec::new())); problem.arenas().len()];
+        for ((&i, home), offset) in ids.iter().zip(self.homes).zip(self.offsets) {
+            let (mine, found) = &mut arenas[home as usize];
+            mine.push(i);
+            match (problem.buffers()[i as usize].place, offset, &mut *found) {
+                (Place::Fixed(_), ..) => {}
+                (_, Some(at), Some(offsets)) => offsets.push(at),
+                _ => *found = None,
+            }
+        }
+        arenas
+    }
+}
+
+/// What is to be divided, told in the sections that all arenas have in common.
+pub(super) struct Task<'a> {
+    pub(super) problem: &'a Problem,
+    /// Buffers, by number.
+    pub(super) ids: &'a [u32],
+    /// Those, then reserved ranges.
+    pub(super) shapes: Shapes,
+    pub(super) sections: usize,
+    /// By arena, its reserved ranges: shape and offset.
+    pub(super) obstacles: Vec<Vec<(u32, u64)>>,
+    /// Positions in `ids`: fixed before bound before free, larger before smaller.
+    pub(super) order: Vec<u32>,
+}
+
+impl<'a> Task<'a> {
+    /// What there is to divide.
+    pub(super) fn new(problem: &'a Problem, ids: &'a [u32]) -> Task<'a> {
+        let buffers = problem.buffers();
+        let arenas = problem.arenas().len() as u32;
+        // Arenas do not touch one another, but what is in the way where must be told in the same sections.
+        let steps: Vec<Steps> = (0..arenas).map(|a| Steps::new(problem, a)).collect();
+        let one = steps.iter().find(|s| !matches!(s, Steps::One)).unwrap_or(&Steps::One);
+        let live = |i: u32| one.of_buffer(&buffers[i as usize]);
+        let reserved: Vec<_> = (0..arenas).flat_map(|a| blocking(problem, a)).collect();
+        let ranges: Vec<(u64, u64)> =
+            ids.iter().flat_map(|&i| live(i)).chain(reserved.iter().map(|r| one.of_reserved(r))).collect();
+        let sections = Sections::new(ranges.iter().copied());
+        let mut shapes = Shapes::default();
+        for &i in ids {
+            let buffer = &buffers[i as usize];
+            let ranges = live(i).map(|(from, to)| sections.of(from, to));
+            shapes.push(buffer.extent(), stride(buffer.alignment, problem.unit()), ranges);
+        }
+        let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); arenas as usize];
+        for range in reserved {
+            let (from, to) = one.of_reserved(range);
+            obstacles[range.arena as usize].push((shapes.shapes.len() as u32, range.offset));
+            shapes.push(range.size, 1, std::iter::once(sections.of(from, to)));
+        }
+        let mut order: Vec<u32> = (0..ids.len() as u32).collect();
+        order.sort_by_key(|&k| {
+            let buffer = &buffers[ids[k as usize] as usize];
+            let class = match (buffer.place, buffer.arena) {
+                (Place::Fixed(_), Some(_)) => 0,
+                (_, Some(_)) => 1,
+                (Place::Fixed(_), None) => 2,
+                _ => 3,
+            };
+            (class, Reverse(buffer.extent()), k)
+        });
+        Task { problem, ids, shapes, sections: sections.len(), obstacles, order }
+    }
+
+    /// The buffer at a position.
+    pub(super) fn buffer(&self, k: u32) -> &'a Buffer {
+        &self.problem.buffers()[self.ids[k as usize] as usize]
+    }
+}

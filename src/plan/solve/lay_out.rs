@@ -1,0 +1,133 @@
+//! Lays out one arena: what can move around what cannot.
+
+use super::arena::{Arena, Placed, Task};
+use super::budget::{Budget, FIRST_STEPS};
+use super::first_fit::{FirstFit, Shape};
+use super::options::Effort;
+use super::{general, parts, tiny};
+
+/// The part of the effort that goes to the simpler problem without gaps: one in this many steps.
+const SIMPLER_SHARE: u32 = 4;
+/// And to the search around obstacles, which may have to round sizes.
+const ROUNDED_SHARE: u32 = 2;
+
+impl Arena {
+    /// Lays the arena out.
+    pub(super) fn lay_out(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
+        let mut placed = self.lay_out_freely(task, budget);
+        if !self.preferred.is_empty() {
+            self.prefer(task, &mut placed, budget);
+            placed.size = self.size(&placed.offsets);
+        }
+        placed
+    }
+
+    fn lay_out_freely(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
+        let n = self.movable();
+        if n == 0 || (n <= tiny::MOST && self.obstacles.len() <= tiny::MOST_OBSTACLES) {
+            let movable: Vec<u32> = (0..n as u32).collect();
+            let good = self.bound.max(self.obstructed);
+            let (size, mut offsets) = tiny::smallest(&self.shapes, &movable, &self.obstacles, good);
+            offsets.truncate(n);
+            let size = if n == 0 { self.obstructed } else { size.max(self.obstructed) };
+            return Placed { offsets, size, optimal: true };
+        }
+        if self.is_whole() && self.obstacles.is_empty() {
+            let mut placed = parts::lay_out(self, task, budget);
+            if placed.size > task.goal.max(self.bound) && !placed.optimal && task.effort != Effort::Fast {
+                // In bytes and with all their rules, the orders may do better than parts in rounded sizes.
+                general::improve(self, task, &mut placed, budget);
+            }
+            placed.optimal |= placed.size <= self.bound;
+            return placed;
+        }
+        // A part of the effort goes to a simpler problem, without gaps; or to the same in rounded sizes.
+        let mut simpler = budget.part(if self.is_whole() { ROUNDED_SHARE } else { SIMPLER_SHARE });
+        let mut placed = parts::lay_out(self, task, &mut simpler);
+        budget.join_part(&simpler);
+        if placed.size > task.goal.max(self.bound) && !placed.optimal {
+            general::improve(self, task, &mut placed, budget);
+        }
+        placed.optimal |= placed.size <= self.bound;
+        placed
+    }
+
+    /// Moves shapes to where they would like to be, as far as that costs nothing: all of them at once if the arena
+    /// gets no larger, and otherwise those whose places are free.
+    fn prefer(&self, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
+        if self.preferred.iter().all(|&(shape, offset)| placed.offsets[shape as usize] == offset) {
+            return;
+        }
+        if task.effort != Effort::Fast {
+            if let Some(all) = self.with_all_preferred(task, placed.size, budget) {
+                placed.offsets = all;
+                return;
+            }
+        }
+        let mut all = FirstFit::new(&self.shapes);
+        let there = placed.offsets.iter().enumerate().map(|(shape, &offset)| (shape as u32, offset));
+        all.restart(&there.chain(self.obstacles.iter().copied()).collect::<Vec<_>>());
+        // Wishes that there is no time for are not met.
+        let mut clock = budget.after(FIRST_STEPS);
+        for &(shape, offset) in &self.preferred {
+            if !clock.take(1) {
+                budget.join(0, true);
+                return;
+            }
+            let fits = offset + self.shapes.shapes[shape as usize].size <= placed.size;
+            if fits && all.is_free(shape, offset) {
+                all.take(shape);
+                all.put(shape, offset);
+                placed.offsets[shape as usize] = offset;
+            }
+        }
+    }
+
+    /// A layout of at most `size` with every preferred shape where it would like to be, if one is found.
+    fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
+        let mut wishes = vec![false; self.movable()];
+        self.preferred.iter().for_each(|&(shape, _)| wishes[shape as usize] = true);
+        let mut held =
+            Arena { reuse: self.reuse, sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
+        let mut free = FirstFit::new(&self.shapes);
+        free.restart(&self.obstacles);
+        let mut moved = Vec::new();
+        for shape in 0..self.movable() as u32 {
+            if !wishes[shape as usize] {
+                let Shape { size, align, .. } = self.shapes.shapes[shape as usize];
+                held.shapes.push(size, align, self.shapes.ranges(shape as usize).iter().copied());
+                held.buffers.push(self.buffers[shape as usize]);
+                held.lives.push(self.lives[shape as usize]);
+                moved.push(shape);
+            }
+        }
+        let mut clock = budget.after(FIRST_STEPS);
+        for &(shape, offset) in &self.preferred {
+            let bytes = self.shapes.shapes[shape as usize].size;
+            if !clock.take(1) {
+                return None;
+            }
+            if offset + bytes > size || !free.is_free(shape, offset) {
+                return None;
+            }
+            free.put(shape, offset);
+            held.obstacle(offset, bytes, self.shapes.ranges(shape as usize).iter().copied());
+        }
+        for &(shape, offset) in &self.obstacles {
+            let bytes = self.shapes.shapes[shape as usize].size;
+            held.obstacle(offset, bytes, self.shapes.ranges(shape as usize).iter().copied());
+        }
+        held.bound = self.bound;
+        let found = held.lay_out_freely(Task { goal: size, ..task }, budget);
+        (found.size <= size).then(|| {
+            let mut offsets = vec![0; self.movable()];
+            for (&shape, &at) in moved.iter().zip(&found.offsets) {
+                offsets[shape as usize] = at;
+            }
+            for &(shape, at) in &self.preferred {
+                offsets[shape as usize] = at;
+            }
+            offsets
+        })
+    }
+}

@@ -208,40 +208,30 @@ impl<'p> Lane<'p> {
     fn run(&mut self, run: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
         let (capacity, instance) = (self.capacity, &self.portfolio.instance);
         let (glue, rule, effort) = self.way(run);
-        let known =
-            |&(glue, share): &(Glue, u64)| self.portfolio.glued.iter().position(|(g, _)| *g == glue && share == ALL);
-        let expand = |glued: &Glued, searcher: &Searcher<'_>, outcome, offsets: &mut [u64]| {
+        let Some((glue, share)) = glue.filter(|_| !self.portfolio.glued.is_empty()) else {
+            let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
+            let outcome = plain.run(rule, effort, budget);
             if outcome == Outcome::Found {
+                offsets.copy_from_slice(plain.niche.offsets());
+            }
+            return outcome;
+        };
+        let mut search = |glued: &Glued, searcher: &mut Searcher<'_>| match searcher.run(rule, effort, budget) {
+            Outcome::Found => {
                 glued.expand(searcher.niche.offsets(), offsets);
+                Outcome::Found
             }
             // Only the items as they are can prove anything.
-            if outcome == Outcome::Impossible {
-                Outcome::Unknown
-            } else {
-                outcome
-            }
+            Outcome::Impossible | Outcome::Unknown => Outcome::Unknown,
         };
-        match glue.filter(|_| !self.portfolio.glued.is_empty()) {
+        let known = self.portfolio.glued.iter().zip(&mut self.glued).find(|((g, _), _)| *g == glue && share == ALL);
+        match known {
+            Some(((_, glued), made)) => {
+                search(glued, made.get_or_insert_with(|| Searcher::new(&glued.instance, capacity)))
+            }
             None => {
-                let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
-                let outcome = plain.run(rule, effort, budget);
-                if outcome == Outcome::Found {
-                    offsets.copy_from_slice(plain.niche.offsets());
-                }
-                outcome
-            }
-            Some(of) if known(&of).is_some() => {
-                let k = known(&of).unwrap_or(0);
-                let glued = &self.portfolio.glued[k].1;
-                let searcher = self.glued[k].get_or_insert_with(|| Searcher::new(&glued.instance, capacity));
-                let outcome = searcher.run(rule, effort, budget);
-                expand(glued, searcher, outcome, offsets)
-            }
-            Some((glue, share)) => {
                 let glued = Glued::new(instance, glue, share, mix(run) | 1);
-                let mut searcher = Searcher::new(&glued.instance, capacity);
-                let outcome = searcher.run(rule, effort, budget);
-                expand(&glued, &searcher, outcome, offsets)
+                search(&glued, &mut Searcher::new(&glued.instance, capacity))
             }
         }
     }

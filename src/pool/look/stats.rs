@@ -1,9 +1,10 @@
 //! Counters of one pool, for its users.
 
 use crate::base::sync::lock;
+use crate::pool::heap::region::Region;
 use crate::pool::heap::{HeapState, State};
+use crate::pool::memory::{Entry, Index};
 use crate::pool::state::Pool;
-use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One pool's counters, bytes unless said.
@@ -67,26 +68,30 @@ pub struct PoolStats {
 }
 
 impl HeapState {
-    /// What will be free in one piece once nothing waits any more and slabs without objects are
-    /// gone: first and last address.
-    fn free_runs(&self) -> Vec<(u64, u64)> {
-        let empty = self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(_, s)| s.region);
-        let empty: HashSet<u32> = empty.collect();
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for r in self.regions.spans().flat_map(|first| self.regions.walk(first)) {
-            let g = self.regions.get(r);
-            let is_free = match g.state {
-                State::Ready | State::Quick | State::Waiting => true,
-                State::Slab => empty.contains(&r),
-                State::Live | State::Vacant | State::Edge => false,
-            };
-            match runs.last_mut() {
-                _ if !is_free => {}
-                Some(last) if last.1 == g.addr => last.1 = g.end(),
-                _ => runs.push((g.addr, g.end())),
+    /// Calls `f` with the first and last address of everything that will be free in one piece once
+    /// nothing waits any more and slabs without objects are gone.
+    fn free_runs(&self, index: &Index, mut f: impl FnMut(u64, u64)) {
+        let is_free = |g: &Region| match g.state {
+            State::Ready | State::Quick | State::Waiting => true,
+            State::Slab => match index.get(g.addr) {
+                Entry::Slab { slab, .. } => self.slabs.try_get(slab).is_some_and(|s| s.used == 0),
+                _ => false,
+            },
+            State::Live | State::Vacant | State::Edge => false,
+        };
+        let mut run = (0, 0);
+        for (_, g) in self.regions.iter().filter(|(_, g)| is_free(g)) {
+            if run.1 != g.addr {
+                if run.1 > run.0 {
+                    f(run.0, run.1);
+                }
+                run.0 = g.addr;
             }
+            run.1 = g.end();
         }
-        runs
+        if run.1 > run.0 {
+            f(run.0, run.1);
+        }
     }
 }
 
@@ -130,10 +135,10 @@ impl Pool {
                 continue;
             }
             s.largest_free = s.largest_free.max(st.regions.largest_ready());
-            for (start, end) in st.free_runs() {
+            st.free_runs(&self.index, |start, end| {
                 run = run.max(end - start);
                 movable += st.extents.within(start, end).map(|(_, m)| m.extent.size).sum::<u64>();
-            }
+            });
         }
         // What was live at once was mapped.
         s.peak_live = s.peak_live.min(s.peak_mapped).max(s.live);

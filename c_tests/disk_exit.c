@@ -101,6 +101,10 @@ static void exit_handlers_come_first(void) {
 }
 
 static void a_forked_child_leaves_the_files_alone(void) {
+    if (getenv("GPUMEM_TEST_SANITIZER") != NULL) {
+        printf("skipped: when a child ends, compute-sanitizer waits for a thread of its own that only the parent has\n");
+        return;
+    }
     CHECK(exit_code(leave(BY_EXIT_OF_A_CHILD_TOO)) == 0);
     CHECK(is_empty());
 }

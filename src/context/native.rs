@@ -79,7 +79,7 @@ impl Native {
         let of = if dev == old.device { stream } else { StreamHandle::LEGACY };
         let moved = self.malloc(driver, old.device, (size, 0), of, old.tag).and_then(|new| {
             let ready = if dev == old.device { Ok(()) } else { driver.stream_sync(old.device, of) };
-            let copied = ready.and_then(|()| match old.requested.min(size) {
+            let copied = ready.and_then(|()| match old.usable.min(size) {
                 0 => Ok(()),
                 n => driver.copy_async(dev, new, ptr, n, stream),
             });

@@ -24,8 +24,8 @@ pub enum Resized {
 /// What is to be known of an allocation that moves.
 #[derive(Clone, Debug)]
 pub struct Relocation {
-    /// Bytes asked for so far.
-    requested: u64,
+    /// Bytes that its contents may take.
+    usable: u64,
     align: u64,
     tag: u64,
     /// Special needs, the pool's own included.
@@ -55,10 +55,7 @@ impl Pool {
         let flags = AllocFlags::default();
         Ok(Resized::Not(match self.find(ptr, "realloc")? {
             Found::Pooled { heap, mut st, place: place @ Place::Object { slab, number } } => {
-                let (requested, class, old) = st
-                    .slabs
-                    .try_get(slab)
-                    .map_or((0, 0, true), |s| (s.object(number).requested, s.class as usize, s.old));
+                let (class, old) = st.slabs.try_get(slab).map_or((0, true), |s| (s.class as usize, s.old));
                 let usable = slab::class_size(class);
                 let fits = size <= usable && slab::class_of(size) == class;
                 let stays = fits && heap.lane == me.lane && !old && !st.users.contains_key(&ptr);
@@ -69,7 +66,7 @@ impl Pool {
                 let (tag, scope) = (st.tags.get(&ptr).copied().unwrap_or(0), st.scope_at(place));
                 // A new object has at least the alignment that the old one's class gave it.
                 let align = (usable & usable.wrapping_neg()).min(SLOT);
-                Relocation { requested: u64::from(requested), align, tag, flags, scope }
+                Relocation { usable, align, tag, flags, scope }
             }
             Found::Dedicated => {
                 let core = lock(&*self.core);
@@ -78,18 +75,18 @@ impl Pool {
                     let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }
-                let AllocInfo { requested, tag, flags, .. } = d.info;
+                let AllocInfo { usable, tag, flags, .. } = d.info;
                 let flags = AllocFlags(flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
-                Relocation { requested, align: d.align, tag, flags, scope: d.scope.clone() }
+                Relocation { usable, align: d.align, tag, flags, scope: d.scope.clone() }
             }
             Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
                 let block = st.regions.block(region);
-                let (requested, align, tag) = (block.requested, block.align, block.tag);
+                let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
                 if heap.lane == st.lane_here(me.lane) && self.resize(heap, &mut st, region, size, stream)? {
                     heap.publish(&st);
                     return Ok(Resized::Here);
                 }
-                Relocation { requested, align, tag, flags, scope: st.scope_at(place) }
+                Relocation { usable, align, tag, flags, scope: st.scope_at(place) }
             }
         }))
     }
@@ -104,10 +101,10 @@ impl Pool {
         moving: &Relocation,
         slip: Option<&Slip>,
     ) -> Result<u64> {
-        let Relocation { requested, align, tag, flags, ref scope } = *moving;
+        let Relocation { usable, align, tag, flags, ref scope } = *moving;
         // Not in the scope yet: until the old one is gone nobody else may free it.
         let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip })?;
-        let copied = match requested.min(size) {
+        let copied = match usable.min(size) {
             0 => Ok(()),
             n => self.driver.copy_async(self.dev, new, ptr, n, stream),
         };

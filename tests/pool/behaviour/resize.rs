@@ -63,20 +63,23 @@ fn a_block_grows_into_free_memory_behind_it_and_shrinks_where_it_is() {
 fn a_copy_has_the_same_contents() {
     let rig = Rig::new(late(3, GIB_DEVICE), PoolOptions::default());
     let (s, t) = (rig.stream(), rig.stream());
-    let sizes = [100, 5000, 60 * KIB, 200 * KIB, 3 * MIB, 10 * MIB];
+    let sizes = [0, 100, 5000, 60 * KIB, 200 * KIB, 3 * MIB, 10 * MIB];
     for (from, to) in sizes.iter().flat_map(|&a| sizes.map(|b| (a, b))) {
-        for (flags, stream) in [(AllocFlags::default(), s), (AllocFlags::default(), t), (AllocFlags::GUARD, s)] {
+        let none = AllocFlags::default();
+        for (flags, stream) in [(none, s), (none, t), (AllocFlags::GUARD, s), (AllocFlags::SINGLE_HANDLE, s)] {
             let p = rig.malloc_with(from, s, flags);
             // Something behind it, so that it cannot simply grow.
             let wall = rig.malloc(200 * KIB, s);
-            rig.fill(s, p, from.min(to), from ^ to);
+            // All that is usable is kept, not only what was asked for.
+            let kept = rig.pool.info(p).unwrap().usable.min(to);
+            rig.fill(s, p, kept, from ^ to);
             if stream != s {
                 rig.order(s, stream);
             }
             let q = rig.pool.realloc(p, to, stream).unwrap();
             let i = rig.pool.info(q).unwrap();
             assert_eq!((i.requested, i.flags), (to, flags));
-            rig.check(stream, q, from.min(to), from ^ to);
+            rig.check(stream, q, kept, from ^ to);
             rig.fill(stream, q, to, 7);
             rig.free(q, stream);
             rig.free(wall, s);

@@ -26,3 +26,4 @@ pub(crate) use places::Seen;
 pub(crate) use region::{Block, State, GRANULE, MIN_SPLIT};
 pub(crate) use slab::{Taken, SMALL_MAX};
 pub(crate) use state::{Heap, HeapState, Vain, SMALL_HEAP};
+pub(crate) use trial::Trial;

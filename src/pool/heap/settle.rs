@@ -38,6 +38,16 @@ impl HeapState {
         self.waiting.queues.iter().filter_map(|q| q.1.front()).any(|w| order.marked(w.tag))
     }
 
+    /// Bytes that wait for a marker that is on its way.
+    pub(crate) fn in_flight(&self, order: &Order) -> u64 {
+        let queues = self.waiting.queues.iter().map(|q| q.1.iter().take_while(|w| order.marked(w.tag)));
+        let bytes = |w: &Wait| match w.item {
+            Item::Region(r) => self.regions.get(r).size,
+            Item::Object { .. } => 0,
+        };
+        queues.flatten().map(bytes).sum()
+    }
+
     /// Whether something that waits for `lane` needs not wait any more.
     #[inline]
     pub(crate) fn has_settled(&self, lane: u32, order: &Order) -> bool {

@@ -78,11 +78,12 @@ impl Pool {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
+        // Before other heaps' locks are taken: it looks into them.
+        let mut room = self.room(heap, st, want)?;
         let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want.reach), false)?;
         // What is captured does not run behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
-        let mut room = self.room(st, want.size);
         let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
         if need > movable {
             self.refine(st, want, need - movable);
@@ -175,8 +176,7 @@ impl Pool {
         let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
-        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= self.page;
-        for other in self.all_heaps().filter(may).take(reach) {
+        for other in self.with_free_extents(me).take(reach) {
             if have >= need {
                 break;
             }
@@ -208,7 +208,8 @@ impl Pool {
     /// How much may be created for a request of `size` bytes. The slack is the heap's own and
     /// counts from when it last started afresh, so that a workload that repeats is decided alike
     /// each time.
-    fn room(&self, st: &mut HeapState, size: u64) -> Room {
+    fn room(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Room> {
+        let size = want.size;
         // What waits for another stream is in use as far as this heap is concerned.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
@@ -218,7 +219,12 @@ impl Pool {
         };
         let more = |slack: u64| (st.learnt.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = lock(&*self.core).stock.bytes();
-        Room { hard: self.headroom().saturating_add(stock), cheap: more(slack), floor: more(floor) }
+        let (cheap, floor) = (more(slack), more(floor));
+        let all = match self.budget(heap, st, size) {
+            left if left < cheap.max(floor) => left.saturating_add(self.in_flight(heap, st, want.reach)),
+            left => left,
+        };
+        Ok(Room { hard: self.headroom().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) })
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -285,7 +291,9 @@ impl Pool {
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         st.count_moves(moves.len() as u64);
-        st.learnt.remapped += moves.iter().map(|s| s.extent.size).sum::<u64>();
+        let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
+        st.learnt.remapped += remapped;
+        self.counters.remapped.fetch_add(remapped, Relaxed);
         st.learnt.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
@@ -357,7 +365,8 @@ impl Pool {
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, self.room(st, need)) else {
+            let room = self.room(heap, st, Want { size: need, ..want })?;
+            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, room) else {
                 return Ok(false);
             };
             match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (want, false)) {

@@ -5,7 +5,7 @@
 //! time, and questions to the device.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Block, Heap, HeapState};
+use crate::pool::heap::{Block, Heap, HeapState, Trial};
 use crate::pool::memory::Mapped;
 use crate::pool::order::Tag;
 use crate::pool::remap::sources::{sources_in, take_out, Source};
@@ -13,8 +13,29 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// So many free bytes of other heaps are worth a context marker at a growth.
+/// So many free bytes of other heaps are worth a context marker.
 const MUCH_ELSEWHERE: u64 = 64 << 20;
+
+/// Extents that are one part in so many of what another heap has free may be taken even by a heap
+/// that lacks nothing.
+const MODEST_SHARE: u64 = 8;
+
+/// How extents are taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Adoption {
+    /// As things are known to be, and no more than the heap lacks.
+    Known,
+    /// Once the device was asked, and whatever holds the request.
+    AfterAsking,
+}
+
+/// What another heap had.
+pub(crate) enum Obtained {
+    /// Extents that are the heap's own now: a live region in them.
+    Region(u32),
+    /// A block of the other heap, handed out.
+    Block(u64),
+}
 
 impl Pool {
     /// Makes ready whatever of a heap the device has passed since. Returns whether anything was.
@@ -67,14 +88,28 @@ impl Pool {
     }
 
     /// Moves whole extents that hold the request out of another heap's free memory into this one,
-    /// where they are: nothing is mapped or unmapped. Only memory that the device has passed, or of
-    /// the same stream. Returns whether it found any.
-    fn adopt(&self, me: &Heap, st: &mut HeapState, want: Want, which: impl Fn(&Heap) -> bool) -> Result<bool> {
+    /// where they are: nothing is mapped or unmapped. Only memory that the device has passed, which
+    /// it may be asked about first, or of the same stream. Returns whether it found any.
+    fn adopt(
+        &self,
+        me: &Heap,
+        st: &mut HeapState,
+        want: Want,
+        how: Adoption,
+        which: impl Fn(&Heap) -> bool,
+    ) -> Result<bool> {
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
         for other in self.all_heaps().filter(may).take(want.reach) {
             let Some(mut from) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
-            self.refresh(me, other, &mut from, want.stream)?;
-            let Some(run) = self.whole_run(me, other.number, &from, want) else {
+            let most = match how {
+                Adoption::AfterAsking => {
+                    self.refresh(me, other, &mut from, want.stream)?;
+                    u64::MAX
+                }
+                Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
+            };
+            let found = self.whole_run(me, other.number, &from, want);
+            let Some(run) = found.filter(|run| run.iter().map(|s| s.extent.size).sum::<u64>() <= most) else {
                 other.publish(&from);
                 continue;
             };
@@ -119,34 +154,57 @@ impl Pool {
         best.map(|b| b.1)
     }
 
+    /// What a heap has less than it has had live and its least slack, bytes, a request included.
+    fn lacks(&self, st: &HeapState, size: u64) -> u64 {
+        (st.learnt.peak_live.max(st.live_bytes + size) + self.options.slack_floor).saturating_sub(st.extents.bytes())
+    }
+
+    /// Other heaps' free memory as things are known to be, with no question to the device: by the
+    /// extent what the heap lacks itself, or else, with a `block` for it, a single block, which
+    /// stays the other heap's.
+    pub(crate) fn take_known(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        want: Want,
+        block: Option<Block>,
+        req: &AllocRequest,
+    ) -> Result<Option<Obtained>> {
+        if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || !st.vain.borrowing.again() {
+            return Ok(None);
+        }
+        let adopted = self.adopt(heap, st, want, Adoption::Known, |_| true)?;
+        let region = if adopted { st.cut_for(want.size, want.align, |_| true) } else { None };
+        let taken = match region {
+            Some(r) => Some(Obtained::Region(r)),
+            None => block.and_then(|b| self.borrow(heap, st, want, b, req)).map(Obtained::Block),
+        };
+        st.vain.borrowing.ended(taken.is_some());
+        Ok(taken)
+    }
+
     /// A block out of another heap's free memory: settled, or freed there by this very stream.
     pub(crate) fn borrow(
         &self,
         me: &Heap,
-        mine: &mut HeapState,
+        mine: &HeapState,
         want: Want,
         block: Block,
         req: &AllocRequest,
-    ) -> Result<Option<u64>> {
-        if self.heap_count.load(Relaxed) < 2 || mine.private.is_some() || !mine.vain.borrowing.again() {
-            return Ok(None);
+    ) -> Option<u64> {
+        if mine.private.is_some() {
+            return None;
         }
         let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size;
-        for other in self.all_heaps().filter(may).take(want.reach) {
-            let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
-            let found =
-                st.cut_for(want.size, want.align, |r| self.usable(r.order, me)).or_else(|| match me.of_captures {
-                    true => None,
-                    false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
-                });
-            if let Some(r) = found {
-                let addr = self.finish_block(other, &mut st, r, block, req);
-                mine.vain.borrowing.ended(true);
-                return Ok(Some(addr));
-            }
-        }
-        mine.vain.borrowing.ended(false);
-        Ok(None)
+        self.all_heaps().filter(may).take(want.reach).find_map(|other| {
+            let mut st = other.try_lock().filter(|st| st.private.is_none())?;
+            let known = st.cut_for(want.size, want.align, |r| self.usable(r.order, me));
+            let r = known.or_else(|| match me.of_captures {
+                true => None,
+                false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
+            })?;
+            Some(self.finish_block(other, &mut st, r, block, req))
+        })
     }
 
     /// Memory that has a marker already is often ready within microseconds, sooner than anything
@@ -184,47 +242,55 @@ impl Pool {
         if st.private.is_some() {
             // What captures before it left, where it is; anything else becomes part of its own
             // range of addresses.
-            return self.adopt(heap, st, want, |other| other.of_captures);
+            return self.adopt(heap, st, want, Adoption::AfterAsking, |other| other.of_captures);
         }
         if !st.vain.others.again() {
-            return self.adopt(heap, st, want, |other| other.lane == heap.lane);
+            return self.adopt(heap, st, want, Adoption::AfterAsking, |other| other.lane == heap.lane);
         }
-        let found = self.adopt(heap, st, want, |_| true)?;
+        let found = self.adopt(heap, st, want, Adoption::AfterAsking, |_| true)?;
         st.vain.others.ended(found);
         Ok(found)
     }
 
-    /// Before anything is mapped while other heaps hold a lot of free memory: one context marker
-    /// says of all of it whether the device has passed it, on streams that rest or are gone, too.
-    /// Returns whether some of it is this heap's now. Not once a capture was met, which the marker
-    /// could end, and not if it has been in vain of late.
-    pub(crate) fn ask_about_others(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
-        let mapped = self.counters.mapped.load(Relaxed);
-        let a_lot = want.size.max(MUCH_ELSEWHERE).max(mapped / 8);
-        let mut elsewhere = 0;
-        // Less than a page of a heap is no whole extent.
-        let is_a_lot = |h: &Heap| {
-            let free = h.free.load(Relaxed);
-            elsewhere += if free >= self.page { free } else { 0 };
-            elsewhere >= a_lot
-        };
-        if !self.all_heaps().filter(|h| h.number != heap.number).any(is_a_lot)
-            || st.private.is_some()
-            || self.order.captures.changes() > 0
-            || !st.asking.again()
+    /// Before more is mapped than the budget of all heaps has: brings what is known of them up to
+    /// date. Where they hold a lot, one context marker says of everything that was freed whether the
+    /// device has passed it, on streams that rest or are gone, too; not once a capture was met,
+    /// which the marker could end, and not if it has been in vain of late. Returns what there is
+    /// then.
+    pub(crate) fn look_around(
+        &self,
+        heap: &Heap,
+        st: &mut HeapState,
+        want: Want,
+        block: Option<Block>,
+        req: &AllocRequest,
+    ) -> Result<Option<Obtained>> {
+        let a_lot = want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8);
+        let elsewhere = self.with_free_extents(heap).map(|h| h.free.load(Relaxed)).sum::<u64>();
+        if elsewhere >= a_lot
+            && self.order.captures.changes() == 0
+            && st.asking.again()
+            && self.order.mark_context(&*self.driver, Some(want.stream))?
         {
-            return Ok(false);
-        }
-        let mut found = false;
-        if self.order.mark_context(&*self.driver, Some(want.stream))? {
+            let mut passed = false;
             for _ in 0..self.options.patience.max(1) {
-                if self.order.context_is_passed(&*self.driver)? {
-                    found = self.adopt(heap, st, Want { reach: usize::MAX, ..want }, |_| true)?;
+                passed = self.order.context_is_passed(&*self.driver)?;
+                if passed {
                     break;
                 }
             }
+            st.asking.ended(passed);
         }
-        st.asking.ended(found);
-        Ok(found)
+        self.settle(st)?;
+        for other in self.with_free_extents(heap).take(want.reach) {
+            let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
+            self.refresh(heap, other, &mut st, want.stream)?;
+            other.publish(&st);
+        }
+        if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+            return Ok(Some(Obtained::Region(r)));
+        }
+        st.vain.borrowing = Trial::default();
+        self.take_known(heap, st, want, block, req)
     }
 }

@@ -1,12 +1,13 @@
 //! A request that its heap has no room for: the ways to memory, cheapest first.
 //!
-//! What is mapped still where it was wanted before → what settles in a moment → settled memory of
-//! other streams, taken over by the extent or borrowed by the block → stitch and grow (`extend.rs`)
-//! → what a context marker settles, then free memory of every heap given back, then the device
+//! What is mapped still where it was wanted before → other streams' memory that is known to be
+//! settled, taken over by the extent or borrowed by the block, with no driver call → what settles
+//! in a moment → what the device, when it is asked, has passed of other streams → stitch and grow (`extend.rs`) → what a context marker settles, then free memory of every heap given back, then the device
 //! waited for, each with all of the before → out of memory.
 
 use crate::base::{Error, Result};
 use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
+use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
@@ -54,18 +55,28 @@ impl Pool {
                 st.vain = Vain::default();
                 want.reach = usize::MAX;
             }
+            let known = attempt == 0 && !heap.of_captures;
+            if known {
+                match self.take_known(heap, &mut st, want, block, req)? {
+                    Some(Obtained::Region(r)) => return Ok(Answer::Region(st, r)),
+                    Some(Obtained::Block(addr)) => return Ok(Answer::Block(addr)),
+                    None => {}
+                }
+            }
             self.ask_for_markers(heap.lane, &st, want.stream)?;
             if self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
                 if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
                     return Ok(Answer::Region(st, r));
                 }
             }
-            if let Some(addr) = block.map(|b| self.borrow(heap, &mut st, want, b, req)).transpose()?.flatten() {
+            if let Some(addr) = block.filter(|_| !known).and_then(|b| self.borrow(heap, &st, want, b, req)) {
                 return Ok(Answer::Block(addr));
             }
-            if attempt == 0 && self.ask_about_others(heap, &mut st, want)? {
-                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
-                    return Ok(Answer::Region(st, r));
+            if known && self.budget(heap, &st, want.size) < want.size {
+                match self.look_around(heap, &mut st, want, block, req)? {
+                    Some(Obtained::Region(r)) => return Ok(Answer::Region(st, r)),
+                    Some(Obtained::Block(addr)) => return Ok(Answer::Block(addr)),
+                    None => {}
                 }
             }
             if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
@@ -76,19 +87,21 @@ impl Pool {
             match attempt {
                 // Before anything is given back: what other streams have freed may do as it is.
                 0 => {
-                    // Beside what is free already, an empty slab may be what the request lacks.
-                    self.drop_empty_slabs();
                     if self.order.mark_context(&*self.driver, Some(want.stream))? {
                         self.order.poll_patiently(&*self.driver)?;
                     }
                 }
-                1 | 3 => {
+                // Nor when another heap has as much: parts of extents can be lent, not given back.
+                1 if !self.with_free_extents(heap).any(|h| h.free.load(Relaxed) >= want.size) => {}
+                1 | 3 => self.order.drain(&*self.driver, Some(want.stream))?,
+                2 | 4 => {
                     let _changing = self.change();
                     self.make_room(want.size)?;
                 }
-                2 => self.order.drain(&*self.driver, Some(want.stream))?,
                 _ => break,
             }
+            // Beside what is free already, an empty slab may be what the request lacks.
+            self.drop_empty_slabs();
             st = heap.lock();
             st.settle(&self.order, &self.index);
         }

@@ -32,10 +32,11 @@ impl Pool {
         self.release_free(keep).map(|_| ())
     }
 
-    /// Slabs that nothing is in become free memory.
+    /// Slabs that nothing is in, as far as the device is known to be, become free memory.
     pub(crate) fn drop_empty_slabs(&self) {
         for heap in self.all_heaps() {
             let mut st = heap.lock();
+            st.settle(&self.order, &self.index);
             st.drop_empty_slabs(&self.order, &self.index);
             heap.publish(&st);
         }

@@ -45,6 +45,10 @@ pub(crate) struct Counters {
     pub(crate) mapped: AtomicU64,
     pub(crate) peak_mapped: AtomicU64,
     pub(crate) zombie_bytes: AtomicU64,
+    /// The most that heaps had live together when one of them ran short, and the bytes that they
+    /// have moved: `remap/economy.rs`.
+    pub(crate) most_live: AtomicU64,
+    pub(crate) remapped: AtomicU64,
     pub(crate) dedicated_live: AtomicU64,
     /// The most that it ever was since the peaks were last reset.
     pub(crate) dedicated_most: AtomicU64,
@@ -175,6 +179,12 @@ impl Pool {
     pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
         let count = self.heap_count.load(Acquire) as usize;
         self.heaps.iter().take(count).filter_map(OnceBox::get)
+    }
+
+    /// Other heaps that have an extent's worth of free memory, or more.
+    pub(crate) fn with_free_extents<'a>(&'a self, heap: &Heap) -> impl Iterator<Item = &'a Heap> {
+        let number = heap.number;
+        self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= self.page)
     }
 
     /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it,

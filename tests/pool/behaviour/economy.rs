@@ -103,7 +103,35 @@ fn a_full_device_is_left_its_reserve() {
         w.play(30_000);
     }
     let mapped = [&auto, &tight].map(|w| w.rig.pool.stats().peak_mapped);
-    assert!(mapped[0] <= mapped[1].max(device - device / 16) + 64 * MIB, "{mapped:?}");
+    // What is needed is mapped whatever the reserve, and coarse extents strand more.
+    assert!(mapped[0] <= mapped[1].max(device - device / 16) + 96 * MIB, "{mapped:?}");
+}
+
+/// Buffers are made on one stream and freed on the next, so that heaps have their peaks at different times. What is mapped
+/// follows what is live together, and not what each heap has had.
+#[test]
+fn heaps_share_one_budget() {
+    let rig = Rig::new(checked(16 * GIB), PoolOptions::default());
+    let streams = [(); 3].map(|()| rig.stream());
+    let mut rng = fastrand::Rng::with_seed(3);
+    let (mut live, mut bytes, mut peak) = (Vec::new(), 0, 0);
+    for turn in 0..40_000 {
+        let size = (64 * KIB << rng.u32(0..10)) + rng.u64(..64 * KIB);
+        live.push((rig.malloc(size, streams[turn % 3]), size));
+        bytes += size;
+        peak = peak.max(bytes);
+        if live.len() > 64 {
+            let (p, size) = live.remove(rng.usize(..16));
+            rig.free(p, streams[(turn + 1) % 3]);
+            bytes -= size;
+        }
+    }
+    rig.pool.validate().unwrap();
+    let mapped = rig.pool.stats().peak_mapped;
+    // Each by itself they would map 1.7 times as much as is live.
+    assert!(mapped <= peak + peak / 3, "{mapped} bytes mapped for {peak} live");
+    live.into_iter().for_each(|(p, _)| rig.free(p, streams[0]));
+    rig.close();
 }
 
 /// What was bought goes back like any other free memory.

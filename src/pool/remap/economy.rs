@@ -55,6 +55,9 @@ const EARNED_TOGETHER: u32 = 3;
 
 const FLOOR_TOGETHER: u64 = 2;
 
+/// No more heaps than this have a least slack in the budget: others rest.
+const MOST_FLOORS: u64 = 16;
+
 /// See the module's comment.
 fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
     let most = peak / 1000 * u64::from(permille);
@@ -77,7 +80,7 @@ impl Pool {
         let peak = self.counters.most_live.fetch_max(live, Relaxed).max(live);
         let (mut heaps, mut free) = (1, 0);
         for of_other in self.with_free_extents(heap).map(|h| h.free.load(Relaxed)) {
-            heaps += 1;
+            heaps = (heaps + 1).min(MOST_FLOORS);
             free += of_other;
         }
         if free < size {

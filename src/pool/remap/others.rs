@@ -252,26 +252,30 @@ impl Pool {
         Ok(found)
     }
 
-    /// Before more is mapped than the budget of all heaps has: brings what is known of them up to
-    /// date. Where they hold a lot, one context marker says of everything that was freed whether the
-    /// device has passed it, on streams that rest or are gone, too; not once a capture was met,
-    /// which the marker could end, and not if it has been in vain of late. Returns what there is
-    /// then.
+    /// Before anything is mapped while other heaps hold a lot of free memory, or more than the
+    /// budget of all has: brings what is known of them up to date. In the first case one context
+    /// marker says of everything that was freed whether the device has passed it, on streams that
+    /// rest or are gone, too; not once a capture was met, which the marker could end, and not if it
+    /// has been in vain of late. Returns what there is then.
     pub(crate) fn look_around(
         &self,
         heap: &Heap,
         st: &mut HeapState,
-        want: Want,
+        mut want: Want,
         block: Option<Block>,
         req: &AllocRequest,
     ) -> Result<Option<Obtained>> {
         let a_lot = want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8);
         let elsewhere = self.with_free_extents(heap).map(|h| h.free.load(Relaxed)).sum::<u64>();
-        if elsewhere >= a_lot
-            && self.order.captures.changes() == 0
-            && st.asking.again()
-            && self.order.mark_context(&*self.driver, Some(want.stream))?
-        {
+        let over = self.budget(heap, st, want.size) < want.size;
+        if st.private.is_some() || (elsewhere < a_lot && !over) {
+            return Ok(None);
+        }
+        let ask = elsewhere >= a_lot && self.order.captures.changes() == 0 && st.asking.again();
+        if !ask && !over {
+            return Ok(None);
+        }
+        if ask && self.order.mark_context(&*self.driver, Some(want.stream))? {
             let mut passed = false;
             for _ in 0..self.options.patience.max(1) {
                 passed = self.order.context_is_passed(&*self.driver)?;
@@ -280,6 +284,9 @@ impl Pool {
                 }
             }
             st.asking.ended(passed);
+            if passed {
+                want.reach = usize::MAX;
+            }
         }
         self.settle(st)?;
         for other in self.with_free_extents(heap).take(want.reach) {

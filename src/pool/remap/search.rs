@@ -72,7 +72,7 @@ impl Pool {
             if let Some(addr) = block.filter(|_| !known).and_then(|b| self.borrow(heap, &st, want, b, req)) {
                 return Ok(Answer::Block(addr));
             }
-            if known && self.budget(heap, &st, want.size) < want.size {
+            if known {
                 match self.look_around(heap, &mut st, want, block, req)? {
                     Some(Obtained::Region(r)) => return Ok(Answer::Region(st, r)),
                     Some(Obtained::Block(addr)) => return Ok(Answer::Block(addr)),

@@ -163,6 +163,8 @@ impl Pool {
             // Whoever needs memory will map a lot, and the system may be short of mappings.
             self.reap(usize::MAX)?;
         }
+        // What all once had live does not excuse mapping it again.
+        self.counters.most_live.fetch_min(self.counters.mapped.load(Relaxed), Relaxed);
         Ok(released)
     }
 

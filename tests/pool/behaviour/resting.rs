@@ -46,6 +46,30 @@ fn streams_that_take_turns_share_their_memory() {
     }
 }
 
+/// Each stream frees with no marker behind it, and never comes back to record one.
+#[test]
+fn what_hundreds_of_streams_have_left_is_asked_about() {
+    for host in [checked(32 * GIB), late(5, 32 * GIB)] {
+        let rig = Rig::new(host, PoolOptions::default());
+        // That much was live once is no excuse.
+        let first = rig.stream();
+        let large = rig.malloc(8 * GIB, first);
+        rig.free(large, first);
+        rig.sync();
+        rig.pool.trim(0).unwrap();
+        rig.pool.reset_peaks();
+        for _ in 0..200 {
+            let s = rig.stream();
+            let all = [(); 4].map(|()| rig.malloc(25 * MIB, s));
+            all.into_iter().for_each(|p| rig.free(p, s));
+            rig.sync();
+        }
+        let mapped = rig.pool.stats().peak_mapped;
+        assert!(mapped <= 400 * MIB, "{} MiB mapped for 100 live", mapped / MIB);
+        rig.close();
+    }
+}
+
 #[test]
 fn a_stream_that_comes_later_takes_over_from_one_that_rests() {
     let rig = Rig::new(checked(8 * GIB), PoolOptions::default());

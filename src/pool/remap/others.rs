@@ -276,16 +276,11 @@ impl Pool {
             return Ok(None);
         }
         if ask && self.order.mark_context(&*self.driver, Some(want.stream))? {
-            let mut passed = false;
             for _ in 0..self.options.patience.max(1) {
-                passed = self.order.context_is_passed(&*self.driver)?;
-                if passed {
+                if self.order.context_is_passed(&*self.driver)? {
+                    want.reach = usize::MAX;
                     break;
                 }
-            }
-            st.asking.ended(passed);
-            if passed {
-                want.reach = usize::MAX;
             }
         }
         self.settle(st)?;
@@ -294,10 +289,16 @@ impl Pool {
             self.refresh(heap, other, &mut st, want.stream)?;
             other.publish(&st);
         }
-        if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
-            return Ok(Some(Obtained::Region(r)));
+        let found = match st.cut_for(want.size, want.align, |_| true) {
+            Some(r) => Some(Obtained::Region(r)),
+            None => {
+                st.vain.borrowing = Trial::default();
+                self.take_known(heap, st, want, block, req)?
+            }
+        };
+        if ask {
+            st.asking.ended(found.is_some());
         }
-        st.vain.borrowing = Trial::default();
-        self.take_known(heap, st, want, block, req)
+        Ok(found)
     }
 }

@@ -93,7 +93,8 @@ gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void 
 
 // Sets the most bytes that gpumem may map on a device.
 //
-// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has.
+// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has. With
+// GPUMEM_POOL=off it is the most that may be live.
 // Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_limit_set(int device, size_t bytes);
 

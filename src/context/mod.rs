@@ -127,10 +127,10 @@ impl Context {
             quick_free: AtomicBool::new(config.pool),
             page: OnceLock::new(),
             left: AtomicBool::new(false),
-            config,
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
-            native: Native::default(),
+            native: Native::new(config.limit),
+            config,
             captures: Arc::default(),
             tiers: OnceLock::new(),
             trimmer: OnceLock::new(),
@@ -532,7 +532,7 @@ impl Context {
     /// Counters of one device's pool.
     pub fn stats(&self, dev: DeviceId) -> Result<PoolStats> {
         if !self.config.pool {
-            return Ok(self.native.stats());
+            return self.native.stats(&*self.driver, dev);
         }
         self.collect_graphs();
         self.pool(dev).map(Pool::stats)
@@ -542,16 +542,16 @@ impl Context {
     pub fn reset_peaks(&self, dev: DeviceId) -> Result<()> {
         match self.config.pool {
             true => self.pool(dev).map(Pool::reset_peaks),
-            false => {
-                self.native.reset_peak();
-                Ok(())
-            }
+            false => self.native.reset_peak(&*self.driver, dev),
         }
     }
 
     /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free
-    /// memory goes back.
+    /// memory goes back. Without the pool: the most that may be live.
     pub fn set_limit(&self, dev: DeviceId, bytes: u64) -> Result<()> {
+        if !self.config.pool {
+            return self.native.set_limit(&*self.driver, dev, bytes);
+        }
         let pool = self.pool(dev)?;
         if bytes > 0 && bytes < pool.stats().mapped {
             self.empty_quarantine();

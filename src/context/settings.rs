@@ -138,7 +138,7 @@ pub const SETTINGS: &[Setting] = &[
             "a size such as 16G, a share of the device from 1% to 100%, or 0 for all of it",
             "what the device has",
         ),
-        "the most memory a pool maps",
+        "the most memory a pool maps on a device; with `GPUMEM_POOL=off`, the most that is live there",
         by!(limit, values::limit, values::limit_text),
     ),
     setting(

@@ -135,7 +135,8 @@ pub unsafe extern "C" fn gpumem_malloc_with(
 
 /// Sets the most bytes that gpumem may map on a device.
 ///
-/// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has.
+/// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has. With
+/// GPUMEM_POOL=off it is the most that may be live.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_device_limit_set(device: c_int, bytes: usize) -> gpumem_status {

@@ -46,6 +46,9 @@ struct Options {
     /// The first program's seed; the following ones count up
     #[arg(long)]
     seed: Option<u64>,
+    /// A setting that every program has, such as GPUMEM_POOL=off; several are allowed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(&'static str, String)>,
     /// Where programs that fail are written to
     #[arg(long, default_value = ".")]
     out: PathBuf,
@@ -68,6 +71,11 @@ fn main() -> ExitCode {
     }
 }
 
+fn setting(text: &str) -> Result<(&'static str, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a setting is NAME=VALUE")?;
+    Ok((name.to_owned().leak(), value.to_owned()))
+}
+
 /// Whether every program went well.
 fn fuzz(options: &Options) -> Result<bool, String> {
     let header = Header::read(&options.include.join("gpumem"))?;
@@ -87,7 +95,8 @@ fn fuzz(options: &Options) -> Result<bool, String> {
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     while done < options.programs && (options.seconds == 0 || start.elapsed().as_secs() < options.seconds) {
         let seed = first + done;
-        let program = generate::program(&header, seed, options.threads as usize, options.ops, &disk);
+        let mut program = generate::program(&header, seed, options.threads as usize, options.ops, &disk);
+        program.settings.extend(options.set.iter().cloned());
         let outcome = run::run(&header, &library, &program)?;
         done += 1;
         calls += outcome.calls;

@@ -108,8 +108,7 @@ impl Model {
 /// Whether the program has anything that makes the set of allocations other than what its calls gave.
 pub fn is_plain(program: &Program) -> bool {
     let is_odd = |name: &str| ["capture", "import", "torch_", "sim_"].iter().any(|part| name.contains(part));
-    let pool_off = program.settings.iter().any(|(name, value)| *name == "GPUMEM_POOL" && value == "off");
-    !pool_off && !calls(program).any(is_odd)
+    !calls(program).any(is_odd)
 }
 
 pub fn calls(program: &Program) -> impl Iterator<Item = &str> {

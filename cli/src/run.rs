@@ -1,4 +1,5 @@
-//! `gpumem run`: starts a program with `libgpumem_preload.so` in front of it, or says why that cannot work.
+//! `gpumem run`: starts a program with `libgpumem_preload.so` in front of it, or says why that
+//! cannot work.
 
 use clap::{Args as ClapArgs, ValueEnum};
 use std::env;
@@ -16,22 +17,27 @@ const LIBRARY: &str = "libgpumem_preload.so";
 
 #[derive(ClapArgs)]
 pub struct Args {
-    /// The most memory that gpumem takes of each device, such as 20G or 50%; the program sees a device of that size.
+    /// The most memory that gpumem takes of each device, such as 20G or 50%; the program sees a
+    /// device of that size.
     #[arg(long, value_name = "SIZE")]
     limit: Option<String>,
-    /// How cudaFree makes sure that nobody uses the memory any more: the host waits (sync), or the memory does (marker).
+    /// How cudaFree makes sure that nobody uses the memory any more: the host waits (sync), or the
+    /// memory does (marker).
     #[arg(long, value_enum)]
     free: Option<Free>,
     /// Prints one line for each process at its end: calls, peak memory, time.
     #[arg(long)]
     stats: bool,
-    /// Records every allocation, for gpumem view, stats and replay. Further processes write FILE.PID.
+    /// Records every allocation, for gpumem view, stats and replay. Further processes write
+    /// FILE.PID.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Lets PyTorch take every tensor from CUDA, that is from gpumem, in place of its own cache (backend:cudaMallocAsync).
+    /// Lets PyTorch take every tensor from CUDA, that is from gpumem, in place of its own cache
+    /// (backend:cudaMallocAsync).
     #[arg(long)]
     torch: bool,
-    /// libgpumem_preload.so, where it is not beside this command or in the lib folder beside its own.
+    /// libgpumem_preload.so, where it is not beside this command or in the lib folder beside its
+    /// own.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// The program and its arguments.

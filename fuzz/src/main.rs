@@ -1,9 +1,10 @@
 //! Random programs against the C ABI of `libgpumem.so`, on the host device.
 //!
-//! Each program is a sequence of calls by one thread or several, made from a seed and from what `include/gpumem/*.h` declares,
-//! and runs in a child process beside an oracle: what every call keeps to, where live memory is, what is in it, in which
-//! order work touched it, what the library's own checks say, and that nothing is left in the end. A program that fails is
-//! shrunk and written out as C.
+//! Each program is a sequence of calls by one thread or several, made from a seed and from what
+//! `include/gpumem/*.h` declares, and runs in a child process beside an oracle: what every call
+//! keeps to, where live memory is, what is in it, in which order work touched it, what the
+//! library's own checks say, and that nothing is left in the end. A program that fails is shrunk
+//! and written out as C.
 
 mod emit;
 mod generate;
@@ -22,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Calls libgpumem.so at random and checks what it does; exits with 1 and a C program when something is wrong.
+/// Calls libgpumem.so at random and checks what it does; exits with 1 and a C program when
+/// something is wrong.
 #[derive(Parser)]
 struct Options {
     /// The shared library

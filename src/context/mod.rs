@@ -300,7 +300,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::malloc_hit`], on a device that is named. A created stream of another one is
+    /// Like [`Self::malloc_hit`], on a device that is named. A created stream of another one is
     /// unknown to this one's pool, so it is no hit.
     #[inline]
     pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
@@ -344,7 +344,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_hit`], watched or not.
+    /// Like [`Self::free_hit`], watched or not.
     #[inline(always)]
     fn free_hit_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         match &*self.pools {
@@ -368,7 +368,7 @@ impl Context {
         self.malloc_search(req)
     }
 
-    /// As [`Self::malloc`], for a request that was no hit, or may be none.
+    /// Like [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &Request) -> Result<u64> {
         let done = match self.is_watched() {
             false => self.search(req),
@@ -424,7 +424,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no
+    /// Like [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no
     /// hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         if ptr == 0 {
@@ -476,7 +476,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::realloc`], on a stream of the pool's device.
+    /// Like [`Self::realloc`], on a stream of the pool's device.
     fn realloc_on(&self, pool: &Pool, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         let new = match self.tiers.get() {
             Some(tiers) => self.realloc_counted(tiers, pool, ptr, size, stream)?,
@@ -519,7 +519,7 @@ impl Context {
         })
     }
 
-    /// As [`Self::trim`], for one device.
+    /// Like [`Self::trim`], for one device.
     pub fn trim_device(&self, dev: DeviceId, keep: u64) -> Result<()> {
         let event = |(): &()| Event { bytes: keep, device: dev.0 as u8, ..Event::new(Kind::Trim, 0) };
         self.timed(event, || {

@@ -53,7 +53,7 @@ impl Native {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Self::lock`], with counters for a device.
+    /// Like [`Self::lock`], with counters for a device.
     fn lock_for(&self, driver: &dyn Driver, device: DeviceId) -> Result<MutexGuard<'_, State>> {
         let st = self.lock();
         if st.books.contains_key(&device) {

@@ -55,7 +55,7 @@ impl Context {
         self.tiers_making()
     }
 
-    /// As [`Self::tiers`], under `making`.
+    /// Like [`Self::tiers`], under `making`.
     pub(super) fn tiers_making(&self) -> Result<&Tiers> {
         if let Some(tiers) = self.tiers.get() {
             return Ok(tiers);

@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// What a recording knows of a live allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Past {
-    /// Nanoseconds since it was made or resized, or since the recording began if that was later; 0: not known.
+    /// Nanoseconds since it was made or resized, or since the recording began if that was later; 0:
+    /// not known.
     pub age_ns: u64,
     /// The stack of the request, a frame a line, the innermost first; empty: not recorded.
     pub stack: String,
@@ -147,8 +148,9 @@ impl Context {
         }
     }
 
-    /// As [`Self::visit`], with what the recording under way knows of each; `f` is called once all have been seen. Reads the
-    /// recording, so it takes as long as that does. `Invalid` when nothing is recorded to a file.
+    /// Like [`Self::visit`], with what the recording under way knows of each; `f` is called once
+    /// all have been seen. Reads the recording, so it takes as long as that does. `Invalid` when
+    /// nothing is recorded to a file.
     pub fn visit_with_past(&self, f: &mut dyn FnMut(&Alive, Option<u64>, &Past) -> bool) -> Result<()> {
         let start = self.recorder.now();
         let mut all = Vec::new();
@@ -371,7 +373,7 @@ impl Context {
         Ok(done)
     }
 
-    /// As [`Self::exit_watched`], for an arena and those open inside it.
+    /// Like [`Self::exit_watched`], for an arena and those open inside it.
     pub(super) fn abort_watched<T>(&self, arena: &Arc<Arena>, abort: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.is_watched() {
             return abort();

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 /// What a [`Wrap`] does before each call.
 pub trait Hook: Send + Sync {
-    /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the call.
+    /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the
+    /// call.
     fn before(&self, call: Call) -> Result<()>;
 
     /// Whether `call`, one that records an event, is dropped: the caller is told that it was done.

@@ -61,9 +61,9 @@ struct State {
 /// Counts of a pool at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamCounts {
-    /// Streams there are, or that are just being made.
+    /// Streams that exist or are being made.
     pub made: usize,
-    /// Those that nobody has.
+    /// Streams not lent.
     pub idle: usize,
     /// Those that a [`Borrowed`] has.
     pub borrowed: usize,
@@ -187,7 +187,7 @@ impl StreamPool {
         Ok(Borrowed { shared: shared.clone(), stream })
     }
 
-    /// What there is.
+    /// The capacity.
     pub fn counts(&self) -> StreamCounts {
         let state = lock(&self.shared.state);
         StreamCounts {

@@ -1,4 +1,5 @@
-//! A workload as a list of operations made beforehand, so that a timed loop draws no random number and does no sum.
+//! A workload as a list of operations made beforehand, so that a timed loop draws no random number
+//! and does no sum.
 
 use super::measure::{Clock, Sorted, Times};
 use super::target::{free, malloc};

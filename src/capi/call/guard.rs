@@ -38,7 +38,8 @@ pub(in crate::capi) fn run_hit<T>(hit: impl FnOnce() -> Option<T>, entry: impl F
     }
 }
 
-/// As [`run`], in a frame of its own: what it needs of stack and registers is no hit's to pay for.
+/// Like [`run`], in a frame of its own: what it needs of stack and registers is no hit's to pay
+/// for.
 #[inline(never)]
 fn run_apart<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
     run(entry)

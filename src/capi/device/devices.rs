@@ -1,7 +1,8 @@
 //! Devices
 //!
-//! The same calls on a GPU and on the host device, so that one source runs on both. Devices are counted from 0 as
-//! CUDA counts them. The current device is CUDA's: setting it here or with cudaSetDevice is the same thing.
+//! The same calls on a GPU and on the host device, so that one source runs on both. Devices are
+//! counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
+//! cudaSetDevice is the same thing.
 
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
@@ -37,7 +38,8 @@ pub struct gpumem_device_props {
     pub name: [c_char; 128],
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
+// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
+// padding.
 unsafe impl Extensible for gpumem_device_props {
     const NAME: &'static str = "gpumem_device_props";
     const FIRST_BYTES: usize = 168;
@@ -83,8 +85,8 @@ pub extern "C" fn gpumem_device_set(device: c_int) -> gpumem_status {
     })
 }
 
-/// Waits until everything submitted to the current device is done. Blocks. Memory freed there before this call is free for
-/// every stream after it.
+/// Waits until everything submitted to the current device is done. Blocks. Memory freed there
+/// before this call is free for every stream after it.
 ///
 /// Errors: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -94,8 +96,8 @@ pub extern "C" fn gpumem_device_sync() -> gpumem_status {
 
 /// Facts about a device.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
-/// size impossible; GPUMEM_ERROR_DRIVER.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
+/// out is NULL or its size impossible; GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_props_get(device: c_int, out: *mut gpumem_device_props) -> gpumem_status {
     guard(|| {
@@ -121,8 +123,8 @@ pub unsafe extern "C" fn gpumem_device_props_get(device: c_int, out: *mut gpumem
 
 /// A device's memory as the driver sees it, all processes together, bytes.
 ///
-/// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when there is no such
-/// device, GPUMEM_ERROR_DRIVER.
+/// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when
+/// there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_memory_get(
     device: c_int,

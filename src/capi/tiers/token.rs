@@ -1,7 +1,7 @@
 //! Ending waits
 //!
-//! A token is given to calls that wait for a reservation, and ends their waits when it is triggered. One token may be in any
-//! number of calls.
+//! Pass a token to calls that wait for a reservation; gpumem_token_cancel then ends their waits.
+//! Any number of calls may share one token.
 
 use super::space::manager;
 use crate::base::Result;
@@ -38,9 +38,9 @@ pub unsafe extern "C" fn gpumem_token_create(out: *mut gpumem_token) -> gpumem_s
     })
 }
 
-/// Ends every wait that has this token with GPUMEM_ERROR_CANCELLED, now and from now on.
+/// Ends every wait with this token with GPUMEM_ERROR_CANCELLED, those under way and later ones.
 ///
-/// A request is either granted or cancelled. One that need not wait is refused as well.
+/// A request is either granted or cancelled. One that would not have to wait is refused too.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such token.
 #[no_mangle]
 pub extern "C" fn gpumem_token_cancel(cancel: gpumem_token) -> gpumem_status {
@@ -51,7 +51,7 @@ pub extern "C" fn gpumem_token_cancel(cancel: gpumem_token) -> gpumem_status {
     })
 }
 
-/// Gives a token up. Waits that have it go on.
+/// Destroys a token. Waits with it go on.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when there is no such token.
 #[no_mangle]
@@ -59,9 +59,11 @@ pub extern "C" fn gpumem_token_destroy(cancel: gpumem_token) -> gpumem_status {
     guard(|| CANCELS.remove(cancel as usize).map(drop))
 }
 
-/// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request from now on.
+/// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request
+/// from now on.
 ///
-/// There is no way back. Allocations, frees and releases go on as before. For programs that must get their threads home.
+/// This cannot be undone. Allocations, frees and releases work as before. It is for programs that
+/// have to join their threads.
 /// Errors: GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_shutdown() -> gpumem_status {

@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// As [`Self::free`], for one that was no hit.
+    /// Like [`Self::free`], for one that was no hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         // The freeing stream's lane comes first: finding it may take the registry's lock, which
         // ranks below a heap's. Taken from the thread's cache it may be stale, which is harmless as
@@ -47,7 +47,7 @@ impl Pool {
         self.free_found(ptr, found, lane, stream, None).map(|_| ())
     }
 
-    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id;
+    /// Like [`Self::free`], if the live allocation that starts at `ptr` is the one with this id;
     /// whether it was. A pointer whose allocation is gone is no error, whatever has become of the
     /// address: that is what a finalizer needs to know of what an arena may have freed before it.
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
@@ -243,7 +243,7 @@ impl Pool {
         self.free_own(heap, Entry::Block { heap: heap.number, region }, ptr, stream)
     }
 
-    /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
+    /// Like [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
     #[inline(never)]
     fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
         let Some(mut st) = self.try_lock_plain(heap) else { return false };

@@ -44,7 +44,7 @@ impl Pool {
         }
     }
 
-    /// As [`Self::realloc`], as long as the allocation can stay where it is. What a larger one
+    /// Like [`Self::realloc`], as long as the allocation can stay where it is. What a larger one
     /// counts as more comes from where its receipt is from; if that has not enough it cannot stay.
     pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
         let me = self.heap_for(stream)?;

@@ -35,8 +35,8 @@ impl Pool {
         }
     }
 
-    /// As [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be sure
-    /// of it.
+    /// Like [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be
+    /// sure of it.
     #[inline(always)]
     pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
         // Copied out, so that the closure is short enough to be inlined.
@@ -166,7 +166,7 @@ impl Pool {
         }
     }
 
-    /// As [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free`
+    /// Like [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free`
     /// for why a stale answer does no harm there. Not after a capture was met: what is freed in one
     /// is its own at once.
     #[inline]

@@ -64,7 +64,7 @@ impl Heap {
         st
     }
 
-    /// As [`Self::lock`], if nobody has it.
+    /// Like [`Self::lock`], if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_, HeapState>> {
         let mut st = self.state.try_lock()?;
         st.regions.tidy();
@@ -77,13 +77,13 @@ impl Heap {
         self.state.lock()
     }
 
-    /// As [`Self::lock_quick`], for a thread that keeps all others out: see
+    /// Like [`Self::lock_quick`], for a thread that keeps all others out: see
     /// [`Lock::lock_among_others`].
     pub(crate) fn lock_among_others(&self) -> Locked<'_, HeapState> {
         self.state.lock_among_others()
     }
 
-    /// As [`Self::lock_quick`], if nobody has it.
+    /// Like [`Self::lock_quick`], if nobody has it.
     #[inline]
     pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {
         self.state.try_lock()
@@ -160,7 +160,7 @@ pub(crate) struct HeapState {
     /// Its `mallocs` when it last ran short of memory.
     short_at: u64,
     pub(crate) vain: Vain,
-    /// As `vain`, of a context marker about other heaps' memory.
+    /// Like `vain`, but of a context marker about other heaps' memory.
     pub(crate) asking: Trial,
     /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of
     /// a span.

@@ -68,8 +68,9 @@ pub struct PoolStats {
 
 impl HeapState {
     /// Calls `f` with the first and last address of each run of regions that will be free in one
-    /// piece once nothing waits any more and slabs without objects are gone. Leaves out ready regions
-    /// of less than a page that stand alone: no extent lies in them, and there may be very many.
+    /// piece once nothing waits any more and slabs without objects are gone. Leaves out ready
+    /// regions of less than a page that stand alone: no extent lies in them, and there may be very
+    /// many.
     fn free_runs(&self, index: &Index, mut f: impl FnMut(u64, u64)) {
         let is_free = |r: u32| {
             let g = self.regions.get(r);

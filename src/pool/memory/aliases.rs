@@ -72,7 +72,7 @@ struct Run {
     /// The positions whose aliases are claimed, and gone.
     claimed: Bits,
     gone: Bits,
-    /// As `tag` of its head, of other lanes.
+    /// Like `tag`, for the other lanes of its head.
     tags: Vec<Tag>,
 }
 

@@ -308,7 +308,7 @@ impl Order {
         self.mark_context_with(driver, stream, true)
     }
 
-    /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it
+    /// Like [`Self::mark_context`], but also when a capture was met whose end has not been seen: it
     /// may have ended long ago, on a stream that nobody uses any more. To trim, and before a
     /// request fails for lack of memory.
     pub(crate) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {

@@ -89,7 +89,7 @@ impl Pool {
         more
     }
 
-    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are:
+    /// Like [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are:
     /// not recorded on other streams, and in the heap of a stream that is still the one they were
     /// allocated on and is not a capture's. Returns the bytes freed.
     #[inline]

@@ -40,7 +40,7 @@ pub struct GraphArenaStats {
     pub reserved: u64,
     /// Physical memory.
     pub mapped: u64,
-    /// Handed out and not freed, rounding included.
+    /// Live bytes, rounding included.
     pub live: u64,
     /// The most `live` was.
     pub peak_live: u64,

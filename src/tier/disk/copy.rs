@@ -89,7 +89,7 @@ impl Store {
         Ok(ReadAhead { reader, idle, arrived: BTreeMap::new(), asked: 0 })
     }
 
-    /// As [`Self::read`], for one who begins with a chunk while it is being checked.
+    /// Like [`Self::read`], for one who begins with a chunk while it is being checked.
     pub fn read_into(&self, slot: Slot, after: After, buffers: &mut Vec<Buffer>, sink: &mut dyn Sink) -> Result<()> {
         let mut reader = self.begin_read(slot)?;
         let fed = drain(&mut reader, buffers, sink);

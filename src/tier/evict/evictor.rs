@@ -31,7 +31,7 @@ pub struct Location {
     pub holds: u32,
     /// Bytes asked for.
     pub bytes: u64,
-    /// Bytes of device memory that it takes while it is there.
+    /// Device memory that it occupies while on the device, bytes.
     pub mapped: u64,
 }
 

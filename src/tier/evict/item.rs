@@ -205,8 +205,8 @@ impl Item {
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
-    /// As [`Item::try_claim`], waiting while another thread has it. `None` when the allocation has
-    /// ended.
+    /// Like [`Item::try_claim`], waiting while another thread has it. `None` when the allocation
+    /// has ended.
     pub(super) fn claim(self: &Arc<Item>, any_holds: bool) -> Result<Option<Claim>> {
         loop {
             match self.try_claim(any_holds, false) {

@@ -164,7 +164,7 @@ impl Shared {
         self.shift_some(claims, goal, by, (progress, keep), false).1
     }
 
-    /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the
+    /// Like [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the
     /// others from it. Returns the addresses of what was moved, too.
     pub(super) fn shift_by_itself(
         &self,

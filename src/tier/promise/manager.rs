@@ -191,7 +191,7 @@ impl Manager {
         self.allocate_with(space, None, bytes, stream, |drawn| Ok((allocate()?, drawn)))
     }
 
-    /// As [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`,
+    /// Like [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`,
     /// whatever is attached, if there is one: it must be of this space.
     pub fn allocate_with<T>(
         &self,
@@ -211,7 +211,7 @@ impl Manager {
         self.attempt(space, (bytes, stream), from, draw, allocate)
     }
 
-    /// As [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
+    /// Like [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
     pub fn allocate_again<T>(
         &self,
         source: &Source,

@@ -74,7 +74,7 @@ pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Result<Parts> 
     }
 }
 
-/// As [`take`], under any lock: nobody is called back, so a policy that would does not help.
+/// Like [`take`], under any lock: nobody is called back, so a policy that would does not help.
 pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
     match account.take(bytes) {
         Taken::All => return Ok(Some((bytes, 0))),

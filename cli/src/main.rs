@@ -101,7 +101,7 @@ enum Command {
     View(view::Args),
     /// Sums a recording or a snapshot up.
     ///
-    /// Exit code: 0 always but for bad usage or input, 2.
+    /// Exit code: 0 always except for bad usage or input, 2.
     Stats(stats::Args),
     /// Shows the counters of a running process that has GPUMEM_STATS_PAGE=on, until q is pressed.
     ///

@@ -92,7 +92,7 @@ typedef struct gpumem_arena_stats {
     uint64_t left;
     // Those of them that were promoted or escaped, a count.
     uint64_t promoted;
-    // Those of them that were freed, a count: what somebody did without waiting for the exit.
+    // Those of them that were freed before the exit, a count.
     uint64_t freed_early;
     // Threads attached to it, a count.
     uint64_t threads;

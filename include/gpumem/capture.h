@@ -14,8 +14,8 @@ extern "C" {
  *
  * A graph uses the addresses that it was captured with every time it is launched. Between
  * gpumem_capture_begin and gpumem_capture_end everything that is allocated on a stream comes from
- * a range of its own that grows in place; until the last reference to it is released nobody else
- * gets an address of it, and nothing in it is moved or unmapped. Afterwards it is ordinary memory
+ * a range of its own that grows in place; until the last reference is released, nothing else gets
+ * an address in it, and nothing in it is moved or unmapped. Afterwards it is ordinary memory
  * again.
  *
  *   gpumem_capture c;
@@ -34,7 +34,7 @@ extern "C" {
  * allocated before the capture and used by the graph is the caller's to keep. Allocations with
  * flags (GPUMEM_MALLOC_*) are never part of a capture.
  *
- * With GPUMEM_CAPTURE=auto gpumem begins a capture by itself for every stream that is being
+ * With GPUMEM_CAPTURE=auto gpumem automatically begins a capture for every stream that is being
  * captured and has none, and releases it when the graph and all that was made of it are gone (CUDA
  * 11.3 and newer).
  */

@@ -149,12 +149,12 @@ typedef struct gpumem_stream_pool_stats {
 
 // Makes a pool of streams of the current device.
 //
-// size is how many it makes by itself at most; 0 means 16. None is made yet. out receives the
+// size is how many it makes on demand at most; 0 means 16. It makes none yet. out receives the
 // pool; the caller owns it until gpumem_stream_pool_destroy.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_pool_create(size_t size, gpumem_stream_pool *out);
 
-// Borrows a stream that nobody else has, or waits for one, in turn.
+// Borrows a stream that is not lent, or waits for one, in turn.
 //
 // timeout_ms is the longest wait, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit. out
 // receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must not

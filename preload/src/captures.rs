@@ -57,8 +57,8 @@ fn gone(stream: Stream) {
 
 fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
     let code = end();
-    // A failed end is one all the same, but for that of a stream that only joined the capture, or
-    // of another thread.
+    // A failed end is one all the same, except for that of a stream that only joined the capture,
+    // or of another thread.
     if code == SUCCESS || !real.is_captured(stream) {
         gone(stream);
     }

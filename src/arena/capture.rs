@@ -158,7 +158,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Gives a reference up; whether it was the capture's last. A capture that has not ended ends
+    /// Drops a reference; says whether it was the capture's last. A capture that has not ended ends
     /// with it.
     pub fn release(&self, pool: &Pool) -> Result<bool> {
         let mut mine = lock(&self.references);

@@ -1,4 +1,4 @@
-//! What arenas have freed: the addresses and ids of allocations that nobody may use any more.
+//! What arenas have freed: the addresses and ids of allocations that must not be used any more.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

@@ -1,10 +1,10 @@
 //! Allocations count in their device's space, and draw from reservations, while the tiers are in
 //! use.
 //!
-//! Until somebody asks for a space or a reservation nothing is counted, and allocating costs what
-//! it did. From then on each allocation is drawn first, from the reservation that it names, else
-//! from that of its stream, of its thread, or from outside of any; the pool keeps the receipt and
-//! drops it when the allocation ends. There are no hits then.
+//! Nothing is counted, and allocating costs nothing more, until a call asks for a space or a
+//! reservation. From then on each allocation is drawn first, from the reservation that it names,
+//! else from that of its stream, of its thread, or from outside of any; the pool keeps the receipt
+//! and drops it when the allocation ends. There are no hits then.
 //!
 //! Reservations are attached to a stream by its handle, as users name it, and CUDA gives the handle
 //! of a destroyed stream to the next one. The pool notices that when the new stream is first named,
@@ -101,7 +101,7 @@ impl Context {
         }
     }
 
-    /// A reservation in a request that is not counted: nobody can have one of this context's.
+    /// A reservation in a request that is not counted: this context has made none.
     pub(super) fn no_reservation(&self, req: &Request) -> Result<()> {
         match req.reservation {
             None => Ok(()),

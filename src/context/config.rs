@@ -26,8 +26,8 @@ pub struct Config {
     /// After a free that leaves more than this many mapped bytes unused, give memory back; 0 means
     /// never.
     pub trim_threshold: u64,
-    /// Every so often, free memory that has been unused for as long goes back, but for
-    /// `trim_threshold` bytes. Zero: no thread does that.
+    /// At this interval, free memory that has gone unused for as long goes back to the device,
+    /// except for `trim_threshold` bytes. Zero: no thread does that.
     pub trim_interval: Duration,
     /// How to find out which stream a handle is.
     pub stream_check: StreamCheck,
@@ -36,7 +36,7 @@ pub struct Config {
     /// How much of what arenas have freed to keep from being handed out again, for that; `None`:
     /// see [`Config::quarantine`].
     pub arena_quarantine: Option<u64>,
-    /// Whether a stream that is being captured gets memory of its own by itself.
+    /// Whether a stream that is being captured gets memory of its own automatically.
     pub capture: CaptureDetection,
     /// Count every allocation in its device's space from the first on. Without it that begins with
     /// the first call that is about spaces, reservations or moving.
@@ -49,13 +49,13 @@ pub struct Config {
     pub disks: Vec<DiskMount>,
     /// From which use of a space on data is moved out of it, and down to which.
     pub thresholds: Thresholds,
-    /// Whether a thread does that by itself.
+    /// Whether a thread does that automatically.
     pub mover: bool,
     /// Where every allocation is recorded; `None`: nowhere.
     pub record: Option<PathBuf>,
     /// The deepest stack that is recorded with an allocation, frames; 0: none is.
     pub record_stacks: u32,
-    /// When a snapshot is written by itself.
+    /// When a snapshot is written automatically.
     pub snapshot_on: SnapshotOn,
     /// Where; `None`: see [`Config::snapshot_file`].
     pub snapshot: Option<PathBuf>,
@@ -151,7 +151,7 @@ impl Config {
     }
 }
 
-/// When a snapshot is written by itself.
+/// When a snapshot is written automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotOn {
     /// When a request fails for lack of memory, the first time.

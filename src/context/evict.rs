@@ -92,7 +92,7 @@ impl Context {
         self.tiers()?.evictor().location(ptr)
     }
 
-    /// Moves what may be moved by itself out of a space, oldest use first, until as many bytes are
+    /// Moves what may move automatically out of a space, oldest use first, until as many bytes are
     /// free that were not. Returns how many.
     pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.tiers()?.evictor().make_room(space, bytes)

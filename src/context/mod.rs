@@ -87,14 +87,14 @@ pub struct Context {
     arenas: Registry,
     native: Native,
     captures: Arc<Captures>,
-    /// Spaces, reservations and what moves data, once somebody asks for them.
+    /// Spaces, reservations and what moves data, once they are asked for.
     tiers: OnceLock<Tiers>,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
     recorder: Arc<Recorder>,
     /// Who wants to know of every allocation.
     interest: Arc<Interest>,
-    /// Whether a free may be a hit: there is a pool, and nobody watches.
+    /// Whether a free may be a hit: there is a pool, and nothing is watched.
     quick_free: AtomicBool,
     /// What is done once at the process's end is done.
     left: AtomicBool,

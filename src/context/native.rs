@@ -67,8 +67,8 @@ impl Native {
         Ok(st)
     }
 
-    /// The driver chooses the alignment, so one that it has not given fails, and leaves nothing
-    /// behind. 0 is 256 bytes.
+    /// The driver chooses the alignment; a request for more fails and leaves nothing behind. 0 is
+    /// 256 bytes.
     pub(super) fn malloc(
         &self,
         driver: &dyn Driver,
@@ -139,8 +139,8 @@ impl Native {
     }
 
     /// Changes a size by a copy in the order of a stream, which may be one of another device: then
-    /// the host waits for the new memory. The old memory is nobody's meanwhile, so that no other
-    /// thread frees it during the copy.
+    /// the host waits for the new memory. Meanwhile the old memory is out of the table, so that no
+    /// other thread frees it during the copy.
     pub(super) fn realloc(
         &self,
         driver: &dyn Driver,
@@ -189,7 +189,7 @@ impl Native {
         Ok(())
     }
 
-    /// What was taken has not ended after all.
+    /// Puts back what was taken: it has not ended after all.
     fn put_back(&self, info: AllocInfo) {
         self.lock().live.insert(info.base, info);
     }

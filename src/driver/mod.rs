@@ -8,8 +8,8 @@
 //!
 //! Rules that hold for every call:
 //! - Any thread may call; implementations do their own locking and bind whatever context they need.
-//!   They leave the calling thread's current context and capture mode as they found them, but for
-//!   [`Driver::adopt_thread`].
+//!   They leave the calling thread's current context and capture mode as they found them, except
+//!   for [`Driver::adopt_thread`].
 //! - None of the virtual-memory calls waits for the device. Calls that may block say so.
 //! - No call invalidates a stream capture, except where it says so. "Illegal during a capture"
 //!   means that the call fails with `Capturing` and may invalidate every capture that forbids it

@@ -49,7 +49,7 @@ pub trait Hook: Send + Sync {
     #[inline]
     fn changed(&self, _change: Change) {}
 
-    /// When a call that [`Step`] is about begins; `None`: nobody wants to know.
+    /// When a call that [`Step`] is about begins; `None`: nothing wants to know.
     #[inline]
     fn begins(&self) -> Option<Instant> {
         None

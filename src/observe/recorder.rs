@@ -56,9 +56,9 @@ pub struct Summary {
     pub lost: u64,
 }
 
-/// Somebody records.
+/// There is a recording.
 const RECORDS: u32 = 1;
-/// Somebody is called.
+/// There is a callback.
 const CALLS: u32 = 2;
 
 /// Takes events.
@@ -75,7 +75,7 @@ pub struct Recorder {
     failures: AtomicU64,
     /// Frames of the session under way.
     depth: AtomicU32,
-    /// A thread may be in somebody's function: there is, or was, one.
+    /// A thread may be in a callback: there is, or was, one.
     calls_out: AtomicBool,
     epoch: Instant,
 }
@@ -269,7 +269,7 @@ impl Recorder {
         };
     }
 
-    /// Asks somebody for stacks in place of the machine's own.
+    /// Takes stacks from a callback, not from the machine.
     pub fn set_stack_source(&self, source: Option<StackSource>) {
         self.calls_out.fetch_or(source.is_some(), Relaxed);
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = source;

@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-/// How often it looks when nobody wakes it: what a killed process loses at most.
+/// How often it looks when nothing wakes it: the most that a killed process loses.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The thread's own state.

@@ -209,7 +209,7 @@ pub unsafe extern "C" fn gpumem_pointer_info_get(ptr: *const c_void, out: *mut g
     })
 }
 
-/// What options ask for, but for the arena, whose reference the caller keeps.
+/// What options ask for, except for the arena, whose reference the caller keeps.
 pub(in crate::capi) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request<'static>> {
     let unknown = o.flags & !(AllocFlags::ALL.0 | GPUMEM_MALLOC_ON_DEVICE);
     if unknown != 0 {

@@ -113,7 +113,7 @@ pub struct gpumem_arena_stats {
     pub left: u64,
     /// Those of them that were promoted or escaped, a count.
     pub promoted: u64,
-    /// Those of them that were freed, a count: what somebody did without waiting for the exit.
+    /// Those of them that were freed before the exit, a count.
     pub freed_early: u64,
     /// Threads attached to it, a count.
     pub threads: u64,

@@ -37,7 +37,7 @@ pub(in crate::capi) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter:
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
-/// Writes a result to where the caller wants it; to null, which it may pass, not at all.
+/// Writes a result to where the caller wants it. Null is allowed: then it writes nothing.
 ///
 /// # Safety
 /// `to` is null or a place to write to.

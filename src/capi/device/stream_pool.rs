@@ -91,7 +91,7 @@ impl Streams for OfDevice {
 
 /// Makes a pool of streams of the current device.
 ///
-/// size is how many it makes by itself at most; 0 means 16. None is made yet. out receives the
+/// size is how many it makes on demand at most; 0 means 16. It makes none yet. out receives the
 /// pool; the caller owns it until gpumem_stream_pool_destroy.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn gpumem_stream_pool_create(size: usize, out: *mut gpumem
     })
 }
 
-/// Borrows a stream that nobody else has, or waits for one, in turn.
+/// Borrows a stream that is not lent, or waits for one, in turn.
 ///
 /// timeout_ms is the longest wait, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit. out
 /// receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must not
@@ -232,7 +232,7 @@ unsafe fn borrow(pool: gpumem_stream_pool, exhausted: Exhausted, out: *mut gpume
     let mut lent = lock(&lender.state);
     if lent.closed {
         drop(lent);
-        // Lent just before the pool was closed, and nobody has seen it.
+        // Lent just before the pool was closed, and not yet handed out.
         drop(borrowed);
         return Err(Error::new(Status::ShuttingDown, "the stream pool has been closed; it lends no more streams"));
     }

@@ -126,7 +126,7 @@ const _: () = assert!(size_of::<gpumem_plan_stats>() == 4 * 4 + 11 * 8);
 /// Lays a plan out. What an earlier solve gave is replaced.
 ///
 /// opts may be NULL: every setting at its default. They are read and not kept. Other calls on the
-/// plan wait, but for gpumem_plan_cancel, which ends this one early with the best so far, and
+/// plan wait, except for gpumem_plan_cancel, which ends this one early with the best so far, and
 /// gpumem_plan_destroy.
 /// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has
 /// the capacity, the lower bound and the smallest size found, and gpumem_plan_stats_get has them

@@ -139,9 +139,9 @@ const _: () = assert!(size_of::<gpumem_reservation_info>() == 4 * 4 + 7 * 8);
 
 /// Promises bytes of a space, or waits until they can be.
 ///
-/// opts is read and not kept, but for the callbacks in it. out receives the reservation, which the
-/// caller owns until gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not wait
-/// for what the waiting thread itself would release.
+/// opts is read and not kept, except for the callbacks in it. out receives the reservation, which
+/// the caller owns until gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not
+/// wait for what the waiting thread itself would release.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such
 /// space; GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never
 /// be so much; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after

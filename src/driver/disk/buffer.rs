@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 /// What addresses, lengths and file offsets of direct I/O are multiples of, bytes.
 pub const ALIGN: u64 = 4096;
 
-/// Memory for I/O, aligned to [`ALIGN`]: its own, or somebody's that it keeps alive.
+/// Memory for I/O, aligned to [`ALIGN`]: its own, or foreign memory that it keeps alive.
 pub struct Buffer {
     start: NonNull<u8>,
     bytes: usize,
@@ -46,11 +46,11 @@ impl Buffer {
         Ok(Buffer { start, bytes: len, owner: Owner::Own(layout) })
     }
 
-    /// Memory that somebody else owns, such as page-locked memory of
-    /// [`crate::driver::Driver::host_alloc`]. `addr` and `bytes` are multiples of [`ALIGN`] and not
+    /// Foreign memory, such as page-locked memory of [`crate::driver::Driver::host_alloc`]. `addr`
+    /// and `bytes` are multiples of [`ALIGN`] and not
     /// 0. The caller's promise, as for every address that is passed to a driver: the memory is
-    /// there until the keeper is dropped, and nobody but this buffer uses it. Device copies to and
-    /// from it are the caller's to wait for.
+    ///    there until the keeper is dropped, and only this buffer uses it. Device copies to and
+    ///    from it are the caller's to wait for.
     pub fn foreign(addr: u64, bytes: u64, keeper: Box<dyn Any + Send>) -> Result<Buffer> {
         let fits =
             |n: u64| n > 0 && n.is_multiple_of(ALIGN) && usize::try_from(n).is_ok_and(|n| n <= isize::MAX as usize);

@@ -135,7 +135,7 @@ impl Pool {
             receipt: None,
         };
         {
-            // Under the lock: whoever finds it by its scope finds it here.
+            // Under the lock: a thread that finds it by its scope finds it here.
             let mut core = lock(&*self.core);
             let scope = self.join_dedicated(req.scope, base, id, req.size);
             self.index.set(base, Entry::Dedicated);

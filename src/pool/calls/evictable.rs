@@ -1,6 +1,6 @@
 //! Allocations whose physical memory may be given up and come back, at the same addresses.
 //!
-//! An evictable allocation is a dedicated one with a *guest*: whoever moves its bytes
+//! An evictable allocation is a dedicated one with a *guest*: the code that moves its bytes
 //! ([`crate::tier`]) and knows where they are while it has no memory. A move is begun, waits for
 //! the device's uses, and then either *vacates* the addresses, when the bytes have been copied
 //! elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts
@@ -118,7 +118,7 @@ impl Pool {
             let mut tags = d.uses.clone();
             match named {
                 Some((_, lane)) => tags.push(self.order.tag(lane)),
-                // Whoever unpins says by that which streams use it.
+                // The caller that unpins says by that which streams use it.
                 None if by == By::Allocation && tags.is_empty() => {
                     own = Some((d.lane, d.stream_id)).filter(|stream| !waited.own.contains(stream));
                     tags.extend(own.map(|(lane, stream_id)| self.tag_of(lane, stream_id)));

@@ -40,8 +40,8 @@ impl Pool {
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         // The freeing stream's lane comes first: finding it may take the registry's lock, which
         // ranks below a heap's. Taken from the thread's cache it may be stale, which is harmless as
-        // long as no marker is recorded for it: whoever finds out that the handle has a new owner
-        // puts a barrier behind all of the lane's frees so far.
+        // long as no marker is recorded for it: the thread that finds out that the handle has a new
+        // owner puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         let found = self.find(ptr, "free").inspect_err(|e| self.count_refused(e))?;
         self.free_found(ptr, found, lane, stream, None).map(|_| ())

@@ -12,7 +12,7 @@ use crate::pool::state::{Key, Pool};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
 impl Pool {
-    /// Makes sure that the pool knows which stream a handle stands for at present: whoever counts
+    /// Makes sure that the pool knows which stream a handle stands for at present: code that counts
     /// hears if it is a new one.
     pub fn meet(&self, stream: StreamHandle) -> Result<()> {
         self.heap_for(stream).map(drop)

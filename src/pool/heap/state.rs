@@ -120,7 +120,7 @@ fn more_ids() -> u64 {
 pub(crate) struct HeapState {
     pub(crate) number: u32,
     pub(crate) lane: u32,
-    /// The stream that its ready memory is in order for. The lane's, but for a moment while that
+    /// The stream that its ready memory is in order for. The lane's, except for a moment while that
     /// goes to another stream.
     pub(crate) identity: u64,
     /// The id handed out last: see [`HeapState::new_id`].
@@ -369,7 +369,7 @@ pub(crate) struct Learnt {
     pub(crate) afresh: Afresh,
     /// The most `live_bytes` was at a growth since it last started afresh.
     pub(crate) peak_live: u64,
-    /// Bytes mapped to other addresses for it since then, but for those that were taken back for
+    /// Bytes mapped to other addresses for it since then, except for those that were taken back for
     /// nothing.
     pub(crate) remapped: u64,
     /// Whether it ran short of memory soon after the last time.

@@ -22,7 +22,7 @@ enum AliasState {
     Present,
     /// Its extent is elsewhere, or in stock.
     Dormant,
-    /// Dormant, and about to be unmapped by whoever claimed it.
+    /// Dormant, and about to be unmapped by the thread that claimed it.
     Claimed,
     /// Not mapped any more.
     Gone,

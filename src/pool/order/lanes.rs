@@ -9,7 +9,7 @@
 //! A free reads the open epoch with a plain load. It need not be more: the work that the free comes
 //! after was submitted before it, and the driver orders submissions to a stream and events recorded
 //! on it. Where the event came first, so did the closing of the epoch before it, and the free sees
-//! the new number; so whoever reads the old number has submitted work that the event covers.
+//! the new number; so a thread that reads the old number has submitted work that the event covers.
 //!
 //! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is
 //! not known (the stream it was used on is gone); only a context marker settles it. A context
@@ -67,7 +67,7 @@ struct Lane {
     markers: Ranked<VecDeque<Marker>>,
 }
 
-/// With so many markers of the context pending, whoever records another first looks which are done.
+/// With so many markers of the context pending, recording another first looks which are done.
 const MANY_MARKERS: usize = 8;
 
 /// With so many markers of a lane pending, no more are recorded.
@@ -212,8 +212,8 @@ impl Order {
     /// The lane goes to another stream: what belongs to it so far needs a context marker.
     pub(crate) fn hand_over(&self, lane: u32, identity: u64) {
         if let Some(l) = self.lane(lane) {
-            // The identity changes before the barrier goes up: whoever sees an epoch behind the
-            // barrier sees it changed.
+            // The identity changes before the barrier goes up: a thread that sees an epoch behind
+            // the barrier sees it changed.
             l.identity.store(identity, Release);
             let _markers = lock(&l.markers);
             let epoch = l.epoch.fetch_add(1, AcqRel);
@@ -325,15 +325,15 @@ impl Order {
             self.poll_context(driver)?;
         }
         let mut captured = self.captures.lock();
-        // Whoever begins a capture through gpumem says so first, and waits here until the marker is
-        // recorded.
+        // A thread that begins a capture through gpumem says so first, and waits here until the
+        // marker is recorded.
         if heed && !captured.is_empty() {
             return Ok(false);
         }
         let event = self.event(driver)?;
         let mut queue = lock(&*self.context);
         let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
-        // Whoever owed before the epochs were closed may have read one of them.
+        // A thread that owed before the epochs were closed may have read one of them.
         fence(SeqCst);
         if self.owes.load(Relaxed) {
             lock(&*self.spare).push(event);

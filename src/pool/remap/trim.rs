@@ -159,7 +159,7 @@ impl Pool {
             released += self.release_from(heap, keep, u64::MAX)?;
         }
         if self.counters.mapped.load(Relaxed) > keep {
-            // Whoever needs memory will map a lot, and the system may be short of mappings.
+            // The request will map a lot, and the system may be short of mappings.
             self.reap(usize::MAX)?;
         }
         Ok(released)

@@ -24,8 +24,9 @@ pub struct Reclaimed {
 
 impl Pool {
     /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream
-    /// it was allocated on. Allocations that others free meanwhile are freed once, by whoever is
-    /// first. It cannot fail half-way: what is left undone is only what a later call makes up for.
+    /// it was allocated on. Allocations that other threads free meanwhile are freed once, by the
+    /// thread that is first. It cannot fail half-way: what is left undone is only what a later call
+    /// makes up for.
     pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
         let mut all = Reclaimed::default();
         let parts = scope.parts(self.number);

@@ -85,7 +85,7 @@ pub struct Pool {
     /// Streams in use → their lanes and heaps.
     pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>>>,
     pub(crate) core: Apart<Ranked<Core>>,
-    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock;
+    /// Shared by threads that make or drop physical memory in several steps without a heap's lock;
     /// taken by the calls themselves, before any other lock, once.
     pub(crate) changing: std::sync::RwLock<()>,
     pub(crate) counters: Apart<Counters>,

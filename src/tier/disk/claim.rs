@@ -164,7 +164,7 @@ fn clear(disk: &dyn Disk, dir: &Path, reclaimed: &mut Reclaimed) -> io::Result<(
         reclaimed.files += 1;
         reclaimed.bytes = reclaimed.bytes.saturating_add(bytes);
     }
-    // Last: without it, somebody else would take the directory for dead.
+    // Last: without it, another process would take the directory for dead.
     gone(disk.remove(&dir.join(LOCK)))?;
     gone(disk.remove_dir(dir))?;
     reclaimed.stores += 1;

@@ -110,8 +110,8 @@ impl Disks {
         lock(&self.mounts).clone()
     }
 
-    /// Removes the files of all stores, as the process exits. Waits for no lock: what somebody has
-    /// just then stays, for who opens a store there next.
+    /// Removes the files of all stores, as the process exits. Waits for no lock: what another
+    /// thread holds just then stays, for the next store there.
     pub fn leave(&self) {
         for mount in try_lock(&self.mounts).iter().flat_map(|mounts| mounts.iter()) {
             if let Some(store) = try_lock(&mount.store).as_deref().and_then(Option::as_ref) {

@@ -203,8 +203,8 @@ fn of_item(item: &Item, offset: u64, data: &[u8]) -> u64 {
 }
 
 impl Sink for Reading<'_, '_> {
-    /// The device copies what the processor checks meanwhile. If it is not what was written, nobody
-    /// gets to see the memory.
+    /// The device copies what the processor checks meanwhile. If it is not what was written, the
+    /// memory is not handed out.
     fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         match self.into {
             None => {

@@ -65,7 +65,7 @@ impl HostOptions {
     }
 }
 
-/// The counters of a node at one moment, in bytes but for those that say otherwise.
+/// The counters of a node at one moment, in bytes unless a field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStats {
     /// Pinned.
@@ -91,7 +91,7 @@ pub struct HostStats {
 }
 
 impl HostStats {
-    /// In parts of shared blocks that nobody has.
+    /// In parts of shared blocks that are not handed out.
     pub fn stranded(&self) -> u64 {
         self.shared.saturating_sub(self.parts)
     }

@@ -138,8 +138,8 @@ impl Manager {
     }
 
     /// Promises bytes, or waits for them. How many is the reservation's size: exactly those asked
-    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Waiting is in
-    /// turn: nobody overtakes in a space that both want.
+    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Requests wait
+    /// in turn: none overtakes another in a space that both want.
     pub fn reserve(&self, request: Request) -> Result<Reservation> {
         let (least, most) = request.amount.bounds();
         if least == 0 || least > most {
@@ -358,7 +358,7 @@ impl Manager {
             let waited = state.queue.iter().any(|w| w.spaces().any(|s| s == space.index));
             space.validate(sizes, drawn, waited)?;
         }
-        // Nobody waits for what there is.
+        // Nothing waits for what there is.
         let mut held = vec![false; state.books.spaces.len()];
         for waiter in state.queue.iter() {
             for space in waiter.spaces() {

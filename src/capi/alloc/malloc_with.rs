@@ -6,7 +6,7 @@ use crate::base::{Error, Result};
 use crate::capi::arena::scope;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{
     address, device_id, gpumem_arena, gpumem_reservation, gpumem_stream, not_null, pointer, stream,
 };
@@ -67,13 +67,9 @@ pub struct gpumem_malloc_options {
     pub reservation: gpumem_reservation,
 }
 
-// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no
+// SAFETY: repr(C), a u32 first, integers and raw pointers only; the sum of its fields shows no
 // padding.
-unsafe impl Extensible for gpumem_malloc_options {
-    const NAME: &'static str = "gpumem_malloc_options";
-    const FIRST_BYTES: usize = 56;
-}
-const _: () = assert!(size_of::<gpumem_malloc_options>() == 4 * 4 + 6 * 8);
+extensible!(gpumem_malloc_options, 56, 4 * 4 + 6 * 8);
 
 /// Facts about a live allocation.
 #[allow(non_camel_case_types)]
@@ -102,13 +98,9 @@ pub struct gpumem_pointer_info {
     pub reserved: u32,
 }
 
-// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no
+// SAFETY: repr(C), a u32 first, integers and raw pointers only; the sum of its fields shows no
 // padding.
-unsafe impl Extensible for gpumem_pointer_info {
-    const NAME: &'static str = "gpumem_pointer_info";
-    const FIRST_BYTES: usize = 64;
-}
-const _: () = assert!(size_of::<gpumem_pointer_info>() == 4 * 4 + 6 * 8);
+extensible!(gpumem_pointer_info, 64, 4 * 4 + 6 * 8);
 
 /// Allocates with options.
 ///

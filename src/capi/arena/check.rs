@@ -23,7 +23,7 @@ use crate::base::{Error, Status};
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::{guard, guard_hit};
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
 use crate::capi::call::types::{address, not_null};
 use crate::capi::settings::context_options::{
@@ -59,13 +59,8 @@ pub struct gpumem_arena_debug_stats {
     pub unchecked: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_arena_debug_stats {
-    const NAME: &'static str = "gpumem_arena_debug_stats";
-    const FIRST_BYTES: usize = 56;
-}
-const _: () = assert!(size_of::<gpumem_arena_debug_stats>() == 2 * 4 + 6 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_arena_debug_stats, 56, 2 * 4 + 6 * 8);
 
 /// Says whether an arena has freed the memory at ptr.
 ///
@@ -166,7 +161,7 @@ pub unsafe extern "C" fn gpumem_arena_debug_stats_get(out: *mut gpumem_arena_deb
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         unsafe { options::check_output(out) }?;
         let value = stats(Context::global()?);
-        // SAFETY: as above.
+        // SAFETY: as above, and writable by the contract.
         unsafe { options::write(out, &value) }
     })
 }

@@ -38,11 +38,11 @@
 
 use crate::arena::{Arena, ExitReport};
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::{array, name};
+use crate::capi::call::arguments::{array, guard_out, name};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
 use crate::capi::call::types::{address, gpumem_arena, gpumem_stream, not_null, stream};
 use crate::context::Context;
@@ -83,13 +83,8 @@ pub struct gpumem_arena_report {
     pub nanoseconds: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_arena_report {
-    const NAME: &'static str = "gpumem_arena_report";
-    const FIRST_BYTES: usize = 72;
-}
-const _: () = assert!(size_of::<gpumem_arena_report>() == 2 * 4 + 8 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_arena_report, 72, 2 * 4 + 8 * 8);
 
 /// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it
 /// is counted.
@@ -126,13 +121,8 @@ pub struct gpumem_arena_stats {
     pub name: [c_char; 64],
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_arena_stats {
-    const NAME: &'static str = "gpumem_arena_stats";
-    const FIRST_BYTES: usize = 152;
-}
-const _: () = assert!(size_of::<gpumem_arena_stats>() == 2 * 4 + 10 * 8 + NAME_BYTES + 1);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_arena_stats, 152, 2 * 4 + 10 * 8 + NAME_BYTES + 1);
 
 /// Opens an arena inside the calling thread's current one, if it has one, and makes it the current
 /// one.
@@ -234,13 +224,8 @@ pub extern "C" fn gpumem_arena_detach(arena: gpumem_arena) -> gpumem_status {
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_current_get(out: *mut gpumem_arena) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let current = Context::global()?.arena_current();
-        // SAFETY: not null, so a writable handle by the contract.
-        unsafe { out.write(handle_of(current.as_ref())) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(handle_of(Context::global()?.arena_current().as_ref()))) }
 }
 
 /// The arena that a live allocation is in.

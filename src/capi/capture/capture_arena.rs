@@ -32,7 +32,7 @@ use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
 use crate::pool::GraphArenaOptions;
@@ -76,13 +76,9 @@ pub struct gpumem_capture_options {
     pub layout: gpumem_capture,
 }
 
-// SAFETY: repr(C), a u32 first, integers and pointers that are never followed, and the assertion
-// below shows that there is no padding.
-unsafe impl Extensible for gpumem_capture_options {
-    const NAME: &'static str = "gpumem_capture_options";
-    const FIRST_BYTES: usize = 40;
-}
-const _: () = assert!(size_of::<gpumem_capture_options>() == 2 * 4 + 2 * 8 + 2 * size_of::<usize>());
+// SAFETY: repr(C), a u32 first, integers and pointers that are never followed; the sum of its
+// fields shows no padding.
+extensible!(gpumem_capture_options, 40, 2 * 4 + 2 * 8 + 2 * size_of::<usize>());
 
 /// The counters of a capture's memory, of all captures together where several share it. Bytes
 /// unless a field says that it counts.
@@ -116,13 +112,8 @@ pub struct gpumem_capture_stats {
     pub streams: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_capture_stats {
-    const NAME: &'static str = "gpumem_capture_stats";
-    const FIRST_BYTES: usize = 88;
-}
-const _: () = assert!(size_of::<gpumem_capture_stats>() == 2 * 4 + 10 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_capture_stats, 88, 2 * 4 + 10 * 8);
 
 /// Every capture of the process that C knows of.
 static CAPTURES: Handles<Arc<Capture>> = Handles::new(b'C', "gpumem_capture");

@@ -28,10 +28,11 @@
 //! several threads take turns.
 
 use crate::base::{DeviceId, Error, Result, Status};
+use crate::capi::call::arguments::guard_out;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
 use crate::driver::{CaptureMode, GraphHandle};
@@ -68,13 +69,8 @@ pub struct gpumem_sim_graph_info {
     pub memory_nodes: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_sim_graph_info {
-    const NAME: &'static str = "gpumem_sim_graph_info";
-    const FIRST_BYTES: usize = 24;
-}
-const _: () = assert!(size_of::<gpumem_sim_graph_info>() == 2 * 4 + 2 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_sim_graph_info, 24, 2 * 4 + 2 * 8);
 
 /// Every graph of the process.
 static GRAPHS: Handles<Graph> = Handles::new(b'G', "gpumem_sim_graph");
@@ -212,11 +208,6 @@ fn get(graph: gpumem_sim_graph) -> Result<std::sync::Arc<Graph>> {
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_sim_reports_get(out: *mut u64) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let mistakes = Context::global()?.driver().mistakes();
-        // SAFETY: not null, so a writable uint64_t by the contract.
-        unsafe { out.write(mistakes) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(Context::global()?.driver().mistakes())) }
 }

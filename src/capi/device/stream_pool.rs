@@ -12,7 +12,7 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream, wait};
 use crate::context::Context;
 use crate::tier::stream_pool::DEFAULT_STREAMS;
@@ -50,13 +50,8 @@ pub struct gpumem_stream_pool_stats {
     pub waiters: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_stream_pool_stats {
-    const NAME: &'static str = "gpumem_stream_pool_stats";
-    const FIRST_BYTES: usize = 40;
-}
-const _: () = assert!(size_of::<gpumem_stream_pool_stats>() == 2 * 4 + 4 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_stream_pool_stats, 40, 2 * 4 + 4 * 8);
 
 static POOLS: Handles<Lender> = Handles::ended_by(b'S', "gpumem_stream_pool", "closed");
 

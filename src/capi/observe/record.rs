@@ -16,6 +16,7 @@ use crate::base::{Error, Result};
 use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, pointer};
 use crate::context::{Context, Past};
 use crate::observe::{Callback, Event, StackSource};
@@ -86,12 +87,9 @@ pub struct gpumem_visit_filter {
     pub age_and_stack: u32,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, no padding by the assertion below.
-unsafe impl crate::capi::call::options::Extensible for gpumem_visit_filter {
-    const NAME: &'static str = "gpumem_visit_filter";
-    const FIRST_BYTES: usize = 40;
-}
-const _: () = assert!(size_of::<gpumem_visit_filter>() == 40 && size_of::<gpumem_allocation>() == 88);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_visit_filter, 40, 40);
+const _: () = assert!(size_of::<gpumem_allocation>() == 88);
 
 /// Is shown one allocation. Returns 0 to go on, anything else to end the visit.
 #[allow(non_camel_case_types)]
@@ -243,7 +241,7 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
         let filter = match filter.is_null() {
             true => None,
             // SAFETY: not null, so a structure whose size field is true.
-            false => Some(unsafe { crate::capi::call::options::read(filter) }?),
+            false => Some(unsafe { options::read(filter) }?),
         };
         let wanted = |a: &gpumem_allocation| {
             filter.is_none_or(|f| {

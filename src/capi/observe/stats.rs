@@ -5,7 +5,7 @@
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
 use crate::capi::call::types::{device_id, not_null};
 use crate::context::{counters, Context};
@@ -79,13 +79,8 @@ pub struct gpumem_stats {
     pub limit: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_stats {
-    const NAME: &'static str = "gpumem_stats";
-    const FIRST_BYTES: usize = 208;
-}
-const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 26 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_stats, 208, 2 * 4 + 26 * 8);
 
 /// How often one driver call was made.
 #[allow(non_camel_case_types)]

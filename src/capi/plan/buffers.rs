@@ -40,7 +40,7 @@ use crate::capi::call::arguments::{self, array, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::not_null;
 use crate::plan::problem::{MAX_ALIGNMENT, MAX_BUFFERS};
 use crate::plan::{Arena, Buffer, Graph, Interval, Kind, Kinds, Place, Problem, Reserved, ValueId};
@@ -130,13 +130,8 @@ pub struct gpumem_plan_options {
     pub alignment: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_plan_options {
-    const NAME: &'static str = "gpumem_plan_options";
-    const FIRST_BYTES: usize = 32;
-}
-const _: () = assert!(size_of::<gpumem_plan_options>() == 2 * 4 + 3 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_plan_options, 32, 2 * 4 + 3 * 8);
 
 /// A buffer, for gpumem_plan_buffer_add, or a value, for gpumem_plan_value_add. A field that is 0
 /// means its default.
@@ -184,13 +179,9 @@ pub struct gpumem_plan_buffer_options {
     pub name: *const c_char,
 }
 
-// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no
+// SAFETY: repr(C), a u32 first, integers and raw pointers only; the sum of its fields shows no
 // padding.
-unsafe impl Extensible for gpumem_plan_buffer_options {
-    const NAME: &'static str = "gpumem_plan_buffer_options";
-    const FIRST_BYTES: usize = 96;
-}
-const _: () = assert!(size_of::<gpumem_plan_buffer_options>() == 6 * 4 + 9 * 8);
+extensible!(gpumem_plan_buffer_options, 96, 6 * 4 + 9 * 8);
 
 /// Makes an empty plan with one arena, arena 0.
 ///

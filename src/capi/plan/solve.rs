@@ -11,7 +11,7 @@ use crate::base::{Error, Result, Status};
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::not_null;
 use crate::plan::{solve, verify, Effort, Layout, LayoutStatus, Problem, Slot, SolveOptions, ValueId};
 use std::sync::atomic::AtomicBool;
@@ -68,13 +68,8 @@ pub struct gpumem_plan_solve_options {
     pub flags: u32,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_plan_solve_options {
-    const NAME: &'static str = "gpumem_plan_solve_options";
-    const FIRST_BYTES: usize = 24;
-}
-const _: () = assert!(size_of::<gpumem_plan_solve_options>() == 4 * 4 + 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_plan_solve_options, 24, 4 * 4 + 8);
 
 /// What solving gave, from gpumem_plan_stats_get. Bytes unless a field says otherwise.
 #[allow(non_camel_case_types)]
@@ -115,13 +110,8 @@ pub struct gpumem_plan_stats {
     pub interrupted: u32,
 }
 
-// SAFETY: repr(C), a u32 first, numbers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_plan_stats {
-    const NAME: &'static str = "gpumem_plan_stats";
-    const FIRST_BYTES: usize = 104;
-}
-const _: () = assert!(size_of::<gpumem_plan_stats>() == 4 * 4 + 11 * 8);
+// SAFETY: repr(C), a u32 first, numbers only; the sum of its fields shows no padding.
+extensible!(gpumem_plan_stats, 104, 4 * 4 + 11 * 8);
 
 /// Lays a plan out. What an earlier solve gave is replaced.
 ///

@@ -13,7 +13,7 @@
 //! while the driver does not start, GPUMEM_ERROR_DRIVER or GPUMEM_ERROR_NO_DEVICE. There is nothing
 //! to shut down: at exit the memory goes with the process.
 
-use crate::capi::call::options::Extensible;
+use crate::capi::call::options::extensible;
 use std::ffi::c_char;
 
 /// CUDA when a driver and a device exist, else the host device, with one line on stderr.
@@ -215,13 +215,10 @@ pub struct gpumem_context_options {
     pub reserved: u32,
 }
 
-// SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value:
+// SAFETY: repr(C), a u32 first; the sum of its fields shows no padding. Any bits are a value:
 // numbers, and a pointer that the caller's contract makes NULL or a string.
-unsafe impl Extensible for gpumem_context_options {
-    const NAME: &'static str = "gpumem_context_options";
-    const FIRST_BYTES: usize = 88;
-}
-const _: () = assert!(
-    size_of::<gpumem_context_options>()
-        == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4 + 2 * 8 + 6 * 4
+extensible!(
+    gpumem_context_options,
+    88,
+    6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4 + 2 * 8 + 6 * 4
 );

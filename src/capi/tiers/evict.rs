@@ -42,7 +42,7 @@ use super::space::{c_space, gpumem_space, tier};
 use crate::base::{Error, Result};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{address, gpumem_stream, not_null, stream};
 use crate::context::{Context, What};
 use crate::tier::evict::{Goal, Moved, To};
@@ -81,14 +81,10 @@ pub struct gpumem_move_options {
     pub user: *mut c_void,
 }
 
-// SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value:
+// SAFETY: repr(C), a u32 first; the sum of its fields shows no padding. Any bits are a value:
 // integers, pointers that are only passed on, and a function pointer that the caller's contract
 // makes NULL or valid.
-unsafe impl Extensible for gpumem_move_options {
-    const NAME: &'static str = "gpumem_move_options";
-    const FIRST_BYTES: usize = 40;
-}
-const _: () = assert!(size_of::<gpumem_move_options>() == 4 * 4 + 3 * 8);
+extensible!(gpumem_move_options, 40, 4 * 4 + 3 * 8);
 
 /// What a move did.
 #[allow(non_camel_case_types)]
@@ -107,13 +103,8 @@ pub struct gpumem_move_report {
     pub already: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_move_report {
-    const NAME: &'static str = "gpumem_move_report";
-    const FIRST_BYTES: usize = 32;
-}
-const _: () = assert!(size_of::<gpumem_move_report>() == 2 * 4 + 3 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_move_report, 32, 2 * 4 + 3 * 8);
 
 /// Where an evictable allocation is.
 #[allow(non_camel_case_types)]
@@ -132,13 +123,8 @@ pub struct gpumem_location {
     pub device_bytes: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_location {
-    const NAME: &'static str = "gpumem_location";
-    const FIRST_BYTES: usize = 32;
-}
-const _: () = assert!(size_of::<gpumem_location>() == 4 * 4 + 2 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_location, 32, 4 * 4 + 2 * 8);
 
 /// Keeps an evictable allocation in its device's memory until gpumem_unhold has been called as
 /// often, restoring it first if it is elsewhere: work submitted to any stream after this returns

@@ -30,11 +30,11 @@
 
 use super::reservations::reservation;
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::put;
+use crate::capi::call::arguments::{guard_out, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{address, gpumem_reservation, not_null, pointer};
 use crate::context::Context;
 use crate::tier::host::{HostStats, Piece};
@@ -86,13 +86,8 @@ pub struct gpumem_host_stats {
     pub refused: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_host_stats {
-    const NAME: &'static str = "gpumem_host_stats";
-    const FIRST_BYTES: usize = 96;
-}
-const _: () = assert!(size_of::<gpumem_host_stats>() == 2 * 4 + 11 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_host_stats, 96, 2 * 4 + 11 * 8);
 
 /// All memory in pieces that C has.
 static BLOCKS: Handles<HostMemory> = Handles::ended_by(b'H', "gpumem_host_blocks", "freed");
@@ -109,13 +104,8 @@ static BLOCKS: Handles<HostMemory> = Handles::ended_by(b'H', "gpumem_host_blocks
 /// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_malloc(bytes: usize, node: i32, out: *mut *mut c_void) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let addr = Context::global()?.host_malloc(named(node)?, bytes as u64)?;
-        // SAFETY: not null, so a writable pointer by the contract.
-        unsafe { out.write(pointer(addr)) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(pointer(Context::global()?.host_malloc(named(node)?, bytes as u64)?))) }
 }
 
 /// Frees memory of gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
@@ -165,13 +155,8 @@ pub unsafe extern "C" fn gpumem_host_blocks_malloc(
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, or there is no such memory.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_blocks_count_get(blocks: gpumem_host_blocks, out: *mut usize) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let count = live(blocks)?.pieces().len();
-        // SAFETY: not null, so a writable size_t by the contract.
-        unsafe { out.write(count) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(live(blocks)?.pieces().len())) }
 }
 
 /// A piece of memory, the first of which is 0. Their bytes add up to what was asked for.

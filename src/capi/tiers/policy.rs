@@ -21,7 +21,7 @@ use super::space::{c_space, gpumem_space, manager, space_id};
 use crate::base::{Error, Result};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_reservation, gpumem_stream};
 use crate::tier::{Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Overdraw, Shortage};
 use std::ffi::c_void;
@@ -134,13 +134,9 @@ pub struct gpumem_reserve_policy {
 }
 
 // SAFETY: repr(C), a u32 first, numbers, pointers that are not followed and functions that may be
-// null, and the assertion below shows that there is no padding. A function pointer that is not null
-// is valid by the header's contract.
-unsafe impl Extensible for gpumem_reserve_policy {
-    const NAME: &'static str = "gpumem_reserve_policy";
-    const FIRST_BYTES: usize = 56;
-}
-const _: () = assert!(size_of::<gpumem_reserve_policy>() == 4 * 4 + 2 * 8 + 3 * size_of::<usize>());
+// null; the sum of its fields shows no padding. A function pointer that is not null is valid by the
+// header's contract.
+extensible!(gpumem_reserve_policy, 56, 4 * 4 + 2 * 8 + 3 * size_of::<usize>());
 
 /// Sets what happens to an allocation that does not fit a reservation.
 ///

@@ -42,7 +42,7 @@ use crate::base::{Error, Result, StreamHandle};
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_reservation, gpumem_stream, not_null, stream, wait};
 use crate::context::Context;
 use crate::tier::{Amount, Request, Reservation, SpaceId, Strategy, Tier};
@@ -93,14 +93,10 @@ pub struct gpumem_reserve_options {
     pub free_user: gpumem_free_user,
 }
 
-// SAFETY: repr(C), a u32 first, integers, pointers and functions that may be null, and the
-// assertion below shows that there is no padding. That a policy which is not null is one, and a
-// function a function, is the caller's promise.
-unsafe impl Extensible for gpumem_reserve_options {
-    const NAME: &'static str = "gpumem_reserve_options";
-    const FIRST_BYTES: usize = 96;
-}
-const _: () = assert!(size_of::<gpumem_reserve_options>() == 8 * 4 + 3 * 8 + 5 * size_of::<usize>());
+// SAFETY: repr(C), a u32 first, integers, pointers and functions that may be null; the sum of its
+// fields shows no padding. That a policy which is not null is one, and a function a function, is
+// the caller's promise.
+extensible!(gpumem_reserve_options, 96, 8 * 4 + 3 * 8 + 5 * size_of::<usize>());
 
 /// Facts about a live reservation. Bytes unless a field says otherwise.
 #[allow(non_camel_case_types)]
@@ -129,13 +125,8 @@ pub struct gpumem_reservation_info {
     pub granted: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no
-// padding.
-unsafe impl Extensible for gpumem_reservation_info {
-    const NAME: &'static str = "gpumem_reservation_info";
-    const FIRST_BYTES: usize = 72;
-}
-const _: () = assert!(size_of::<gpumem_reservation_info>() == 4 * 4 + 7 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_reservation_info, 72, 4 * 4 + 7 * 8);
 
 /// Promises bytes of a space, or waits until they can be.
 ///

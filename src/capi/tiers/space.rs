@@ -22,7 +22,7 @@ use crate::base::{Error, Result, Status};
 use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
 use crate::tier::{Manager, Space, SpaceId, SpaceUsage, Thresholds, Tier, Usage};
@@ -91,13 +91,9 @@ pub struct gpumem_space_stats {
     pub waiters: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, in a structure of its own too, and the assertion
-// below shows that there is no padding.
-unsafe impl Extensible for gpumem_space_stats {
-    const NAME: &'static str = "gpumem_space_stats";
-    const FIRST_BYTES: usize = 128;
-}
-const _: () = assert!(size_of::<gpumem_space_stats>() == 6 * 4 + 13 * 8);
+// SAFETY: repr(C), a u32 first, integers only, in a structure of its own too; the sum of its fields
+// shows no padding.
+extensible!(gpumem_space_stats, 128, 6 * 4 + 13 * 8);
 
 /// Lists every space.
 ///

@@ -5,10 +5,10 @@
 
 use super::space::manager;
 use crate::base::Result;
+use crate::capi::call::arguments::guard_out;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::types::not_null;
 use crate::context::Context;
 use crate::tier::Cancel;
 
@@ -29,13 +29,8 @@ static CANCELS: Handles<Cancel> = Handles::new(b'T', "gpumem_token");
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_token_create(out: *mut gpumem_token) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let handle = CANCELS.insert(manager()?.cancel_token())?;
-        // SAFETY: not null, so a writable handle by the contract.
-        unsafe { out.write(handle as gpumem_token) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(CANCELS.insert(manager()?.cancel_token())? as gpumem_token)) }
 }
 
 /// Ends every wait with this token with GPUMEM_ERROR_CANCELLED, those under way and later ones.

@@ -21,8 +21,8 @@ pub struct Args {
     /// device of that size.
     #[arg(long, value_name = "SIZE")]
     limit: Option<String>,
-    /// How cudaFree makes sure that nobody uses the memory any more: the host waits (sync), or the
-    /// memory does (marker).
+    /// How cudaFree makes sure that the memory is no longer in use: the host waits (sync), or the
+    /// memory is held back (marker).
     #[arg(long, value_enum)]
     free: Option<Free>,
     /// Prints one line for each process at its end: calls, peak memory, time.
@@ -55,7 +55,7 @@ enum Free {
 enum RunError {
     #[error("{0} is in none of {1}; make install puts it there, --library names another")]
     NoLibrary(&'static str, String),
-    #[error("{0:?} is no program: there is no such file in PATH that can be executed")]
+    #[error("{0:?} is no program: PATH has no such executable file")]
     NotFound(OsString),
     #[error("{0}: cannot be read: {1}")]
     Unreadable(PathBuf, std::io::Error),
@@ -208,7 +208,7 @@ fn elf(program: &Path, file: &File, head: &[u8]) -> Result<(), RunError> {
     }
     let field = |at, n| number(head, at, n).ok_or_else(unknown);
     let (start, size, count) = (field(32, 8)?, field(54, 2)?, field(56, 2)?);
-    // PT_INTERP: there is somebody who loads libraries.
+    // PT_INTERP: a loader loads libraries.
     const INTERP: u64 = 3;
     for i in 0..count {
         let mut kind = [0u8; 4];

@@ -32,7 +32,7 @@ const CORE: [&str; 8] = [
     "gpumem_record_stream",
 ];
 
-/// Not called at random: it ends something for good, waits for nothing that comes, or writes where
+/// Not called at random: it ends something irrevocably, waits for what never comes, or writes where
 /// it is told to.
 const LEFT_OUT: [&str; 8] = [
     "gpumem_init",

@@ -30,7 +30,7 @@ pub fn any() -> bool {
 }
 
 fn begins(stream: Stream, begin: impl FnOnce() -> Code) -> Code {
-    // Nobody records a marker between the driver's beginning and its being counted.
+    // No thread records a marker between the driver's beginning and its being counted.
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let code = begin();
     if code == SUCCESS {

@@ -53,7 +53,7 @@ pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
     let Some(slack) = bytes.checked_add(align).and_then(|n| usize::try_from(n).ok()) else {
         return Err(Error::new(
             Status::OutOfMemory,
-            format!("{bytes} bytes of host memory: no address space is that large"),
+            format!("{bytes} bytes of host memory are more than any address space has; ask for less"),
         ));
     };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -52,7 +52,7 @@ pub unsafe extern "C" fn gpumem_import_fd(
         not_null(out, "out")?;
         let fd = borrowed(fd)?;
         if bytes == 0 {
-            return Err(Error::invalid("importing 0 bytes; pass the size that the exporter asked for"));
+            return Err(Error::invalid("cannot import 0 bytes; pass the size that the exporter asked for"));
         }
         let ctx = Context::global()?;
         let ptr = ctx.import_fd(device_id(ctx, device)?, &fd, bytes as u64)?;

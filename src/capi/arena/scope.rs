@@ -391,7 +391,7 @@ fn free_id(ptr: *mut c_void, id: u64, s: Option<gpumem_stream>) -> Result<()> {
         return Ok(());
     }
     if id == 0 {
-        return Err(Error::invalid("id is 0, which no allocation has; pass what gpumem_allocation_id_get gave"));
+        return Err(Error::invalid("id is 0, which no allocation has; pass the number from gpumem_allocation_id_get"));
     }
     Context::global()?.free_id(address(ptr), id, s.map(stream)).map(|_| ())
 }

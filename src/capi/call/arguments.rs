@@ -31,7 +31,7 @@ pub(in crate::capi) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter:
     not_null(ptr, parameter)?;
     if len > MAX_BUFFERS || !ptr.is_aligned() {
         return Err(Error::invalid(format!(
-            "{parameter} has {len} elements at {ptr:p}; it must be aligned, and {MAX_BUFFERS} are the most"
+            "{parameter} has {len} elements at {ptr:p}; it must be aligned, with at most {MAX_BUFFERS} elements"
         )));
     }
     // SAFETY: not null, aligned, and by the contract `len` elements; `MAX_BUFFERS` of them are far

@@ -100,7 +100,7 @@ fn from_panic(panic: Box<dyn Any + Send>) -> Error {
         (_, Some(s)) => s.as_str(),
         _ => "no message",
     };
-    let e = Error::internal(format!("gpumem stopped at a bug of its own ({said}); please report it"));
+    let e = Error::internal(format!("gpumem hit a bug of its own ({said}); please report it"));
     // Dropping a foreign payload may panic too, outside of any catch. Leaking it cannot.
     std::mem::forget(panic);
     e

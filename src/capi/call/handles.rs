@@ -136,7 +136,7 @@ impl<T: 'static> Handles<T> {
             }
             None => {
                 return Err(Error::invalid(format!(
-                    "there are {MAX_SLOTS} of {} already; end what is not needed",
+                    "there are already {MAX_SLOTS} objects of type {}; destroy some",
                     self.name
                 )));
             }
@@ -209,7 +209,7 @@ impl<T: 'static> Handles<T> {
             return Err(Error::invalid(format!("{} is NULL", self.name)));
         }
         if handle >> (GENERATION_BITS + SLOT_BITS) != usize::from(self.kind) {
-            return Err(Error::invalid(format!("{handle:#x} is no {}; pass what created it gave", self.name)));
+            return Err(Error::invalid(format!("{handle:#x} is no {}; pass a handle as it was created", self.name)));
         }
         match ((handle >> GENERATION_BITS) & (MAX_SLOTS - 1)).checked_sub(own.first) {
             Some(index) => Ok((index, handle as u32)),

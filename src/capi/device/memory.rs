@@ -107,7 +107,7 @@ fn check_copy(dst: *const c_void, src: *const c_void, bytes: usize) -> Result<()
     check_range(dst, bytes, "dst")?;
     check_range(src, bytes, "src")?;
     if address(dst).abs_diff(address(src)) < bytes as u64 {
-        return Err(Error::invalid(format!("copying {bytes} bytes from {src:p} to {dst:p}: the ranges overlap")));
+        return Err(Error::invalid(format!("cannot copy {bytes} bytes from {src:p} to {dst:p}: the ranges overlap")));
     }
     Ok(())
 }

@@ -317,7 +317,7 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
     };
     match (at, back) {
         (Tier::Gpu, true) if to_space => {
-            Err(Error::invalid("an allocation comes back to its own device; name no space"))
+            Err(Error::invalid("an allocation comes back to its own device; leave the space out"))
         }
         (Tier::Gpu, true) => Ok(Goal::Device),
         (Tier::Gpu, false) => {

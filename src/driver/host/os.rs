@@ -187,7 +187,7 @@ pub(super) fn set_len(file: &OwnedFd, size: u64) -> Result<()> {
 
 const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Fixes a file's size for good, so that no importer can make mapped memory disappear.
+/// Fixes a file's size, so that no importer can make mapped memory disappear.
 pub(super) fn seal_size(file: &OwnedFd) -> Result<()> {
     // SAFETY: `file` is an open descriptor; F_ADD_SEALS takes an int.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS | libc::F_SEAL_SEAL) } != 0 {
@@ -196,7 +196,7 @@ pub(super) fn seal_size(file: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Facts about a descriptor that somebody hands in.
+/// Facts about a descriptor from outside.
 pub(super) struct FileFacts {
     /// What names the file while it is open anywhere.
     pub(super) inode: (u64, u64),

@@ -97,7 +97,8 @@ impl Pool {
         let mut users = st.take_users(ptr);
         self.bring_near(ptr, &mut users);
         let size = st.at(place).size;
-        // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
+        // An old slab goes back as a whole, in the context's order, so its objects wait for no
+        // stream.
         let mut old = false;
         let tag = match place {
             Place::Block { region } => {
@@ -130,7 +131,7 @@ impl Pool {
         GivenUp { size, own, lane: tag.lane(), users }
     }
 
-    /// If the heap's handle is just going to another stream on another thread, that one has not
+    /// If the heap's handle is just going to another stream on another thread, that thread has not
     /// come by here yet.
     pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
@@ -319,7 +320,7 @@ impl Pool {
         }
     }
 
-    /// A batch of frees is full, or somebody waits for one of them.
+    /// A batch of frees is full, or another heap waits for one of them.
     #[cold]
     fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
         let Some(stream) = stream else { return };

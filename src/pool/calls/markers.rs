@@ -22,8 +22,8 @@ impl Pool {
     }
 
     /// Records the markers for memory that another heap waits for: on every stream that also used
-    /// it, and on the freeing stream when a batch is full or somebody waits. Only streams the
-    /// caller vouches for are touched.
+    /// it, and on the freeing stream when a batch is full or a heap waits. Only streams the caller
+    /// vouches for are touched.
     pub(crate) fn mark_free(&self, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
         for &user in users {
             let _ = self.mark_user(user);

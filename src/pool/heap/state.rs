@@ -100,7 +100,7 @@ impl Heap {
 /// How many ids a heap takes at a time; a power of two.
 const IDS: u64 = 1 << 32;
 
-/// The multiple of [`IDS`] in front of ids that nobody has taken yet.
+/// The multiple of [`IDS`] in front of ids that no heap has taken yet.
 #[cold]
 fn more_ids() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -376,7 +376,7 @@ pub(crate) struct Learnt {
     short: bool,
     /// How many times the size of new extents was halved.
     pub(crate) halved: u32,
-    /// The pool's first memory was asked for ahead: nobody knows what it will be cut into.
+    /// The pool's first memory was asked for ahead: it is unknown what it will be cut into.
     pub(crate) ahead: bool,
 }
 

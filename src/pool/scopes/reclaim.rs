@@ -6,7 +6,7 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
 
-/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of
+/// Allocations freed under one hold of a heap's lock: other threads wait for it some tens of
 /// microseconds.
 const AT_A_TIME: usize = 1024;
 
@@ -126,7 +126,7 @@ impl Pool {
         moved
     }
 
-    /// Frees what [`Self::move_scope`] took out of use, for good.
+    /// Frees what [`Self::move_scope`] took out of use.
     pub fn free_reclaimed(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<()> {
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         match self.look(ptr) {

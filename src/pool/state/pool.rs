@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is
-/// given back.
+/// Addresses that were never handed out and that the driver would not unmap: tried again when
+/// memory is given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zombie {
     pub(crate) addr: u64,

@@ -48,7 +48,7 @@ impl Content {
     /// Checked: every sum below is within a u64.
     pub fn new(generation: (u64, u64), length: u64, chunk: u64) -> Result<Content> {
         if length == 0 || length > LONGEST {
-            return Err(Error::invalid(format!("{length} B of data: there must be from 1 to {LONGEST}")));
+            return Err(Error::invalid(format!("{length} B of data; a slot holds 1 to {LONGEST}")));
         }
         if chunk == 0 || !chunk.is_multiple_of(BLOCK) || chunk > LONGEST {
             return Err(Error::invalid(format!("chunks of {chunk} B")));

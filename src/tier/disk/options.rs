@@ -33,7 +33,7 @@ impl StoreOptions {
     pub(super) fn check(&self) -> Result<()> {
         let chunk = self.chunk_bytes;
         if chunk == 0 || !chunk.is_multiple_of(ALIGN) || chunk > GIB {
-            return Err(Error::invalid(format!("chunks of {chunk} B: must be a multiple of {ALIGN}, up to 1 GiB")));
+            return Err(Error::invalid(format!("chunks have {chunk} B; use a multiple of {ALIGN}, up to 1 GiB")));
         }
         let least = format::BLOCK * 3;
         if self.limit.is_some_and(|limit| limit < least) {

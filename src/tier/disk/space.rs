@@ -56,7 +56,7 @@ impl Disks {
     /// is not there.
     pub fn add_mount(&self, path: &Path, limit: Option<u64>) -> Result<u32> {
         if limit == Some(0) {
-            return Err(Error::invalid(format!("a limit of 0 bytes for {}; leave the directory out", path.display())));
+            return Err(Error::invalid(format!("the limit of {} is 0 bytes; leave the directory out", path.display())));
         }
         let disk = self.disk();
         // The working directory may change before the store is opened.

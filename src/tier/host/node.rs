@@ -190,12 +190,13 @@ impl Node {
         };
         let part = bytes.checked_next_power_of_two().map(|n| n.max(least)).filter(|&n| n <= block / 2);
         match (part, size::round_up(bytes, block)) {
-            _ if bytes == 0 => Err(Error::invalid("0 bytes of pinned memory; ask for at least 1")),
+            _ if bytes == 0 => Err(Error::invalid("0 bytes of pinned memory were asked for; ask for at least 1")),
             (Some(part), _) => Ok(Want::Part(part)),
             (None, Some(bytes)) => Ok(Want::Blocks(bytes, shape)),
-            (None, None) => {
-                Err(Error::new(Status::OutOfMemory, format!("{bytes} bytes of pinned memory: no machine has as many")))
-            }
+            (None, None) => Err(Error::new(
+                Status::OutOfMemory,
+                format!("{bytes} bytes of pinned memory are more than any machine has; ask for less"),
+            )),
         }
     }
 

@@ -203,7 +203,11 @@ impl Source {
 fn no_more(space: &Space, bytes: u64) -> Error {
     Error::new(
         Status::OutOfMemory,
-        format!("{}: {} more asked for an allocation to grow in place, and not there", space.id(), human(bytes)),
+        format!(
+            "{}: an allocation needs {} more to grow in place, and they are not available",
+            space.id(),
+            human(bytes)
+        ),
     )
 }
 

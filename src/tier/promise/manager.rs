@@ -67,7 +67,7 @@ impl Manager {
         let mut state = self.hub.lock();
         let books = &mut state.books;
         if books.spaces.iter().any(|s| s.id == id) {
-            return Err(Error::invalid(format!("there is a space {id} already; change that one")));
+            return Err(Error::invalid(format!("space {id} exists already; change that one")));
         }
         let space = Arc::new(Space::new(id, options, books.spaces.len(), (self.hub.id, clerk))?);
         books.spaces.push(space.clone());

@@ -411,11 +411,13 @@ impl Space {
 
 fn check(id: SpaceId, capacity: u64, limit: u64) -> Result<()> {
     if capacity > MAX_BYTES {
-        return Err(Error::invalid(format!("{id}: a capacity of {capacity} bytes; {MAX_BYTES} is the most")));
+        return Err(Error::invalid(format!(
+            "{id}: a capacity of {capacity} bytes is too large; {MAX_BYTES} is the most"
+        )));
     }
     if limit > capacity {
         return Err(Error::invalid(format!(
-            "{id}: a limit of {} is above the capacity, {}; lower it",
+            "{id}: a limit of {} exceeds the capacity, {}; lower it",
             size::human(limit),
             size::human(capacity)
         )));

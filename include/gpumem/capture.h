@@ -46,10 +46,10 @@ extern "C" {
 // the same work will do; it need not be captured.
 #define GPUMEM_CAPTURE_RECORD 2
 
-// What a gpumem_capture seems to point to. There is nothing there.
+// The type that a gpumem_capture points to: opaque, never defined.
 typedef struct gpumem_capture_st gpumem_capture_st;
 
-// A handle to a capture. Compare it with NULL and with others; do not look into it.
+// A handle to a capture. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_capture_st *gpumem_capture;
 
 // Settings of a capture, for gpumem_capture_begin. A field that is 0 means its default.

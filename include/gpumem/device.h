@@ -125,10 +125,10 @@ gpumem_status gpumem_stream_wait(gpumem_stream s, gpumem_stream on);
 // A wait without a limit, where a parameter is a time in milliseconds.
 #define GPUMEM_WAIT_FOREVER UINT64_MAX
 
-// What a gpumem_stream_pool seems to point to. There is nothing there.
+// The type that a gpumem_stream_pool points to: opaque, never defined.
 typedef struct gpumem_stream_pool_st gpumem_stream_pool_st;
 
-// A handle to a stream pool. Compare it with NULL and with others; do not look into it.
+// A handle to a stream pool. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_stream_pool_st *gpumem_stream_pool;
 
 // What there is in a stream pool.

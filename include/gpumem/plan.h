@@ -95,7 +95,7 @@ extern "C" {
 // has room.
 #define GPUMEM_PLAN_IN_ARENA 1
 
-// What a gpumem_plan seems to point to. There is nothing there.
+// The type that a gpumem_plan points to: opaque, never defined.
 typedef struct gpumem_plan_st gpumem_plan_st;
 
 // Settings of a plan, for gpumem_plan_create. A field that is 0 means its default.
@@ -114,7 +114,7 @@ typedef struct gpumem_plan_options {
     uint64_t alignment;
 } gpumem_plan_options;
 
-// A handle to a plan. Compare it with NULL and with others; do not look into it.
+// A handle to a plan. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_plan_st *gpumem_plan;
 
 // A half-open range of steps, [lower, upper).
@@ -241,7 +241,7 @@ gpumem_status gpumem_plan_obstacle_add(gpumem_plan plan,
                                        uint64_t lower,
                                        uint64_t upper);
 
-// Sets the kinds that get no slot, because their memory is the caller's business:
+// Sets the kinds that get no slot, because the caller provides their memory:
 // GPUMEM_PLAN_TEMPORARIES and so on, or-ed together; 0 for none, the default. A view goes by the
 // kind of its root: it is left out with it, and has a slot where that has one. A shared weight is
 // where it is shared all the same.
@@ -329,7 +329,7 @@ gpumem_status gpumem_plan_in_place_add(gpumem_plan plan, uint32_t op, uint32_t i
 // comes after.
 gpumem_status gpumem_plan_extend(gpumem_plan plan, uint32_t value, uint64_t step);
 
-// Keeps a value live to the end, for a reader that the plan does not know of.
+// Keeps a value live to the end, for a reader outside the plan.
 //
 // Errors: GPUMEM_ERROR_INVALID when it does not exist.
 gpumem_status gpumem_plan_keep(gpumem_plan plan, uint32_t value);

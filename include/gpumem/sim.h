@@ -49,11 +49,11 @@ extern "C" {
 // Every thread may wait for other streams, and any thread may end the capture.
 #define GPUMEM_SIM_CAPTURE_RELAXED 2
 
-// What a gpumem_sim_graph seems to point to. There is nothing there.
+// The type that a gpumem_sim_graph points to: opaque, never defined.
 typedef struct gpumem_sim_graph_st gpumem_sim_graph_st;
 
-// A handle to a graph that can be launched. Compare it with NULL and with others; do not look into
-// it.
+// A handle to a graph that can be launched. It is opaque: compare it only with NULL and other
+// handles.
 typedef struct gpumem_sim_graph_st *gpumem_sim_graph;
 
 // What a graph consists of, from gpumem_sim_graph_info_get.

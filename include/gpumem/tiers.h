@@ -313,10 +313,10 @@ gpumem_status gpumem_space_out_of_memory_set(gpumem_space space,
  * Any number of calls may share one token.
  */
 
-// What a gpumem_token seems to point to. There is nothing there.
+// The type that a gpumem_token points to: opaque, never defined.
 typedef struct gpumem_token_st gpumem_token_st;
 
-// A handle to a token that ends waits. Compare it with NULL and with others; do not look into it.
+// A handle to a token that ends waits. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_token_st *gpumem_token;
 
 // Makes a token that ends waits.
@@ -708,10 +708,10 @@ gpumem_status gpumem_location_get(void *ptr, struct gpumem_location *out);
 // The NUMA node nearest to the current device, or the first one where the machine does not tell.
 #define GPUMEM_HOST_NEAREST -1
 
-// What a gpumem_host_blocks seems to point to. There is nothing there.
+// The type that a gpumem_host_blocks points to: opaque, never defined.
 typedef struct gpumem_host_blocks_st gpumem_host_blocks_st;
 
-// A handle to pinned memory in pieces. Compare it with NULL and with others; do not look into it.
+// A handle to pinned memory in pieces. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_host_blocks_st *gpumem_host_blocks;
 
 // The pinned memory of a node. Bytes unless a field says otherwise.

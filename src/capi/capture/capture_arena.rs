@@ -38,11 +38,11 @@ use crate::context::Context;
 use crate::pool::GraphArenaOptions;
 use std::sync::Arc;
 
-/// What a gpumem_capture seems to point to. There is nothing there.
+/// The type that a gpumem_capture points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_capture_st(());
 
-/// A handle to a capture. Compare it with NULL and with others; do not look into it.
+/// A handle to a capture. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_capture = *mut gpumem_capture_st;
 

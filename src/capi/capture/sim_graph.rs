@@ -37,12 +37,12 @@ use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
 use crate::driver::{CaptureMode, GraphHandle};
 
-/// What a gpumem_sim_graph seems to point to. There is nothing there.
+/// The type that a gpumem_sim_graph points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_sim_graph_st(());
 
-/// A handle to a graph that can be launched. Compare it with NULL and with others; do not look into
-/// it.
+/// A handle to a graph that can be launched. It is opaque: compare it only with NULL and other
+/// handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_sim_graph = *mut gpumem_sim_graph_st;
 

@@ -23,11 +23,11 @@ use std::sync::Mutex;
 /// A wait without a limit, where a parameter is a time in milliseconds.
 pub const GPUMEM_WAIT_FOREVER: u64 = u64::MAX;
 
-/// What a gpumem_stream_pool seems to point to. There is nothing there.
+/// The type that a gpumem_stream_pool points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_stream_pool_st(());
 
-/// A handle to a stream pool. Compare it with NULL and with others; do not look into it.
+/// A handle to a stream pool. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_stream_pool = *mut gpumem_stream_pool_st;
 

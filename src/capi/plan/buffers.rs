@@ -47,11 +47,11 @@ use crate::plan::{Arena, Buffer, Graph, Interval, Kind, Kinds, Place, Problem, R
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// What a gpumem_plan seems to point to. There is nothing there.
+/// The type that a gpumem_plan points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_plan_st(());
 
-/// A handle to a plan. Compare it with NULL and with others; do not look into it.
+/// A handle to a plan. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_plan = *mut gpumem_plan_st;
 
@@ -358,7 +358,7 @@ pub extern "C" fn gpumem_plan_obstacle_add(
     guard(|| change(plan, |state| state.graph.reserve(reserved)))
 }
 
-/// Sets the kinds that get no slot, because their memory is the caller's business:
+/// Sets the kinds that get no slot, because the caller provides their memory:
 /// GPUMEM_PLAN_TEMPORARIES and so on, or-ed together; 0 for none, the default. A view goes by the
 /// kind of its root: it is left out with it, and has a slot where that has one. A shared weight is
 /// where it is shared all the same.

@@ -127,7 +127,7 @@ pub extern "C" fn gpumem_plan_extend(plan: gpumem_plan, value: u32, step: u64) -
     guard(|| change(plan, |state| state.graph.extend_to(ValueId(value), step)))
 }
 
-/// Keeps a value live to the end, for a reader that the plan does not know of.
+/// Keeps a value live to the end, for a reader outside the plan.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it does not exist.
 #[no_mangle]

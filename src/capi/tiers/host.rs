@@ -45,11 +45,11 @@ use std::sync::Arc;
 /// The NUMA node nearest to the current device, or the first one where the machine does not tell.
 pub const GPUMEM_HOST_NEAREST: i32 = -1;
 
-/// What a gpumem_host_blocks seems to point to. There is nothing there.
+/// The type that a gpumem_host_blocks points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_host_blocks_st(());
 
-/// A handle to pinned memory in pieces. Compare it with NULL and with others; do not look into it.
+/// A handle to pinned memory in pieces. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_host_blocks = *mut gpumem_host_blocks_st;
 

@@ -12,11 +12,11 @@ use crate::capi::call::handles::Handles;
 use crate::context::Context;
 use crate::tier::Cancel;
 
-/// What a gpumem_token seems to point to. There is nothing there.
+/// The type that a gpumem_token points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_token_st(());
 
-/// A handle to a token that ends waits. Compare it with NULL and with others; do not look into it.
+/// A handle to a token that ends waits. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_token = *mut gpumem_token_st;
 

@@ -5,9 +5,6 @@
 
 enum { THREADS = 8 };
 
-/* Rounds of the loops below: fewer in a small process, which is what valgrind gets. */
-static int rounds(int all) { return getenv("GPUMEM_VA_SIZE") != NULL ? all / 20 : all; }
-
 static gpumem_arena must_enter(const char *name) {
     gpumem_arena a = NULL;
     OK(gpumem_arena_enter_named(name, &a));
@@ -250,7 +247,7 @@ static void finalizers_race_the_exit(void) {
     gpumem_stats before, after;
     uint64_t by_exit = 0, allocated = 0, late, finalized;
     int b, i, in_the_middle = 0;
-    batches = 1 + rounds(11); /* 2.4 million frees by id, and half as many allocations */
+    batches = rounds(12); /* 2.4 million frees by id, and half as many allocations */
     stop = over = 0;
     stream = must_stream();
     CHECK(pthread_barrier_init(&start_line, NULL, FINALIZERS + 1) == 0);

@@ -218,13 +218,13 @@ static void a_stale_write(void) {
 
 static void many_steps(void) {
     int i;
-    for (i = 0; i < 50; i++) {
+    for (i = 0; i < 16; i++) {
         gpumem_arena arena = NULL;
         gpumem_stream t = must_stream();
         OK(gpumem_arena_enter(&arena));
         OK(gpumem_memset_async(must_malloc_async(100, t), 1, 100, t));
         OK(gpumem_memset_async(must_malloc_async(100 * KIB, t), 1, 100 * KIB, t));
-        OK(gpumem_memset_async(must_malloc_async(3 * MIB, t), 1, 3 * MIB, t));
+        OK(gpumem_memset_async(must_malloc_async(MIB, t), 1, MIB, t));
         OK(gpumem_arena_exit(arena, NULL, 0, NULL));
         OK(gpumem_stream_destroy(t));
         CHECK(found_now().kept_bytes <= 8 * MIB);
@@ -239,11 +239,11 @@ static void many_steps(void) {
 /* More than there is, unless what is kept of ended arenas is given up. */
 static void short_of_memory(void) {
     int i;
-    OK(gpumem_device_limit_set(0, 64 * MIB));
-    for (i = 0; i < 10; i++) {
+    OK(gpumem_device_limit_set(0, 16 * MIB));
+    for (i = 0; i < 4; i++) {
         gpumem_arena arena = NULL;
         OK(gpumem_arena_enter(&arena));
-        must_malloc_async(40 * MIB, NULL);
+        must_malloc_async(10 * MIB, NULL);
         OK(gpumem_arena_exit(arena, NULL, 0, NULL));
     }
     OK(gpumem_trim(0));

@@ -99,7 +99,7 @@ static void options_that_make_no_sense_are_refused(void) {
     REFUSED(gpumem_restore(p, &options, NULL), "gpumem_evict");
     REFUSED(gpumem_restore_tag(9, &options, NULL), "gpumem_evict");
     options = to_space(GPUMEM_TIER_GPU, 0);
-    REFUSED(gpumem_restore(p, &options, NULL), "name no space");
+    REFUSED(gpumem_restore(p, &options, NULL), "leave the space out");
     options = to(4);
     REFUSED(gpumem_evict(p, &options, NULL), "is no tier");
     options = to_space(GPUMEM_TIER_HOST, 4000);

@@ -54,6 +54,12 @@ static inline void harness_status(const char *file, int line, const char *call, 
         fflush(stdout);                                                                                                \
     } while (0)
 
+/* Whether it runs many times slower than otherwise: under valgrind or AddressSanitizer, which get small processes. */
+static inline int is_slow(void) { return getenv("GPUMEM_VA_SIZE") != NULL; }
+
+/* How often a loop of so many rounds goes round: less often where that is slow. */
+static inline int rounds(int all) { return is_slow() ? (all + 19) / 20 : all; }
+
 static inline int on_host_device(void) { return strcmp(gpumem_backend_name(), "host") == 0; }
 
 /* The last error's text holds this. */

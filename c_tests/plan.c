@@ -62,7 +62,7 @@ static void what_is_live_together_is_apart(void) {
         size_t i, j, count = 0, live = 0;
         make(seed);
         plan = plan_of_made();
-        if (seed == 1)
+        if (seed == 1 && !is_slow())
             solved(plan);
         else
             solved_fast(plan);

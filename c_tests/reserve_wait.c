@@ -191,8 +191,8 @@ static uint64_t promised_by_all;
 
 static void *at_random(void *arg) {
     unsigned state = (unsigned)(size_t)arg * 2654435761u + 1;
-    int i, rounds = getenv("GPUMEM_VA_SIZE") != NULL ? 50 : 1000; /* fewer in a small process, which valgrind gets */
-    for (i = 0; i < rounds; i++) {
+    int i;
+    for (i = 0; i < rounds(1000); i++) {
         gpumem_reserve_options options;
         gpumem_reservation r = NULL;
         uint64_t size, back = 0;

@@ -45,7 +45,7 @@ static void limits_are_kept_and_may_be_lowered_below_what_is_promised(void) {
 
     /* Refused: everything is as it was. */
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), before.capacity + 1));
-    CHECK(error_says("above the capacity"));
+    CHECK(error_says("exceeds the capacity"));
     CHECK(gpu().limit == 50 * MIB);
     OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), 0));
     CHECK(gpu().limit == 0 && gpu().beyond == 60 * MIB);

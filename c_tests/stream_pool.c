@@ -171,8 +171,8 @@ static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *borrows_and_returns(void *arg) {
     size_t me = (size_t)arg, k;
-    int i, rounds = getenv("GPUMEM_VA_SIZE") != NULL ? 100 : 2000; /* fewer in a small process, which valgrind gets */
-    for (i = 0; i < rounds; i++) {
+    int i;
+    for (i = 0; i < rounds(2000); i++) {
         gpumem_stream s = NULL;
         OK(gpumem_stream_pool_borrow(shared, GPUMEM_WAIT_FOREVER, &s));
         pthread_mutex_lock(&taken_lock);

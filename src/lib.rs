@@ -22,7 +22,7 @@
 //!
 //! # Threads
 //!
-//! The library starts no thread by itself, but these once they are needed:
+//! Loading the library starts no thread. These start when they are needed:
 //!
 //! - the background trim's, with `GPUMEM_TRIM_INTERVAL`;
 //! - one that pins host memory ahead of need, after the first use of pinned memory;
@@ -30,13 +30,15 @@
 //!   unless `GPUMEM_MOVER=off`;
 //! - four that read and write files, after the first move to or from a disk, and one for each disk
 //!   space that closes removed files, as that may take long;
+//! - one that writes a recording, while there is one;
+//! - one that publishes the statistics page, with `GPUMEM_STATS_PAGE=on`;
 //! - helpers that touch the pages of large blocks and end with the call.
 //!
 //! Every call may come from any thread. Allocating on the hit path takes one lock, that of a heap
 //! of the stream. Threads that use streams of their own do not meet there; threads that share one
 //! get heaps of their own once they keep meeting. The top of [`pool`] says in which order locks are
-//! taken. No lock is held in a call that waits for the device. A lock poisoned by a panic is taken
-//! all the same, and a panic becomes an error at the C ABI.
+//! taken. No lock is held in a call that waits for the device. A lock poisoned by a panic can still
+//! be taken, and the C ABI turns a panic into an error.
 //!
 //! # Start, fork, exit
 //!

@@ -9,7 +9,8 @@ input_file gpumem_lean.c where
   path := "c" / "gpumem_lean.c"
   text := true
 
-/-- The shim, against the headers of this Lean and those of gpumem beside this package. No libgpumem is needed to build it. -/
+/-- The shim, against the headers of this Lean and those of gpumem beside this package. No libgpumem
+is needed to build it. -/
 target gpumem_lean.o pkg : FilePath := do
   let source ← gpumem_lean.c.fetch
   let object := pkg.buildDir / "c" / "gpumem_lean.o"

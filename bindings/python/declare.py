@@ -1,4 +1,5 @@
-"""Writes src/gpumem/_declarations.py from the C headers: constants, structures, and the signature of every function.
+"""Writes src/gpumem/_declarations.py from the C headers: constants, structures, and the signature
+of every function.
 
     python declare.py [--check] [INCLUDE-FOLDER]
 

@@ -1,6 +1,7 @@
 """Puts libgpumem, the preload library, the gpumem command and the headers into the wheel.
 
-They are taken from the folder GPUMEM_PREBUILT, such as target/release; where that is not set they are built with cargo.
+They are taken from the folder GPUMEM_PREBUILT, such as target/release; where that is not set they
+are built with cargo.
 """
 
 import os

@@ -20,7 +20,8 @@ pub struct Limit {
     pub too_low: bool,
 }
 
-/// Reads every limit that matters. `va_size` is the address space one pool reserves at a time, bytes.
+/// Reads every limit that matters. `va_size` is the address space one pool reserves at a time,
+/// bytes.
 pub fn read(va_size: u64) -> Vec<Limit> {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let maps = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The `gpumem` command: looks at the machine (`doctor`), replays allocation logs (`replay`), measures
-//! (`bench`), lays buffers out (`plan`), runs other programs on gpumem (`run`), and shows what they did (`view`, `stats`, `record`,
-//! `top`).
+//! The `gpumem` command: looks at the machine (`doctor`), replays allocation logs (`replay`),
+//! measures (`bench`), lays buffers out (`plan`), runs other programs on gpumem (`run`), and shows
+//! what they did (`view`, `stats`, `record`, `top`).
 
 #![deny(unsafe_code)]
 
@@ -36,43 +36,52 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Shows driver, devices, limits and settings, and allocates, fills and checks some memory on each device.
+    /// Shows driver, devices, limits and settings, and allocates, fills and checks some memory on
+    /// each device.
     ///
     /// Exit code: 0 all is well; 1 something is wrong (the last lines say what).
     Doctor(doctor::Args),
-    /// Replays an allocation log of RMM's logging adaptor, or a recording, and reports what it took.
+    /// Replays an allocation log of RMM's logging adaptor, or a recording, and reports what it
+    /// took.
     ///
-    /// The log is CSV with the header Thread,Time,Action,Pointer,Size,Stream, plain or gzip. It is read whole before
-    /// the replay starts. Operations run on one thread in the order of the log, whatever its Thread column says; every
-    /// distinct stream gets a stream of its own.
+    /// The log is CSV with the header Thread,Time,Action,Pointer,Size,Stream, plain or gzip. It is
+    /// read whole before the replay starts. Operations run on one thread in the order of the log,
+    /// whatever its Thread column says; every distinct stream gets a stream of its own.
     ///
-    /// Exit code: 0 every operation succeeded; 1 some failed; 2 bad usage, bad input or no such device.
+    /// Exit code: 0 every operation succeeded; 1 some failed; 2 bad usage, bad input or no such
+    /// device.
     Replay(replay::Args),
     /// Measures what allocating costs here: time, driver calls, device memory.
     ///
-    /// Each workload runs in a process of its own, on a fresh pool. Times are the host's; nothing runs on the device.
-    /// What does not fit the device is made smaller, and the output says so.
+    /// Each workload runs in a process of its own, on a fresh pool. Times are the host's; nothing
+    /// runs on the device. What does not fit the device is made smaller, and the output says so.
     ///
-    /// Exit code: 0 everything was measured; 1 some of it failed; 2 nothing could be measured, or bad usage.
+    /// Exit code: 0 everything was measured; 1 some of it failed; 2 nothing could be measured, or
+    /// bad usage.
     Bench(bench::Args),
-    /// Gives every buffer of a file an offset in one arena, so that buffers live at the same step share no byte.
+    /// Gives every buffer of a file an offset in one arena, so that buffers live at the same step
+    /// share no byte.
     ///
-    /// The file is CSV with a header; columns may stand in any order. Needed: id (any text, each its own), lower and upper
-    /// (first step at which the buffer is live, first at which it is no longer) and size (bytes). start or begin may stand
-    /// for lower, and end for upper: it is the last step. Optional, each may be empty: alignment (a power of two), guard
-    /// (bytes behind the buffer that nothing else may use), offset (where it has to be), hint (where it had better be) and
-    /// gaps (steps at which it holds nothing, as in "7-9 12-14"). Other columns are repeated by --out and mean nothing.
+    /// The file is CSV with a header; columns may stand in any order. Needed: id (any text, each
+    /// its own), lower and upper (first step at which the buffer is live, first at which it is no
+    /// longer) and size (bytes). start or begin may stand for lower, and end for upper: it is the
+    /// last step. Optional, each may be empty: alignment (a power of two), guard (bytes behind the
+    /// buffer that nothing else may use), offset (where it has to be), hint (where it had better
+    /// be) and gaps (steps at which it holds nothing, as in "7-9 12-14"). Other columns are
+    /// repeated by --out and mean nothing.
     ///
-    /// Every layout is verified before it is written. The same file and options give the same layout, except with
-    /// --time-limit or after Ctrl-C, which takes the best layout so far.
+    /// Every layout is verified before it is written. The same file and options give the same
+    /// layout, except with --time-limit or after Ctrl-C, which takes the best layout so far.
     ///
-    /// Exit code: 0 there is a layout; 1 none was found within --capacity; 2 bad usage, bad input, or a result that could
-    /// not be written, such as to a full disk or into a pipe that nobody reads any more.
+    /// Exit code: 0 there is a layout; 1 none was found within --capacity; 2 bad usage, bad input,
+    /// or a result that could not be written, such as to a full disk or into a pipe that nobody
+    /// reads any more.
     Plan(plan::Args),
     /// Runs any CUDA program on gpumem, unchanged.
     ///
-    /// The program is started with libgpumem_preload.so in front of it: what it allocates from CUDA comes from gpumem then, and
-    /// so in the programs that it starts. Settings are the variables of the library. docs/spec/preload.md says what is served.
+    /// The program is started with libgpumem_preload.so in front of it: what it allocates from CUDA
+    /// comes from gpumem then, and so in the programs that it starts. Settings are the variables of
+    /// the library. docs/spec/preload.md says what is served.
     ///
     /// Exit code: the program's; 2 when it cannot be run this way, and the line says why.
     Run(run::Args),
@@ -84,14 +93,15 @@ enum Command {
     Record(record::Args),
     /// Makes a page of a recording or a snapshot, for a browser.
     ///
-    /// The page holds everything and needs no network: memory over time, the map of addresses, who holds what, what grew, the slow
-    /// path, and after a failure why it failed. docs/recording.md has its keys.
+    /// The page holds everything and needs no network: memory over time, the map of addresses, who
+    /// holds what, what grew, the slow path, and after a failure why it failed. docs/recording.md
+    /// has its keys.
     ///
     /// Exit code: 0 it is written, or was served until Ctrl-C; 2 bad usage or input.
     View(view::Args),
     /// Sums a recording or a snapshot up.
     ///
-    /// Exit code: 0 always but for bad usage or input, 2.
+    /// Exit code: 0 always except for bad usage or input, 2.
     Stats(stats::Args),
     /// Shows the counters of a running process that has GPUMEM_STATS_PAGE=on, until q is pressed.
     ///

@@ -41,7 +41,8 @@ impl Table {
     }
 }
 
-/// Shows on stderr, where that is a terminal, that something long is under way, until it is dropped.
+/// Shows on stderr, where that is a terminal, that something long is under way, until it is
+/// dropped.
 pub fn busy(with: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_message(with);
     // The template is a constant; without it the line looks different and works the same.

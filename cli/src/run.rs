@@ -1,4 +1,5 @@
-//! `gpumem run`: starts a program with `libgpumem_preload.so` in front of it, or says why that cannot work.
+//! `gpumem run`: starts a program with `libgpumem_preload.so` in front of it, or says why that
+//! cannot work.
 
 use clap::{Args as ClapArgs, ValueEnum};
 use std::env;
@@ -16,22 +17,27 @@ const LIBRARY: &str = "libgpumem_preload.so";
 
 #[derive(ClapArgs)]
 pub struct Args {
-    /// The most memory that gpumem takes of each device, such as 20G or 50%; the program sees a device of that size.
+    /// The most memory that gpumem takes of each device, such as 20G or 50%; the program sees a
+    /// device of that size.
     #[arg(long, value_name = "SIZE")]
     limit: Option<String>,
-    /// How cudaFree makes sure that nobody uses the memory any more: the host waits (sync), or the memory does (marker).
+    /// How cudaFree makes sure that the memory is no longer in use: the host waits (sync), or the
+    /// memory is held back (marker).
     #[arg(long, value_enum)]
     free: Option<Free>,
     /// Prints one line for each process at its end: calls, peak memory, time.
     #[arg(long)]
     stats: bool,
-    /// Records every allocation, for gpumem view, stats and replay. Further processes write FILE.PID.
+    /// Records every allocation, for gpumem view, stats and replay. Further processes write
+    /// FILE.PID.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Lets PyTorch take every tensor from CUDA, that is from gpumem, in place of its own cache (backend:cudaMallocAsync).
+    /// Lets PyTorch take every tensor from CUDA, that is from gpumem, in place of its own cache
+    /// (backend:cudaMallocAsync).
     #[arg(long)]
     torch: bool,
-    /// libgpumem_preload.so, where it is not beside this command or in the lib folder beside its own.
+    /// libgpumem_preload.so, where it is not beside this command or in the lib folder beside its
+    /// own.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// The program and its arguments.
@@ -49,7 +55,7 @@ enum Free {
 enum RunError {
     #[error("{0} is in none of {1}; make install puts it there, --library names another")]
     NoLibrary(&'static str, String),
-    #[error("{0:?} is no program: there is no such file in PATH that can be executed")]
+    #[error("{0:?} is no program: PATH has no such executable file")]
     NotFound(OsString),
     #[error("{0}: cannot be read: {1}")]
     Unreadable(PathBuf, std::io::Error),
@@ -202,7 +208,7 @@ fn elf(program: &Path, file: &File, head: &[u8]) -> Result<(), RunError> {
     }
     let field = |at, n| number(head, at, n).ok_or_else(unknown);
     let (start, size, count) = (field(32, 8)?, field(54, 2)?, field(56, 2)?);
-    // PT_INTERP: there is somebody who loads libraries.
+    // PT_INTERP: a loader loads libraries.
     const INTERP: u64 = 3;
     for i in 0..count {
         let mut kind = [0u8; 4];

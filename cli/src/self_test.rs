@@ -1,4 +1,5 @@
-//! A small proof that a device works through the allocator: allocate, fill, copy back, compare, free.
+//! A small proof that a device works through the allocator: allocate, fill, copy back, compare,
+//! free.
 
 use gpumem::base::{size, DeviceId, Error, Result, StreamHandle};
 use gpumem::context::{Context, Request};

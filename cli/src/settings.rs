@@ -15,8 +15,8 @@ pub struct Setting {
     pub source: String,
 }
 
-/// Every setting of `config`, which was made from this process's environment; `backend_given` when `--backend` replaced
-/// what that said.
+/// Every setting of `config`, which was made from this process's environment; `backend_given` when
+/// `--backend` replaced what that said.
 pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
     let setting = |s: &gpumem::context::settings::Setting| {
         // A VPMM page size says "no pool", or something about pages.

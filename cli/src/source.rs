@@ -1,4 +1,5 @@
-//! What the commands read: a file or standard input, plain or gzip (told apart by contents), and how messages quote it.
+//! What the commands read: a file or standard input, plain or gzip (told apart by contents), and
+//! how messages quote it.
 
 use flate2::read::MultiGzDecoder;
 use std::fs::File;

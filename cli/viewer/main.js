@@ -303,7 +303,7 @@ async function start() {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   const meta = JSON.parse(new TextDecoder().decode(await inflate($("meta").textContent)));
   const view = new View(meta);
-  // For tests, and for whoever likes to look further in the console.
+  // For tests, and to look further in the console.
   window.viewer = view;
   const command = (meta.command || (meta.info || {}).command || []).join(" ");
   const pid = meta.pid || (meta.info || {}).pid;
@@ -332,7 +332,7 @@ async function start() {
     if (i % 4 === 3) await new Promise((go) => setTimeout(go));
   }
   asked(view);
-  // Whoever waits for the mark finds everything drawn.
+  // When the mark is there, everything is drawn.
   view.draw();
   document.body.dataset.ready = "all";
   document.body.dataset.allMs = String(Math.round(performance.now()));

@@ -1,4 +1,4 @@
-//! Programs as C, for whoever is to find the bug: nothing but the header and the library is needed.
+//! Programs as C, for finding the bug: they need only the header and the library.
 
 use crate::generate::ENDS;
 use crate::header::{Header, Param};

@@ -1,4 +1,5 @@
-//! Random programs: mostly sensible ones, as only those come far, with a wrong argument now and then.
+//! Random programs: mostly sensible ones, as only those come far, with a wrong argument now and
+//! then.
 
 use crate::header::{Function, Header, Param};
 use crate::program::{Arg, Callback, Kind, Op, Program, BOXES, SLOTS};
@@ -31,7 +32,8 @@ const CORE: [&str; 8] = [
     "gpumem_record_stream",
 ];
 
-/// Not called at random: it ends something for good, waits for nothing that comes, or writes where it is told to.
+/// Not called at random: it ends something irrevocably, waits for what never comes, or writes where
+/// it is told to.
 const LEFT_OUT: [&str; 8] = [
     "gpumem_init",
     "gpumem_reservation_shutdown",
@@ -101,7 +103,8 @@ struct Thread<'a> {
     /// By kind: which slots are probably in use.
     live: Vec<[bool; SLOTS]>,
     blocks: Vec<Block>,
-    /// Whether contents are looked at: not where streams are captured, or NULL means several streams.
+    /// Whether contents are looked at: not where streams are captured, or NULL means several
+    /// streams.
     fills: bool,
     devices: u64,
     threads: usize,
@@ -150,7 +153,8 @@ pub fn program(header: &Header, seed: u64, threads: usize, ops: usize, disk: &st
     if functions.is_empty() || rng.usize(0..5) == 0 {
         functions.extend(header.functions.iter().filter(|f| !LEFT_OUT.contains(&f.name.as_str())));
     }
-    // While the default stream's memory is captured, that of every thread is, and the end of the capture frees it under them.
+    // While the default stream's memory is captured, that of every thread is, and the end of the
+    // capture frees it under them.
     functions.retain(|f| threads == 1 || f.name != "gpumem_capture_begin");
     // As often as all the others together.
     let rest = functions.len().max(CORE.len());

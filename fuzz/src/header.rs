@@ -1,5 +1,5 @@
-//! The functions and structures that `include/gpumem/*.h` declare. The headers are generated, so their form is known: this
-//! reads that form and no C beyond it.
+//! The functions and structures that `include/gpumem/*.h` declare. The headers are generated, so
+//! their form is known: this reads that form and no C beyond it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -36,7 +36,8 @@ pub struct Struct {
 pub struct Header {
     pub functions: Vec<Function>,
     pub structs: BTreeMap<String, Struct>,
-    /// The statuses that a function can end with, as its comment and its section's list them, and those that these refer to.
+    /// The statuses that a function can end with, as its comment and its section's list them, and
+    /// those that these refer to.
     documented: BTreeMap<String, BTreeSet<i32>>,
 }
 

@@ -1,9 +1,10 @@
 //! Random programs against the C ABI of `libgpumem.so`, on the host device.
 //!
-//! Each program is a sequence of calls by one thread or several, made from a seed and from what `include/gpumem/*.h` declares,
-//! and runs in a child process beside an oracle: what every call keeps to, where live memory is, what is in it, in which
-//! order work touched it, what the library's own checks say, and that nothing is left in the end. A program that fails is
-//! shrunk and written out as C.
+//! Each program is a sequence of calls by one thread or several, made from a seed and from what
+//! `include/gpumem/*.h` declares, and runs in a child process beside an oracle: what every call
+//! keeps to, where live memory is, what is in it, in which order work touched it, what the
+//! library's own checks say, and that nothing is left in the end. A program that fails is shrunk
+//! and written out as C.
 
 mod emit;
 mod generate;
@@ -22,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Calls libgpumem.so at random and checks what it does; exits with 1 and a C program when something is wrong.
+/// Calls libgpumem.so at random and checks what it does; exits with 1 and a C program when
+/// something is wrong.
 #[derive(Parser)]
 struct Options {
     /// The shared library
@@ -46,6 +48,9 @@ struct Options {
     /// The first program's seed; the following ones count up
     #[arg(long)]
     seed: Option<u64>,
+    /// A setting that every program has, such as GPUMEM_POOL=off; several are allowed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(&'static str, String)>,
     /// Where programs that fail are written to
     #[arg(long, default_value = ".")]
     out: PathBuf,
@@ -68,6 +73,11 @@ fn main() -> ExitCode {
     }
 }
 
+fn setting(text: &str) -> Result<(&'static str, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a setting is NAME=VALUE")?;
+    Ok((name.to_owned().leak(), value.to_owned()))
+}
+
 /// Whether every program went well.
 fn fuzz(options: &Options) -> Result<bool, String> {
     let header = Header::read(&options.include.join("gpumem"))?;
@@ -87,7 +97,8 @@ fn fuzz(options: &Options) -> Result<bool, String> {
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     while done < options.programs && (options.seconds == 0 || start.elapsed().as_secs() < options.seconds) {
         let seed = first + done;
-        let program = generate::program(&header, seed, options.threads as usize, options.ops, &disk);
+        let mut program = generate::program(&header, seed, options.threads as usize, options.ops, &disk);
+        program.settings.extend(options.set.iter().cloned());
         let outcome = run::run(&header, &library, &program)?;
         done += 1;
         calls += outcome.calls;

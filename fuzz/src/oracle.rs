@@ -3,7 +3,8 @@
 use crate::program::Program;
 use std::collections::BTreeMap;
 
-/// What does not hold: its kind, by which a failure is recognised while it is shrunk, what was seen, and a check of it in C.
+/// What does not hold: its kind, by which a failure is recognised while it is shrunk, what was
+/// seen, and a check of it in C.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Failure {
     pub kind: String,
@@ -30,18 +31,21 @@ pub struct Block {
     pub fill: Option<(u64, u8)>,
     pub evictable: bool,
     pub holds: u64,
-    /// It has come from another process's or another allocation's memory, or been in an arena or a capture.
+    /// It has come from another process's or another allocation's memory, or been in an arena or a
+    /// capture.
     pub unusual: bool,
 }
 
 #[derive(Default)]
 pub struct Model {
     pub blocks: BTreeMap<u64, Block>,
-    /// Blocks that one of the `ending` calls in progress may end, such as the exit of an arena. They are not in `blocks`,
-    /// as another thread may get their memory before that call returns; a free by another thread takes them from here.
+    /// Blocks that one of the `ending` calls in progress may end, such as the exit of an arena.
+    /// They are not in `blocks`, as another thread may get their memory before that call returns; a
+    /// free by another thread takes them from here.
     pub in_doubt: BTreeMap<u64, Block>,
     ending: usize,
-    /// A free or a move may have been ordered wrongly, as far as is known here: contents prove nothing any more.
+    /// A free or a move may have been ordered wrongly, as far as is known here: contents prove
+    /// nothing any more.
     pub racy: bool,
 }
 
@@ -69,7 +73,8 @@ impl Model {
         self.in_doubt.append(&mut { unusual });
     }
 
-    /// Such a call has ended; after the last of them, those blocks count again that `is_live` says are.
+    /// Such a call has ended; after the last of them, those blocks count again that `is_live` says
+    /// are.
     pub fn finish_ending(&mut self, is_live: impl Fn(u64, &Block) -> bool) -> Result<(), Failure> {
         self.ending -= 1;
         if self.ending > 0 {
@@ -105,11 +110,11 @@ impl Model {
     }
 }
 
-/// Whether the program has anything that makes the set of allocations other than what its calls gave.
+/// Whether the program has anything that makes the set of allocations other than what its calls
+/// gave.
 pub fn is_plain(program: &Program) -> bool {
     let is_odd = |name: &str| ["capture", "import", "torch_", "sim_"].iter().any(|part| name.contains(part));
-    let pool_off = program.settings.iter().any(|(name, value)| *name == "GPUMEM_POOL" && value == "off");
-    !pool_off && !calls(program).any(is_odd)
+    !calls(program).any(is_odd)
 }
 
 pub fn calls(program: &Program) -> impl Iterator<Item = &str> {

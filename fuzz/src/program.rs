@@ -1,4 +1,5 @@
-//! A program: calls of the library by several threads, with arguments that name slots for what calls gave.
+//! A program: calls of the library by several threads, with arguments that name slots for what
+//! calls gave.
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,7 +100,8 @@ pub enum Arg {
     Slot(Kind, usize, u64),
     /// Where to put what the call gives.
     Out(Kind, usize),
-    /// A place for anything else that the call gives; its first 4 bytes are set to a structure's size, if it is one.
+    /// A place for anything else that the call gives; its first 4 bytes are set to a structure's
+    /// size, if it is one.
     Scratch(u32),
     Null,
     Text(String),
@@ -113,7 +115,8 @@ pub enum Arg {
 pub enum Op {
     /// After the arguments of a function that returns memory comes the slot for it.
     Call { function: String, args: Vec<Arg> },
-    /// Fills a block with a byte, in the order of its stream; nothing if the slot has no live block of that size.
+    /// Fills a block with a byte, in the order of its stream; nothing if the slot has no live block
+    /// of that size.
     Fill { slot: usize, bytes: u64, value: u8 },
     /// The block still has what it was last filled with.
     Verify { slot: usize },

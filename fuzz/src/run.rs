@@ -178,8 +178,9 @@ fn in_child(header: &Header, library: &Path, program: &Program, shared: *mut Sha
     0
 }
 
-/// Every function as the machine's calling convention has it: whole numbers and pointers in one row of registers, real
-/// numbers in another. More are passed than a function takes, which it does not see.
+/// Every function as the machine's calling convention has it: whole numbers and pointers in one row
+/// of registers, real numbers in another. More are passed than a function takes, which it does not
+/// see.
 type Entry = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, f64, f64) -> u64;
 
 struct Machine<'a> {
@@ -194,7 +195,8 @@ struct Machine<'a> {
     simulated: bool,
 }
 
-// SAFETY: `shared` is written by `tell`, which the first caller never leaves, by atomic words, and at places of one thread.
+// SAFETY: `shared` is written by `tell`, which the first caller never leaves, by atomic words, and
+// at places of one thread.
 unsafe impl Sync for Machine<'_> {}
 
 impl Machine<'_> {
@@ -299,8 +301,8 @@ impl<'a> Thread<'a> {
     fn verify(&mut self, slot: usize) -> Result<(), Failure> {
         let Some((ptr, block)) = self.usable(slot) else { return Ok(()) };
         let Some((bytes, value)) = block.fill else { return Ok(()) };
-        // Unordered work runs out of order in the simulation, and with several threads when it runs at once, too: what one
-        // thread submits waits while another runs something of that stream.
+        // Unordered work runs out of order in the simulation, and with several threads when it runs
+        // at once, too: what one thread submits waits while another runs something of that stream.
         if self.machine.model().racy && (self.machine.simulated || self.machine.program.threads.len() > 1) {
             return Ok(());
         }
@@ -399,8 +401,8 @@ impl<'a> Thread<'a> {
             })
             .collect();
         let before = self.before(name, &whole);
-        // SAFETY: arguments as the header declares them; pointers are to this thread's memory. What else they say is the
-        // library's to bear.
+        // SAFETY: arguments as the header declares them; pointers are to this thread's memory. What
+        // else they say is the library's to bear.
         let result = unsafe {
             entry(whole[0], whole[1], whole[2], whole[3], whole[4], whole[5], whole[6], whole[7], real[0], real[1])
         };
@@ -420,7 +422,8 @@ impl<'a> Thread<'a> {
         checked
     }
 
-    /// Empties slots whose pointers are stale: by them one thread would free what another has got at the same address.
+    /// Empties slots whose pointers are stale: by them one thread would free what another has got
+    /// at the same address.
     fn forget(&mut self, name: &str, args: &[Arg], status: Option<i32>) {
         let first =
             args.iter().find_map(|a| if let Arg::Slot(kind, slot, _) = a { Some((*kind, *slot)) } else { None });
@@ -483,7 +486,8 @@ impl<'a> Thread<'a> {
         Ok(())
     }
 
-    /// Blocks that the call may end: they are forgotten before it, as another thread may get their memory during it.
+    /// Blocks that the call may end: they are forgotten before it, as another thread may get their
+    /// memory during it.
     fn before(&mut self, name: &str, whole: &[u64]) -> Vec<(u64, Block)> {
         let mut model = self.machine.model();
         match name {
@@ -506,8 +510,8 @@ impl<'a> Thread<'a> {
                         "gpumem_torch_free" => Some(whole[3]),
                         _ => None,
                     };
-                    // Its own stream may still be working on it, or on what was at this address before; that the other
-                    // one was recorded does not change that.
+                    // Its own stream may still be working on it, or on what was at this address
+                    // before; that the other one was recorded does not change that.
                     model.racy |= stream.is_some_and(|s| s != b.stream);
                 }
                 block.map(|b| (whole[0], b)).into_iter().collect()
@@ -576,8 +580,8 @@ impl<'a> Thread<'a> {
         Ok(())
     }
 
-    /// The lock is held from the look to the entry: a free by another thread takes its block from the model before it
-    /// calls the library, so none can come between the two.
+    /// The lock is held from the look to the entry: a free by another thread takes its block from
+    /// the model before it calls the library, so none can come between the two.
     fn finish_ending(&self) -> Result<(), Failure> {
         self.machine.model().finish_ending(|ptr, block| self.id_of(ptr) == Some(block.id))
     }
@@ -645,7 +649,8 @@ impl<'a> Thread<'a> {
         if self.machine.show {
             eprintln!("{}.{} {name} made {ptr:#x} {} {:?}", self.number, self.at, block.name, block);
         }
-        // Imported memory, and what plans and frameworks made, are told apart from others by their addresses, too.
+        // Imported memory, and what plans and frameworks made, are told apart from others by their
+        // addresses, too.
         self.machine.model().add(ptr, block)
     }
 
@@ -711,7 +716,8 @@ impl<'a> Thread<'a> {
         self.machine.status("gpumem_trim", &[0]);
     }
 
-    /// Allocations, and bytes live and mapped of the first device; nothing where they cannot be asked for.
+    /// Allocations, and bytes live and mapped of the first device; nothing where they cannot be
+    /// asked for.
     fn left(&self, layout: &Struct) -> [u64; 3] {
         let at = |name: &str| layout.fields.iter().find(|f| f.name == name).map_or(0, |f| f.offset / 8);
         let mut stats = vec![0u64; layout.size.div_ceil(8)];
@@ -790,7 +796,8 @@ fn put(words: &mut [u64], at: usize, size: usize, bits: u64) {
 }
 
 extern "C" fn collect(allocation: *const c_void, user: *mut c_void) -> c_int {
-    // SAFETY: a gpumem_allocation, whose third field, at 8, is the address, and the list of the visit's caller.
+    // SAFETY: a gpumem_allocation, whose third field, at 8, is the address, and the list of the
+    // visit's caller.
     unsafe {
         let base = allocation.cast::<u64>().add(1).read();
         (*user.cast::<Vec<u64>>()).push(base);

@@ -17,7 +17,8 @@ impl Shrinker<'_> {
     /// The shortest program found, and how it fails.
     pub fn shrink(&mut self, mut program: Program, mut failure: Failure) -> (Program, Failure) {
         let start = Instant::now();
-        // What comes after the failure is not needed; with several threads, others' operations may be.
+        // What comes after the failure is not needed; with several threads, others' operations may
+        // be.
         if let (1, Some(ops)) = (program.threads.len(), program.threads.first().map(Vec::len)) {
             let mut shorter = program.clone();
             shorter.threads[0].truncate((failure.op + 1).min(ops));

@@ -1,4 +1,5 @@
-//! The fuzzer on the library that has just been built, shortly; and that it finds a bug and shows it in C, on a library with one.
+//! The fuzzer on the library that has just been built, shortly; and that it finds a bug and shows
+//! it in C, on a library with one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};

@@ -15,16 +15,19 @@ extern "C" {
  * What the functions of core.h do with defaults.
  */
 
-// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical memory.
+// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical
+// memory.
 #define GPUMEM_MALLOC_SINGLE_HANDLE 1
 
 // A single handle that gpumem_export_fd can share with another process.
 #define GPUMEM_MALLOC_EXPORTABLE 2
 
-// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs memory.
+// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs
+// memory.
 #define GPUMEM_MALLOC_GUARD 4
 
-// It can be moved out of the device and come back to its addresses: see gpumem_evict. Whole pages; in no arena.
+// Can leave the device and come back at the same addresses: see gpumem_evict. Takes whole pages;
+// belongs to no arena.
 #define GPUMEM_MALLOC_EVICTABLE 8
 
 // The device field counts. Without it the allocation lives on the device its stream belongs to.
@@ -40,20 +43,20 @@ typedef struct gpumem_malloc_options {
     size_t bytes;
     // A power of two up to 2^30, bytes; 0 means 256, and less than 256 gives 256.
     size_t alignment;
-    // The stream whose order the memory follows; with GPUMEM_MALLOC_ON_DEVICE one of that device, and NULL is the legacy
-    // default stream of that device.
+    // The stream whose order the memory follows. With GPUMEM_MALLOC_ON_DEVICE it is a stream of
+    // that device, and NULL is that device's legacy default stream.
     gpumem_stream stream;
     // A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
     uint64_t tag;
-    // The arena it belongs to, which the calling thread need not be attached to; NULL means the thread's current one,
-    // if it has one.
+    // The arena it belongs to, which the calling thread need not be attached to; NULL means the
+    // thread's current one, if it has one.
     gpumem_arena arena;
     // The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
     int32_t device;
     // Must be 0.
     uint32_t reserved;
-    // The reservation that it draws from, of the device's space; NULL means the one attached to the stream or to the thread, if
-    // there is one.
+    // The reservation that it draws from, of the device's space; NULL means the one attached to
+    // the stream or to the thread, if there is one.
     gpumem_reservation reservation;
 } gpumem_malloc_options;
 
@@ -71,7 +74,7 @@ typedef struct gpumem_pointer_info {
     size_t usable;
     // The stream it was allocated on. A name only: the stream may be gone.
     gpumem_stream stream;
-    // A number that no other allocation of this process has had or will have.
+    // A number that is never reused in this process.
     uint64_t id;
     // The caller's tag.
     uint64_t tag;
@@ -81,62 +84,66 @@ typedef struct gpumem_pointer_info {
     uint32_t reserved;
 } gpumem_pointer_info;
 
-// Allocates with every option there is.
+// Allocates with options.
 //
 // opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
-// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
-// flags, a device that does not exist or is not the stream's, an arena that has been exited, or options that are not
-// well formed;
-// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that
-// the driver has not given.
+// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no
+// power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
+// has been exited, or options that are not well formed; GPUMEM_ERROR_UNSUPPORTED where the device
+// cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that the driver has not
+// given.
 gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void **out);
 
 // Sets the most bytes that gpumem may map on a device.
 //
-// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has.
+// When more is mapped now, free memory goes back to the device and live memory stays. 0 means what
+// the device has. With GPUMEM_POOL=off the limit applies to what is live.
 // Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_limit_set(int device, size_t bytes);
 
-// As gpumem_trim, on one device.
+// Like gpumem_trim, on one device.
 //
 // Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_trim(int device, size_t keep_bytes);
 
-// The number of an allocation: no other of this process has had it or will have it, though addresses come again.
+// The number of an allocation. Addresses are reused; numbers never are in one process.
 //
 // ptr is the start of a live allocation. out receives a number that is not 0.
-// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was
-// freed.
-gpumem_status gpumem_allocation_id_get(const void *ptr,
-                                       uint64_t *out);
+// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
+// GPUMEM_ERROR_DOUBLE_FREE when it was freed.
+gpumem_status gpumem_allocation_id_get(const void *ptr, uint64_t *out);
 
 // Facts about the live allocation that contains ptr, which may point into the middle of it.
 //
-// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the size impossible,
-// GPUMEM_ERROR_UNKNOWN_POINTER.
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the
+// size impossible, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_pointer_info_get(const void *ptr, struct gpumem_pointer_info *out);
 
 /* ---- Sharing with other processes --------------------------------------------------------------
  *
- * Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file descriptor, sent over a
- * Unix socket or inherited. Both processes then see the same memory; ordering their work is their own affair.
+ * Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file
+ * descriptor, sent over a Unix socket or inherited. Both processes then see the same memory, and
+ * must order their work themselves.
  */
 
 // Makes a file descriptor for an allocation.
 //
-// ptr is the start of a live allocation made with GPUMEM_MALLOC_EXPORTABLE. out receives the descriptor, which the
-// caller owns and closes; it keeps the memory alive, as every import does. It is closed by exec.
+// ptr is the start of a live allocation made with GPUMEM_MALLOC_EXPORTABLE. out receives the
+// descriptor, which the caller owns and closes; it keeps the memory alive, as every import does.
+// It is closed by exec.
 // Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the allocation is not exportable,
-// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed, GPUMEM_ERROR_UNSUPPORTED,
-// GPUMEM_ERROR_DRIVER.
+// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
+// GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_export_fd(const void *ptr, int *out);
 
 // Maps memory that gpumem_export_fd exported, in this or another process.
 //
-// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out receives the memory
-// on the given device, which the caller owns and frees like any other; freeing it here leaves it with the others.
-// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the export's, or there is no
-// such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out
+// receives the memory on the given device. The caller owns it and frees it like any other; the
+// other processes keep theirs.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the
+// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED,
+// GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_import_fd(int fd, size_t bytes, int device, void **out);
 
 #ifdef __cplusplus

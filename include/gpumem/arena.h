@@ -12,9 +12,10 @@ extern "C" {
 
 /* ---- Arenas ------------------------------------------------------------------------------------
  *
- * An arena holds what is allocated while it is entered, and its exit frees all of that, whoever may still hold a
- * pointer to it, but for what is to be kept. It is for programs that cannot say when each buffer ends but know when all
- * of them do: a step of a training loop, a request, a call into a runtime whose garbage collector frees too late.
+ * An arena holds what is allocated while it is entered. Its exit frees all of it except what you
+ * keep, no matter who still holds a pointer. It is for programs that cannot say when each buffer
+ * ends but know when all of them do: a step of a training loop, a request, a call into a runtime
+ * whose garbage collector frees too late.
  *
  *   gpumem_arena step;
  *   gpumem_arena_enter(&step);
@@ -22,26 +23,30 @@ extern "C" {
  *   void *keep[] = {weights, loss};
  *   gpumem_arena_exit(step, keep, 2, NULL);            (all else that was allocated since is free)
  *
- * Whose      Each thread has arenas it is attached to; the last one is its current arena, and what the thread allocates
- *            belongs to that, whichever function does it: gpumem_malloc and its like, gpumem_plan_materialise, the
- *            adapters for PyTorch. Other threads are not affected. gpumem_malloc_options can name another arena. A
- *            resized allocation stays where it belongs. What was allocated before an arena was entered is not in it.
- * Nesting    An arena entered while another is current is inside that one, and must be exited first. What an exit keeps
- *            moves to the arena around it, and goes with that one unless kept again; out of the outermost arena it
- *            becomes an ordinary allocation.
- * Frees      What is in an arena may be freed early, by any thread. Exactly one of all frees and the exit frees an
- *            allocation; the others find out that it is gone. gpumem_free of what an exit has freed is a double free,
- *            or worse, takes what lives at the address by then; so finalizers, which may run at any time, call
- *            gpumem_free_id with the number that gpumem_allocation_id_get gave while the allocation lived.
- * Streams    An exit frees each allocation in the order of the stream it was allocated on, as gpumem_free does, and
- *            waits for nothing. Use on other streams must be ordered before, or announced by gpumem_record_stream.
- * Threads    gpumem_arena_attach makes an arena current on a second thread, gpumem_arena_detach undoes it; a thread that
- *            ends is detached. An arena is exited by its one last thread.
- * Handles    A gpumem_arena is a handle. Exit and abort make it stale, and those of the arenas inside; a stale one is
- *            GPUMEM_ERROR_INVALID, which each of these functions can give.
+ * Whose      A thread is attached to arenas; the last one is its current arena. What the thread
+ *            allocates belongs to that, by whichever function: gpumem_malloc and its like,
+ *            gpumem_plan_materialise, the adapters for PyTorch. Other threads are not affected.
+ *            gpumem_malloc_options can name another arena. A resized allocation stays where it
+ *            belongs. What was allocated before an arena was entered is not in it.
+ * Nesting    An arena entered while another is current is inside that one, and must be exited
+ *            first. What an exit keeps moves to the arena around it, and goes with that one unless
+ *            kept again; out of the outermost arena it becomes an ordinary allocation.
+ * Frees      Any thread may free what is in an arena early. Of all frees and the exit, exactly one
+ *            frees the allocation; the others find it gone. gpumem_free after the exit is a double
+ *            free or, worse, frees what lives at the address by then. Finalizers may run at any
+ *            time, so they call gpumem_free_id, with the number that gpumem_allocation_id_get gave
+ *            while the allocation lived.
+ * Streams    An exit frees each allocation in the order of the stream it was allocated on, as
+ *            gpumem_free does, and waits for nothing. Use on other streams must be ordered before,
+ *            or announced by gpumem_record_stream.
+ * Threads    gpumem_arena_attach makes an arena current on a second thread, and
+ *            gpumem_arena_detach undoes that. A thread that ends is detached. Only the last
+ *            attached thread can exit an arena.
+ * Handles    A gpumem_arena is a handle. Exit and abort make it stale, and so the handles of the
+ *            arenas inside. Every function here returns GPUMEM_ERROR_INVALID for a stale one.
  *
- * Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED). docs/spec/arenas.md has every
- * rule.
+ * Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED).
+ * docs/spec/arenas.md has every rule.
  */
 
 // What an exit did. Bytes are as asked for.
@@ -68,7 +73,8 @@ typedef struct gpumem_arena_report {
     uint64_t nanoseconds;
 } gpumem_arena_report;
 
-// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it is counted.
+// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it
+// is counted.
 typedef struct gpumem_arena_stats {
     // sizeof(gpumem_arena_stats), set by the caller; afterwards the bytes filled.
     uint32_t size;
@@ -86,40 +92,44 @@ typedef struct gpumem_arena_stats {
     uint64_t left;
     // Those of them that were promoted or escaped, a count.
     uint64_t promoted;
-    // Those of them that were freed, a count: what somebody did without waiting for the exit.
+    // Those of them that were freed before the exit, a count.
     uint64_t freed_early;
     // Threads attached to it, a count.
     uint64_t threads;
     // How long it has been open.
     uint64_t nanoseconds;
-    // A number that no other arena of this process has had or will have; texts of errors have it too.
+    // A number that no other arena of this process has had or will have; texts of errors have it
+    // too.
     uint64_t id;
     // Its name, terminated; empty when it has none.
     char name[64];
 } gpumem_arena_stats;
 
-// Opens an arena inside the calling thread's current one, if it has one, and makes it the current one.
+// Opens an arena inside the calling thread's current one, if it has one, and makes it the current
+// one.
 //
 // out receives the handle; end it with gpumem_arena_exit or gpumem_arena_abort.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 gpumem_status gpumem_arena_enter(gpumem_arena *out);
 
-// As gpumem_arena_enter, with a name for statistics and the texts of errors.
+// Like gpumem_arena_enter, with a name for statistics and the texts of errors.
 //
 // name is UTF-8 or NULL, which is no name; it is copied, and cut at 63 bytes.
 // Errors: those of gpumem_arena_enter; GPUMEM_ERROR_INVALID also for a name that is not UTF-8.
 gpumem_status gpumem_arena_enter_named(const char *name, gpumem_arena *out);
 
-// Ends an arena: frees what is in it, but for what is to be kept, which moves to the arena around it, or becomes
-// ordinary where there is none.
+// Ends an arena and frees what is in it. What is kept moves to the arena around it, or becomes
+// ordinary memory where there is none.
 //
-// The arena must be the calling thread's current one, with no other thread attached to it and no open arena inside.
-// keep has keep_len pointers, each to any byte of an allocation, and may be NULL when there are none. NULL in the list
-// is passed over. Pointers to nothing live, to the same allocation again, and to what is not in this arena are no
-// errors: they are counted in the report, and change nothing. What other threads free at the same time is freed once.
-// out_or_null receives the report; its size must be set (GPUMEM_INIT).
-// Errors: GPUMEM_ERROR_INVALID for an arena that is not to be exited now or here, when keep is NULL and keep_len is
-// not 0, or for an impossible size of the report; the arena is then open as before.
+// The arena must be the calling thread's current one, with no other thread attached to it and no
+// open arena inside. keep has keep_len pointers, each to any byte of an allocation, and may be
+// NULL when there are none. NULL in the list is passed over. The report counts pointers to nothing
+// live, to the same allocation again, and to what is not in this arena; they are no errors and
+// change nothing. What other threads free at the same time is freed once. out_or_null receives the
+// report; its size must be set (GPUMEM_INIT).
+// Errors: GPUMEM_ERROR_INVALID when the arena cannot be exited now, or by this thread; when keep
+// is NULL and keep_len is not 0, or for an impossible size of the report; the arena is then open
+// as before.
 gpumem_status gpumem_arena_exit(gpumem_arena arena,
                                 void *const *keep,
                                 size_t keep_len,
@@ -127,21 +137,22 @@ gpumem_status gpumem_arena_exit(gpumem_arena arena,
 
 // Ends an arena and every open one inside it, keeping nothing.
 //
-// No other thread may be attached to any of them; the calling one need not be. out_or_null receives a report on all of
-// them together; its size must be set (GPUMEM_INIT).
-// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the report; all is then
-// open as before.
+// No other thread may be attached to any of them; the calling one need not be. out_or_null
+// receives a report on all of them together; its size must be set (GPUMEM_INIT).
+// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the
+// report; all is then open as before.
 gpumem_status gpumem_arena_abort(gpumem_arena arena, struct gpumem_arena_report *out_or_null);
 
-// Makes an open arena the calling thread's current one, over the one that is.
+// Makes an open arena the calling thread's current one, on top of the present one.
 //
 // Until the thread detaches or ends, other threads can neither exit nor abort the arena.
 // Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already.
 gpumem_status gpumem_arena_attach(gpumem_arena arena);
 
-// Takes the calling thread's current arena back; the one before it is current again. The arena stays open.
+// Detaches the calling thread from its current arena; the one before it is current again. The
+// arena stays open.
 //
-// Also for the thread that entered it, which thereby hands it over to whoever attaches.
+// The thread that entered an arena can detach too, and so hand it over to a thread that attaches.
 // Errors: GPUMEM_ERROR_INVALID when it is not the thread's current arena.
 gpumem_status gpumem_arena_detach(gpumem_arena arena);
 
@@ -157,14 +168,15 @@ gpumem_status gpumem_arena_current_get(gpumem_arena *out);
 // Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_arena_find(const void *ptr, gpumem_arena *out);
 
-// Moves a live allocation out of its arena into the one around that, or out of all when there is none; what an exit
-// does to what it keeps, at once.
+// Moves a live allocation at once into the arena around its own, or out of all arenas when there
+// is none, as an exit does with what it keeps.
 //
 // ptr is any byte of it. Any thread may do this.
 // Errors: GPUMEM_ERROR_INVALID when ptr is NULL or in no arena, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_arena_promote(void *ptr);
 
-// Takes a live allocation out of all arenas: a constant that is made in a step and cached for those to come.
+// Takes a live allocation out of all arenas: for a constant that one step makes and later steps
+// use.
 //
 // ptr is any byte of it. Nothing happens when it is in no arena. Any thread may do this.
 // Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
@@ -172,41 +184,46 @@ gpumem_status gpumem_arena_escape(void *ptr);
 
 // What has happened in an open arena so far.
 //
-// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
+// impossible.
 gpumem_status gpumem_arena_stats_get(gpumem_arena arena, struct gpumem_arena_stats *out);
 
-// Frees the allocation with this id, if it still lives: for finalizers, which may come after the exit of its arena.
+// Frees the allocation with this id, if it still lives: for finalizers, which may come after the
+// exit of its arena.
 //
-// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing; id is what
-// gpumem_allocation_id_get gave for it. GPUMEM_OK also when that allocation is gone, even if its address has been handed
-// out again; that is counted in gpumem_stats.late_frees and changes nothing. In the order of the stream it was
-// allocated on, as gpumem_free. Memory without an arena can be freed so as well.
-// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that gpumem never gave.
-gpumem_status gpumem_free_id(void *ptr,
-                             uint64_t id);
+// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing;
+// id is what gpumem_allocation_id_get gave for it. When that allocation is gone, even if another
+// lives at its address now, nothing changes: the call returns GPUMEM_OK and
+// gpumem_stats.late_frees counts it. Frees in the order of the stream it was allocated on, as
+// gpumem_free does. It works for memory outside of arenas too.
+// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that
+// gpumem never gave.
+gpumem_status gpumem_free_id(void *ptr, uint64_t id);
 
-// As gpumem_free_id, in the order of s, as gpumem_free_async.
+// Like gpumem_free_id, but in the order of s, as gpumem_free_async frees.
 //
 // Errors: those of gpumem_free_id, and GPUMEM_ERROR_INVALID_STREAM; nothing is freed then.
 gpumem_status gpumem_free_id_async(void *ptr, uint64_t id, gpumem_stream s);
 
 /* ---- Finding late uses -------------------------------------------------------------------------
  *
- * An arena frees what was allocated in it, whoever still holds a pointer there. GPUMEM_ARENA_DEBUG, or the field
- * arena_debug of gpumem_context_options, turns on what finds late uses:
+ * An arena frees what was allocated in it, no matter who still holds a pointer.
+ * GPUMEM_ARENA_DEBUG, or the field arena_debug of gpumem_context_options, turns on the search for
+ * late uses:
  *
- *    check     arenas remember what they free, and gpumem_check says whether a pointer is into that. A runtime calls it
- *              where its operations take their operands.
- *    abort     the first late use that is found ends the process by SIGABRT, behind a line on stderr.
- *    poison    what arenas free is filled with 0xff, NaN in every floating-point format, and kept for a while
- *              (GPUMEM_ARENA_QUARANTINE). Late writes are found when it is handed on, and by gpumem_arena_verify.
- *    unmap     what is allocated in an arena gets physical memory of its own, which is unmapped when the arena ends; its
- *              addresses are kept for a while. Any late use faults, that by a kernel too.
+ *    check     Arenas remember what they free, and gpumem_check says whether a pointer is into
+ *              that. A runtime calls it where its operations take their operands.
+ *    abort     The first late use found ends the process by SIGABRT, after a line on stderr.
+ *    poison    Freed memory is filled with 0xff, NaN in every floating-point format, and kept for
+ *              a while (GPUMEM_ARENA_QUARANTINE). Late writes are found when it is handed out
+ *              again, and by gpumem_arena_verify.
+ *    unmap     Each allocation gets physical memory of its own, which is unmapped when the arena
+ *              ends; its addresses are kept for a while. Any late use faults, a kernel's too.
  *
- * Several go together, with commas between, but not poison and unmap. Each includes check. With poison and unmap the
- * end of an arena waits for the device, unless a stream is being captured on which gpumem was called; a capture on
- * streams that gpumem has not met would be lost to it. Off, the functions below return GPUMEM_OK at the cost of a
- * branch.
+ * Combine them with commas, except poison with unmap. Each includes check. With poison or unmap,
+ * the end of an arena waits for the device, which would break a capture on a stream that gpumem
+ * has never been called with; it does not wait while a stream that gpumem knows is being captured.
+ * When all are off, the functions below return GPUMEM_OK at the cost of a branch.
  */
 
 // What has been found so far in this process, on all devices. Counts unless a field says bytes.
@@ -215,61 +232,71 @@ typedef struct gpumem_arena_debug_stats {
     uint32_t size;
     // GPUMEM_ARENA_DEBUG_* in force.
     uint32_t mode;
-    // Allocations freed by arenas that are remembered. Of very many, the oldest are forgotten.
+    // Remembered allocations that arenas have freed. When there are very many, the oldest are
+    // forgotten.
     uint64_t remembered;
     // Late uses that gpumem_check and gpumem_check_id have found.
     uint64_t stale_uses;
-    // Poisoned allocations that were found to have been written to.
+    // Poisoned allocations found overwritten.
     uint64_t stale_writes;
-    // Allocations of which something is kept at present: memory with "poison", addresses with "unmap".
+    // Allocations kept at present: their memory with "poison", their addresses with "unmap".
     uint64_t kept;
     // How much that is, bytes.
     uint64_t kept_bytes;
-    // Allocations that could not be filled, unmapped or looked at when they should have been, because a stream was being
-    // captured or a driver call failed, or with "poison" because there was no room for them in GPUMEM_ARENA_QUARANTINE.
+    // Allocations that could not be filled, unmapped or checked in time: a stream was being
+    // captured, a driver call failed, or with "poison" GPUMEM_ARENA_QUARANTINE had no room for
+    // them.
     uint64_t unchecked;
 } gpumem_arena_debug_stats;
 
-// Says whether ptr may be used, as far as arenas are concerned.
+// Says whether an arena has freed the memory at ptr.
 //
-// ptr is any address, also inside an allocation, or NULL, which is GPUMEM_OK. op and operand are for the text: which
-// operation, and which of its operands ptr is; NULL is shown as "?". They are not kept.
-// Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and that has not been
-// handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", allocation
-// 123 of 4096 bytes)", where the outermost arena has depth 0. It is also said on stderr (not every one of a flood;
-// GPUMEM_LOG=0 turns it off), and with "abort" the process ends there. Always GPUMEM_OK without "check". Memory that
-// was freed otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
+// ptr is any address, also inside an allocation, or NULL, which is GPUMEM_OK. op and operand are
+// for the text: which operation, and which of its operands ptr is; NULL is shown as "?". They are
+// not kept.
+// Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and
+// that has not been handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit
+// at depth 0 (arena 7 "step", allocation 123 of 4096 bytes)", where the outermost arena has depth
+// 0. It is also said on stderr (not every one of a flood; GPUMEM_LOG=0 turns it off), and with
+// "abort" the process ends there. Always GPUMEM_OK without "check". Memory that was freed
+// otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
 gpumem_status gpumem_check(const void *ptr, const char *op, const char *operand);
 
 // Says whether ptr is still in the allocation that it was made for.
 //
-// As gpumem_check, and exact: id is the allocation's number, from gpumem_allocation_id_get, so a use is found also when
-// memory of another allocation is at the address now, or when it was freed with no arena. Without "check" always
-// GPUMEM_OK.
-// Errors: GPUMEM_ERROR_USE_AFTER_FREE when the live allocation that contains ptr has another number, or there is none.
+// Like gpumem_check, but exact: id is the allocation's number, from gpumem_allocation_id_get, so a
+// use is found also when memory of another allocation is at the address now, or when it was freed
+// with no arena. Without "check" always GPUMEM_OK.
+// Errors: GPUMEM_ERROR_USE_AFTER_FREE when the live allocation that contains ptr has another
+// number, or there is none.
 gpumem_status gpumem_check_id(const void *ptr, uint64_t id, const char *op, const char *operand);
 
-// Says what was at an address that an arena has freed, such as one that a tool reports for a fault.
+// Says what was at an address that an arena has freed, such as one that a tool reports for a
+// fault.
 //
-// buf may be NULL when cap is 0; cap is in bytes. Copies what fits of a sentence like "0x7f0000001200 is 512 bytes into
-// allocation 123 (4096 bytes, tag 5) of arena 7 "step", reclaimed by arena_exit at depth 0", always terminated. needed
-// may be NULL; it receives the bytes that the whole text takes, its NUL included.
-// Errors: GPUMEM_ERROR_UNKNOWN_POINTER when no arena is known to have freed what was there, or the address has been
-// handed out since; GPUMEM_ERROR_UNSUPPORTED without "check"; GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0.
+// buf may be NULL when cap is 0; cap is in bytes. Copies what fits of a sentence like
+// "0x7f0000001200 is 512 bytes into allocation 123 (4096 bytes, tag 5) of arena 7 "step",
+// reclaimed by arena_exit at depth 0", always terminated. needed may be NULL; it receives the
+// bytes that the whole text takes, its NUL included.
+// Errors: GPUMEM_ERROR_UNKNOWN_POINTER when no arena is known to have freed what was there, or the
+// address has been handed out since; GPUMEM_ERROR_UNSUPPORTED without "check";
+// GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0.
 gpumem_status gpumem_arena_describe(const void *addr, char *buf, size_t cap, size_t *needed);
 
 // Looks at all memory that "poison" keeps, now.
 //
-// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. What was written to is said on
-// stderr ("stale write after arena_exit: 16 bytes from offset 0 of allocation 123 (4096 bytes) of arena 7 "step", ..."),
-// where the bytes are those from the first that has changed to the last, and is filled again. GPUMEM_OK without "poison".
-// Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a stream is being
-// captured on which gpumem was called; GPUMEM_ERROR_DRIVER.
+// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. What was
+// written to is said on stderr ("stale write after arena_exit: 16 bytes from offset 0 of
+// allocation 123 (4096 bytes) of arena 7 "step", ..."), where the bytes are those from the first
+// that has changed to the last, and is filled again. GPUMEM_OK without "poison".
+// Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a
+// stream is being captured on which gpumem was called; GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_arena_verify(void);
 
 // What has been found so far.
 //
-// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
+// impossible.
 gpumem_status gpumem_arena_debug_stats_get(struct gpumem_arena_debug_stats *out);
 
 #ifdef __cplusplus

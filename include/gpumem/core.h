@@ -12,10 +12,10 @@
 /* A cudaStream_t or CUstream: the same type, declared without CUDA's headers. */
 typedef struct CUstream_st *gpumem_stream;
 
-/* A handle to an arena: see arena.h. Compare it with NULL and with others; do not look into it. */
+/* A handle to an arena: see arena.h. It is opaque: compare it only with NULL and other handles. */
 typedef struct gpumem_arena_st *gpumem_arena;
 
-/* A handle to a reservation: see tiers.h. Compare it with NULL and with others; do not look into it. */
+/* A handle to a reservation: see tiers.h. It is opaque: compare it only with NULL and other handles. */
 typedef struct gpumem_reservation_st *gpumem_reservation;
 
 /* The legacy default stream of the current device, CUDA's cudaStreamLegacy; NULL means the same. */
@@ -42,12 +42,14 @@ extern "C" {
 
 /* ---- Errors ------------------------------------------------------------------------------------
  *
- * Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its type leaves no room
- * for one; then gpumem_last_status has the status. The text behind a failure is kept per thread: what was asked, what
- * there was, and what to do next. Success does not clear it.
+ * Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its
+ * type leaves no room for one; then gpumem_last_status has the status. The text behind a failure
+ * is kept per thread: what was asked, what there was, and what to do next. Success does not clear
+ * it.
  */
 
-// The outcome of a call: GPUMEM_OK or one of GPUMEM_ERROR_*. Numbers are never reused; expect new ones.
+// The outcome of a call: GPUMEM_OK or one of GPUMEM_ERROR_*. Numbers are never reused; expect new
+// ones.
 typedef int32_t gpumem_status;
 
 // Success.
@@ -62,8 +64,8 @@ typedef int32_t gpumem_status;
 // The pointer was never handed out, or points into the middle of an allocation.
 #define GPUMEM_ERROR_UNKNOWN_POINTER 3
 
-// The pointer was handed out and has been freed already. Once its memory has merged with other free memory there is
-// nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
+// The pointer was handed out and has been freed already. Once its memory has merged with other
+// free memory there is nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
 #define GPUMEM_ERROR_DOUBLE_FREE 4
 
 // A driver call failed; the text names the call and the driver's error.
@@ -93,8 +95,8 @@ typedef int32_t gpumem_status;
 // The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 #define GPUMEM_ERROR_INVALID_STREAM 13
 
-// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and with
-// GPUMEM_ARENA_DEBUG=unmap copies and fills too.
+// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and
+// with GPUMEM_ARENA_DEBUG=unmap copies and fills too.
 #define GPUMEM_ERROR_USE_AFTER_FREE 14
 
 // A wait ended at its timeout, before there was room.
@@ -103,7 +105,8 @@ typedef int32_t gpumem_status;
 // A wait was cancelled, before there was room.
 #define GPUMEM_ERROR_CANCELLED 16
 
-// A file of the disk tier could not be read or written; the text names the call, the file and the system's error.
+// A file of the disk tier could not be read or written; the text names the call, the file and the
+// system's error.
 #define GPUMEM_ERROR_IO 17
 
 // Data in the disk tier is not what was written there: truncated, or altered.
@@ -111,7 +114,8 @@ typedef int32_t gpumem_status;
 
 // The name of a status, such as "GPUMEM_ERROR_INVALID".
 //
-// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no device, cannot fail.
+// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no
+// device, cannot fail.
 const char *gpumem_status_name(gpumem_status status);
 
 // The status of this thread's last failed call, GPUMEM_OK when none has failed.
@@ -121,84 +125,95 @@ gpumem_status gpumem_last_status(void);
 
 // Copies the text of this thread's last failed call, cut to fit and always terminated.
 //
-// buf may be NULL when cap is 0; cap is in bytes. Returns the length of the whole text in bytes without its NUL
-// (0 when nothing has failed), so a return value of cap or more means that it was cut. Texts are UTF-8, at most 1000
-// bytes, and for people: compare statuses, not texts. Needs no device, cannot fail.
+// buf may be NULL when cap is 0; cap is in bytes. Returns the length of the whole text in bytes
+// without its NUL (0 when nothing has failed), so a return value of cap or more means that it was
+// cut. Texts are UTF-8, at most 1000 bytes, and for people: compare statuses, not texts. Needs no
+// device, cannot fail.
 size_t gpumem_last_error(char *buf, size_t cap);
 
 /* ---- Allocating and freeing --------------------------------------------------------------------
  *
- * Memory is ordered on a stream: it may be used by work submitted to that stream after the allocation, and by other
- * streams once they wait for that point. A free is ordered too: it takes effect after the work submitted before it,
- * so nobody waits on the host. Addresses are device addresses: do not dereference them on the host.
+ * Memory is ordered on a stream: it may be used by work submitted to that stream after the
+ * allocation, and by other streams once they wait for that point. A free is ordered too: it takes
+ * effect after the work submitted before it, so nobody waits on the host. Addresses are device
+ * addresses: do not dereference them on the host.
  */
 
 // Allocates on the current device, in the order of its legacy default stream.
 //
-// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not cleared.
-// Returns the memory, which the caller owns until a free, or NULL on failure; gpumem_last_status says why:
-// GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. Work on a stream that does not
-// synchronise with the default stream must be made to wait for it; gpumem_malloc_async is made for that.
+// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not
+// cleared. Returns the memory, which the caller owns until a free, or NULL on failure;
+// gpumem_last_status says why: GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. Work on a stream
+// that does not synchronise with the default stream must wait for it; use gpumem_malloc_async for
+// such streams.
 void *gpumem_malloc(size_t bytes);
 
 // Frees, in the order of the stream the memory was allocated on.
 //
-// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
-// the stream it was allocated on, or ordered before it, or announced by gpumem_record_stream; otherwise use
-// gpumem_free_async. Never blocks on the device. A pointer that is unknown, interior or freed already changes
-// nothing; it is counted in gpumem_stats, kept as this thread's last error, and said on stderr (not every one of a
-// flood; GPUMEM_LOG=0 turns it off). In a forked child and at exit it does nothing.
+// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have
+// been submitted to the stream it was allocated on, or ordered before it, or announced by
+// gpumem_record_stream; otherwise use gpumem_free_async. Never blocks on the device. A pointer
+// that is unknown, interior or already freed changes nothing: gpumem_stats counts it, it becomes
+// this thread's last error, and stderr has a line (not for every one of a flood; GPUMEM_LOG=0
+// turns it off). In a forked child and at exit this does nothing.
 void gpumem_free(void *ptr);
 
 // Allocates in the order of a stream, on the stream's device.
 //
-// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL. Aligned to 256
-// bytes, not cleared. out receives the memory, which the caller owns until a free; usable by work submitted to s
-// from now on. Does not wait for the device unless memory is short (GPUMEM_REUSE).
-// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_INVALID_STREAM,
-// GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER.
+// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL.
+// Aligned to 256 bytes, not cleared. out receives the memory, which the caller owns until a free;
+// usable by work submitted to s from now on. Does not wait for the device unless memory is short
+// (GPUMEM_REUSE).
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY,
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
 
-// Frees in the order of a stream: the memory is reused once the work submitted to s before this call is done.
+// Frees in the order of a stream: the memory is reused once the work submitted to s before this
+// call is done.
 //
-// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
-// s, or ordered before it, or announced by gpumem_record_stream; s need not be the stream it was allocated on. The
-// allocation itself counts as a use: memory that nobody has touched may still be in use by what had it before. s may be
-// of another device than the memory; NULL is the current device's, whatever device the memory is on.
+// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have
+// been submitted to s, or ordered before it, or announced by gpumem_record_stream; s need not be
+// the stream it was allocated on. The allocation itself counts as a use: its previous owner's work
+// may still be using memory that you have not touched. s may be of another device than the memory;
+// NULL is the current device's, whatever device the memory is on.
 // Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
-// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being captured,
-// GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
+// captured, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
 gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 
 // Changes the size of an allocation, keeping its contents up to the smaller of both sizes.
 //
-// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer that must be
-// freed. Grows in place by mapping where it can, otherwise moves by a copy in the order of s, on which all use of
-// the old memory must be ordered. out receives the memory, which may be at the same address; then ptr is no longer
-// the caller's. On failure ptr is unchanged and still the caller's. The memory stays on its device, of which s need not
-// be; then it counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce s with
-// gpumem_record_stream.
+// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer
+// that must be freed. Grows in place by mapping where it can, otherwise moves by a copy in the
+// order of s, on which all use of the old memory must be ordered. out receives the memory, which
+// may be at the same address; then ptr is no longer the caller's. On failure ptr is unchanged and
+// still the caller's. The memory stays on its device. s may be of another one; the memory then
+// counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce
+// s with gpumem_record_stream.
 // Errors: those of gpumem_malloc_async and gpumem_free_async.
 gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, void **out);
 
-// Announces that an allocation is also used on s: after it is freed, reuse waits for the work submitted to s too.
+// Announces that an allocation is also used on s: after it is freed, reuse waits for the work
+// submitted to s too.
 //
-// ptr is the start of an allocation. s must stay alive until the free. Call it after submitting to s, or at any time
-// before the free; once per stream is enough. s may be of another device than the memory.
-// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
-// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being captured,
-// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
-gpumem_status gpumem_record_stream(void *ptr,
-                                   gpumem_stream s);
+// ptr is the start of an allocation. s must stay alive until the free. Call it after submitting to
+// s, or at any time before the free; once per stream is enough. s may be of another device than
+// the memory.
+// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
+// GPUMEM_ERROR_DOUBLE_FREE when it was freed, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING
+// when s is of another device and is being captured, GPUMEM_ERROR_UNSUPPORTED with
+// GPUMEM_POOL=off.
+gpumem_status gpumem_record_stream(void *ptr, gpumem_stream s);
 
 // How many bytes can be used from ptr, the start of an allocation: at least those asked for.
 //
-// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then gpumem_last_status has
-// GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was freed.
+// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then
+// gpumem_last_status has GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was
+// freed.
 size_t gpumem_usable_size(const void *ptr);
 
-// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each device that is in
-// use. Live memory stays. 0 gives back all that is free.
+// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each
+// device that is in use. Live memory stays. 0 gives back all that is free.
 //
 // Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
 // Errors: GPUMEM_ERROR_DRIVER.
@@ -221,7 +236,8 @@ gpumem_status gpumem_trim(size_t keep_bytes);
 // The library's version as major * 10000 + minor * 100 + patch. Needs no device, cannot fail.
 uint32_t gpumem_version(void);
 
-// The library's version as text, such as "0.1.0". Static, never NULL. Needs no device, cannot fail.
+// The library's version as text, such as "0.1.0". Static, never NULL. Needs no device, cannot
+// fail.
 const char *gpumem_version_string(void);
 
 #ifdef __cplusplus

@@ -12,8 +12,9 @@ extern "C" {
 
 /* ---- Devices -----------------------------------------------------------------------------------
  *
- * The same calls on a GPU and on the host device, so that one source runs on both. Devices are counted from 0 as
- * CUDA counts them. The current device is CUDA's: setting it here or with cudaSetDevice is the same thing.
+ * The same calls on a GPU and on the host device, so that one source runs on both. Devices are
+ * counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
+ * cudaSetDevice is the same thing.
  */
 
 // Facts about a device.
@@ -53,76 +54,81 @@ gpumem_status gpumem_device_get(int *out);
 // Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_set(int device);
 
-// Waits until everything submitted to the current device is done. Blocks. Memory freed there before this call is free for
-// every stream after it.
+// Waits until everything submitted to the current device is done. Blocks. Memory freed there
+// before this call is free for every stream after it.
 //
 // Errors: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_sync(void);
 
 // Facts about a device.
 //
-// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
-// size impossible; GPUMEM_ERROR_DRIVER.
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
+// out is NULL or its size impossible; GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_props_get(int device, struct gpumem_device_props *out);
 
 // A device's memory as the driver sees it, all processes together, bytes.
 //
-// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when there is no such
-// device, GPUMEM_ERROR_DRIVER.
+// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when
+// there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_memory_get(int device, size_t *free_bytes, size_t *total_bytes);
 
 /* ---- Streams -----------------------------------------------------------------------------------
  *
- * A gpumem_stream is a cudaStream_t or CUstream of the program's; these helpers make some where there is no CUDA
- * runtime to ask. A handle must be a live stream whenever it is passed: the host device answers
- * GPUMEM_ERROR_INVALID_STREAM to a destroyed one, CUDA crashes or takes it for another stream.
+ * A gpumem_stream is a cudaStream_t or CUstream of the program's; these helpers make some where
+ * there is no CUDA runtime to ask. A handle must be a live stream whenever it is passed: the host
+ * device answers GPUMEM_ERROR_INVALID_STREAM to a destroyed one, CUDA crashes or takes it for
+ * another stream.
  */
 
 // Creates a stream on the current device that does not synchronise with the legacy default stream.
 //
-// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA stream.
+// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA
+// stream.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_create(gpumem_stream *out);
 
-// Destroys a stream. Work already submitted to it still runs, and memory freed on it is still reused in its order.
+// Destroys a stream. Work already submitted to it still runs, and memory freed on it is still
+// reused in its order.
 //
-// The handle must not be used afterwards: CUDA gives the same value to the next stream at once. Memory allocated on
-// it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
-// or with gpumem_free, after which its reuse waits for the whole device.
-// Reservations attached to it are detached.
-// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_CAPTURING while it is being captured,
-// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+// The handle must not be used afterwards: CUDA gives the same value to the next stream at once.
+// Memory allocated on it and not yet freed stays valid; free it with gpumem_free_async on a stream
+// that is ordered after its last use, or with gpumem_free, after which its reuse waits for the
+// whole device. Reservations attached to it are detached.
+// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_CAPTURING while it is being
+// captured, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_destroy(gpumem_stream s);
 
-// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured. Memory freed in the order
-// of s before this call is free for every stream after it.
+// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
+// Memory freed in the order of s before this call is free for every stream after it.
 //
 // Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_sync(gpumem_stream s);
 
-// Makes later work on one stream wait, on the device, for everything submitted so far to another, on.
+// Makes later work on one stream wait, on the device, for everything submitted so far to another,
+// on.
 //
-// Does not block the caller. The streams may belong to different devices. Errors: GPUMEM_ERROR_CAPTURING when either is being captured (use
-// CUDA's own events there), GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_stream_wait(gpumem_stream s,
-                                 gpumem_stream on);
+// Does not block the caller. The streams may belong to different devices. Errors:
+// GPUMEM_ERROR_CAPTURING when either is being captured (use CUDA's own events there),
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_stream_wait(gpumem_stream s, gpumem_stream on);
 
 /* ---- Pools of streams --------------------------------------------------------------------------
  *
- * A stream pool lends streams of one device, each to one borrower at a time. It makes them when they are first needed, up to its
- * size, and keeps them. Whoever finds none waits in turn, or has one more made.
+ * A stream pool lends streams of one device, each to one borrower at a time. It makes them on
+ * demand, up to its size, and keeps them. When all are lent, a borrower waits in turn, or has one
+ * more made.
  *
- * A stream goes back with whatever work it still has; the next borrower's work comes after that. Reservations that are attached
- * to it are detached.
+ * A stream goes back with whatever work it still has; the next borrower's work runs after that.
+ * Reservations attached to it are detached.
  */
 
-// A wait without an end, where a parameter is a time in milliseconds.
+// A wait without a limit, where a parameter is a time in milliseconds.
 #define GPUMEM_WAIT_FOREVER UINT64_MAX
 
-// What a gpumem_stream_pool seems to point to. There is nothing there.
+// The type that a gpumem_stream_pool points to: opaque, never defined.
 typedef struct gpumem_stream_pool_st gpumem_stream_pool_st;
 
-// A handle to a stream pool. Compare it with NULL and with others; do not look into it.
+// A handle to a stream pool. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_stream_pool_st *gpumem_stream_pool;
 
 // What there is in a stream pool.
@@ -131,11 +137,11 @@ typedef struct gpumem_stream_pool_stats {
     uint32_t size;
     // The device that its streams are of.
     int32_t device;
-    // Streams there are, or that are just being made.
+    // Streams that exist or are being made.
     uint64_t made;
-    // Those that nobody has.
+    // Streams not lent.
     uint64_t idle;
-    // Those that are lent.
+    // Streams lent.
     uint64_t borrowed;
     // Calls that wait for one.
     uint64_t waiters;
@@ -143,24 +149,24 @@ typedef struct gpumem_stream_pool_stats {
 
 // Makes a pool of streams of the current device.
 //
-// size is how many it makes by itself at most; 0 means 16. None is made yet. out receives the pool; the caller owns it until
-// gpumem_stream_pool_destroy.
+// size is how many it makes on demand at most; 0 means 16. It makes none yet. out receives the
+// pool; the caller owns it until gpumem_stream_pool_destroy.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_stream_pool_create(size_t size,
-                                        gpumem_stream_pool *out);
+gpumem_status gpumem_stream_pool_create(size_t size, gpumem_stream_pool *out);
 
-// Borrows a stream that nobody else has, or waits for one, in turn.
+// Borrows a stream that is not lent, or waits for one, in turn.
 //
-// timeout_ms is how long at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end. out receives the stream,
-// which is the caller's until gpumem_stream_pool_return. The caller must not destroy it.
-// Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool, GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent
-// and timeout_ms is 0, GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
+// timeout_ms is the longest wait, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit. out
+// receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must not
+// destroy it.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool,
+// GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent and timeout_ms is 0,
+// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
 // GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_stream_pool_borrow(gpumem_stream_pool pool,
-                                        uint64_t timeout_ms,
-                                        gpumem_stream *out);
+gpumem_status gpumem_stream_pool_borrow(gpumem_stream_pool pool, uint64_t timeout_ms, gpumem_stream *out);
 
-// As gpumem_stream_pool_borrow, but when all streams are lent, one more is made, which stays in the pool.
+// Like gpumem_stream_pool_borrow, but makes one more stream when all are lent. It stays in the
+// pool.
 //
 // Does not wait. Errors: those of gpumem_stream_pool_borrow, without those of a wait.
 gpumem_status gpumem_stream_pool_borrow_or_grow(gpumem_stream_pool pool, gpumem_stream *out);
@@ -172,10 +178,11 @@ gpumem_status gpumem_stream_pool_return(gpumem_stream_pool pool, gpumem_stream s
 
 // Closes a pool: it lends no more, and calls that wait get GPUMEM_ERROR_SHUTTING_DOWN.
 //
-// Streams that nobody has are destroyed now, each of the others when it is returned, and with the last of them the handle is
-// stale, at once if there is none. Until then the pool can be asked for its counts, and closed again, which does nothing.
-// Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a stream could not be destroyed,
-// the pool is closed all the same.
+// Streams that are not lent are destroyed now, each of the others when it is returned. The handle
+// is stale once the last is gone, at once if none is lent. Until then the pool still gives its
+// counts, and closing it again does nothing.
+// Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a
+// stream could not be destroyed; the pool is closed all the same.
 gpumem_status gpumem_stream_pool_destroy(gpumem_stream_pool pool);
 
 // What there is in a pool.
@@ -186,41 +193,41 @@ gpumem_status gpumem_stream_pool_stats_get(gpumem_stream_pool pool, struct gpume
 
 /* ---- Copying and filling -----------------------------------------------------------------------
  *
- * Between device memory and host memory in any direction. The asynchronous forms return before the work is done:
- * host memory must stay valid until the stream has passed it. Copies from or to host memory that is not page-locked
- * may block.
+ * Between device memory and host memory in any direction. The asynchronous forms return before the
+ * work is done: host memory must stay valid until the stream has passed it. Copies from or to host
+ * memory that is not page-locked may block.
  */
 
 // Copies bytes from src to dst in the order of a stream.
 //
-// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the pointers.
+// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the
+// pointers.
 // Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
-// GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended (GPUMEM_ARENA_DEBUG=unmap);
-// GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_memcpy_async(void *dst,
-                                  const void *src,
-                                  size_t bytes,
-                                  gpumem_stream s);
+// GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended
+// (GPUMEM_ARENA_DEBUG=unmap); GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it
+// then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_memcpy_async(void *dst, const void *src, size_t bytes, gpumem_stream s);
 
-// Copies bytes from src to dst in the order of the legacy default stream, and waits until it is done.
+// Copies bytes from src to dst in the order of the legacy default stream, and waits until it is
+// done.
 //
-// As gpumem_memcpy_async. Blocks: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it.
+// Like gpumem_memcpy_async, but blocks: GPUMEM_ERROR_CAPTURING during a stream capture that
+// forbids it.
 gpumem_status gpumem_memcpy(void *dst, const void *src, size_t bytes);
 
 // Fills device memory with a byte, in the order of a stream.
 //
 // value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
-// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_USE_AFTER_FREE as for
-// gpumem_memcpy_async; GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM,
-// GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_memset_async(void *dst,
-                                  int value,
-                                  size_t bytes,
-                                  gpumem_stream s);
+// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around;
+// GPUMEM_ERROR_USE_AFTER_FREE as for gpumem_memcpy_async; GPUMEM_ERROR_CAPTURING when s is being
+// captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_memset_async(void *dst, int value, size_t bytes, gpumem_stream s);
 
-// Fills device memory with a byte in the order of the legacy default stream, and waits until it is done.
+// Fills device memory with a byte in the order of the legacy default stream, and waits until it is
+// done.
 //
-// As gpumem_memset_async. Blocks: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it.
+// Like gpumem_memset_async, but blocks: GPUMEM_ERROR_CAPTURING during a stream capture that
+// forbids it.
 gpumem_status gpumem_memset(void *dst, int value, size_t bytes);
 
 #ifdef __cplusplus

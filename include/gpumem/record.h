@@ -12,19 +12,20 @@ extern "C" {
 
 /* ---- Recording, snapshots, events --------------------------------------------------------------
  *
- * A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and `gpumem record convert`;
- * GPUMEM_RECORD=FILE makes one of the whole process. A snapshot has all memory at one moment, and why a request failed.
- * docs/recording.md has both; docs/spec/recording.md has the file's format.
+ * A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and
+ * `gpumem record convert`; GPUMEM_RECORD=FILE records the whole process. A snapshot has all memory
+ * at one moment, and the reason why a request failed. docs/recording.md explains both;
+ * docs/spec/recording.md has the file's format.
  *
  *   gpumem_record_start("steps.gmrec", 16);            (with 16 frames of each stack)
  *   ...
  *   gpumem_record_stop(NULL, NULL);
  *
- * then `gpumem view steps.gmrec --out steps.html`. What is recorded costs a few tens of nanoseconds an allocation and free, stacks
- * some microseconds; what is not recorded costs nothing.
+ * then `gpumem view steps.gmrec --out steps.html`. Recording costs a few tens of nanoseconds an
+ * allocation and free, and some microseconds with stacks. It costs nothing while off.
  */
 
-// For gpumem_record_start: as many frames of each stack as GPUMEM_RECORD_STACKS says.
+// For gpumem_record_start: stacks as deep as GPUMEM_RECORD_STACKS says.
 #define GPUMEM_RECORD_STACKS_DEFAULT UINT32_MAX
 
 // Memory was handed out: address, bytes, stream, tag, arena.
@@ -63,13 +64,14 @@ extern "C" {
 // A request was met by moving physical memory: address, bytes.
 #define GPUMEM_EVENT_STITCH 16
 
-// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT. Fields that are 0 let all pass.
+// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT.
+// Fields that are 0 let all pass.
 typedef struct gpumem_visit_filter {
     // sizeof(gpumem_visit_filter).
     uint32_t size;
-    // 1: only those of device; 0: of all.
+    // 1: only those on device; 0: on every device.
     uint32_t on_device;
-    // At least so many bytes were asked for.
+    // The least bytes asked for.
     uint64_t least_bytes;
     // The caller's tag.
     uint64_t tag;
@@ -77,7 +79,7 @@ typedef struct gpumem_visit_filter {
     uint64_t arena;
     // The device, with on_device.
     int32_t device;
-    // 1: with age and stack, from the recording that is under way; 0: without.
+    // 1: with age and stack, from the recording under way; 0: without.
     uint32_t age_and_stack;
 } gpumem_visit_filter;
 
@@ -95,30 +97,31 @@ typedef struct gpumem_allocation {
     size_t usable;
     // The stream it was allocated on. A name only: the stream may be gone.
     gpumem_stream stream;
-    // A number that no other allocation of this process has had or will have. Of two allocations of a stream the one with the
-    // larger number is the younger, while the stream has one heap.
+    // A number that is never reused in this process. While a stream has one heap, the larger of
+    // two numbers is the younger allocation.
     uint64_t id;
     // The caller's tag.
     uint64_t tag;
-    // The number of the arena it is in, or 0. It is that of recordings and dumps, and no gpumem_arena.
+    // The number of its arena, or 0: the number in recordings and dumps, not a gpumem_arena.
     uint64_t arena;
     // GPUMEM_MALLOC_* it was made with.
     uint32_t flags;
     // 0.
     uint32_t reserved;
-    // With gpumem_visit_filter.age_and_stack: nanoseconds since it was made or resized, or since the recording
-    // began if that was later;
-    // else, and where the recording does not know it, 0.
+    // Nanoseconds since it was made or resized, or since the recording began if that was later. 0
+    // without gpumem_visit_filter.age_and_stack, and where the recording does not know the
+    // allocation.
     uint64_t age_ns;
-    // With gpumem_visit_filter.age_and_stack: the stack of the request, a frame a line, the innermost first, until the visitor
-    // returns; else, and where no stack was recorded, NULL.
+    // The stack of the request, a frame a line, the innermost first, valid until the visitor
+    // returns. NULL without gpumem_visit_filter.age_and_stack, and where no stack was recorded.
     const char *stack;
 } gpumem_allocation;
 
-// Shows one allocation to a visitor; 0 goes on, anything else ends the visit.
+// Is shown one allocation. Returns 0 to go on, anything else to end the visit.
 typedef int (*gpumem_visitor)(const struct gpumem_allocation *allocation, void *user);
 
-// What happened, for an event callback. Numbers of kinds and what the fields mean are in docs/spec/recording.md.
+// What happened, for an event callback. Numbers of kinds and what the fields mean are in
+// docs/spec/recording.md.
 typedef struct gpumem_event {
     // sizeof(gpumem_event) as the library has it; later versions may have more fields.
     uint32_t size;
@@ -130,7 +133,7 @@ typedef struct gpumem_event {
     uint64_t address;
     // Bytes.
     uint64_t bytes;
-    // As the kind says.
+    // What it means depends on the kind.
     uint64_t other;
     // A stream; 0 is the legacy default stream.
     uint64_t stream;
@@ -142,56 +145,56 @@ typedef struct gpumem_event {
     int32_t device;
 } gpumem_event;
 
-// Called with each event. It must not unwind; gpumem's calls in it make no events.
+// Called with each event. It must not unwind. gpumem calls inside it make no events.
 typedef void (*gpumem_event_callback)(const struct gpumem_event *event, void *user);
 
-// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns its bytes; 0: the machine's own
-// stack is taken. For interpreters. More than cap bytes: what fits counts.
+// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns
+// its length in bytes; what is beyond cap is cut. 0 means that gpumem records the native stack.
+// For interpreters.
 typedef size_t (*gpumem_stack_callback)(char *buf, size_t cap, void *user);
 
 // Records every allocation to a file from now on, until gpumem_record_stop or the process's end.
 //
-// path is a file to make; where there is one already, "." and the process's number are added to the name. stack_frames is how deep
-// a stack is recorded with each allocation, 0 for none, up to 256, or GPUMEM_RECORD_STACKS_DEFAULT. What is live already comes
-// first in the file.
-// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range, or a recording is under way.
-gpumem_status gpumem_record_start(const char *path,
-                                  uint32_t stack_frames);
+// path is a file to make; where there is one already, "." and the process's number are added to
+// the name. stack_frames is the depth of the stacks recorded with each allocation: up to 256, 0
+// for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with what is live already.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range,
+// or a recording is under way.
+gpumem_status gpumem_record_start(const char *path, uint32_t stack_frames);
 
 // Ends the recording, and waits until it is written.
 //
-// events and lost may be NULL; they receive how many events the file has, and how many happened that it has not.
+// events and lost may be NULL. They receive how many events the file has, and how many it lacks.
 // Errors: GPUMEM_ERROR_INVALID when no recording is under way.
 gpumem_status gpumem_record_stop(uint64_t *events, uint64_t *lost);
 
 // Writes a snapshot: all memory at this moment, as JSON, for `gpumem view`.
 //
-// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at one moment.
+// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at
+// one moment.
 // Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
 gpumem_status gpumem_snapshot(const char *path);
 
 // Calls a function with every live allocation, small ones too.
 //
-// filter may be NULL: all. visitor is called on this thread; user is handed to it. A heap's allocations are of one moment; heaps
-// are looked at one after the other, and other threads wait only while one is copied. The visitor may call gpumem.
-// gpumem_visit_filter.age_and_stack also says how old each is and who asked for it. That reads the recording so far, about a
-// second for four million events; other threads go on.
-// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with age_and_stack also when nothing is
-// recorded to a file.
-gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter,
-                                       gpumem_visitor visitor,
-                                       void *user);
+// filter may be NULL: all allocations. visitor runs on this thread and receives user. A heap's
+// allocations are of one moment; heaps are looked at one after the other, and other threads wait
+// only while one is copied. The visitor may call gpumem. gpumem_visit_filter.age_and_stack also
+// says how old each is and who asked for it. That reads the recording so far, about a second for
+// four million events; other threads go on.
+// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with
+// age_and_stack also when nothing is recorded to a file.
+gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter, gpumem_visitor visitor, void *user);
 
-// Calls a function with each event from now on, on the thread on which it happens; NULL: no more.
+// Calls a function with each event from now on, on the thread where it happens. NULL ends that.
 //
-// user is handed to it. Driver calls of the slow path are events too. A call that is under way in another thread may end after this
-// returns.
-gpumem_status gpumem_set_event_callback(gpumem_event_callback callback,
-                                        void *user);
+// It receives user. Driver calls of the slow path are events too. A callback that is running on
+// another thread may end after this returns.
+gpumem_status gpumem_set_event_callback(gpumem_event_callback callback, void *user);
 
-// Asks a function for the stacks of recordings; NULL: the machine's own are taken.
+// Takes the stacks of recordings from a function; NULL: from the machine.
 //
-// user is handed to it. It is called on the thread that allocates, and must not allocate from gpumem.
+// It receives user. It runs on the thread that allocates, and must not allocate from gpumem.
 gpumem_status gpumem_set_stack_callback(gpumem_stack_callback callback, void *user);
 
 #ifdef __cplusplus

@@ -12,15 +12,18 @@ extern "C" {
 
 /* ---- Starting ----------------------------------------------------------------------------------
  *
- * Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
- * environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE,
- * GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
- * GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
- * GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON, GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE,
- * GPUMEM_NVTX, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
- * GPUMEM_HOST_SEED. Or with those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
- * call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
- * GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
+ * Nothing happens when the library loads. The first call that needs a device starts gpumem with
+ * the settings of the environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE,
+ * GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE, GPUMEM_TRIM_THRESHOLD,
+ * GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
+ * GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK,
+ * GPUMEM_DOWNGRADE, GPUMEM_MOVER, GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON,
+ * GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE, GPUMEM_NVTX, GPUMEM_LOG,
+ * GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE
+ * and GPUMEM_HOST_SEED. gpumem_init starts it with settings of its own, which override the
+ * environment's. While a variable does not parse, every such call returns GPUMEM_ERROR_CONFIG;
+ * while the driver does not start, GPUMEM_ERROR_DRIVER or GPUMEM_ERROR_NO_DEVICE. There is nothing
+ * to shut down: at exit the memory goes with the process.
  */
 
 // CUDA when a driver and a device exist, else the host device, with one line on stderr.
@@ -32,19 +35,19 @@ extern "C" {
 // A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 #define GPUMEM_BACKEND_HOST 3
 
-// What a workload earns by moving memory, up to 23 %: nothing where it repeats.
+// As much as the workload has earned by moving memory, up to 23 %; nothing for work that repeats.
 #define GPUMEM_SLACK_AUTO -1
 
 // Next to nothing: memory is moved rather than added.
 #define GPUMEM_SLACK_TIGHT -2
 
-// Memory freed on one stream is given to another when the device has passed the free.
+// Another stream gets freed memory once the device has passed the free.
 #define GPUMEM_REUSE_SETTLED 1
 
-// As a last resort also earlier, by making the other stream wait on the device.
+// As a last resort it gets it earlier, and waits for the free on the device: the default.
 #define GPUMEM_REUSE_WAIT 2
 
-// Nothing on stderr: GPUMEM_LOG=0. The others are the numbers that the variable has.
+// Nothing on stderr, as GPUMEM_LOG=0. The other constants equal the variable's numbers.
 #define GPUMEM_LOG_NOTHING -1
 
 // Warnings on stderr: the default.
@@ -59,64 +62,66 @@ extern "C" {
 // Every request goes straight to the driver's own allocator, for comparison.
 #define GPUMEM_POOL_OFF 2
 
-// By looking where the driver keeps it, if that was found out at start, else by asking: the default.
+// By reading where the driver keeps it, if the start has found that place, else by asking: the
+// default.
 #define GPUMEM_STREAM_CHECK_AUTO 1
 
 // By asking the driver on every allocation, two calls.
 #define GPUMEM_STREAM_CHECK_DRIVER 2
 
-// Nothing is done to find uses of memory after the arena that it belonged to has ended: the default.
+// Late uses of an arena's memory are not looked for: the default.
 #define GPUMEM_ARENA_DEBUG_OFF 1
 
-// What arenas free is remembered, for gpumem_check. The following imply it.
+// Arenas remember what they free, for gpumem_check. The following imply it.
 #define GPUMEM_ARENA_DEBUG_CHECK 2
 
-// The process is aborted at the first such use found.
+// The first late use found aborts the process.
 #define GPUMEM_ARENA_DEBUG_ABORT 4
 
-// What arenas free is filled, kept for a while, and checked for writes. Not with GPUMEM_ARENA_DEBUG_UNMAP.
+// Freed memory is filled, kept for a while, and checked for writes. Not with
+// GPUMEM_ARENA_DEBUG_UNMAP.
 #define GPUMEM_ARENA_DEBUG_POISON 8
 
-// What arenas free is unmapped, and its addresses are kept for a while, so that any use faults.
+// Freed memory is unmapped and its addresses are kept for a while, so that any use faults.
 #define GPUMEM_ARENA_DEBUG_UNMAP 16
 
-// Only captures that are begun with gpumem_capture_begin get memory of their own: the default.
+// Only captures begun with gpumem_capture_begin get memory of their own: the default.
 #define GPUMEM_CAPTURE_DETECTION_OFF 1
 
-// Every stream that is being captured does.
+// Every stream that is being captured gets memory of its own.
 #define GPUMEM_CAPTURE_DETECTION_AUTO 2
 
-// Allocations count in their space from the first call about spaces or reservations on: the default.
+// Spaces count allocations from the first call about spaces or reservations: the default.
 #define GPUMEM_TIERS_OFF 1
 
-// They do from the first on.
+// Spaces count allocations from the first allocation.
 #define GPUMEM_TIERS_ON 2
 
-// Memory is moved out only when it is asked for, or when there is none for something else.
+// Memory moves out only on request, or when something else needs the room.
 #define GPUMEM_MOVER_OFF 1
 
-// A thread moves out of spaces that are too full, once there is evictable memory: the default.
+// Once there is evictable memory, a thread moves it out of spaces that are too full: the default.
 #define GPUMEM_MOVER_ON 2
 
-// No snapshot is written by itself: the default.
+// No automatic snapshot: the default.
 #define GPUMEM_SNAPSHOT_ON_NOTHING 1
 
-// One is when a request first fails for lack of memory.
+// A snapshot when a request first fails for lack of memory.
 #define GPUMEM_SNAPSHOT_ON_OOM 2
 
-// One is at the process's end.
+// A snapshot at the process's end.
 #define GPUMEM_SNAPSHOT_ON_EXIT 4
 
-// For gpumem_context_options.record_stacks: no stack is recorded.
+// For gpumem_context_options.record_stacks: record no stacks.
 #define GPUMEM_RECORD_STACKS_NONE UINT32_MAX
 
-// For gpumem_context_options.snapshot_events: none is in a snapshot.
+// For gpumem_context_options.snapshot_events: snapshots without events.
 #define GPUMEM_SNAPSHOT_EVENTS_NONE UINT32_MAX
 
 // No counters are published: the default.
 #define GPUMEM_STATS_PAGE_OFF 1
 
-// A thread publishes them for gpumem top.
+// A thread publishes counters for gpumem top.
 #define GPUMEM_STATS_PAGE_ON 2
 
 // No NVTX ranges: the default.
@@ -125,19 +130,20 @@ extern "C" {
 // The slow path makes NVTX ranges, for the tool that NVTX_INJECTION64_PATH names.
 #define GPUMEM_NVTX_ON 2
 
-// The host device does work when it is submitted: the default, unless there is a seed.
+// The host device runs work when it is submitted: the default, unless there is a seed.
 #define GPUMEM_HOST_MODE_EAGER 1
 
-// The host device does work late and in surprising orders, and says on stderr which work races.
+// The host device runs work late and in surprising orders, and reports races on stderr.
 #define GPUMEM_HOST_MODE_SIMULATE 2
 
-// The same, and the process is aborted at the first mistake.
+// The same, and the first mistake aborts the process.
 #define GPUMEM_HOST_MODE_ABORT 3
 
-// For gpumem_context_options.pinned_chunks: nothing is pinned ahead of the first need.
+// For gpumem_context_options.pinned_chunks: pin nothing ahead of need.
 #define GPUMEM_PINNED_CHUNKS_NONE UINT32_MAX
 
-// Settings, for gpumem_init and from gpumem_settings_get. A field that is 0 leaves what the environment says, and where that is silent the default.
+// Settings, for gpumem_init and from gpumem_settings_get. A field that is 0 means what the
+// environment says, or the default where it says nothing.
 typedef struct gpumem_context_options {
     // sizeof(gpumem_context_options).
     uint32_t size;
@@ -149,46 +155,53 @@ typedef struct gpumem_context_options {
     int32_t log;
     // GPUMEM_POOL_*.
     int32_t pool;
-    // Memory mapped when a pool starts, as a share of what is then free, 1 to 100. Not with prealloc_bytes.
+    // Memory mapped when a pool starts, as a share of what is then free, 1 to 100. Not with
+    // prealloc_bytes.
     uint32_t prealloc_percent;
     // Memory mapped when a pool starts, bytes. Not with prealloc_percent.
     uint64_t prealloc_bytes;
     // Addresses reserved at a time per device, bytes, a multiple of 2 MiB up to 64 TiB.
     uint64_t va_size;
-    // Smallest physical allocation, bytes, a power of two up to 1 GiB; at least the device's granularity is used.
+    // Smallest physical allocation, bytes, a power of two up to 1 GiB; at least the device's
+    // granularity is used.
     uint64_t page_size;
     // Most bytes a pool may map on one device. Not with limit_percent.
     uint64_t limit_bytes;
     // After a free that leaves more unused mapped bytes than this, memory goes back to the device.
     uint64_t trim_threshold;
-    // Host device only: memory of each pretended device, bytes. Only pages that are touched cost anything.
+    // Host device only: memory of each pretended device, bytes. Only touched pages take memory.
     uint64_t host_bytes;
-    // Host device only, with GPUMEM_HOST_MODE_SIMULATE, which it implies where nothing else is said: chooses the order in which
-    // its streams run. A program that calls from one thread gets the same order from the same seed.
+    // Host device only, with GPUMEM_HOST_MODE_SIMULATE, which it implies where nothing else is
+    // said: chooses the order in which its streams run. A program that calls from one thread gets
+    // the same order from the same seed.
     uint64_t host_seed;
     // Host device only: how many devices to pretend.
     uint32_t host_devices;
-    // Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with limit_bytes.
+    // Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with
+    // limit_bytes.
     uint32_t limit_percent;
-    // Every so many milliseconds a thread of gpumem's gives free memory back that has been unused for as long, on every
-    // device in use, but for trim_threshold bytes of it. 0: no such thread. It records a marker on the device while it
-    // has something to give back, but not while a stream is being captured on which gpumem was called; a capture on
-    // streams that gpumem has not met would be lost to it.
+    // The interval, milliseconds, at which a thread of gpumem's gives free memory back that has
+    // gone unused for as long, on every device in use; it keeps trim_threshold bytes. 0: no such
+    // thread. The thread records a marker on the device while it has something to give back. That
+    // would break a capture on a stream that gpumem has never been called with; it does not happen
+    // while a stream that gpumem knows is being captured.
     uint64_t trim_interval_ms;
-    // GPUMEM_STREAM_CHECK_*: how to find out which stream a handle is, and whether it is being captured.
+    // GPUMEM_STREAM_CHECK_*: how gpumem learns which stream a handle names, and whether it is
+    // being captured.
     int32_t stream_check;
-    // GPUMEM_ARENA_DEBUG_*, or-ed together: how to find uses of memory after the arena that it belonged to has ended.
+    // GPUMEM_ARENA_DEBUG_*, or-ed together: how to find uses of memory whose arena has ended.
     uint32_t arena_debug;
-    // How much of what arenas have freed is kept for that: bytes of memory with GPUMEM_ARENA_DEBUG_POISON, of addresses
-    // with GPUMEM_ARENA_DEBUG_UNMAP.
+    // How much of what arenas have freed is kept for that: bytes of memory with
+    // GPUMEM_ARENA_DEBUG_POISON, of addresses with GPUMEM_ARENA_DEBUG_UNMAP.
     uint64_t arena_quarantine;
-    // GPUMEM_CAPTURE_DETECTION_*: whether a stream that is being captured gets memory of its own by itself.
+    // GPUMEM_CAPTURE_DETECTION_*: whether every captured stream gets memory of its own.
     int32_t capture_detection;
-    // GPUMEM_TIERS_*: from when on allocations count in their space.
+    // GPUMEM_TIERS_*: when spaces begin to count allocations.
     int32_t tiers;
     // GPUMEM_MOVER_*: whether a thread moves out of spaces that are too full.
     int32_t mover;
-    // Most pinned memory of a NUMA node, as a share of the node's, 1 to 100. Not with pinned_limit_bytes.
+    // Most pinned memory of a NUMA node, as a share of the node's, 1 to 100. Not with
+    // pinned_limit_bytes.
     uint32_t pinned_limit_percent;
     // Most pinned memory of a NUMA node, bytes. Not with pinned_limit_percent.
     uint64_t pinned_limit_bytes;
@@ -198,26 +211,28 @@ typedef struct gpumem_context_options {
     uint32_t pinned_blocks;
     // How many chunks are pinned at first need, up to 1048576, or GPUMEM_PINNED_CHUNKS_NONE.
     uint32_t pinned_chunks;
-    // Directories to move to, in place of those of GPUMEM_DISK and written as there: absolute, with ; between, each with
-    // = and a size if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL: those of GPUMEM_DISK.
+    // Directories to move memory to: absolute paths separated by ;, each followed by = and a size
+    // if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL: those of GPUMEM_DISK.
     const char *disk;
-    // From which use on data is moved out of a space, as a part of its limit, above 0 up to 1. 0: this and downgrade_stop
-    // are GPUMEM_DOWNGRADE's.
+    // The use at which data starts to move out of a space, as a part of its limit: above 0, up to
+    // 1. 0: this and downgrade_stop are GPUMEM_DOWNGRADE's.
     double downgrade_trigger;
-    // Down to which use, from 0 to downgrade_trigger. Must be 0 without that.
+    // The use at which moving out stops, from 0 to downgrade_trigger. Must be 0 without that.
     double downgrade_stop;
-    // Host device only: GPUMEM_HOST_MODE_*, when it does the work that is submitted to it.
+    // Host device only: GPUMEM_HOST_MODE_*, when it runs submitted work.
     int32_t host_mode;
-    // GPUMEM_SLACK_*, or percent from 1 to 100: how much more than was ever live in a stream's heap may stay mapped, so that memory
-    // is moved less often.
+    // GPUMEM_SLACK_*, or a percentage from 1 to 100: how much more than a stream's heap ever had
+    // live may stay mapped, so that memory moves less often.
     int32_t slack;
-    // The file in which every allocation is recorded; NULL: that of GPUMEM_RECORD, if there is one.
+    // The file in which every allocation is recorded; NULL: that of GPUMEM_RECORD, if there is
+    // one.
     const char *record;
-    // Where a snapshot goes that is written by itself; NULL: where GPUMEM_SNAPSHOT says.
+    // Where automatic snapshots go; NULL: where GPUMEM_SNAPSHOT says.
     const char *snapshot;
-    // Frames of the stack that is recorded with each allocation, up to 256, or GPUMEM_RECORD_STACKS_NONE.
+    // Frames of the stack that is recorded with each allocation, up to 256, or
+    // GPUMEM_RECORD_STACKS_NONE.
     uint32_t record_stacks;
-    // GPUMEM_SNAPSHOT_ON_*, or-ed together: when a snapshot is written by itself.
+    // GPUMEM_SNAPSHOT_ON_*, or-ed together: when to write a snapshot automatically.
     uint32_t snapshot_on;
     // How many of the last events are in a snapshot, up to 65536, or GPUMEM_SNAPSHOT_EVENTS_NONE.
     uint32_t snapshot_events;
@@ -231,22 +246,25 @@ typedef struct gpumem_context_options {
 
 // Starts gpumem now, with explicit settings.
 //
-// opts may be NULL: the environment's settings. They, and what they point to, are read and not kept.
-// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by any call that needed
-// a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error gpumem has not started, and this or
-// any other call may start it.
+// opts may be NULL: the environment's settings. They, and what they point to, are read and not
+// kept.
+// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by
+// any call that needed a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an
+// error gpumem has not started, and this or any other call may start it.
 gpumem_status gpumem_init(const struct gpumem_context_options *opts);
 
-// Which kind of device is in use: "cuda" or "host"; "none" when gpumem cannot start, and gpumem_last_error says why.
+// Which kind of device is in use: "cuda" or "host"; "none" when gpumem cannot start, and
+// gpumem_last_error says why.
 //
 // Starts gpumem if need be. The string is static, never NULL.
 const char *gpumem_backend_name(void);
 
-// The settings in force: the environment's, with gpumem_init's in their place where there were some.
+// The settings in force: those of gpumem_init where it gave any, else the environment's.
 //
-// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is none, never, or all that the
-// device has; host_mode, arena_quarantine and everything else that has a default is what it stands for. disk, record and
-// snapshot are static strings, or NULL when there are none. `gpumem doctor` shows the same, and where each comes from.
+// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is
+// none, never, or all that the device has. Every other field, host_mode and arena_quarantine too,
+// has the value in force. disk, record and snapshot are static strings, or NULL when there are
+// none. `gpumem doctor` shows the same, and where each comes from.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 gpumem_status gpumem_settings_get(struct gpumem_context_options *out);
 

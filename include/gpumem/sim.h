@@ -12,8 +12,9 @@ extern "C" {
 
 /* ---- Captures and graphs -----------------------------------------------------------------------
  *
- * CUDA graphs without a CUDA runtime, for tests, examples and programs that also run where there is no GPU. A stream is
- * captured: what is submitted to it becomes nodes of a graph and does not run. The graph does it at each launch.
+ * CUDA graphs without a CUDA runtime, for tests, examples and programs that also run where there
+ * is no GPU. A stream is captured: what is submitted to it becomes nodes of a graph and does not
+ * run. The graph does it at each launch.
  *
  *   gpumem_sim_graph graph;
  *   gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL);
@@ -24,16 +25,19 @@ extern "C" {
  *   gpumem_stream_sync(s);
  *   gpumem_sim_graph_destroy(graph);
  *
- * The captures are true CUDA captures, and everything that CUDA or gpumem say about those holds for them. A graph keeps
- * addresses and not memory: what its nodes name must be there, and hold what they expect, whenever it runs. During a
- * capture gpumem_memcpy_async takes device memory and page-locked host memory only.
+ * The captures are true CUDA captures, and everything that CUDA or gpumem say about those holds
+ * for them. A graph keeps addresses and not memory: what its nodes name must be there, and hold
+ * what they expect, whenever it runs. During a capture gpumem_memcpy_async takes device memory and
+ * page-locked host memory only.
  *
- * A call that is illegal during a capture fails with GPUMEM_ERROR_CAPTURING and may invalidate the capture, which then
- * ends without a graph. Waiting for the captured stream or its device is illegal (gpumem_stream_sync,
- * gpumem_device_sync), and making the stream wait for another. The mode says who may wait for other streams meanwhile.
+ * A call that is illegal during a capture fails with GPUMEM_ERROR_CAPTURING and may invalidate the
+ * capture, which then ends without a graph. Waiting for the captured stream or its device is
+ * illegal (gpumem_stream_sync, gpumem_device_sync), and making the stream wait for another. The
+ * mode says who may wait for other streams meanwhile.
  *
- * The stream's device must be current on the calling thread. A gpumem_sim_graph is a handle. One that has been destroyed, or
- * was never a graph, is GPUMEM_ERROR_INVALID. Calls on one graph from several threads take turns.
+ * The stream's device must be current on the calling thread. A gpumem_sim_graph is a handle. One
+ * that has been destroyed, or was never a graph, is GPUMEM_ERROR_INVALID. Calls on one graph from
+ * several threads take turns.
  */
 
 // Modes of a capture: no thread may wait for a stream or device meanwhile.
@@ -45,10 +49,11 @@ extern "C" {
 // Every thread may wait for other streams, and any thread may end the capture.
 #define GPUMEM_SIM_CAPTURE_RELAXED 2
 
-// What a gpumem_sim_graph seems to point to. There is nothing there.
+// The type that a gpumem_sim_graph points to: opaque, never defined.
 typedef struct gpumem_sim_graph_st gpumem_sim_graph_st;
 
-// A handle to a graph that can be launched. Compare it with NULL and with others; do not look into it.
+// A handle to a graph that can be launched. It is opaque: compare it only with NULL and other
+// handles.
 typedef struct gpumem_sim_graph_st *gpumem_sim_graph;
 
 // What a graph consists of, from gpumem_sim_graph_info_get.
@@ -59,50 +64,56 @@ typedef struct gpumem_sim_graph_info {
     uint32_t reserved;
     // Nodes in all.
     uint64_t nodes;
-    // Nodes that allocate or free memory when the graph runs. What gpumem allocates during a capture makes none.
+    // Nodes that allocate or free memory when the graph runs. What gpumem allocates during a
+    // capture makes none.
     uint64_t memory_nodes;
 } gpumem_sim_graph_info;
 
 // Starts capturing a stream. mode is GPUMEM_SIM_CAPTURE_GLOBAL and so on.
 //
-// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured already, GPUMEM_ERROR_INVALID for the legacy default
-// stream or an unknown mode, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER. They harm no
-// capture in progress.
+// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured already, GPUMEM_ERROR_INVALID
+// for the legacy default stream or an unknown mode, GPUMEM_ERROR_INVALID_STREAM,
+// GPUMEM_ERROR_DRIVER. They harm no capture in progress.
 gpumem_status gpumem_sim_capture_begin(gpumem_stream s, int32_t mode);
 
 // Ends the capture of a stream, on the thread that began it (any thread in relaxed mode).
 //
-// out receives the graph, ready to be launched; the caller owns it and gives it to gpumem_sim_graph_destroy.
-// Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured. GPUMEM_ERROR_CAPTURING on the wrong
-// thread, which ends it all the same, and when it was invalidated; after that, and after GPUMEM_ERROR_OUT_OF_MEMORY and
-// GPUMEM_ERROR_DRIVER, its work is lost and the stream is no longer being captured. GPUMEM_ERROR_INVALID_STREAM.
-gpumem_status gpumem_sim_capture_end(gpumem_stream s,
-                                     gpumem_sim_graph *out);
+// out receives the graph, ready to be launched; the caller owns it and gives it to
+// gpumem_sim_graph_destroy.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured.
+// GPUMEM_ERROR_CAPTURING on the wrong thread, which ends it all the same, and when it was
+// invalidated; after that, and after GPUMEM_ERROR_OUT_OF_MEMORY and GPUMEM_ERROR_DRIVER, its work
+// is lost and the stream is no longer being captured. GPUMEM_ERROR_INVALID_STREAM.
+gpumem_status gpumem_sim_capture_end(gpumem_stream s, gpumem_sim_graph *out);
 
-// Runs a graph's work in the order of a stream, after earlier launches of the same graph on whatever stream.
+// Runs a graph's work in the order of a stream, after earlier launches of the same graph on
+// whatever stream.
 //
 // The stream belongs to the device that the graph was captured on. Does not block.
-// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured, GPUMEM_ERROR_INVALID when it belongs to another
-// device, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER.
+// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured, GPUMEM_ERROR_INVALID when it
+// belongs to another device, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_OUT_OF_MEMORY,
+// GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_sim_graph_launch(gpumem_sim_graph graph, gpumem_stream s);
 
-// Destroys a graph. Launches in flight still run, and what their nodes name must stay until they have.
+// Destroys a graph. Launches in flight still run, and what their nodes name must stay until they
+// have.
 //
-// graph may be NULL, which does nothing. Errors: GPUMEM_ERROR_INVALID when it has been destroyed already or is no graph;
-// GPUMEM_ERROR_DRIVER, after which the handle is gone too.
+// graph may be NULL, which does nothing. Errors: GPUMEM_ERROR_INVALID when it has been destroyed
+// already or is no graph; GPUMEM_ERROR_DRIVER, after which the handle is gone too.
 gpumem_status gpumem_sim_graph_destroy(gpumem_sim_graph graph);
 
 // What a graph consists of.
 //
-// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible,
-// GPUMEM_ERROR_DRIVER.
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
+// impossible, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_sim_graph_info_get(gpumem_sim_graph graph, struct gpumem_sim_graph_info *out);
 
 // How many mistakes the host device has found in the work that was submitted to it.
 //
-// It looks for them with GPUMEM_HOST_MODE=simulate, and says each on stderr with the operations, their streams and the memory:
-// work of two streams on the same memory, one of them writing, with nothing that orders them; memory used after it was unmapped.
-// Work is looked at when it runs, so synchronise first. out receives the count, which is 0 on a GPU and without a simulation.
+// It looks for them with GPUMEM_HOST_MODE=simulate, and says each on stderr with the operations,
+// their streams and the memory: work of two streams on the same memory, one of them writing, with
+// nothing that orders them; memory used after it was unmapped. Work is looked at when it runs, so
+// synchronise first. out receives the count, which is 0 on a GPU and without a simulation.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL.
 gpumem_status gpumem_sim_reports_get(uint64_t *out);
 

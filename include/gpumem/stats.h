@@ -12,7 +12,7 @@ extern "C" {
 
 /* ---- Looking inside ----------------------------------------------------------------------------
  *
- * Counters and dumps are a moment's picture: other threads go on while they are taken.
+ * Counters and dumps are a snapshot: other threads go on while they are taken.
  */
 
 // One device's counters. Bytes unless a field says that it counts.
@@ -31,8 +31,9 @@ typedef struct gpumem_stats {
     uint64_t requested;
     // What was handed out for it, rounding included.
     uint64_t live;
-    // The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream allocates; with several, no
-    // less, and no more than the sum of each one's most or than peak_mapped.
+    // The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream
+    // allocates; with several, an upper bound, at most the sum of the streams' peaks and at most
+    // peak_mapped.
     uint64_t peak_live;
     // Free and mapped, usable by its own stream at once.
     uint64_t free;
@@ -44,8 +45,9 @@ typedef struct gpumem_stats {
     uint64_t holes;
     // Old addresses of memory that has moved, not yet unmapped.
     uint64_t zombies;
-    // The largest request that the next allocation, on any stream, is sure to get without new physical memory, allowing for
-    // remapping, and for a wait until the device has passed what was freed. One stream or another may get more.
+    // The largest request that the next allocation, on any stream, is sure to get without new
+    // physical memory. It may take remapping, and a wait until the device has passed what was
+    // freed. Some streams may get more.
     uint64_t largest_without_growth;
     // The largest free region, usable with no driver call.
     uint64_t largest_free;
@@ -69,7 +71,7 @@ typedef struct gpumem_stats {
     uint64_t double_frees;
     // Frees refused because the pointer is unknown, a count.
     uint64_t unknown_pointers;
-    // Frees by id that came when the allocation was gone already (gpumem_free_id), a count.
+    // Frees by id (gpumem_free_id) of allocations that were gone already, a count.
     uint64_t late_frees;
     // Requests refused for lack of memory, a count.
     uint64_t out_of_memory;
@@ -87,8 +89,8 @@ typedef struct gpumem_driver_call {
 
 // The counters of one device.
 //
-// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
-// size impossible.
+// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
+// out is NULL or its size impossible.
 gpumem_status gpumem_stats_get(int device, struct gpumem_stats *out);
 
 // Sets the peaks of one device back to the present values.
@@ -103,15 +105,16 @@ gpumem_status gpumem_validate(void);
 
 // Lists every region of one device's memory in address order, as text for people.
 //
-// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may be NULL; it
-// receives the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
+// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may
+// be NULL; it receives the bytes that the whole text takes, its NUL included, so more than cap
+// means that it was cut.
 // Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
 gpumem_status gpumem_dump(int device, char *buf, size_t cap, size_t *needed);
 
 // How often each driver call was made, in a fixed order.
 //
-// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
-// receives how many there are.
+// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
+// may be NULL; it receives how many there are.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
 gpumem_status gpumem_driver_calls_get(struct gpumem_driver_call *out, size_t cap, size_t *count);
 

@@ -12,20 +12,23 @@ extern "C" {
 
 /* ---- Spaces ------------------------------------------------------------------------------------
  *
- * A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node of the host, the files
- * under a mount. Its tier says which kind, its id which one of the kind: for a device its number, for a node the node's, for a
- * mount its place in GPUMEM_DISK, or what adding it gave. All bytes of a space are counted:
+ * A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node
+ * of the host, or the files under a mount. Its tier names the kind. Its id names one of that kind:
+ * the number of a device or of a node; for a mount its place in GPUMEM_DISK, or the id that adding
+ * it returned. Every byte of a space is counted:
  *
  *   used        live allocations
  *   promised    the sizes of live reservations; see there
  *   unreserved  live allocations that are not drawn from a reservation
- *   committed   promised + unreserved: at most the limit, unless somebody was given leave or the limit was lowered
+ *   committed   promised + unreserved: at most the limit, unless a policy allowed more or the
+ *               limit was lowered
  *
- * Counting begins with the first call about spaces or reservations, or with GPUMEM_TIERS=on with the first allocation. It needs
- * the pool: with GPUMEM_POOL=off these calls are GPUMEM_ERROR_UNSUPPORTED. The limit of a device's space is of what is in use;
- * GPUMEM_LIMIT, which it starts from, is of what the pool maps.
+ * Counting begins with the first call about spaces or reservations; with GPUMEM_TIERS=on it begins
+ * with the first allocation. It needs the pool: with GPUMEM_POOL=off these calls return
+ * GPUMEM_ERROR_UNSUPPORTED. The limit of a device's space applies to what is in use. It starts at
+ * GPUMEM_LIMIT, which applies to what the pool maps.
  *
- * Every function here is GPUMEM_ERROR_INVALID for a space that there is not.
+ * Every function here returns GPUMEM_ERROR_INVALID when there is no such space.
  */
 
 // The memory of devices.
@@ -39,7 +42,7 @@ extern "C" {
 
 // Which space: { GPUMEM_TIER_GPU, 0 } is the memory of device 0.
 typedef struct gpumem_space {
-    // GPUMEM_TIER_*; where there may be none: 0.
+    // GPUMEM_TIER_*; 0 where no space is allowed.
     int32_t tier;
     // Which one of the tier.
     uint32_t id;
@@ -51,19 +54,19 @@ typedef struct gpumem_space_stats {
     uint32_t size;
     // Which space.
     struct gpumem_space space;
-    // 1 when so much is used that data should be moved out, else 0.
+    // 1 when use has reached the trigger, so that data should move out; else 0.
     uint32_t should_downgrade;
-    // 1 when moving data out, once started, should stop, else 0.
+    // 1 when use is low enough that moving out should stop; else 0.
     uint32_t should_stop;
     // 0.
     uint32_t reserved;
-    // What there is.
+    // The capacity.
     uint64_t capacity;
-    // What may be promised or used.
+    // The limit of what may be promised or used.
     uint64_t limit;
     // Sum of the sizes of live reservations.
     uint64_t promised;
-    // Live allocations that are not drawn from a reservation.
+    // Live allocations that draw from no reservation.
     uint64_t unreserved;
     // Live allocations.
     uint64_t used;
@@ -71,146 +74,144 @@ typedef struct gpumem_space_stats {
     uint64_t peak;
     // What can still be promised or used.
     uint64_t available;
-    // How far promised + unreserved is above the limit.
+    // By how much promised + unreserved exceeds the limit.
     uint64_t beyond;
-    // From this use on data should be moved out: a share of the limit.
+    // The use from which data should move out: a share of the limit.
     uint64_t trigger;
-    // At this use moving stops: a share of the limit.
+    // The use at which moving out stops: a share of the limit.
     uint64_t stop;
-    // What to move out so that as much is used as moving stops at; 0 when it is not more.
+    // How much has to move out for moving to stop; 0 when none has to.
     uint64_t amount_to_downgrade;
     // Live reservations, a count.
     uint64_t reservations;
-    // Requests that wait for this space, among others or alone, a count.
+    // Requests that wait for this space, alone or among others, a count.
     uint64_t waiters;
 } gpumem_space_stats;
 
 // Lists every space.
 //
-// out has room for cap entries and may be NULL when cap is 0; spaces beyond are left out. count may be NULL; it receives how
-// many there are. Spaces of one tier come in the order of their ids.
+// out has room for cap entries and may be NULL when cap is 0; spaces beyond are left out. count
+// may be NULL; it receives how many there are. Spaces of one tier come in the order of their ids.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
-gpumem_status gpumem_space_list_get(struct gpumem_space *out,
-                                    size_t cap,
-                                    size_t *count);
+gpumem_status gpumem_space_list_get(struct gpumem_space *out, size_t cap, size_t *count);
 
 // Adds a space of files.
 //
-// path is a directory of the program's choice, UTF-8; it is looked up now, and written to when data is first moved there. limit is
-// how many bytes of files there may be; 0: as many as the file system has left now. out receives the space, whose tier is
-// GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same way; there is no taking away.
-// Errors: GPUMEM_ERROR_INVALID when path or out is NULL, or the directory is a space already; GPUMEM_ERROR_IO when it is not
-// there or no directory.
-gpumem_status gpumem_space_disk_add(const char *path,
-                                    uint64_t limit,
-                                    struct gpumem_space *out);
+// path is a directory, UTF-8. It is looked up now, and written to when data first moves there.
+// limit is the most bytes that the files may take; 0 means as many as the file system has free
+// now. out receives the space, whose tier is GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same
+// way. A space cannot be removed.
+// Errors: GPUMEM_ERROR_INVALID when path or out is NULL, or the directory is a space already;
+// GPUMEM_ERROR_IO when path does not exist or is no directory.
+gpumem_status gpumem_space_disk_add(const char *path, uint64_t limit, struct gpumem_space *out);
 
 // The counters of a space.
 //
-// out->size must be set (GPUMEM_INIT). The counters are of one moment as far as other threads' allocations allow.
+// out->size must be set (GPUMEM_INIT). The counters are of one moment unless other threads
+// allocate meanwhile.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 gpumem_status gpumem_space_stats_get(struct gpumem_space space, struct gpumem_space_stats *out);
 
 // Sets how much of a space may be promised or used.
 //
-// bytes is at most the capacity; UINT64_MAX stands for all of it. What is above a lowered limit stays, and is counted as
-// beyond. Requests that wait for what can no longer ever be end with GPUMEM_ERROR_OUT_OF_MEMORY; those that now fit are
-// granted. The thresholds change with the limit, as they are shares of it; data is not moved out before somebody allocates,
-// holds, unholds or moves there.
+// bytes is at most the capacity; UINT64_MAX stands for all of it. What exceeds a lowered limit
+// stays, and is counted in beyond. Waiting requests that can never be met any more end with
+// GPUMEM_ERROR_OUT_OF_MEMORY; those that fit now are granted. The thresholds are shares of the
+// limit and move with it. Data moves out at the next allocation, hold, unhold or move in the
+// space, not before.
 // Errors: GPUMEM_ERROR_INVALID for more than the capacity.
-gpumem_status gpumem_space_limit_set(struct gpumem_space space,
-                                     uint64_t bytes);
+gpumem_status gpumem_space_limit_set(struct gpumem_space space, uint64_t bytes);
 
-// Sets from which share of its limit on data should be moved out of a space, and down to which.
+// Sets at which share of a space's limit data starts to move out, and at which share it stops.
 //
-// The limit is never above the capacity. Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
-// Errors: GPUMEM_ERROR_INVALID for others.
-gpumem_status gpumem_space_thresholds_set(struct gpumem_space space,
-                                          double trigger,
-                                          double stop);
+// Both are from 0 to 1, and stop is not above trigger. They start as GPUMEM_DOWNGRADE says: 0.85
+// and 0.65 by default. The limit is never above the capacity.
+// Errors: GPUMEM_ERROR_INVALID for other numbers.
+gpumem_status gpumem_space_thresholds_set(struct gpumem_space space, double trigger, double stop);
 
-// Starts the peak of a space anew, from what is used now.
+// Sets the peak of a space back to what is used now.
 gpumem_status gpumem_space_stats_reset_peak(struct gpumem_space space);
 
 // What live allocations of a stream use in a space.
 //
-// An allocation belongs to the stream that it was made on, whichever it is freed on. used and peak may be NULL; they receive
-// bytes, peak the most that used was since the stream was first seen, or since gpumem_space_stream_stats_reset_peak.
-// GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
+// An allocation counts for the stream that it was made on, not the one it is freed on. used and
+// peak receive bytes, and may be NULL. peak is the most that used was since the stream was first
+// seen, or since gpumem_space_stream_stats_reset_peak. GPUMEM_STREAM_PER_THREAD counts as one
+// stream here, whichever thread uses it.
 // Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
-gpumem_status gpumem_space_stream_stats_get(struct gpumem_space space,
-                                            gpumem_stream s,
-                                            uint64_t *used,
-                                            uint64_t *peak);
+gpumem_status gpumem_space_stream_stats_get(struct gpumem_space space, gpumem_stream s, uint64_t *used, uint64_t *peak);
 
-// Starts the peak of a stream in a space anew, from what is used now.
+// Sets the peak of a stream in a space back to what it uses now.
 //
 // Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
 gpumem_status gpumem_space_stream_stats_reset_peak(struct gpumem_space space, gpumem_stream s);
 
-// The reservation that the calling thread's allocations on a stream draw from in a space: the stream's, else the thread's.
+// The reservation that the calling thread's allocations on a stream draw from in a space: the
+// stream's, else the thread's.
 //
 // out receives its number (gpumem_reservation_info.number), 0 when there is none.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL.
-gpumem_status gpumem_space_current_get(struct gpumem_space space,
-                                       gpumem_stream s,
-                                       uint64_t *out);
+gpumem_status gpumem_space_current_get(struct gpumem_space space, gpumem_stream s, uint64_t *out);
 
-// Takes the reservation of a space that is attached to a stream off it.
+// Detaches a stream from its reservation of a space.
 //
-// Errors: GPUMEM_ERROR_INVALID when none is.
+// Errors: GPUMEM_ERROR_INVALID when it has none.
 gpumem_status gpumem_space_detach_stream(struct gpumem_space space, gpumem_stream s);
 
-// Takes the reservation of a space that is attached to the calling thread off it.
+// Detaches the calling thread from its reservation of a space.
 //
-// Errors: GPUMEM_ERROR_INVALID when none is.
+// Errors: GPUMEM_ERROR_INVALID when it has none.
 gpumem_status gpumem_space_detach_thread(struct gpumem_space space);
 
 /* ---- Policies ----------------------------------------------------------------------------------
  *
- * What happens when an allocation does not fit the reservation that it draws from (it overdraws), and when there is no memory for
- * it. Both can be left to a function of the program's.
+ * A policy says what happens when an allocation overdraws, which means that it does not fit the
+ * reservation it draws from, and when there is no memory for it. A function of the program's can
+ * decide both.
  *
- * Callbacks  Are called by the thread that allocates, with no lock of gpumem's held, from several threads at once. They may
- *            call every function of this header, in particular free, and shrink, grow or release reservations. An allocation
- *            in an overdraw callback that overdraws calls it again; one in an out-of-memory callback for which there is no
- *            memory fails. They must not wait for a thread that waits for this one, and must return: no longjmp, no C++
- *            exception (gpumem.hpp catches them).
- * user       Is handed to the callback. It stays the program's. free_user, unless NULL, is called with it once, when the
- *            callback is not running and will not be called any more: after it was replaced, or its reservation was released.
- *            On which thread is not said; it holds no lock of gpumem's. It is not called when the function that was given it
- *            fails, nor at exit.
+ * Callbacks  Run on the thread that allocates, on several threads at once, with no lock of
+ *            gpumem's held. They may call every function of this header: free, shrink, grow and
+ *            release reservations, for instance. An allocation that overdraws inside an overdraw
+ *            callback calls it again; one that finds no memory inside an out-of-memory callback
+ *            fails. A callback must not wait for a thread that waits for this one, and must
+ *            return: no longjmp, no C++ exception (gpumem.hpp catches them).
+ * user       Is passed to the callback, and stays the program's. free_user, unless NULL, is called
+ *            with it once, after the last call of the callback: when the callback has been
+ *            replaced, or its reservation released. It may run on any thread, with no lock of
+ *            gpumem's held. It does not run when the function that took it has failed, nor at
+ *            exit.
  */
 
 // An allocation that overdraws fails: the default.
 #define GPUMEM_POLICY_FAIL 1
 
-// What is missing is taken from outside of the reservation, if the space's limit allows.
+// The allocation takes what is missing from outside the reservation, if the space's limit allows.
 #define GPUMEM_POLICY_IGNORE 2
 
-// The reservation grows to factor times its size, or by what the allocation needs if that is more; where the space has less
-// than that, by what there is. It does not wait.
+// The reservation grows to factor times its size, or by what the allocation needs if that is more.
+// Where the space has less, it grows by what there is. It does not wait.
 #define GPUMEM_POLICY_INCREASE 3
 
 // The callback decides.
 #define GPUMEM_POLICY_CALLBACK 4
 
-// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the space's limit, up to its
-// capacity.
+// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the
+// space's limit, up to its capacity.
 #define GPUMEM_POLICY_BEYOND_LIMIT 1
 
-// Of an overdraw callback: the allocation fails. So it does with a number that has no meaning.
+// Returned by an overdraw callback: the allocation fails. So it does for any number without a
+// meaning.
 #define GPUMEM_OVERDRAW_FAIL 0
 
-// Of an overdraw callback: as GPUMEM_POLICY_IGNORE.
+// Returned by an overdraw callback: proceed as GPUMEM_POLICY_IGNORE does.
 #define GPUMEM_OVERDRAW_IGNORE -1
 
-// Of an overdraw callback: look again; something was freed.
+// Returned by an overdraw callback: try again; something was freed.
 #define GPUMEM_OVERDRAW_RETRY -2
 
-// An allocation that overdraws, as a callback is told of it.
+// What an overdraw callback is told.
 typedef struct gpumem_overdraw {
-    // Bytes that the library filled; fields beyond are not there.
+    // The bytes that the library filled. Fields beyond them do not exist.
     uint32_t size;
     // How often the callback has been called for this allocation, from 1.
     uint32_t attempt;
@@ -224,18 +225,19 @@ typedef struct gpumem_overdraw {
     uint64_t drawn;
     // What the allocation needs, bytes.
     uint64_t bytes;
-    // The stream that it is on.
+    // Its stream.
     gpumem_stream stream;
 } gpumem_overdraw;
 
-// Decides about an allocation that overdraws: GPUMEM_OVERDRAW_*, or a positive number of bytes by which the reservation is to
-// grow at once, before the allocation is tried again. If the space has not that much, the allocation fails.
+// Decides about an allocation that overdraws. Returns GPUMEM_OVERDRAW_*, or a positive number of
+// bytes: the reservation then grows by that much, without waiting, and the allocation is tried
+// again. It fails if the space has less.
 typedef int64_t (*gpumem_overdraw_callback)(const struct gpumem_overdraw *what, void *user);
 
-// Is told that user is not used any more.
+// Called when user is no longer used.
 typedef void (*gpumem_free_user)(void *user);
 
-// What an allocation does that overdraws. A field that is 0 means its default.
+// What happens to an allocation that overdraws. A field that is 0 means its default.
 typedef struct gpumem_reserve_policy {
     // sizeof(gpumem_reserve_policy).
     uint32_t size;
@@ -243,7 +245,8 @@ typedef struct gpumem_reserve_policy {
     int32_t kind;
     // With GPUMEM_POLICY_INCREASE: how much larger, from 1 to 1000; the default is 1.25.
     double factor;
-    // With GPUMEM_POLICY_INCREASE: the reservation never gets larger than this, bytes; 0 means that it may.
+    // With GPUMEM_POLICY_INCREASE: the most that the reservation may grow to, bytes; 0 means no
+    // cap.
     uint64_t cap;
     // GPUMEM_POLICY_BEYOND_LIMIT or 0.
     uint32_t flags;
@@ -251,15 +254,15 @@ typedef struct gpumem_reserve_policy {
     uint32_t reserved;
     // With GPUMEM_POLICY_CALLBACK: the function, else NULL.
     gpumem_overdraw_callback callback;
-    // For the callback.
+    // Passed to the callback.
     void *user;
-    // Told when user is not used any more; may be NULL.
+    // Called when user is no longer used; may be NULL.
     gpumem_free_user free_user;
 } gpumem_reserve_policy;
 
-// An allocation for which there is no memory, as a callback is told of it.
+// What an out-of-memory callback is told.
 typedef struct gpumem_shortage {
-    // Bytes that the library filled; fields beyond are not there.
+    // The bytes that the library filled. Fields beyond them do not exist.
     uint32_t size;
     // How often the allocation has failed, from 1.
     uint32_t attempt;
@@ -267,34 +270,38 @@ typedef struct gpumem_shortage {
     gpumem_space space;
     // What it needs, bytes.
     uint64_t bytes;
-    // The stream that it is on.
+    // Its stream.
     gpumem_stream stream;
 } gpumem_shortage;
 
-// Makes room for an allocation for which there is no memory, and returns whether to try it again: 0 gives up. It is asked after
-// every try that fails.
+// Makes room for an allocation that found no memory. Returns 0 to give up, anything else to try
+// again. It runs after every try that fails.
 typedef int32_t (*gpumem_out_of_memory_callback)(const struct gpumem_shortage *what, void *user);
 
-// Sets what an allocation does that does not fit a reservation.
+// Sets what happens to an allocation that does not fit a reservation.
 //
-// policy is read and not kept; NULL means GPUMEM_POLICY_FAIL. Allocations under way may still see the one before.
+// policy is read and not kept; NULL means GPUMEM_POLICY_FAIL. Allocations under way may still
+// follow the previous one.
 // Errors: GPUMEM_ERROR_INVALID when there is no such reservation or a field is not allowed.
 gpumem_status gpumem_reservation_policy_set(gpumem_reservation r, const struct gpumem_reserve_policy *policy);
 
-// Sets what an allocation in a reservation does for which there is no memory.
+// Sets what happens to an allocation in a reservation that finds no memory.
 //
-// callback may be NULL: what its space does. user and free_user may be NULL.
-// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no callback.
+// callback may be NULL: the callback of the space decides. user and free_user may be NULL.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no
+// callback.
 gpumem_status gpumem_reservation_out_of_memory_set(gpumem_reservation r,
                                                    gpumem_out_of_memory_callback callback,
                                                    void *user,
                                                    gpumem_free_user free_user);
 
-// Sets what an allocation in a space does for which there is no memory, unless its reservation says otherwise.
+// Sets what happens to an allocation in a space that finds no memory, unless its reservation has a
+// callback.
 //
-// callback may be NULL: it fails, which is so at first. user and free_user may be NULL.
-// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback; GPUMEM_ERROR_UNSUPPORTED with
-// GPUMEM_POOL=off.
+// callback may be NULL: the allocation fails, which is the default. user and free_user may be
+// NULL.
+// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback;
+// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 gpumem_status gpumem_space_out_of_memory_set(gpumem_space space,
                                              gpumem_out_of_memory_callback callback,
                                              void *user,
@@ -302,14 +309,14 @@ gpumem_status gpumem_space_out_of_memory_set(gpumem_space space,
 
 /* ---- Ending waits ------------------------------------------------------------------------------
  *
- * A token is given to calls that wait for a reservation, and ends their waits when it is triggered. One token may be in any
- * number of calls.
+ * Pass a token to calls that wait for a reservation; gpumem_token_cancel then ends their waits.
+ * Any number of calls may share one token.
  */
 
-// What a gpumem_token seems to point to. There is nothing there.
+// The type that a gpumem_token points to: opaque, never defined.
 typedef struct gpumem_token_st gpumem_token_st;
 
-// A handle to a token that ends waits. Compare it with NULL and with others; do not look into it.
+// A handle to a token that ends waits. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_token_st *gpumem_token;
 
 // Makes a token that ends waits.
@@ -318,27 +325,30 @@ typedef struct gpumem_token_st *gpumem_token;
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 gpumem_status gpumem_token_create(gpumem_token *out);
 
-// Ends every wait that has this token with GPUMEM_ERROR_CANCELLED, now and from now on.
+// Ends every wait with this token with GPUMEM_ERROR_CANCELLED, those under way and later ones.
 //
-// A request is either granted or cancelled. One that need not wait is refused as well.
+// A request is either granted or cancelled. One that would not have to wait is refused too.
 // Errors: GPUMEM_ERROR_INVALID when there is no such token.
 gpumem_status gpumem_token_cancel(gpumem_token cancel);
 
-// Gives a token up. Waits that have it go on.
+// Destroys a token. Waits with it go on.
 //
 // Errors: GPUMEM_ERROR_INVALID when there is no such token.
 gpumem_status gpumem_token_destroy(gpumem_token cancel);
 
-// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request from now on.
+// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request
+// from now on.
 //
-// There is no way back. Allocations, frees and releases go on as before. For programs that must get their threads home.
+// This cannot be undone. Allocations, frees and releases work as before. It is for programs that
+// have to join their threads.
 // Errors: GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 gpumem_status gpumem_reservation_shutdown(void);
 
 /* ---- Reservations ------------------------------------------------------------------------------
  *
- * A reservation is a promise of bytes of one space: what was promised to one is not given to another, nor to allocations outside.
- * So a job that has its reservation does not run out of memory half-way because of its neighbours; it waits before it starts.
+ * A reservation is a promise of bytes of one space. What is promised to one goes to no other, nor
+ * to allocations outside. A job with a reservation does not run out of memory half-way because of
+ * its neighbours: it waits before it starts.
  *
  *   gpumem_reserve_options want;
  *   GPUMEM_INIT(&want);
@@ -350,19 +360,23 @@ gpumem_status gpumem_reservation_shutdown(void);
  *   ...                                        (what this thread allocates in the space is drawn from it)
  *   gpumem_reservation_release(r, NULL);
  *
- * Drawing    An allocation on a stream draws from the reservation that is attached to the stream in the device's space, else
- *            from the one attached to the calling thread, else from what is available outside of any. When it ends, on
- *            whichever thread and stream, its bytes go back to where they came from. What an allocation does that does not
- *            fit is the reservation's policy: see above. Allocations never wait.
- * Sizes      Are exact: gpumem_reserve gives what was asked for or fails, unless least_bytes says that less will do; then
- *            gpumem_reservation_info_get tells what it became. Memory itself is not set aside: other programs on the device,
- *            and memory that a pool holds for other streams, can still make an allocation fail.
- * Waiting    Is in turn: whoever came first is served first in a space that both want. Each release, shrink, free or raised
- *            limit that makes room serves those who wait. A request that can never be met fails at once.
- * Release    What is drawn of a released reservation goes on as use outside of any. Streams and threads it was attached to
- *            have none any more. The handle is stale afterwards, which is GPUMEM_ERROR_INVALID.
- * Threads    A reservation may be used, and released, by any thread. A wait in gpumem_reservation_grow ends with an error when
- *            another thread releases it.
+ * Drawing    An allocation on a stream draws from the reservation that is attached to the stream
+ *            in the device's space, else from the one attached to the calling thread, else from
+ *            what is available outside of any. When it ends, on any thread and stream, its bytes
+ *            go back to where they came from. The reservation's policy (above) says what happens
+ *            to an allocation that does not fit. Allocations never wait.
+ * Sizes      Are exact: gpumem_reserve gives what was asked for or fails, unless least_bytes says
+ *            that less will do; gpumem_reservation_info_get then says how much it is. No memory is
+ *            set aside: an allocation can still fail because of other programs on the device, or
+ *            of memory that the pool holds for other streams.
+ * Waiting    Is first come, first served in each space. Each release, shrink, free or raised limit
+ *            that makes room serves the requests that wait. A request that can never be met fails
+ *            at once.
+ * Release    What is drawn of a released reservation lives on, outside of any reservation. Its
+ *            streams and threads are detached. The handle is stale afterwards:
+ *            GPUMEM_ERROR_INVALID.
+ * Threads    A reservation may be used, and released, by any thread. A wait in
+ *            gpumem_reservation_grow ends with an error when another thread releases it.
  */
 
 // In the space that is named: the default.
@@ -374,11 +388,11 @@ gpumem_status gpumem_reservation_shutdown(void);
 // In any space of the first of tiers that has room, else of the next, and so on.
 #define GPUMEM_RESERVE_TIERS 3
 
-// In one that data of the named space can be moved down to: of the next tier below that has room, spaces of the same
-// NUMA node first; or of tiers[0], if that is given.
+// In a space that data of the named one can move down to: in the next lower tier with room, spaces
+// of the same NUMA node first; or in tiers[0], if that is given.
 #define GPUMEM_RESERVE_DOWNGRADE 4
 
-// In one that data of the named space can be moved up to, likewise.
+// In a space that data of the named one can move up to, likewise.
 #define GPUMEM_RESERVE_UPGRADE 5
 
 // What to reserve, for gpumem_reserve. A field that is 0 means its default.
@@ -389,24 +403,25 @@ typedef struct gpumem_reserve_options {
     int32_t strategy;
     // How much, bytes; not 0.
     uint64_t bytes;
-    // If not 0: less than bytes will do, but not less than this; it becomes as much as there is.
+    // If not 0: the least that will do. The reservation then gets as much as there is, up to
+    // bytes.
     uint64_t least_bytes;
-    // The space that the strategy names. With GPUMEM_RESERVE_SPACE zeros mean the one of the current device;
-    // with GPUMEM_RESERVE_TIER the id must be 0.
+    // The space that the strategy names. With GPUMEM_RESERVE_SPACE zeros mean the one of the
+    // current device; with GPUMEM_RESERVE_TIER the id must be 0.
     gpumem_space space;
     // GPUMEM_TIER_*, the one that is preferred first; ends with a 0 unless full.
     int32_t tiers[4];
-    // How long to wait for room at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end.
+    // The longest wait for room, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit.
     uint64_t timeout_ms;
     // Ends the wait when triggered; may be NULL.
     gpumem_token cancel;
-    // What an allocation does that does not fit; NULL: it fails.
+    // What happens to an allocation that does not fit; NULL: it fails.
     const gpumem_reserve_policy *policy;
-    // What an allocation does for which there is no memory; NULL: what the space does.
+    // What happens to an allocation that finds no memory; NULL: the callback of the space decides.
     gpumem_out_of_memory_callback out_of_memory;
-    // For out_of_memory.
+    // Passed to out_of_memory.
     void *user;
-    // Told when user is not used any more; may be NULL.
+    // Called when user is no longer used; may be NULL.
     gpumem_free_user free_user;
 } gpumem_reserve_options;
 
@@ -418,7 +433,7 @@ typedef struct gpumem_reservation_info {
     gpumem_space space;
     // 0.
     uint32_t reserved;
-    // A number that no other reservation of this process has had or will have; texts of errors have it too.
+    // A number that is never reused in this process. Error texts name it.
     uint64_t number;
     // Its size.
     uint64_t promised;
@@ -436,39 +451,40 @@ typedef struct gpumem_reservation_info {
 
 // Promises bytes of a space, or waits until they can be.
 //
-// opts is read and not kept, but for the callbacks in it. out receives the reservation, which the caller owns until
-// gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not wait for what the waiting thread itself would
-// release.
-// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such space;
-// GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never be so much;
-// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after gpumem_reservation_shutdown;
-// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised then.
+// opts is read and not kept, except for the callbacks in it. out receives the reservation, which
+// the caller owns until gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not
+// wait for what the waiting thread itself would release.
+// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such
+// space; GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never
+// be so much; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after
+// gpumem_reservation_shutdown; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised
+// then.
 gpumem_status gpumem_reserve(const struct gpumem_reserve_options *opts, gpumem_reservation *out);
 
 // Ends a reservation: its bytes are available to others.
 //
-// Live allocations that were drawn from it stay, and their bytes count as use outside of any reservation from now on.
-// drawn_or_null receives how many those are. The handle is stale afterwards.
+// Live allocations that were drawn from it stay, and their bytes count as use outside of any
+// reservation from now on. drawn_or_null receives how many those are. The handle is stale
+// afterwards.
 // Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or it has been released.
 gpumem_status gpumem_reservation_release(gpumem_reservation r, uint64_t *drawn_or_null);
 
 // Makes a reservation larger, or waits until it can be.
 //
-// timeout_ms as in gpumem_reserve_options; cancel may be NULL. The wait is in turn with those of gpumem_reserve, and whoever came
-// before may be waiting for just what this reservation has: a wait without an end is for those who know better.
-// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or there is no such reservation, also when it is released meanwhile; those of a
-// wait as gpumem_reserve. It is as large as before then.
-gpumem_status gpumem_reservation_grow(gpumem_reservation r,
-                                      uint64_t bytes,
-                                      uint64_t timeout_ms,
-                                      gpumem_token cancel);
+// timeout_ms as in gpumem_reserve_options; cancel may be NULL. It waits in one queue with
+// gpumem_reserve. A request ahead of it may be waiting for just what this reservation holds, so
+// set a timeout unless you know that none does.
+// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or there is no such reservation, also when it is
+// released meanwhile; those of a wait as gpumem_reserve. It is as large as before then.
+gpumem_status gpumem_reservation_grow(gpumem_reservation r, uint64_t bytes, uint64_t timeout_ms, gpumem_token cancel);
 
 // Makes a reservation smaller by what is not drawn of it.
 //
-// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than is not drawn, or there is no such reservation.
+// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than is not drawn, or there is no such
+// reservation.
 gpumem_status gpumem_reservation_shrink(gpumem_reservation r, uint64_t bytes);
 
-// Makes a reservation as small as what is drawn of it.
+// Shrinks a reservation to what is drawn of it.
 //
 // out_or_null receives by how many bytes, possibly none.
 // Errors: GPUMEM_ERROR_INVALID when there is no such reservation.
@@ -477,34 +493,38 @@ gpumem_status gpumem_reservation_shrink_to_fit(gpumem_reservation r, uint64_t *o
 // Facts about a reservation.
 //
 // out->size must be set (GPUMEM_INIT).
-// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, out is NULL or its size impossible.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, out is NULL or its size
+// impossible.
 gpumem_status gpumem_reservation_info_get(gpumem_reservation r, struct gpumem_reservation_info *out);
 
 // Lets allocations on a stream in the reservation's space draw from it, on every thread.
 //
-// A stream has at most one reservation of each space. It is detached by gpumem_space_detach_stream, by the release, and by
-// gpumem_stream_destroy; before the program destroys a stream by other means, it must detach it, as CUDA gives the handle to
-// the next stream. GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
-// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this space, or is one of another
-// device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
-gpumem_status gpumem_reservation_attach_stream(gpumem_reservation r,
-                                               gpumem_stream s);
+// A stream has at most one reservation of each space. gpumem_space_detach_stream, the release and
+// gpumem_stream_destroy detach it. Detach it before you destroy the stream by other means: CUDA
+// gives the handle to the next stream. GPUMEM_STREAM_PER_THREAD counts as one stream here,
+// whichever thread uses it.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this
+// space, or is one of another device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
+gpumem_status gpumem_reservation_attach_stream(gpumem_reservation r, gpumem_stream s);
 
-// Lets the calling thread's allocations in the reservation's space draw from it, on streams that have none of their own.
+// Lets the calling thread's allocations in the reservation's space draw from it, on streams that
+// have none of their own.
 //
-// A thread has at most one reservation of each space. It is detached by gpumem_space_detach_thread, by the release, and by the
-// end of the thread.
-// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread has one of this space.
+// A thread has at most one reservation of each space. gpumem_space_detach_thread, the release and
+// the end of the thread detach it.
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread has one of this
+// space.
 gpumem_status gpumem_reservation_attach_thread(gpumem_reservation r);
 
 /* ---- Moving memory out of the device and back --------------------------------------------------
  *
- * Memory allocated with GPUMEM_MALLOC_EVICTABLE can leave its device and come back at the same addresses: to pinned
- * memory of the host, to a file of a disk (GPUMEM_DISK), or from one to the other. Meanwhile its device memory is free
- * for others. Each such allocation has whole pages of its own (2 MiB on most devices), belongs to no arena and lives
- * until it is freed, wherever it is.
+ * Memory allocated with GPUMEM_MALLOC_EVICTABLE can leave its device and come back at the same
+ * addresses: to pinned memory of the host, to a file of a disk (GPUMEM_DISK), or from one to the
+ * other. Meanwhile its device memory is free for others. Each such allocation has whole pages of
+ * its own (2 MiB on most devices). It belongs to no arena and lives, wherever it is, until it is
+ * freed.
  *
- * Sleep and wake, for what rests at times that the program knows, such as the weights of a model:
+ * Sleep and wake, for data that the program knows to be idle, such as the weights of a model:
  *
  *   opts.flags = GPUMEM_MALLOC_EVICTABLE; opts.tag = WEIGHTS; gpumem_malloc_with(&opts, &w);
  *   ...
@@ -517,29 +537,35 @@ gpumem_status gpumem_reservation_attach_thread(gpumem_reservation r);
  *   kernel<<<.., stream>>>(w);
  *   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
  *
- * By itself  What has been unheld at least once, and is not held now, is moved out without being asked for, oldest
- *            use first: when an allocation, a hold or a restore finds no memory, and by a thread when a space is too
- *            full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So hold it before each use. What was never unheld is moved only
- *            by the functions below.
- * Streams    A move out waits on the device for the work that uses the memory: what was submitted so far to the
- *            streams named in gpumem_unhold, in gpumem_record_stream and in the options of the move; without any of
- *            these, to the device. Other streams go on meanwhile.
- * Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
- *            where they were. Device code that uses memory that is not there faults.
- * Files      Go with the process: its exit removes them, and what a killed one leaves, the next that uses the directory.
- * Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. In a
- *            callback of a move or a hold (progress, out of memory) nothing that is being moved is waited for: what
- *            would have to is GPUMEM_ERROR_INVALID there.
+ * By itself  gpumem moves out, oldest use first, what has been unheld at least once and is not
+ *            held now: when an allocation, a hold or a restore finds no memory, and from a thread
+ *            when a space is too full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So hold it before each
+ *            use. What was never unheld moves only by the functions below.
+ * Streams    A move out waits on the device for the work that uses the memory: what was submitted
+ *            so far to the streams named in gpumem_unhold, in gpumem_record_stream and in the
+ *            move's options; where none is named, to the whole device. Other streams go on
+ *            meanwhile.
+ * Faults     Bytes leave a place only when they are whole in another. A move that fails or is
+ *            cancelled leaves them where they were. Device code that uses memory that is not there
+ *            faults.
+ * Files      End with the process: its exit removes them. The next process that uses the directory
+ *            removes what a killed one left.
+ * Threads    Any thread may call any of these; of two that want the same allocation, one waits for
+ *            the other. Inside a callback of a move or a hold (progress, out of memory) nothing
+ *            waits for what is being moved: a call that would have to returns
+ *            GPUMEM_ERROR_INVALID.
  * No pool   With GPUMEM_POOL=off each of these is GPUMEM_ERROR_UNSUPPORTED.
  */
 
-// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is ordered before it.
+// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is
+// ordered before it.
 #define GPUMEM_MOVE_ON_STREAM 1
 
 // gpumem_move_options.space counts.
 #define GPUMEM_MOVE_TO_SPACE 2
 
-// Tells how far a move is, on the thread that moves: bytes done, bytes in all. A result that is not 0 cancels the move.
+// Called on the thread that moves, with the bytes moved so far and in all. A result other than 0
+// cancels the move.
 typedef int32_t (*gpumem_progress)(uint64_t done, uint64_t total, void *user);
 
 // How to move. A field that is 0 means its default.
@@ -548,12 +574,13 @@ typedef struct gpumem_move_options {
     uint32_t size;
     // GPUMEM_MOVE_*, or-ed together.
     uint32_t flags;
-    // Where to: any space of the tier, or with GPUMEM_MOVE_TO_SPACE this one; the id must be 0 without. Zeros:
-    // evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    // Where to: any space of the tier, or with GPUMEM_MOVE_TO_SPACE this one; the id must be 0
+    // without. Zeros: evicted, to the nearest space of a lower tier that has room; restored, to
+    // the device.
     gpumem_space space;
     // The stream, with GPUMEM_MOVE_ON_STREAM; must be NULL without.
     gpumem_stream stream;
-    // Called now and then; NULL: nobody asks. It must return: no longjmp, no C++ exception.
+    // Called now and then; may be NULL. It must return: no longjmp, no C++ exception.
     gpumem_progress progress;
     // Passed to it.
     void *user;
@@ -569,7 +596,7 @@ typedef struct gpumem_move_report {
     uint64_t moved;
     // Bytes of these, as asked for.
     uint64_t moved_bytes;
-    // Allocations that were there already, or beyond, a count.
+    // Allocations that were there already, or farther, a count.
     uint64_t already;
 } gpumem_move_report;
 
@@ -577,58 +604,62 @@ typedef struct gpumem_move_report {
 typedef struct gpumem_location {
     // sizeof(gpumem_location), set by the caller; afterwards the bytes filled.
     uint32_t size;
-    // The space that its bytes are in; the tier is 0 while they are moved.
+    // The space that holds its bytes; its tier is 0 during a move.
     gpumem_space space;
     // How often it is held.
     uint32_t holds;
     // Bytes asked for.
     uint64_t bytes;
-    // Bytes of device memory that it takes while it is there.
+    // Device memory that it occupies while on the device, bytes.
     uint64_t device_bytes;
 } gpumem_location;
 
-// Keeps an evictable allocation in its device's memory until gpumem_unhold has been called as often, restoring it first
-// if it is elsewhere: work submitted to any stream after this returns may use it.
+// Keeps an evictable allocation in its device's memory until gpumem_unhold has been called as
+// often, restoring it first if it is elsewhere: work submitted to any stream after this returns
+// may use it.
 //
-// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes. What is not held may be
-// moved out to make room.
-// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made, GPUMEM_ERROR_INVALID when it is not
-// evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. It is where it was then,
-// and not held.
+// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes.
+// Allocations that are not held may move out to make room.
+// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made,
+// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and
+// GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it was, and is not held.
 gpumem_status gpumem_hold(void *ptr);
 
 // Ends one hold. All use of the memory so far has been submitted to s, or is ordered before it.
 //
-// From the first call on the memory may be moved by itself whenever it is not held.
+// From the first call on, gpumem may move the memory out whenever it is not held.
 // Errors: GPUMEM_ERROR_INVALID when it is not held or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
-// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays held. Nothing has changed then.
-gpumem_status gpumem_unhold(void *ptr,
-                            gpumem_stream s);
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses
+// stays held. Nothing has changed then.
+gpumem_status gpumem_unhold(void *ptr, gpumem_stream s);
 
 // Moves an evictable allocation out of its device, and returns when its device memory is free.
 //
-// ptr is the start of it. opts may be NULL; it is read and not kept. out may be NULL. It only ever goes away from the
-// device: also from the host to a disk, when opts->space names one; what is as far away as asked, or farther, is there
-// already and stays. Only from one space of a tier to another, which GPUMEM_MOVE_TO_SPACE names, is neither nearer nor
-// farther, and goes with either function: from disk to disk, from node to node.
-// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no sense,
-// GPUMEM_ERROR_INVALID_STREAM;
-// GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING,
-// GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER. It is where it was then.
+// ptr is its start. opts may be NULL; it is read and not kept. out may be NULL. A move only goes
+// away from the device: from the host to a disk too, when opts->space names one. What is as far
+// away as asked, or farther, stays and counts as already there. A move within a tier (disk to
+// disk, node to node) is neither nearer nor farther: both functions do it, with
+// GPUMEM_MOVE_TO_SPACE.
+// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no
+// sense, GPUMEM_ERROR_INVALID_STREAM; GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room,
+// GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER.
+// On failure it stays where it was.
 gpumem_status gpumem_evict(void *ptr, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
 
-// Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there.
+// Moves an evictable allocation back to its device, to the addresses it has, and returns when its
+// bytes are there.
 //
-// As gpumem_evict, but only ever nearer to the device: with opts->space.tier GPUMEM_TIER_HOST from a disk to the host;
-// what is as near as that, or nearer, is there already and stays. Work submitted to any stream after this
-// returns may use the memory; but what may be moved by itself and is not held may leave again at once.
+// Like gpumem_evict, but only ever nearer to the device: with opts->space.tier GPUMEM_TIER_HOST
+// from a disk to the host; what is as near as that, or nearer, stays and counts as already there.
+// Work submitted to any stream after this returns may use the memory. But unless it is held, or
+// was never unheld, it may leave again at once.
 // Errors: as gpumem_evict and gpumem_hold.
 gpumem_status gpumem_restore(void *ptr, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
 
 // Moves all evictable allocations with a tag out of their devices.
 //
-// As gpumem_evict for each. When one of them is held nothing is moved. After another error those that the text counts
-// have been moved, the others are where they were.
+// Like gpumem_evict for each of them. When one of them is held, none moves. After any other error,
+// those that the error text counts have moved and the others are where they were.
 // Errors: as gpumem_evict; GPUMEM_ERROR_INVALID when none has the tag.
 gpumem_status gpumem_evict_tag(uint64_t tag, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
 
@@ -639,16 +670,16 @@ gpumem_status gpumem_restore_tag(uint64_t tag, const struct gpumem_move_options 
 
 // Says where an evictable allocation is.
 //
-// ptr is the start of it. out is filled as far as its size field says.
+// ptr is its start. out is filled as far as its size field says.
 // Errors: GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_location_get(void *ptr, struct gpumem_location *out);
 
 /* ---- Pinned host memory ------------------------------------------------------------------------
  *
- * Memory of the host that devices copy to and from directly: copies are as fast as the bus, run beside other work, and can be
- * captured. The host reads and writes it like any other. The system pins slowly, so gpumem does it in large chunks, ahead of
- * need, keeps them, and hands out blocks of them (1 MiB by default: GPUMEM_PINNED_BLOCKS), or parts of blocks to those who
- * need half a block or less.
+ * Host memory that devices copy to and from directly. Copies are as fast as the bus, run beside
+ * other work, and can be captured. The host reads and writes it like any other memory. Pinning is
+ * slow, so gpumem pins large chunks ahead of need, keeps them, and hands out blocks of them (1 MiB
+ * by default: GPUMEM_PINNED_BLOCKS), or a part of a block for half a block or less.
  *
  *   void *p;
  *   if (gpumem_host_malloc(bytes, GPUMEM_HOST_NEAREST, &p) != GPUMEM_OK) ...
@@ -657,27 +688,30 @@ gpumem_status gpumem_location_get(void *ptr, struct gpumem_location *out);
  *   gpumem_stream_sync(s);
  *   gpumem_host_free(p);
  *
- * One piece    gpumem_host_malloc gives a pointer. What is larger than a chunk (128 MiB by default) is pinned for it.
- * Many pieces  gpumem_host_blocks_malloc gives a handle to as few pieces as there are. It finds room whenever enough blocks are
- *              free, wherever they are, so it is the one for what is large.
- * Nodes        Memory belongs to a NUMA node of the host, which is a space: GPUMEM_TIER_HOST and the node's number.
- *              GPUMEM_HOST_NEAREST stands for the node that the current device is nearest to, or the first where the machine
- *              does not say. A node's limit is GPUMEM_PINNED_LIMIT at first, half of its memory by default.
- * Counting     What is handed out counts in its space, by whole blocks and parts (powers of two of bytes). It is drawn from
- *              the reservation that is given, else from the one that is attached to the calling thread, else from what is
- *              available outside of any.
- * Freeing      Does not wait for the device: copies to and from the memory must be done. The memory stays pinned, for
- *              others, until gpumem_host_trim.
- * Fork         A child that was forked does not have the memory: what reads it there may fault.
+ * One piece    gpumem_host_malloc returns a pointer. A request larger than a chunk (128 MiB by
+ *              default) is pinned on its own.
+ * Many pieces  gpumem_host_blocks_malloc returns a handle to as few pieces as possible. It
+ *              succeeds whenever enough blocks are free, wherever they are, so use it for large
+ *              memory.
+ * Nodes        Memory belongs to a NUMA node of the host, which is a space: GPUMEM_TIER_HOST and
+ *              the node's number. GPUMEM_HOST_NEAREST means the node nearest to the current
+ *              device, or the first one where the machine does not tell. A node's limit starts at
+ *              GPUMEM_PINNED_LIMIT, by default half of its memory.
+ * Counting     Memory counts in its space by whole blocks and parts (powers of two). It is drawn
+ *              from the reservation given, else from the one attached to the calling thread, else
+ *              from what is available outside of any.
+ * Freeing      Does not wait for the device: copies to and from the memory must be complete. The
+ *              memory stays pinned for the next request until gpumem_host_trim.
+ * Fork         A forked child does not have the memory: reading it there may fault.
  */
 
-// The NUMA node that the current device is nearest to, or the first where the machine does not say.
+// The NUMA node nearest to the current device, or the first one where the machine does not tell.
 #define GPUMEM_HOST_NEAREST -1
 
-// What a gpumem_host_blocks seems to point to. There is nothing there.
+// The type that a gpumem_host_blocks points to: opaque, never defined.
 typedef struct gpumem_host_blocks_st gpumem_host_blocks_st;
 
-// A handle to pinned memory in pieces. Compare it with NULL and with others; do not look into it.
+// A handle to pinned memory in pieces. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_host_blocks_st *gpumem_host_blocks;
 
 // The pinned memory of a node. Bytes unless a field says otherwise.
@@ -700,7 +734,7 @@ typedef struct gpumem_host_stats {
     uint64_t parts;
     // Blocks of which nothing is handed out.
     uint64_t free;
-    // The longest run of them: what one piece can have without more being pinned.
+    // The longest run of them: the largest piece that needs no further pinning.
     uint64_t longest;
     // Chunks that are pinned, a count.
     uint64_t chunks;
@@ -712,80 +746,80 @@ typedef struct gpumem_host_stats {
 
 // Allocates pinned memory in one piece.
 //
-// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the memory, which the caller owns until
-// gpumem_host_free; not cleared, at a multiple of 4096, or, where that is less, of bytes rounded up to a power of two, but of
-// 256 at least. Every device can copy to and from it. Pins more when too little is free, and waits for who does.
-// Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node; GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a
-// reservation or the system forbids so much, or what is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off,
-// GPUMEM_ERROR_SHUTTING_DOWN, GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_host_malloc(size_t bytes,
-                                 int32_t node,
-                                 void **out);
+// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the memory,
+// which the caller owns until gpumem_host_free; it is not cleared. It is aligned to bytes rounded
+// up to a power of two, but to 256 at least and 4096 at most. Every device can copy to and from
+// it. When too little is free this pins more, or waits for a thread that does.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node;
+// GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a reservation or the system forbids so much, or what
+// is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_SHUTTING_DOWN,
+// GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_host_malloc(size_t bytes, int32_t node, void **out);
 
 // Frees memory of gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
 //
-// ptr may be NULL, which does nothing. Copies to and from the memory must be done.
-// Errors: GPUMEM_ERROR_DOUBLE_FREE when it has been freed, as far as the last 1024 frees tell; GPUMEM_ERROR_UNKNOWN_POINTER
-// for every other pointer that is not the start of such memory. Nothing is freed then.
+// ptr may be NULL, which does nothing. Copies to and from the memory must be complete.
+// Errors: GPUMEM_ERROR_DOUBLE_FREE when it has been freed, as far as the last 1024 frees tell;
+// GPUMEM_ERROR_UNKNOWN_POINTER for every other pointer that is not the start of such memory.
+// Nothing is freed then.
 gpumem_status gpumem_host_free(void *ptr);
 
-// Allocates pinned memory in as few pieces as there are: whole blocks, the last cut to what was asked for.
+// Allocates pinned memory in as few pieces as possible: whole blocks, the last one cut to size.
 //
-// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which with a reservation stands for that one's node.
-// r is a reservation of the node's space to draw from, whatever is attached to the thread, or NULL. out receives a handle, which
-// the caller owns until gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
-// blocks. Half a block or less is one piece, a part of a block. Pins more when too little is free, and waits for who does.
-// Errors: as gpumem_host_malloc, but pieces do no harm; GPUMEM_ERROR_INVALID when there is no such reservation, or it is one
-// of another space.
-gpumem_status gpumem_host_blocks_malloc(size_t bytes,
-                                        int32_t node,
-                                        gpumem_reservation r,
-                                        gpumem_host_blocks *out);
+// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which with a reservation
+// stands for that one's node. r is a reservation of the node's space to draw from, whatever is
+// attached to the thread, or NULL. out receives a handle, which the caller owns until
+// gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
+// blocks. Half a block or less is one piece, a part of a block. When too little is free this pins
+// more, or waits for a thread that does.
+// Errors: as gpumem_host_malloc, except that free memory in pieces is no error;
+// GPUMEM_ERROR_INVALID when there is no such reservation, or it is one of another space.
+gpumem_status gpumem_host_blocks_malloc(size_t bytes, int32_t node, gpumem_reservation r, gpumem_host_blocks *out);
 
-// How many pieces memory has.
+// How many pieces there are.
 //
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, or there is no such memory.
 gpumem_status gpumem_host_blocks_count_get(gpumem_host_blocks blocks, size_t *out);
 
 // A piece of memory, the first of which is 0. Their bytes add up to what was asked for.
 //
-// ptr_out receives where it starts, bytes_out how long it is; either may be NULL. They do not change until the memory is
-// freed.
+// ptr_out receives where it starts, bytes_out how long it is; either may be NULL. They do not
+// change until the memory is freed.
 // Errors: GPUMEM_ERROR_INVALID when there is no such piece or memory.
-gpumem_status gpumem_host_blocks_get(gpumem_host_blocks blocks,
-                                     size_t i,
-                                     void **ptr_out,
-                                     size_t *bytes_out);
+gpumem_status gpumem_host_blocks_get(gpumem_host_blocks blocks, size_t i, void **ptr_out, size_t *bytes_out);
 
 // Frees memory in pieces, on any thread. Calls no driver and waits for nothing.
 //
-// blocks may be NULL, which does nothing. Copies to and from the memory must be done. The handle is stale afterwards.
+// blocks may be NULL, which does nothing. Copies to and from the memory must be complete. The
+// handle is stale afterwards.
 // Errors: GPUMEM_ERROR_INVALID when there is no such memory, or it has been freed.
 gpumem_status gpumem_host_blocks_free(gpumem_host_blocks blocks);
 
-// Pins memory of a node until bytes of its blocks are free, so that allocations need not wait for that.
+// Pins memory of a node until bytes of its blocks are free, so that allocations do not wait for
+// pinning.
 //
-// bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: whoever comes first gets it.
-// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_OUT_OF_MEMORY when the limit or the system forbids so
-// much (what has been pinned until then stays), GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_host_prepare(int32_t node,
-                                  uint64_t bytes);
+// bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: the
+// next request, by any thread, may take it.
+// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_OUT_OF_MEMORY when the
+// limit or the system forbids so much (what has been pinned until then stays),
+// GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_host_prepare(int32_t node, uint64_t bytes);
 
-// Gives memory of a node that nobody has back to the system, but for keep bytes of free blocks.
+// Returns a node's unused memory to the system, except keep bytes of free blocks.
 //
-// Only whole chunks can go. node as in gpumem_host_malloc. out_or_null receives how many bytes went. May wait for the devices.
-// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_host_trim(int32_t node,
-                               uint64_t keep,
-                               uint64_t *out_or_null);
+// Only whole chunks can go. node as in gpumem_host_malloc. out_or_null receives the bytes
+// returned. May wait for the devices.
+// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_UNSUPPORTED,
+// GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_host_trim(int32_t node, uint64_t keep, uint64_t *out_or_null);
 
 // The counters of a node's pinned memory.
 //
-// out->size must be set (GPUMEM_INIT). node as in gpumem_host_malloc. What gpumem pins for itself counts as well: memory that
-// was moved out of a device, for instance.
-// Errors: GPUMEM_ERROR_INVALID when there is no such node, out is NULL or its size impossible; GPUMEM_ERROR_UNSUPPORTED.
-gpumem_status gpumem_host_stats_get(int32_t node,
-                                    struct gpumem_host_stats *out);
+// out->size must be set (GPUMEM_INIT). node as in gpumem_host_malloc. What gpumem pins for itself
+// counts too, for instance memory evicted from a device.
+// Errors: GPUMEM_ERROR_INVALID when there is no such node, out is NULL or its size impossible;
+// GPUMEM_ERROR_UNSUPPORTED.
+gpumem_status gpumem_host_stats_get(int32_t node, struct gpumem_host_stats *out);
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,7 @@ pub fn any() -> bool {
 }
 
 fn begins(stream: Stream, begin: impl FnOnce() -> Code) -> Code {
-    // Nobody records a marker between the driver's beginning and its being counted.
+    // No thread records a marker between the driver's beginning and its being counted.
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let code = begin();
     if code == SUCCESS {
@@ -57,8 +57,8 @@ fn gone(stream: Stream) {
 
 fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
     let code = end();
-    // A failed end is one all the same, but for that of a stream that only joined the capture, or
-    // of another thread.
+    // A failed end is one all the same, except for that of a stream that only joined the capture,
+    // or of another thread.
     if code == SUCCESS || !real.is_captured(stream) {
         gone(stream);
     }

@@ -1,5 +1,6 @@
-//! A function of the C library, found in its symbol table. Its own `dlsym` cannot be asked for `dlsym`: that name is this
-//! library's. No allocation, no thread-local data: this runs inside the first `dlsym` of the process.
+//! A function of the C library, found in its symbol table. Its own `dlsym` cannot be asked for
+//! `dlsym`: that name is this library's. No allocation, no thread-local data: this runs inside the
+//! first `dlsym` of the process.
 
 use libc::{c_int, c_void, dl_phdr_info, Elf64_Phdr, Elf64_Sym};
 
@@ -74,7 +75,8 @@ unsafe fn in_object(info: &dl_phdr_info, name: &[u8]) -> usize {
     if symbols == 0 || strings == 0 || hash == 0 {
         return 0;
     }
-    // SAFETY: the table begins with four words: buckets, first symbol, words of the filter, its shift.
+    // SAFETY: the table begins with four words: buckets, first symbol, words of the filter, its
+    // shift.
     let [buckets, first, filter, _] = unsafe { (hash as *const [u32; 4]).read() };
     let bucket = hash + 16 + filter as usize * 8;
     let chain = bucket + buckets as usize * 4;
@@ -82,7 +84,8 @@ unsafe fn in_object(info: &dl_phdr_info, name: &[u8]) -> usize {
     // SAFETY: as many buckets as the table says, which is not 0 in a library that exports anything.
     let mut index = unsafe { *((bucket + (wanted % buckets.max(1)) as usize * 4) as *const u32) };
     while index >= first {
-        // SAFETY: a chain ends with a word whose lowest bit is set; symbols and versions have the same indices.
+        // SAFETY: a chain ends with a word whose lowest bit is set; symbols and versions have the
+        // same indices.
         unsafe {
             let word = *((chain + (index - first) as usize * 4) as *const u32);
             let symbol = &*(symbols as *const Elf64_Sym).add(index as usize);

@@ -50,7 +50,7 @@ pub fn run(hook: impl FnOnce() -> Code, driver: impl FnOnce() -> Code) -> Code {
     match catch_unwind(AssertUnwindSafe(hook)) {
         Ok(code) => code,
         Err(panic) => {
-            // Dropping a payload may panic in its turn.
+            // Dropping a payload may panic too.
             std::mem::forget(panic);
             UNKNOWN
         }

@@ -98,7 +98,7 @@ pub unsafe fn access(real: &Real, pool: MemPool, map: *const Access, count: usiz
     code
 }
 
-/// As [`choose`], where what is meant is named by a location and a kind of memory.
+/// Like [`choose`], where what is meant is named by a location and a kind of memory.
 pub unsafe fn choose_at(real: &Real, location: *mut Location, kind: c_int, pool: MemPool) -> Code {
     let code = real.cuMemSetMemPool(location, kind, pool);
     // CU_MEM_ALLOCATION_TYPE_PINNED: the device's ordinary memory.

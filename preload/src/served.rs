@@ -229,7 +229,7 @@ impl Served {
         Ok(ptr)
     }
 
-    /// Allocates, and waits until the memory is nobody else's.
+    /// Allocates, and waits until no earlier work uses the memory.
     fn settled(&self, request: &Request) -> Result<u64, Error> {
         self.searching.fetch_add(1, SeqCst);
         let made = self.pool.malloc_search(request).and_then(|ptr| match self.ledger.stream_sync(self.dev, self.own) {

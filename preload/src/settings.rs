@@ -4,7 +4,7 @@ use gpumem::base::size;
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-/// How `cuMemFree` keeps the promise that nobody uses the memory any more when it is handed out again.
+/// How `cuMemFree` makes sure that the memory is no longer in use when it is handed out again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Free {
     /// The host waits for all work of the context, as the driver does.

@@ -1,8 +1,9 @@
 //! Captures: memory for CUDA graphs.
 //!
-//! A [`Capture`] lets a stream allocate from an arena, from its begin to its end. Graphs that were captured meanwhile use the
-//! arena's addresses, so these stay what they are until the last reference to the last capture of the arena is released.
-//! Several captures may share one arena: then their graphs must never run at the same time.
+//! A [`Capture`] lets a stream allocate from an arena, from its begin to its end. Graphs that were
+//! captured meanwhile use the arena's addresses, so these stay what they are until the last
+//! reference to the last capture of the arena is released. Several captures may share one arena:
+//! then their graphs must never run at the same time.
 
 use super::dry_run;
 use crate::base::sync::{lock, Mutex};
@@ -51,8 +52,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Lets `stream` allocate from the capture, and any stream that is forked into a capture of it. The caller has one
-    /// reference. On failure nothing is left behind.
+    /// Lets `stream` allocate from the capture, and any stream that is forked into a capture of it.
+    /// The caller has one reference. On failure nothing is left behind.
     pub fn begin(pool: &Pool, stream: StreamHandle, options: CaptureOptions<'_>) -> Result<Capture> {
         let layout = options.layout.map(|c| c.laid_out(pool)).transpose()?;
         if options.layout.is_some() && options.arena.monotone {
@@ -61,12 +62,12 @@ impl Capture {
         Capture::start(pool, WhichStreams::Handle(stream), options, layout.as_ref())
     }
 
-    /// As [`Self::begin`] for the streams of the capture that `stream` is part of at present.
+    /// Like [`Self::begin`] for the streams of the capture that `stream` is part of at present.
     pub fn begin_in_progress(pool: &Pool, stream: StreamHandle) -> Result<Capture> {
         Capture::start(pool, WhichStreams::CaptureOf(stream), CaptureOptions::default(), None)
     }
 
-    /// As [`Self::begin`] for streams that a filter accepts.
+    /// Like [`Self::begin`] for streams that a filter accepts.
     pub fn begin_filtered(pool: &Pool, filter: Filter, share: Option<&Capture>) -> Result<Capture> {
         let options = CaptureOptions { share, ..CaptureOptions::default() };
         Capture::start(pool, WhichStreams::Filter(filter), options, None)
@@ -157,7 +158,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Gives a reference up; whether it was the capture's last. A capture that has not ended ends with it.
+    /// Drops a reference; says whether it was the capture's last. A capture that has not ended ends
+    /// with it.
     pub fn release(&self, pool: &Pool) -> Result<bool> {
         let mut mine = lock(&self.references);
         *mine = mine.checked_sub(1).ok_or_else(gone)?;
@@ -175,7 +177,8 @@ impl Capture {
         CaptureStats { arena: pool.arena_stats(&self.shared.arena), references: *lock(&self.shared.references) }
     }
 
-    /// Lays out what its arena has recorded; the length of the layout, and the most that was live, bytes.
+    /// Lays out what its arena has recorded; the length of the layout, and the most that was live,
+    /// bytes.
     pub fn plan(&self, pool: &Pool) -> Result<(u64, u64)> {
         *lock(&self.planned) = None;
         let span = self.laid_out(pool)?;

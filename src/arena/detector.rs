@@ -1,9 +1,8 @@
 //! Finding uses of memory after the arena that it belonged to has ended.
 //!
-//! Off by default: then there is no detector at all. With one, an arena that ends first takes what
-//! it frees out of everybody's reach, enters it here, and only then frees it, so an address can be
-//! in nobody's new allocation before it is in the table; and the thread that is handed an address
-//! takes it out of the table.
+//! Off by default: then there is no detector at all. With one, an arena that ends first makes what
+//! it frees unreachable, enters it here, and only then frees it. So no new allocation can have an
+//! address before it is in the table; the thread that gets an address takes it out of the table.
 //!
 //! Lock order: the table's lock is the last one, nothing is called under it.
 
@@ -145,7 +144,7 @@ impl Detector {
 
     /// Remembers all of a closed scope in one pool, then frees it.
     fn free(&self, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
-        // Where nobody finds it and nobody gets it.
+        // Out of reach for every other thread.
         let aside = Scope::of_reclaimed();
         let pooled = pool.move_scope(scope, &aside, true);
         let dedicated = pool.hold_scope(scope);

@@ -1,5 +1,5 @@
-//! What arenas have freed and nobody is to have yet: poisoned memory, or addresses with nothing
-//! behind them.
+//! What arenas have freed and is not to be handed out yet: poisoned memory, or addresses with
+//! nothing behind them.
 //!
 //! First in, first out, up to so many bytes. No lock is held while the device is waited for or
 //! memory is read: the thread that works on items takes them out of the queue first.
@@ -117,7 +117,8 @@ impl Quarantine {
     }
 
     /// Splits allocations, oldest first, into those that the quarantine will keep once it has
-    /// shrunk, and the others: the newest that fit together, but for those that do not fit at all.
+    /// shrunk, and the others: the newest that fit together, except for those that do not fit at
+    /// all.
     fn fitting(&self, records: Vec<Arc<Record>>) -> (Vec<Arc<Record>>, Vec<Arc<Record>>) {
         let mut room = Some(self.most);
         let mut keeps: Vec<bool> = Vec::with_capacity(records.len());

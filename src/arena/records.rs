@@ -1,4 +1,4 @@
-//! What arenas have freed: the addresses and ids of allocations that nobody may use any more.
+//! What arenas have freed: the addresses and ids of allocations that must not be used any more.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -97,8 +97,9 @@ impl fmt::Display for How {
 
 /// The table of records, bounded: the oldest go.
 ///
-/// Invariants: `order` has the ids of `by_id`, oldest first, each once; pieces are disjoint, and each lies in the range of
-/// its record, which is in `by_id`. There are at most `most` records and `2 * most` pieces.
+/// Invariants: `order` has the ids of `by_id`, oldest first, each once; pieces are disjoint, and
+/// each lies in the range of its record, which is in `by_id`. There are at most `most` records and
+/// `2 * most` pieces.
 #[derive(Debug)]
 pub(super) struct Records {
     most: usize,

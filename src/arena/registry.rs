@@ -129,7 +129,7 @@ impl Registry {
         open.insert(arena.id, Links { arena: arena.clone(), threads: 0, inside: 0, promoted: 0 });
         drop(open);
         if let Err(e) = self.attach(&arena) {
-            // Nobody else has heard of it.
+            // No other thread knows it.
             self.close(&arena);
             return Err(e);
         }
@@ -255,7 +255,7 @@ impl Registry {
         self.leave_parent(arena);
     }
 
-    /// Frees what is in an arena that nobody can use any more, but for what is kept.
+    /// Frees what is in an arena that no thread can use any more, except for what is kept.
     fn empty(&self, arena: &Arena, how: How, keep: &[u64], pools: &dyn Pools) -> ExitReport {
         let mut report = ExitReport { depth: arena.depth, ..ExitReport::default() };
         arena.scope.close();

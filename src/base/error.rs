@@ -40,7 +40,8 @@ pub enum Status {
     TimedOut = 15,
     /// A wait was cancelled, before there was room.
     Cancelled = 16,
-    /// A file could not be read or written; the text names the call, the file and the system's error.
+    /// A file could not be read or written; the text names the call, the file and the system's
+    /// error.
     Io = 17,
     /// Data on disk is not what was written there: truncated, or altered.
     Corrupt = 18,

@@ -14,15 +14,18 @@ impl fmt::Display for DeviceId {
 
 /// A stream as callers name it: the value of a `cudaStream_t` / `CUstream`.
 ///
-/// A handle is not an identity: CUDA gives the handle of a destroyed stream to the next stream created, even while
-/// the old one's work is still running (measured: 197 of 200 times). `Driver::stream_id` gives the identity.
+/// A handle is not an identity: CUDA gives the handle of a destroyed stream to the next stream
+/// created, even while the old one's work is still running (measured: 197 of 200 times).
+/// `Driver::stream_id` gives the identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamHandle(pub usize);
 
 impl StreamHandle {
-    /// The legacy default stream, `cudaStream_t` 0 (also spelt `cudaStreamLegacy`, 1). Never destroyed.
+    /// The legacy default stream, `cudaStream_t` 0 (also spelt `cudaStreamLegacy`, 1). Never
+    /// destroyed.
     pub const LEGACY: StreamHandle = StreamHandle(0);
-    /// `cudaStreamPerThread`: a different stream on each thread. Never destroyed while its thread lives.
+    /// `cudaStreamPerThread`: a different stream on each thread. Never destroyed while its thread
+    /// lives.
     pub const PER_THREAD: StreamHandle = StreamHandle(2);
 
     /// Whether it names a stream of each device; of which one, the call that it is named in says.

@@ -1,4 +1,4 @@
-//! Who wants to know of every allocation, so that one that concerns nobody finds out by one load.
+//! Which features want to know of every allocation. One load says that none does.
 
 #![deny(unsafe_code)]
 
@@ -15,13 +15,13 @@ const EVENTS: u64 = 1 << 63;
 pub struct Interest(AtomicU64);
 
 impl Interest {
-    /// Whether an allocation concerns its pool and nobody else.
+    /// Whether an allocation concerns only its pool.
     #[inline]
     pub fn is_none(&self) -> bool {
         self.0.load(Relaxed) == 0
     }
 
-    /// Whether an allocation makes an event and concerns nobody else.
+    /// Whether an allocation makes an event and concerns nothing else.
     #[inline]
     pub fn is_events_only(&self) -> bool {
         self.0.load(Relaxed) == EVENTS

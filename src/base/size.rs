@@ -35,8 +35,8 @@ pub fn human(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Parses a byte count: digits with an optional binary suffix `K`, `M`, `G` or `T`, each optionally followed by `B`
-/// or `iB`, in either case (`512M`, `2 GiB`, `1048576`).
+/// Parses a byte count: digits with an optional binary suffix `K`, `M`, `G` or `T`, each optionally
+/// followed by `B` or `iB`, in either case (`512M`, `2 GiB`, `1048576`).
 pub fn parse(text: &str) -> Result<u64> {
     let bad = || {
         Error::invalid(format!(

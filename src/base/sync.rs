@@ -1,11 +1,13 @@
-//! The atomics and locks of what several threads share: the standard library's, or with `--cfg loom` those of loom,
-//! which tries every order in which threads could run and every value that a load could see (`scripts/loom.sh`).
+//! The atomics and locks of what several threads share: the standard library's, or with
+//! `--cfg loom` those of loom, which tries every order in which threads could run and every value
+//! that a load could see (`scripts/loom.sh`).
 //!
 //! Statics keep the standard ones: they outlive a model.
 
 use std::sync::{LockResult, PoisonError};
 
-/// A cell for a box that is set once: a word, null at first. In large tables half of the standard cell, and one load.
+/// A cell for a box that is set once: a word, null at first. In large tables half of the standard
+/// cell, and one load.
 #[cfg(not(loom))]
 pub use once_cell::race::OnceBox;
 #[cfg(not(loom))]
@@ -70,7 +72,8 @@ impl<T> Lockable for loom::sync::Mutex<T> {
     }
 }
 
-/// Takes a lock; a panic of another holder does not spread (no code under a pool lock panics on any input).
+/// Takes a lock; a panic of another holder does not spread (no code under a pool lock panics on any
+/// input).
 #[inline]
 pub fn lock<M: Lockable>(m: &M) -> M::Guard<'_> {
     m.take().unwrap_or_else(PoisonError::into_inner)
@@ -81,9 +84,9 @@ mod once {
     use super::{yield_now, AtomicUsize};
     use std::sync::atomic::{AtomicBool, Ordering::*};
 
-    /// What loom lacks: a cell that is set once. The value lies in a standard cell, of which loom knows nothing; whether
-    /// a thread sees it is decided by `ready`, of which it does: set with release and read with acquire, as the
-    /// standard cell promises.
+    /// What loom lacks: a cell that is set once. The value lies in a standard cell, of which loom
+    /// knows nothing; whether a thread sees it is decided by `ready`, of which it does: set with
+    /// release and read with acquire, as the standard cell promises.
     #[derive(Debug)]
     pub struct OnceLock<T> {
         claimed: AtomicBool,

@@ -1,14 +1,15 @@
 //! PyTorch
 //!
-//! The two functions for torch.cuda.memory.CUDAPluggableAllocator(path, alloc, free), and the hooks that its
-//! _allocator takes by address: set_init_fn, set_reset_fn, set_memory_fraction_fn, set_base_alloc_fn,
-//! set_record_stream_fn, and for torch.cuda.graph set_begin_allocate_to_pool, set_end_allocate_to_pool_fn,
-//! set_release_pool. The signatures are torch's.
+//! The two functions for torch.cuda.memory.CUDAPluggableAllocator(path, alloc, free), and the hooks
+//! that its _allocator takes by address: set_init_fn, set_reset_fn, set_memory_fraction_fn,
+//! set_base_alloc_fn, set_record_stream_fn, and for torch.cuda.graph set_begin_allocate_to_pool,
+//! set_end_allocate_to_pool_fn, set_release_pool. The signatures are torch's.
 //!
-//! Torch takes whatever its allocator returns for memory, NULL included, and only an exception stops it. So in a
-//! process that has loaded torch's libc10_cuda.so a failure here throws std::runtime_error with the text of
-//! gpumem_last_error, which Python sees as RuntimeError; gpumem_torch_free and gpumem_torch_record_stream, which
-//! torch calls where it cannot take an exception, only keep the error. Elsewhere no function of this header throws.
+//! Torch takes whatever its allocator returns for memory, even NULL; only an exception stops it. So
+//! in a process that has loaded torch's libc10_cuda.so, a failure here throws std::runtime_error
+//! with the text of gpumem_last_error, which Python sees as RuntimeError. gpumem_torch_free and
+//! gpumem_torch_record_stream only keep the error, as torch calls them where it cannot take an
+//! exception. Elsewhere no function of this header throws.
 
 use crate::base::{DeviceId, Error, Result, StreamHandle};
 use crate::capi::call::arguments::put;
@@ -20,8 +21,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// Allocates for torch: size bytes on a device, in the order of torch's current stream.
 ///
-/// A size of 0 gives a unique pointer that torch will free. Returns the memory, or fails as said above; outside of
-/// torch a failure returns NULL.
+/// A size of 0 gives a unique pointer that torch will free. Returns the memory, or fails as said
+/// above; outside of torch a failure returns NULL.
 #[no_mangle]
 pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int, s: gpumem_stream) -> *mut c_void {
     let hit = || {
@@ -41,13 +42,13 @@ pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int,
 
 /// Frees what gpumem_torch_malloc gave, in the order of the stream that torch allocated it on.
 ///
-/// size and device are torch's record of it and not needed. ptr may be NULL. Never throws: an error changes nothing,
-/// is kept as this thread's last one and said on stderr, as gpumem_free does.
+/// size and device are torch's record of it and not needed. ptr may be NULL. Never throws: an error
+/// changes nothing, is kept as this thread's last one and said on stderr, as gpumem_free does.
 #[no_mangle]
 pub extern "C" fn gpumem_torch_free(ptr: *mut c_void, size: libc::ssize_t, device: c_int, s: gpumem_stream) {
     let _ = (size, device);
-    // The handle of the default stream stands for the current device's, and torch frees from threads whose current device
-    // is any; the allocation knows which one is meant.
+    // The handle of the default stream stands for the current device's, and torch frees from
+    // threads whose current device is any; the allocation knows which one is meant.
     let order = Some(stream(s)).filter(|&s| s != StreamHandle::LEGACY);
     let freed = guard::run_hit(
         || Context::started()?.free_hit(address(ptr), order).then_some(()),
@@ -71,7 +72,8 @@ pub extern "C-unwind" fn gpumem_torch_init(device_count: c_int) {
     or_throw(result, ());
 }
 
-/// For set_reset_fn, which torch.cuda.empty_cache() calls: gives all free physical memory back, as gpumem_trim(0).
+/// For set_reset_fn, which torch.cuda.empty_cache() calls: gives all free physical memory back, as
+/// gpumem_trim(0).
 #[no_mangle]
 pub extern "C-unwind" fn gpumem_torch_reset() {
     or_throw(guard::run(|| Context::global()?.trim(0)), ());
@@ -93,9 +95,11 @@ pub extern "C-unwind" fn gpumem_torch_memory_fraction(fraction: f64, device: c_i
     or_throw(result, ());
 }
 
-/// For set_base_alloc_fn: the start of the allocation that contains ptr, and in *size, unless NULL, its usable bytes.
+/// For set_base_alloc_fn: the start of the allocation that contains ptr, and in *size, unless NULL,
+/// its usable bytes.
 ///
-/// Fails as said above for a pointer that gpumem does not know; outside of torch it then returns NULL.
+/// Fails as said above for a pointer that gpumem does not know; outside of torch it then returns
+/// NULL.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn gpumem_torch_base_alloc(ptr: *mut c_void, size: *mut usize) -> *mut c_void {
     let result = guard::run(|| {
@@ -110,7 +114,8 @@ pub unsafe extern "C-unwind" fn gpumem_torch_base_alloc(ptr: *mut c_void, size: 
 
 /// For set_record_stream_fn, which Tensor.record_stream() calls: as gpumem_record_stream.
 ///
-/// NULL does nothing. Never throws: memory that is not gpumem's is left alone, as torch's own allocator does.
+/// NULL does nothing. Never throws: memory that is not gpumem's is left alone, as torch's own
+/// allocator does.
 #[no_mangle]
 pub extern "C" fn gpumem_torch_record_stream(ptr: *mut c_void, s: gpumem_stream) {
     // The error, if any, is the thread's last one already.
@@ -120,14 +125,16 @@ pub extern "C" fn gpumem_torch_record_stream(ptr: *mut c_void, s: gpumem_stream)
         }
         let (ctx, s) = (Context::global()?, stream(s));
         if s.is_default() {
-            // Torch calls from threads whose current device is any, and says only the handle: it may be either device's.
+            // Torch calls from threads whose current device is any, and says only the handle: it
+            // may be either device's.
             ctx.record_stream_at_home(address(ptr), s)?;
         }
         ctx.record_stream(address(ptr), s)
     });
 }
 
-/// How torch names a memory pool: its c10::cuda::MempoolId_t, a std::pair of two unsigned long long.
+/// How torch names a memory pool: its c10::cuda::MempoolId_t, a std::pair of two unsigned long
+/// long.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -138,11 +145,13 @@ pub struct gpumem_torch_pool_id {
     pub second: u64,
 }
 
-/// For set_begin_allocate_to_pool, which torch.cuda.graph and torch.cuda.use_mem_pool call: from now on the streams that
-/// the filter accepts allocate from memory of torch's pool id, as between gpumem_capture_begin and gpumem_capture_end.
+/// For set_begin_allocate_to_pool, which torch.cuda.graph and torch.cuda.use_mem_pool call: from
+/// now on the streams that the filter accepts allocate from memory of torch's pool id, as between
+/// gpumem_capture_begin and gpumem_capture_end.
 ///
-/// filter is torch's std::function<bool(cudaStream_t)>, passed as C++ passes it by value, of libstdc++; it is copied. Graphs
-/// that are captured with one pool share its memory. Each call is a reference to it.
+/// filter is torch's std::function<bool(cudaStream_t)>, passed as C++ passes it by value, of
+/// libstdc++; it is copied. Graphs that are captured with one pool share its memory. Each call is a
+/// reference to it.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn gpumem_torch_begin_allocate_to_pool(
     device: c_int,
@@ -158,7 +167,8 @@ pub unsafe extern "C-unwind" fn gpumem_torch_begin_allocate_to_pool(
     or_throw(result, ());
 }
 
-/// For set_end_allocate_to_pool_fn: allocations are ordinary again; torch's pool stays as it is.
+/// For set_end_allocate_to_pool_fn: allocations are ordinary again, and torch's pool stays as it
+/// is.
 #[no_mangle]
 pub extern "C-unwind" fn gpumem_torch_end_allocate_to_pool(device: c_int, id: gpumem_torch_pool_id) {
     let result = guard::run(|| {
@@ -168,8 +178,9 @@ pub extern "C-unwind" fn gpumem_torch_end_allocate_to_pool(device: c_int, id: gp
     or_throw(result, ());
 }
 
-/// For set_release_pool: gives one reference to torch's pool up, as gpumem_capture_release. A pool that nothing was
-/// allocated to is left alone. Never throws, as torch calls it from destructors.
+/// For set_release_pool: drops one reference to torch's pool, as gpumem_capture_release does. A
+/// pool that nothing was allocated to is left alone. Never throws, as torch calls it from
+/// destructors.
 #[no_mangle]
 pub extern "C" fn gpumem_torch_release_pool(device: c_int, id: gpumem_torch_pool_id) {
     // The error, if any, is the thread's last one already.
@@ -207,8 +218,8 @@ impl TorchFilter {
             return Err(Error::invalid("torch's filter is empty: no stream would be accepted"));
         };
         let mut copy = TorchFilter { functor: [0; 2], manager: None, invoker };
-        // SAFETY: the manager of a std::function copies its functor into such storage; a function without one is
-        // empty, which was ruled out.
+        // SAFETY: the manager of a std::function copies its functor into such storage; a function
+        // without one is empty, which was ruled out.
         unsafe { manage(&raw mut copy.functor, functor, CLONE_FUNCTOR) };
         // Only now is there something to destroy.
         copy.manager = manager;
@@ -217,7 +228,8 @@ impl TorchFilter {
 
     fn accepts(&self, s: StreamHandle) -> bool {
         let mut s = s.0 as gpumem_stream;
-        // SAFETY: the functor is alive until `self` goes, and the invoker is its own; it takes the argument by reference.
+        // SAFETY: the functor is alive until `self` goes, and the invoker is its own; it takes the
+        // argument by reference.
         self.invoker.is_some_and(|invoke| unsafe { invoke(&raw const self.functor, &raw mut s) })
     }
 }
@@ -250,16 +262,17 @@ fn throw(e: Error) {
     let mut text: [c_char; 1100] = crate::capi::call::text::fill(&e.to_string());
     drop(e);
     if let Some(throw) = torch_throw() {
-        // Nothing in the frames from here to the entry point's needs dropping, and all may be unwound by contract.
+        // Nothing in the frames from here to the entry point's needs dropping, and all may be
+        // unwound by contract.
         throw(text.as_mut_ptr());
     }
 }
 
 /// `std::__throw_runtime_error(char const*)`, when torch is in this process.
 fn torch_throw() -> Option<extern "C-unwind" fn(*const c_char) -> !> {
-    // SAFETY: the names are terminated; RTLD_NOLOAD loads nothing, so no foreign code runs. The symbol is part of
-    // the ABI of libstdc++.so.6 with this signature; it throws, so it does not return. libstdc++ stays loaded: the
-    // handle that keeps it is never closed.
+    // SAFETY: the names are terminated; RTLD_NOLOAD loads nothing, so no foreign code runs. The
+    // symbol is part of the ABI of libstdc++.so.6 with this signature; it throws, so it does not
+    // return. libstdc++ stays loaded: the handle that keeps it is never closed.
     unsafe {
         let torch = libc::dlopen(c"libc10_cuda.so".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         if torch.is_null() {

@@ -1,12 +1,15 @@
-//! Allocations count in their device's space, and draw from reservations, while the tiers are in use.
+//! Allocations count in their device's space, and draw from reservations, while the tiers are in
+//! use.
 //!
-//! Until somebody asks for a space or a reservation nothing is counted, and allocating costs what it did. From then on each
-//! allocation is drawn first, from the reservation that it names, else from that of its stream, of its thread, or from
-//! outside of any; the pool keeps the receipt and drops it when the allocation ends. There are no hits then.
+//! Nothing is counted, and allocating costs nothing more, until a call asks for a space or a
+//! reservation. From then on each allocation is drawn first, from the reservation that it names,
+//! else from that of its stream, of its thread, or from outside of any; the pool keeps the receipt
+//! and drops it when the allocation ends. There are no hits then.
 //!
-//! Reservations are attached to a stream by its handle, as users name it, and CUDA gives the handle of a destroyed stream to
-//! the next one. The pool notices that when the new stream is first named, and then what was attached is off; so a stream is
-//! made known to it before anything is attached, and before anything is drawn that may be attached to the one before.
+//! Reservations are attached to a stream by its handle, as users name it, and CUDA gives the handle
+//! of a destroyed stream to the next one. The pool notices that when the new stream is first named,
+//! and then what was attached is off; so a stream is made known to it before anything is attached,
+//! and before anything is drawn that may be attached to the one before.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -28,9 +31,10 @@ fn number(stream: StreamHandle) -> u64 {
 }
 
 impl Context {
-    /// Lets allocations on the stream, on the reservation's device, draw from it until it is released, the stream is detached
-    /// or its handle is found to stand for another stream. One handle stands for every thread's own stream
-    /// (`StreamHandle::PER_THREAD`), as for the legacy one.
+    /// Lets allocations on the stream, on the reservation's device, draw from it until it is
+    /// released, the stream is detached or its handle is found to stand for another stream. One
+    /// handle stands for every thread's own stream (`StreamHandle::PER_THREAD`), as for the legacy
+    /// one.
     pub fn attach_stream(&self, reservation: &Reservation, stream: StreamHandle) -> Result<()> {
         let tiers = self.tiers()?;
         let stream = stream.canonical();
@@ -41,7 +45,7 @@ impl Context {
         reservation.attach_stream(number(stream))
     }
 
-    /// As `malloc_search_of` for a request on a device of the pool's, counted.
+    /// Like `malloc_search_of`, for a request on a device of the pool's, counted.
     pub(super) fn malloc_counted(
         &self,
         tiers: &Tiers,
@@ -63,7 +67,8 @@ impl Context {
         made
     }
 
-    /// As [`Context::realloc`], counted: what grows in place draws on from where it was drawn, what moves draws anew.
+    /// Like [`Context::realloc`], counted: what grows in place draws on from where it was drawn,
+    /// what moves draws anew.
     pub(super) fn realloc_counted(
         &self,
         tiers: &Tiers,
@@ -87,7 +92,8 @@ impl Context {
         made
     }
 
-    /// Where a reservation may be attached to the stream that the handle stood for before, the pool has to hear of this one.
+    /// Where a reservation may be attached to the stream that the handle stood for before, the pool
+    /// has to hear of this one.
     pub(super) fn meet(&self, tiers: &Tiers, pool: &Pool, stream: StreamHandle) -> Result<()> {
         match tiers.manager().has_attached() {
             true => pool.meet(stream),
@@ -95,7 +101,7 @@ impl Context {
         }
     }
 
-    /// A reservation in a request that is not counted: nobody can have one of this context's.
+    /// A reservation in a request that is not counted: this context has made none.
     pub(super) fn no_reservation(&self, req: &Request) -> Result<()> {
         match req.reservation {
             None => Ok(()),
@@ -107,7 +113,8 @@ impl Context {
         }
     }
 
-    /// Checks the books of the spaces, and that what each device's pool counts is used in its space.
+    /// Checks the books of the spaces, and that what each device's pool counts is used in its
+    /// space.
     pub(super) fn validate_accounts(&self) -> Result<()> {
         let Some(tiers) = self.tiers.get() else { return Ok(()) };
         tiers.manager().validate()?;

@@ -132,7 +132,7 @@ impl Context {
         Some(hit)
     }
 
-    /// [`Context::malloc_hit_on`] where it is no plain hit: one for somebody who watches, or none.
+    /// [`Context::malloc_hit_on`] where it is no plain hit: a watched one, or none.
     #[inline(never)]
     pub(super) fn malloc_hit_on_watched(
         &self,
@@ -187,7 +187,7 @@ impl Context {
             return Err(gone());
         }
         // Made outside of the arena, where nobody else frees it, and moved into it: so its id is
-        // known before an exit can free it and its address be somebody else's.
+        // known before an exit can free it and hand its address to another allocation.
         let ptr = self.malloc_search_of(req, None)?;
         let kept = self.owner(ptr, "malloc")?.keep(ptr, None, Some(arena.scope()));
         if !arena.scope().is_closed() {
@@ -195,7 +195,7 @@ impl Context {
         }
         match kept {
             Kept::Moved(id, _) => self.free_id(ptr, id, Some(req.stream)).and(Err(gone())),
-            // Nobody but a stray free can have had it.
+            // Only a stray free can have taken it.
             Kept::Foreign(_) | Kept::Unknown => Err(gone()),
         }
     }

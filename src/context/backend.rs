@@ -16,8 +16,9 @@ pub struct Choice {
     pub fallback: bool,
 }
 
-/// Opens the driver that the configuration asks for. Where `auto` finds no CUDA driver or device, the host device
-/// takes its place and one line on stderr says so (from log level 1); any other failure of CUDA is an error.
+/// Opens the driver that the configuration asks for. Where `auto` finds no CUDA driver or device,
+/// the host device takes its place and one line on stderr says so (from log level 1); any other
+/// failure of CUDA is an error.
 pub fn open(config: &Config) -> Result<Arc<dyn Driver>> {
     let choice = choose(config)?;
     if choice.fallback && config.log >= 1 {
@@ -26,7 +27,7 @@ pub fn open(config: &Config) -> Result<Arc<dyn Driver>> {
     Ok(choice.driver)
 }
 
-/// As [`open`], silently, with the reason.
+/// Like [`open`], silently, with the reason.
 pub fn choose(config: &Config) -> Result<Choice> {
     choose_from(config, &|| Ok(cuda::open()?), &|| open_host(config))
 }
@@ -89,7 +90,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
 
-    /// What becomes of a configuration when CUDA gives this error and the host device, if asked, says so.
+    /// What becomes of a configuration when CUDA gives this error and the host device, if asked,
+    /// says so.
     fn with(backend: Backend, cuda: Status) -> Error {
         let config = Config { backend, ..Config::default() };
         let cuda = || Err(Error::new(cuda, "the reason"));

@@ -11,7 +11,7 @@ use crate::observe::{Event, Kind};
 use crate::pool::{Filter, Pool};
 
 impl Context {
-    /// Lets the pool begin captures by itself.
+    /// Lets the pool begin captures automatically.
     pub(super) fn detect_captures(&self, pool: &Pool) {
         let (captures, driver) = (self.captures.clone(), self.driver.clone());
         pool.on_unclaimed(Box::new(move |pool, stream| match captures.detect(&driver, pool, stream) {

@@ -1,4 +1,4 @@
-//! Captures that nobody holds a handle to: graphs hold them, or PyTorch's pools do.
+//! Captures without a handle: graphs hold them, or PyTorch's pools do.
 
 use crate::arena::capture::Capture;
 use crate::base::sync::{lock, AtomicU64, Mutex};
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// How PyTorch names a memory pool.
 pub type TorchPoolId = (u64, u64);
 
-/// Captures that nobody holds a handle to.
+/// Captures without a handle.
 #[derive(Default)]
 pub(super) struct Captures {
     /// By the token that their graph holds.
@@ -23,7 +23,7 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// Begins a capture by itself, for a stream that is being captured: its graph holds the only
+    /// Automatically begins a capture for a stream that is being captured: its graph holds the only
     /// reference.
     pub(super) fn detect(&self, driver: &Counted, pool: &Pool, stream: StreamHandle) -> Result<()> {
         let dev = pool.device();

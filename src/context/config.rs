@@ -23,22 +23,23 @@ pub struct Config {
     pub slack: Slack,
     /// How memory freed on another stream is reused.
     pub reuse: Reuse,
-    /// After a free that leaves more than this many mapped bytes unused, give memory back; 0 means never.
+    /// After a free that leaves more than this many mapped bytes unused, give memory back; 0 means
+    /// never.
     pub trim_threshold: u64,
-    /// Every so often, free memory that has been unused for as long goes back, but for `trim_threshold` bytes. Zero: no
-    /// thread does that.
+    /// At this interval, free memory that has gone unused for as long goes back to the device,
+    /// except for `trim_threshold` bytes. Zero: no thread does that.
     pub trim_interval: Duration,
     /// How to find out which stream a handle is.
     pub stream_check: StreamCheck,
     /// How to find uses of memory after the arena that it belonged to has ended.
     pub arena_debug: DebugMode,
-    /// How much of what arenas have freed to keep from being handed out again, for that; `None`: see
-    /// [`Config::quarantine`].
+    /// How much of what arenas have freed to keep from being handed out again, for that; `None`:
+    /// see [`Config::quarantine`].
     pub arena_quarantine: Option<u64>,
-    /// Whether a stream that is being captured gets memory of its own by itself.
+    /// Whether a stream that is being captured gets memory of its own automatically.
     pub capture: CaptureDetection,
-    /// Count every allocation in its device's space from the first on. Without it that begins with the first call that is
-    /// about spaces, reservations or moving.
+    /// Count every allocation in its device's space from the first on. Without it that begins with
+    /// the first call that is about spaces, reservations or moving.
     pub tiers: bool,
     /// The blocks that pinned host memory comes in.
     pub pinned_blocks: PinnedBlocks,
@@ -48,13 +49,13 @@ pub struct Config {
     pub disks: Vec<DiskMount>,
     /// From which use of a space on data is moved out of it, and down to which.
     pub thresholds: Thresholds,
-    /// Whether a thread does that by itself.
+    /// Whether a thread does that automatically.
     pub mover: bool,
     /// Where every allocation is recorded; `None`: nowhere.
     pub record: Option<PathBuf>,
     /// The deepest stack that is recorded with an allocation, frames; 0: none is.
     pub record_stacks: u32,
-    /// When a snapshot is written by itself.
+    /// When a snapshot is written automatically.
     pub snapshot_on: SnapshotOn,
     /// Where; `None`: see [`Config::snapshot_file`].
     pub snapshot: Option<PathBuf>,
@@ -74,14 +75,16 @@ pub struct Config {
     pub host_bytes: u64,
     /// Host device only: when it does what is submitted to it; `None`: see [`Config::host_mode`].
     pub host_mode: Option<HostMode>,
-    /// Host device only, when it is simulated: chooses the order in which its streams run; the same seed gives the same order.
+    /// Host device only, when it is simulated: chooses the order in which its streams run; the same
+    /// seed gives the same order.
     pub host_seed: u64,
 }
 
 /// How much a pool may map beyond what was ever live in a heap, to move memory less often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
-    /// What a workload earns by moving memory, up to 23 %: nothing where it repeats.
+    /// As much as the workload has earned by moving memory, up to 23 %; nothing for work that
+    /// repeats.
     Auto,
     /// Next to nothing.
     Tight,
@@ -140,15 +143,15 @@ impl Config {
         self.snapshot.clone().unwrap_or_else(|| format!("gpumem.{}.json", std::process::id()).into())
     }
 
-    /// When the host device does what is submitted to it. A seed would change nothing where that is at once, so who gives one
-    /// and says nothing else wants a simulation.
+    /// When the host device does what is submitted to it. A seed would change nothing where that is
+    /// at once, so who gives one and says nothing else wants a simulation.
     pub fn host_mode(&self) -> HostMode {
         let default = if self.host_seed == 0 { HostMode::Eager } else { HostMode::Simulate };
         self.host_mode.unwrap_or(default)
     }
 }
 
-/// When a snapshot is written by itself.
+/// When a snapshot is written automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotOn {
     /// When a request fails for lack of memory, the first time.
@@ -291,7 +294,8 @@ pub enum CaptureDetection {
 /// How to find out which stream a handle is at present, and whether it is being captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamCheck {
-    /// In the driver's own structures where it has been proved that they show it, else by asking the driver.
+    /// In the driver's own structures where it has been proved that they show it, else by asking
+    /// the driver.
     Auto,
     /// By asking the driver on every allocation.
     Driver,

@@ -1,6 +1,6 @@
 //! The names of a pool's counters, once: what shows them all takes this list.
 
-/// Hands the names to a macro. A counter that the pool has and the list has not does not compile.
+/// Hands the names to a macro. A counter of the pool that the list lacks does not compile.
 macro_rules! counters {
     ($take:ident!($($with:tt)*)) => {
         $take! {

@@ -3,14 +3,16 @@
 //!
 //! The settings are those of [`SETTINGS`].
 //!
-//! A size is bytes, or a number with `K`, `M`, `G` or `T` (powers of 1024). A variable that is set must parse, an empty
-//! one included; a set variable is checked even where another one overrides it.
+//! A size is bytes, or a number with `K`, `M`, `G` or `T` (powers of 1024). A variable that is set
+//! must parse, an empty one included; a set variable is checked even where another one overrides
+//! it.
 //!
 //! The variables of the VPMM pool are understood where their GPUMEM counterparts are not set:
 //! - `VPMM_VA_SIZE` as `GPUMEM_VA_SIZE`.
-//! - `VPMM_PAGE_SIZE`, below 1 GiB, as `GPUMEM_PAGE_SIZE`. From 1 GiB on, VPMM's users mean it to exceed any request,
-//!   which in VPMM sends every request to `cudaMallocAsync`: so it is `GPUMEM_POOL=off`, unless `VPMM_PAGES` asks for
-//!   pages, when it is the largest page size there is, 1 GiB.
+//! - `VPMM_PAGE_SIZE`, below 1 GiB, as `GPUMEM_PAGE_SIZE`. From 1 GiB on, VPMM's users mean it to
+//!   exceed any request, which in VPMM sends every request to `cudaMallocAsync`: so it is
+//!   `GPUMEM_POOL=off`, unless `VPMM_PAGES` asks for pages, when it is the largest page size there
+//!   is, 1 GiB.
 //! - `VPMM_PAGES` times the page size (2 MiB where none is set) as `GPUMEM_PREALLOC`.
 
 use super::config::{Config, Prealloc};
@@ -25,12 +27,14 @@ const TEST_PREFIX: &str = "GPUMEM_TEST_";
 /// Read by the bindings, which find this library by it.
 const OF_BINDINGS: &str = "GPUMEM_LIBRARY";
 
-/// Variables that `libgpumem_preload.so` reads; the last has the number of the process that `gpumem run` became.
+/// Variables that `libgpumem_preload.so` reads; the last has the number of the process that
+/// `gpumem run` became.
 pub const PRELOAD: [&str; 4] = ["GPUMEM_FREE", "GPUMEM_NATIVE", "GPUMEM_STATS", "GPUMEM_RUN"];
 
 impl Config {
-    /// The settings of this process's environment. With a log level of 1 or more, names that begin with `GPUMEM_`
-    /// and mean nothing are named on stderr, so that a misspelt one does not pass silently.
+    /// The settings of this process's environment. With a log level of 1 or more, names that begin
+    /// with `GPUMEM_` and mean nothing are named on stderr, so that a misspelt one does not pass
+    /// silently.
     pub fn from_env() -> Result<Config> {
         let config = Config::from_lookup(&|name| std::env::var_os(name))?;
         let unknown = unknown(std::env::vars_os().map(|(name, _)| name));
@@ -44,8 +48,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The settings that `lookup` gives, by variable name. `Config` errors name the variable, its value and what is
-    /// accepted.
+    /// The settings that `lookup` gives, by variable name. `Config` errors name the variable, its
+    /// value and what is accepted.
     pub fn from_lookup(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Config> {
         let env = Environment { lookup };
         let mut config = Config::default();

@@ -45,13 +45,15 @@ impl Context {
         req.flags.0 & AllocFlags::EVICTABLE.0 != 0
     }
 
-    /// Keeps an evictable allocation where the device can use it, bringing it back if need be, until it is unheld as often.
-    /// It may be used by work submitted to any stream after this returns.
+    /// Keeps an evictable allocation where the device can use it, bringing it back if need be,
+    /// until it is unheld as often. It may be used by work submitted to any stream after this
+    /// returns.
     pub fn hold(&self, ptr: u64) -> Result<()> {
         self.tiers()?.evictor().hold(ptr)
     }
 
-    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is ordered before it.
+    /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is
+    /// ordered before it.
     pub fn unhold(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let tiers = self.tiers()?;
         let stream = match self.pools.len() {
@@ -61,9 +63,10 @@ impl Context {
         tiers.evictor().unhold(ptr, stream)
     }
 
-    /// Moves evictable allocations, and returns when they are there. All use of them so far has been submitted to `by`, or
-    /// is ordered before it; `None`: to the streams that were named when they were unheld, or the one of their allocation.
-    /// What has not arrived when the progress panics stays where it was.
+    /// Moves evictable allocations, and returns when they are there. All use of them so far has
+    /// been submitted to `by`, or is ordered before it; `None`: to the streams that were named when
+    /// they were unheld, or the one of their allocation. What has not arrived when the progress
+    /// panics stays where it was.
     pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
         let evictor = self.tiers()?.evictor();
         let by = by.map(StreamHandle::canonical).map(|s| Ok((self.home_of(s)?, s))).transpose()?;
@@ -89,8 +92,8 @@ impl Context {
         self.tiers()?.evictor().location(ptr)
     }
 
-    /// Moves what may be moved by itself out of a space, oldest use first, until as many bytes are free that were not.
-    /// Returns how many.
+    /// Moves what may move automatically out of a space, oldest use first, until as many bytes are
+    /// free that were not. Returns how many.
     pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.tiers()?.evictor().make_room(space, bytes)
     }

@@ -1,7 +1,7 @@
 //! The process's one context.
 //!
-//! Made by the first call that needs it, never destroyed: at exit the operating system takes everything, and no CUDA
-//! call is made from a destructor.
+//! Made by the first call that needs it, never destroyed: at exit the operating system takes
+//! everything, and no CUDA call is made from a destructor.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -15,8 +15,8 @@ static GLOBAL: OnceLock<Context> = OnceLock::new();
 static MAKING: Mutex<()> = Mutex::new(());
 
 impl Context {
-    /// The process's context, made from the environment on first use. A failure is reported and tried again by the
-    /// next call.
+    /// The process's context, made from the environment on first use. A failure is reported and
+    /// tried again by the next call.
     #[inline]
     pub fn global() -> Result<&'static Context> {
         match GLOBAL.get() {

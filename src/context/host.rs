@@ -27,7 +27,7 @@ impl Context {
         }
     }
 
-    /// Pinned memory in pieces. With a reservation and no node, of that one's.
+    /// Pinned memory in pieces; without a node, of the reservation's node.
     pub fn host_blocks(&self, node: Option<u32>, bytes: u64, from: Option<&Reservation>) -> Result<HostMemory> {
         let theirs = from.map(Reservation::space).filter(|s| s.tier == Tier::Host).map(|s| s.id);
         self.tiers()?.host().allocate(self.host_node(node.or(theirs))?, bytes, from)

@@ -87,14 +87,14 @@ pub struct Context {
     arenas: Registry,
     native: Native,
     captures: Arc<Captures>,
-    /// Spaces, reservations and what moves data, once somebody asks for them.
+    /// Spaces, reservations and what moves data, once they are asked for.
     tiers: OnceLock<Tiers>,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
     recorder: Arc<Recorder>,
     /// Who wants to know of every allocation.
     interest: Arc<Interest>,
-    /// Whether a free may be a hit: there is a pool, and nobody watches.
+    /// Whether a free may be a hit: there is a pool, and nothing is watched.
     quick_free: AtomicBool,
     /// What is done once at the process's end is done.
     left: AtomicBool,
@@ -127,10 +127,10 @@ impl Context {
             quick_free: AtomicBool::new(config.pool),
             page: OnceLock::new(),
             left: AtomicBool::new(false),
-            config,
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
-            native: Native::default(),
+            native: Native::new(config.limit),
+            config,
             captures: Arc::default(),
             tiers: OnceLock::new(),
             trimmer: OnceLock::new(),
@@ -300,7 +300,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::malloc_hit`], on a device that is named. A created stream of another one is
+    /// Like [`Self::malloc_hit`], on a device that is named. A created stream of another one is
     /// unknown to this one's pool, so it is no hit.
     #[inline]
     pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
@@ -344,7 +344,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_hit`], watched or not.
+    /// Like [`Self::free_hit`], watched or not.
     #[inline(always)]
     fn free_hit_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         match &*self.pools {
@@ -368,7 +368,7 @@ impl Context {
         self.malloc_search(req)
     }
 
-    /// As [`Self::malloc`], for a request that was no hit, or may be none.
+    /// Like [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &Request) -> Result<u64> {
         let done = match self.is_watched() {
             false => self.search(req),
@@ -424,7 +424,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no
+    /// Like [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no
     /// hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         if ptr == 0 {
@@ -476,7 +476,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::realloc`], on a stream of the pool's device.
+    /// Like [`Self::realloc`], on a stream of the pool's device.
     fn realloc_on(&self, pool: &Pool, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         let new = match self.tiers.get() {
             Some(tiers) => self.realloc_counted(tiers, pool, ptr, size, stream)?,
@@ -519,7 +519,7 @@ impl Context {
         })
     }
 
-    /// As [`Self::trim`], for one device.
+    /// Like [`Self::trim`], for one device.
     pub fn trim_device(&self, dev: DeviceId, keep: u64) -> Result<()> {
         let event = |(): &()| Event { bytes: keep, device: dev.0 as u8, ..Event::new(Kind::Trim, 0) };
         self.timed(event, || {
@@ -532,7 +532,7 @@ impl Context {
     /// Counters of one device's pool.
     pub fn stats(&self, dev: DeviceId) -> Result<PoolStats> {
         if !self.config.pool {
-            return Ok(self.native.stats());
+            return self.native.stats(&*self.driver, dev);
         }
         self.collect_graphs();
         self.pool(dev).map(Pool::stats)
@@ -542,16 +542,16 @@ impl Context {
     pub fn reset_peaks(&self, dev: DeviceId) -> Result<()> {
         match self.config.pool {
             true => self.pool(dev).map(Pool::reset_peaks),
-            false => {
-                self.native.reset_peak();
-                Ok(())
-            }
+            false => self.native.reset_peak(&*self.driver, dev),
         }
     }
 
     /// Sets the most bytes the device's pool may map (0: no limit); below what is mapped now, free
-    /// memory goes back.
+    /// memory goes back. Without the pool: the most that may be live.
     pub fn set_limit(&self, dev: DeviceId, bytes: u64) -> Result<()> {
+        if !self.config.pool {
+            return self.native.set_limit(&*self.driver, dev, bytes);
+        }
         let pool = self.pool(dev)?;
         if bytes > 0 && bytes < pool.stats().mapped {
             self.empty_quarantine();

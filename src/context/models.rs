@@ -33,9 +33,10 @@ fn a_pool_is_made_once() {
     });
 }
 
-/// A thread allocates in an arena that it names while another ends the arena and then allocates as much: what that one
-/// gets stays its own. Fails when `Context::malloc_in_named` asks for the id of what it allocated in the arena after the
-/// arena was exited, when the address may be another allocation's.
+/// A thread allocates in an arena that it names while another ends the arena and then allocates as
+/// much: what that one gets stays its own. Fails when `Context::malloc_in_named` asks for the id of
+/// what it allocated in the arena after the arena was exited, when the address may be another
+/// allocation's.
 #[test]
 fn what_is_allocated_in_an_arena_that_ends_is_freed_once() {
     let mut builder = loom::model::Builder::new();

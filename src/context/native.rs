@@ -1,37 +1,74 @@
-//! `GPUMEM_POOL=off`: every request goes to the driver's own allocator, so that the two can be compared in place.
+//! `GPUMEM_POOL=off`: every request goes to the driver's own allocator, so that the two can be
+//! compared in place.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use crate::base::size::human;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::context::config::Limit;
 use crate::driver::Driver;
 use crate::pool::{asked, checked_alignment, AllocFlags, AllocInfo, PoolStats};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The live allocations of a process without a pool. A lock around a map: this path is for comparison, not for speed.
-#[derive(Default)]
+/// The live allocations of a process without a pool. A lock around a map: this path is for
+/// comparison, not for speed.
 pub(super) struct Native {
+    /// Of each device, until another one is set.
+    limit: Limit,
     state: Mutex<State>,
 }
 
+/// Invariant: a device's `requested` and `allocations` add up its allocations in `live`, those
+/// about to be made, and those about to be freed.
 #[derive(Default)]
 struct State {
     live: BTreeMap<u64, AllocInfo>,
-    next_id: u64,
-    frees: u64,
-    bytes: u64,
-    peak: u64,
-    unknown: u64,
+    last_id: u64,
+    /// By device; only what is counted here is set.
+    books: HashMap<DeviceId, PoolStats>,
+}
+
+impl State {
+    /// The counters of a device, which [`Native::lock_for`] has made.
+    fn books(&mut self, device: DeviceId) -> &mut PoolStats {
+        self.books.entry(device).or_default()
+    }
+
+    /// An allocation is no longer the device's.
+    fn forget(&mut self, device: DeviceId, bytes: u64) {
+        let books = self.books(device);
+        books.requested -= bytes;
+        books.allocations -= 1;
+    }
 }
 
 impl Native {
+    pub(super) fn new(limit: Limit) -> Native {
+        Native { limit, state: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The driver chooses the alignment, so one that it has not given fails, and leaves nothing behind. 0 is 256 bytes.
+    /// Like [`Self::lock`], with counters for a device.
+    fn lock_for(&self, driver: &dyn Driver, device: DeviceId) -> Result<MutexGuard<'_, State>> {
+        let st = self.lock();
+        if st.books.contains_key(&device) {
+            return Ok(st);
+        }
+        drop(st);
+        let total = driver.device_props(device)?.total_bytes;
+        let limit = Some(self.limit.of(total)).filter(|&l| l < total).unwrap_or(0);
+        let mut st = self.lock();
+        st.books.entry(device).or_insert(PoolStats { limit, ..PoolStats::default() });
+        Ok(st)
+    }
+
+    /// The driver chooses the alignment; a request for more fails and leaves nothing behind. 0 is
+    /// 256 bytes.
     pub(super) fn malloc(
         &self,
         driver: &dyn Driver,
@@ -41,24 +78,59 @@ impl Native {
         tag: u64,
     ) -> Result<u64> {
         let align = checked_alignment(align)?;
-        let base = driver.native_alloc(device, size.max(1), stream)?;
-        if !base.is_multiple_of(align) {
+        self.take_share(driver, device, size)?;
+        let made = driver.native_alloc(device, size.max(1), stream).and_then(|base| {
+            if base.is_multiple_of(align) {
+                return Ok(base);
+            }
             driver.native_free(device, base, stream)?;
             let text = format!(
                 "{align} bytes of alignment were asked for, and the driver's memory is at {base:#x}; with GPUMEM_POOL=off it \
                  chooses: ask for 256 bytes, or leave the pool on"
             );
-            return Err(Error::new(Status::Unsupported, text));
-        }
+            Err(Error::new(Status::Unsupported, text))
+        });
         let mut st = self.lock();
-        st.next_id += 1;
-        let id = st.next_id;
-        let info =
-            AllocInfo { base, requested: size, usable: size, device, stream, id, tag, flags: AllocFlags::default() };
-        st.live.insert(base, info);
-        st.bytes += size;
-        st.peak = st.peak.max(st.bytes);
+        let base = made.inspect_err(|e| {
+            st.forget(device, size);
+            st.books(device).out_of_memory += u64::from(e.status == Status::OutOfMemory);
+        })?;
+        st.last_id += 1;
+        let (id, flags) = (st.last_id, AllocFlags::default());
+        st.live.insert(base, AllocInfo { base, requested: size, usable: size, device, stream, id, tag, flags });
+        let books = st.books(device);
+        books.mallocs += 1;
+        books.peak_live = books.peak_live.max(books.requested);
         Ok(base)
+    }
+
+    /// Counts an allocation that is about to be made, if the device's limit allows it.
+    fn take_share(&self, driver: &dyn Driver, device: DeviceId, size: u64) -> Result<()> {
+        let mut st = self.lock_for(driver, device)?;
+        let books = st.books(device);
+        let live = books.requested;
+        let most = if books.limit == 0 { u64::MAX } else { books.limit };
+        if live.checked_add(size).is_none_or(|sum| sum > most) {
+            books.out_of_memory += 1;
+            let text = format!(
+                "{size} bytes ({}) were requested on device {device}; {} are live there, and the limit is {}. Free \
+                 memory or raise GPUMEM_LIMIT",
+                human(size),
+                human(live),
+                human(most),
+            );
+            return Err(Error::new(Status::OutOfMemory, text));
+        }
+        books.requested += size;
+        books.allocations += 1;
+        Ok(())
+    }
+
+    /// Sets the most bytes that may be live on a device; 0: what it has. What is live stays.
+    pub(super) fn set_limit(&self, driver: &dyn Driver, device: DeviceId, bytes: u64) -> Result<()> {
+        let total = driver.device_props(device)?.total_bytes;
+        self.lock_for(driver, device)?.books(device).limit = if bytes < total { bytes } else { 0 };
+        Ok(())
     }
 
     /// Everything that is live.
@@ -66,8 +138,9 @@ impl Native {
         self.lock().live.values().copied().collect()
     }
 
-    /// Changes a size by a copy in the order of a stream, which may be one of another device: then the host waits for the new
-    /// memory. The old memory is nobody's meanwhile, so that no other thread frees it during the copy.
+    /// Changes a size by a copy in the order of a stream, which may be one of another device: then
+    /// the host waits for the new memory. Meanwhile the old memory is out of the table, so that no
+    /// other thread frees it during the copy.
     pub(super) fn realloc(
         &self,
         driver: &dyn Driver,
@@ -83,7 +156,7 @@ impl Native {
                 0 => Ok(()),
                 n => driver.copy_async(dev, new, ptr, n, stream),
             });
-            match copied.and_then(|()| driver.native_free(dev, ptr, stream)) {
+            match copied.and_then(|()| self.end(driver, old, (dev, stream))) {
                 Ok(()) => Ok(new),
                 Err(e) => self.free(driver, new, Some((dev, stream))).and(Err(e)),
             }
@@ -94,28 +167,31 @@ impl Native {
     /// In the order of a stream and its device, or of the stream that it was allocated on.
     pub(super) fn free(&self, driver: &dyn Driver, ptr: u64, stream: Option<(DeviceId, StreamHandle)>) -> Result<()> {
         let info = self.take(ptr, "free")?;
-        let (dev, stream) = stream.unwrap_or((info.device, info.stream));
-        driver.native_free(dev, ptr, stream).inspect_err(|_| self.put_back(info))
+        let order = stream.unwrap_or((info.device, info.stream));
+        self.end(driver, info, order).inspect_err(|_| self.put_back(info))
     }
 
-    /// Ends an allocation, whose start `ptr` must be.
+    /// Takes the allocation that starts at `ptr` away from other threads. It is counted still.
     fn take(&self, ptr: u64, what: &str) -> Result<AllocInfo> {
         let mut st = self.lock();
-        let Some(info) = st.live.remove(&ptr) else {
-            st.unknown += u64::from(what == "free");
-            return Err(Error::new(Status::UnknownPointer, format!("{what}: {ptr:#x} is not a live allocation")));
-        };
-        st.frees += 1;
-        st.bytes -= info.requested;
-        Ok(info)
+        st.live.remove(&ptr).ok_or_else(|| {
+            st.books(DeviceId(0)).unknown_pointers += u64::from(what == "free");
+            Error::new(Status::UnknownPointer, format!("{what}: {ptr:#x} is not a live allocation"))
+        })
     }
 
-    /// It has not ended after all.
-    fn put_back(&self, info: AllocInfo) {
+    /// Frees what was taken.
+    fn end(&self, driver: &dyn Driver, info: AllocInfo, (dev, stream): (DeviceId, StreamHandle)) -> Result<()> {
+        driver.native_free(dev, info.base, stream)?;
         let mut st = self.lock();
-        st.frees -= 1;
-        st.bytes += info.requested;
-        st.live.insert(info.base, info);
+        st.forget(info.device, info.requested);
+        st.books(info.device).frees += 1;
+        Ok(())
+    }
+
+    /// Puts back what was taken: it has not ended after all.
+    fn put_back(&self, info: AllocInfo) {
+        self.lock().live.insert(info.base, info);
     }
 
     pub(super) fn info_containing(&self, ptr: u64) -> Result<AllocInfo> {
@@ -138,25 +214,16 @@ impl Native {
         out
     }
 
-    /// The peak is what there is now.
-    pub(super) fn reset_peak(&self) {
-        let mut st = self.lock();
-        st.peak = st.bytes;
+    /// A device's peak is what there is now.
+    pub(super) fn reset_peak(&self, driver: &dyn Driver, device: DeviceId) -> Result<()> {
+        let mut st = self.lock_for(driver, device)?;
+        let books = st.books(device);
+        books.peak_live = books.requested;
+        Ok(())
     }
 
-    pub(super) fn stats(&self) -> PoolStats {
-        let st = self.lock();
-        PoolStats {
-            requested: st.bytes,
-            live: st.bytes,
-            peak_live: st.peak,
-            mapped: st.bytes,
-            peak_mapped: st.peak,
-            allocations: st.live.len() as u64,
-            mallocs: st.next_id,
-            frees: st.frees,
-            unknown_pointers: st.unknown,
-            ..PoolStats::default()
-        }
+    pub(super) fn stats(&self, driver: &dyn Driver, device: DeviceId) -> Result<PoolStats> {
+        let books = *self.lock_for(driver, device)?.books(device);
+        Ok(PoolStats { live: books.requested, mapped: books.requested, peak_mapped: books.peak_live, ..books })
     }
 }

@@ -1,8 +1,9 @@
-//! The table of settings. Everything that knows them follows from it: the environment's parsing, the fields of
-//! `gpumem_context_options`, what `gpumem doctor` shows, and the table in `docs/settings.md` (`tests/rules/settings.rs`).
+//! The table of settings. Everything that knows them follows from it: the environment's parsing,
+//! the fields of `gpumem_context_options`, what `gpumem doctor` shows, and the table in
+//! `docs/settings.md` (`tests/rules/settings.rs`).
 //!
-//! A setting is known by its environment variable, and every way to set it goes through the text that the variable would have:
-//! so ranges are checked in one place.
+//! A setting is known by its environment variable, and every way to set it goes through the text
+//! that the variable would have: so ranges are checked in one place.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
@@ -30,7 +31,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Sets it as the variable with this text would; `None` when that is not understood, and nothing has changed.
+    /// Sets it as the variable with this text would; `None` when that is not understood, and
+    /// nothing has changed.
     pub fn set(&self, config: &mut Config, text: &str) -> Option<()> {
         (self.set)(config, text)
     }
@@ -138,7 +140,7 @@ pub const SETTINGS: &[Setting] = &[
             "a size such as 16G, a share of the device from 1% to 100%, or 0 for all of it",
             "what the device has",
         ),
-        "the most memory a pool maps",
+        "the most memory a pool maps on a device; with `GPUMEM_POOL=off`, the most that is live there",
         by!(limit, values::limit, values::limit_text),
     ),
     setting(

@@ -17,8 +17,8 @@ impl Context {
         }
     }
 
-    /// Removes the files of disk spaces, as the process exits: nobody else can read them. Touches
-    /// nothing else, as the driver may be gone, and waits for nobody.
+    /// Removes the files of disk spaces, as the process exits: no other process can read them.
+    /// Touches nothing else, as the driver may be gone, and waits for nothing.
     pub fn leave_disks(&self) {
         if let Some(tiers) = self.tiers.get() {
             tiers.disks().leave();
@@ -55,14 +55,14 @@ impl Context {
         self.tiers_making()
     }
 
-    /// As [`Self::tiers`], under `making`.
+    /// Like [`Self::tiers`], under `making`.
     pub(super) fn tiers_making(&self) -> Result<&Tiers> {
         if let Some(tiers) = self.tiers.get() {
             return Ok(tiers);
         }
         let tiers =
             Tiers::start(&self.driver, &self.config, &self.pools).map_err(|e| e.context("starting the tiers"))?;
-        // Nobody gets a promise before all that lives is counted. What is allocated until the tiers
+        // Nothing is promised before all that lives is counted. What is allocated until the tiers
         // are there is counted by the pool itself, outside of any reservation.
         self.pools().try_for_each(|pool| tiers.count(pool))?;
         let tiers = self.tiers.get_or_init(|| tiers);

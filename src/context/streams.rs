@@ -1,8 +1,9 @@
 //! Which device a stream is of, and memory that is used on streams of another device.
 //!
-//! Default streams exist on every device, and one handle names them all. The rule: where a call names a device, the handle
-//! names that device's; everywhere else it names that of the calling thread's current device, whatever device the memory in the
-//! call is on. So a pointer alone decides nothing, and a stream named beside one need not be of its device.
+//! Default streams exist on every device, and one handle names them all. The rule: where a call
+//! names a device, the handle names that device's; everywhere else it names that of the calling
+//! thread's current device, whatever device the memory in the call is on. So a pointer alone
+//! decides nothing, and a stream named beside one need not be of its device.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -22,7 +23,8 @@ impl Context {
         }
     }
 
-    /// A stream of the pool's device that comes after what has been submitted to `stream`, which may be one of another device.
+    /// A stream of the pool's device that comes after what has been submitted to `stream`, which
+    /// may be one of another device.
     #[inline]
     pub(super) fn stream_after(&self, pool: &Pool, stream: StreamHandle) -> Result<StreamHandle> {
         let stream = stream.canonical();
@@ -32,7 +34,8 @@ impl Context {
         }
     }
 
-    /// [`Self::free_hit`] where there are several devices. In a frame of its own, which one device's hits do not pay for.
+    /// [`Self::free_hit`] where there are several devices. In a frame of its own, which one
+    /// device's hits do not pay for.
     #[inline(never)]
     pub(super) fn free_hit_on_one_of(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         match stream {
@@ -41,13 +44,14 @@ impl Context {
                 let here = self.driver.current_device().ok().and_then(|dev| self.made_pool(dev));
                 here.is_some_and(|p| p.free_hit(ptr, Some(s)))
             }
-            // A pool may remember the handle for a stream that is gone, and by now it may be one of another device.
+            // A pool may remember the handle for a stream that is gone, and by now it may be one of
+            // another device.
             Some(s) => self.pools().any(|p| p.knows(s) && p.free_hit(ptr, Some(s))),
         }
     }
 
-    /// [`Self::realloc`] in the order of a stream of another device: the memory stays on its own, and follows a stream of the
-    /// pool's there.
+    /// [`Self::realloc`] in the order of a stream of another device: the memory stays on its own,
+    /// and follows a stream of the pool's there.
     pub(super) fn realloc_afar(
         &self,
         pool: &Pool,
@@ -56,14 +60,16 @@ impl Context {
     ) -> Result<u64> {
         let relay = pool.after(dev, stream)?;
         let new = self.realloc_on(pool, ptr, size, relay)?;
-        // It is reallocated, and an error would say that it is not: so the host waits where the stream cannot.
+        // It is reallocated, and an error would say that it is not: so the host waits where the
+        // stream cannot.
         match pool.before(dev, stream) {
             Ok(()) => Ok(new),
             Err(_) => self.driver.stream_sync(pool.device(), relay).map(|()| new),
         }
     }
 
-    /// Waits until a stream has done what has been submitted to it; what was freed in its order is everybody's then.
+    /// Waits until a stream has done what has been submitted to it; what was freed in its order is
+    /// everybody's then.
     pub fn stream_sync(&self, stream: StreamHandle) -> Result<()> {
         let stream = stream.canonical();
         let dev = if stream.is_default() { self.home_of(stream)? } else { self.driver.stream_device(stream)? };
@@ -73,7 +79,7 @@ impl Context {
         }
     }
 
-    /// As [`Self::stream_sync`], for all streams of the current device.
+    /// Like [`Self::stream_sync`], for all streams of the current device.
     pub fn device_sync(&self) -> Result<()> {
         let dev = self.driver.current_device()?;
         match self.made_pool(dev) {
@@ -82,14 +88,15 @@ impl Context {
         }
     }
 
-    /// The allocation is also used on `stream`, which stays alive until it is freed: reuse waits for that use too.
+    /// The allocation is also used on `stream`, which stays alive until it is freed: reuse waits
+    /// for that use too.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let stream = stream.canonical();
         let dev = self.home_of(stream)?;
         self.record_stream_of(ptr, dev, stream)
     }
 
-    /// As [`Self::record_stream`], for a stream of the device that the memory is on.
+    /// Like [`Self::record_stream`], for a stream of the device that the memory is on.
     pub fn record_stream_at_home(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let dev = self.info(ptr)?.device;
         self.record_stream_of(ptr, dev, stream.canonical())

@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex, Weak};
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-trim";
 
-/// A running background trim. Dropping it ends the thread at its next wait; nobody waits for that.
+/// A running background trim. Dropping it ends the thread at its next wait, and does not wait for
+/// that.
 pub(super) struct Trimmer {
     /// Never sent on: the receiver learns that it is gone.
     _alive: Mutex<Sender<()>>,

@@ -1,4 +1,5 @@
-//! The values of settings as text: what is accepted, and how a value is written so that it would be accepted again.
+//! The values of settings as text: what is accepted, and how a value is written so that it would be
+//! accepted again.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
@@ -9,7 +10,8 @@ use crate::tier::Thresholds;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Sizes of address ranges and devices are multiples of this: a whole number of pages on every CUDA device so far.
+/// Sizes of address ranges and devices are multiples of this: a whole number of pages on every CUDA
+/// device so far.
 const UNIT: u64 = 2 * MIB;
 /// The most addresses reserved at a time.
 const LARGEST_VA: u64 = 64 * TIB;

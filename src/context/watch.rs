@@ -19,14 +19,15 @@ use std::sync::Arc;
 /// What a recording knows of a live allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Past {
-    /// Nanoseconds since it was made or resized, or since the recording began if that was later; 0: not known.
+    /// Nanoseconds since it was made or resized, or since the recording began if that was later; 0:
+    /// not known.
     pub age_ns: u64,
     /// The stack of the request, a frame a line, the innermost first; empty: not recorded.
     pub stack: String,
 }
 
 impl Context {
-    /// Whether somebody wants to know of every allocation.
+    /// Whether every allocation is watched.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
         self.interest.in_events()
@@ -37,14 +38,14 @@ impl Context {
         &self.recorder
     }
 
-    /// Has the calls of this context make events, as long as somebody wants them.
+    /// Makes the calls of this context emit events, as long as they are wanted.
     fn watch(&self) {
         if self.interest.start_events() {
             self.quick_free.store(false, Relaxed);
         }
     }
 
-    /// The hit path is as it was once nobody wants events.
+    /// The hit path is as before once no events are wanted.
     fn unwatch(&self) {
         if !self.recorder.is_on() && self.interest.stop_events() {
             self.quick_free.store(self.config.pool, Relaxed);
@@ -119,7 +120,7 @@ impl Context {
         }
     }
 
-    /// Asks somebody for the stacks of recordings.
+    /// Takes the stacks of recordings from a callback.
     pub fn set_stack_source(&self, source: Option<StackSource>) {
         self.recorder.set_stack_source(source);
     }
@@ -147,8 +148,9 @@ impl Context {
         }
     }
 
-    /// As [`Self::visit`], with what the recording under way knows of each; `f` is called once all have been seen. Reads the
-    /// recording, so it takes as long as that does. `Invalid` when nothing is recorded to a file.
+    /// Like [`Self::visit`], with what the recording under way knows of each; `f` is called once
+    /// all have been seen. Reads the recording, so it takes as long as that does. `Invalid` when
+    /// nothing is recorded to a file.
     pub fn visit_with_past(&self, f: &mut dyn FnMut(&Alive, Option<u64>, &Past) -> bool) -> Result<()> {
         let start = self.recorder.now();
         let mut all = Vec::new();
@@ -234,7 +236,7 @@ impl Context {
         }
     }
 
-    /// [`Context::malloc_search`] while somebody watches.
+    /// [`Context::malloc_search`] while allocations are watched.
     pub(super) fn search_watched(&self, req: &Request) -> Result<u64> {
         if self.recorder.is_inside() {
             return self.search(req);
@@ -266,7 +268,7 @@ impl Context {
         done
     }
 
-    /// [`Context::free_hit`] where it is no plain hit: one for somebody who watches, or none.
+    /// [`Context::free_hit`] where it is no plain hit: a watched one, or none.
     #[inline(never)]
     pub(super) fn free_hit_watched(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
         if !self.config.pool || !self.is_watched() {
@@ -280,9 +282,9 @@ impl Context {
         hit
     }
 
-    /// [`Context::free_anyhow`] while somebody watches.
+    /// [`Context::free_anyhow`] while allocations are watched.
     pub(super) fn free_watched(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
-        // Before the free: its address may be somebody else's as soon as it is done.
+        // Before the free: its address may belong to another allocation as soon as it is done.
         let began = self.recorder.now();
         self.free_slowly(ptr, stream)?;
         self.saw_free(ptr, stream, began);
@@ -305,7 +307,7 @@ impl Context {
         }
     }
 
-    /// [`Context::realloc`] while somebody watches.
+    /// [`Context::realloc`] while allocations are watched.
     pub(super) fn realloc_watched(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         let began = self.recorder.now();
         self.recorder.begin_work();
@@ -315,8 +317,8 @@ impl Context {
         }
         let took = self.recorder.now() - began;
         self.recorder.end_work(new, began, took);
-        // In place nobody else is concerned. Otherwise the old addresses are free from the begin
-        // on, and the new ones may have been somebody's until the end.
+        // In place, no other allocation is concerned. Otherwise the old addresses are free from the
+        // beginning, and the new ones may have belonged to another allocation until the end.
         let time = if new == ptr { began } else { began + took };
         if new != ptr {
             self.saw_free(ptr, Some(stream), began);
@@ -333,7 +335,7 @@ impl Context {
         Ok(new)
     }
 
-    /// An event of an arena, if somebody watches.
+    /// An event of an arena, if they are watched.
     pub(super) fn saw_enter(&self, arena: &Arena) {
         if !self.is_watched() {
             return;
@@ -344,7 +346,7 @@ impl Context {
         self.recorder.push(Event { arena: short(arena.id()), bytes: name.into(), other: parent.into(), ..event });
     }
 
-    /// An arena is about to free what is in it but for what is kept.
+    /// An arena is about to free what is in it except for what is kept.
     pub(super) fn exit_watched<T>(
         &self,
         arena: &Arc<Arena>,
@@ -365,13 +367,13 @@ impl Context {
         for address in kept {
             self.recorder.push(Event { address, arena: to, ..Event::new(Kind::Move, began) });
         }
-        // As a free: what was in it may be somebody else's by now.
+        // As a free: other allocations may have its memory by now.
         let other = self.recorder.now() - began;
         self.recorder.push(Event { arena: short(arena.id()), other, ..Event::new(Kind::ArenaExit, began) });
         Ok(done)
     }
 
-    /// As [`Self::exit_watched`], for an arena and those open inside it.
+    /// Like [`Self::exit_watched`], for an arena and those open inside it.
     pub(super) fn abort_watched<T>(&self, arena: &Arc<Arena>, abort: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.is_watched() {
             return abort();
@@ -397,7 +399,7 @@ impl Context {
         }
     }
 
-    /// Runs something of the slow path, as an event with its time if somebody watches.
+    /// Runs something of the slow path, as an event with its time if they are watched.
     pub(super) fn timed<T>(&self, event: impl FnOnce(&T) -> Event, run: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.is_watched() {
             return run();

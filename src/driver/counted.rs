@@ -1,4 +1,5 @@
-//! A driver that counts the calls made through it, and refuses those of gpumem's own threads at the process's end.
+//! A driver that counts the calls made through it, and refuses those of gpumem's own threads at the
+//! process's end.
 
 use super::exit;
 use super::wrap::{Hook, Observer, Step, Wrap};
@@ -9,11 +10,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Threads are spread over this many stripes, so that up to as many count without sharing a cache line.
+/// Threads are spread over this many stripes, so that up to as many count without sharing a cache
+/// line.
 const STRIPES: usize = 64;
 
-/// One thread's share of the counters. The alignment keeps neighbours' stripes off each other's lines, and off the
-/// line that the processor fetches along with its own.
+/// One thread's share of the counters. The alignment keeps neighbours' stripes off each other's
+/// lines, and off the line that the processor fetches along with its own.
 #[repr(align(128))]
 struct Stripe([AtomicU64; Call::COUNT]);
 
@@ -79,7 +81,8 @@ impl Wrap<Counter> {
         self.hook.stripes.iter().map(|s| s.0[call as usize].load(Relaxed)).sum()
     }
 
-    /// Calls so far by name, every kind, in the order of the trait. Calls in flight may or may not be in it.
+    /// Calls so far by name, every kind, in the order of the trait. Calls in flight may or may not
+    /// be in it.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         Call::ALL.into_iter().map(|c| (c.name(), self.count(c))).collect()
     }

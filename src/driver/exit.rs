@@ -1,9 +1,11 @@
 //! The end of the process: gpumem's own threads leave the driver alone once it has begun.
 //!
-//! Exit handlers and destructors of libraries run on one thread while all others go on, and what the driver has in memory is
-//! taken down under them. The program's own calls are the program's business. A thread of gpumem's does its work in portions
-//! ([`work`]); when exit begins, the portion at hand gets an error from its next driver call, the handler waits for its end, and
-//! no other begins. The handler is entered when the first such thread starts: after the driver's, hence called before them.
+//! Exit handlers and destructors of libraries run on one thread while all others go on, and what
+//! the driver has in memory is taken down under them. The program's own calls are the program's
+//! business. A thread of gpumem's does its work in portions ([`work`]); when exit begins, the
+//! portion at hand gets an error from its next driver call, the handler waits for its end, and no
+//! other begins. The handler is entered when the first such thread starts: after the driver's,
+//! hence called before them.
 
 use super::process;
 use crate::base::{Error, Result, Status};
@@ -13,7 +15,8 @@ use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long the process's end waits for a driver call that had begun before: one that waits for a kernel may never return.
+/// How long the process's end waits for a driver call that had begun before: one that waits for a
+/// kernel may never return.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 static EXITING: AtomicBool = AtomicBool::new(false);
@@ -49,12 +52,13 @@ fn is_own() -> bool {
     OWN.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Starts a thread of gpumem's own that calls the driver: it takes no signals, and its driver calls are refused at the
-/// process's end.
+/// Starts a thread of gpumem's own that calls the driver: it takes no signals, and its driver calls
+/// are refused at the process's end.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     WATCH.call_once(|| {
         WATCHED.store(std::process::id(), Ordering::Relaxed);
-        // SAFETY: the handler is a function of this library, which stays loaded (`-z nodelete`), and it does not unwind.
+        // SAFETY: the handler is a function of this library, which stays loaded (`-z nodelete`),
+        // and it does not unwind.
         unsafe {
             libc::atexit(begin);
         }
@@ -70,7 +74,8 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result
 #[derive(Debug)]
 pub struct Work(());
 
-/// Begins a portion of work of one of gpumem's own threads. `None` when the process's end has begun.
+/// Begins a portion of work of one of gpumem's own threads. `None` when the process's end has
+/// begun.
 pub fn work() -> Option<Work> {
     let mut working = WORKING.lock().unwrap_or_else(PoisonError::into_inner);
     // Under the lock: who begins here is seen by the handler, or sees it.

@@ -1,7 +1,8 @@
 //! A driver that fails on request, takes its time, or lies about stream order.
 //!
-//! The lies ([`Fault::pretend_done`], [`Fault::drop_records`]) are instruments for tests: with either in force the rules of
-//! stream order are broken, and a test that claims to check them has to notice.
+//! The lies ([`Fault::pretend_done`], [`Fault::drop_records`]) are instruments for tests: with
+//! either in force the rules of stream order are broken, and a test that claims to check them has
+//! to notice.
 
 use super::wrap::{Hook, Wrap};
 use super::{Call, Driver};
@@ -115,7 +116,8 @@ impl Wrap<FaultPlan> {
         st.seen = 0;
     }
 
-    /// A test instrument: calls of one kind take at least so long, as calls of a busy driver do; `None` ends that.
+    /// A test instrument: calls of one kind take at least so long, as calls of a busy driver do;
+    /// `None` ends that.
     pub fn slow_down(&self, slow: Option<(Call, Duration)>) {
         self.hook.state().slow = slow;
     }
@@ -125,14 +127,16 @@ impl Wrap<FaultPlan> {
         self.hook.state().fired
     }
 
-    /// A test instrument: while `on`, `event_query` answers that everything before the mark is done, without asking the
-    /// driver inside. Memory goes to other streams before the device has passed it.
+    /// A test instrument: while `on`, `event_query` answers that everything before the mark is
+    /// done, without asking the driver inside. Memory goes to other streams before the device has
+    /// passed it.
     pub fn pretend_done(&self, on: bool) {
         self.hook.pretend_done.store(on, Relaxed);
     }
 
-    /// A test instrument: while `on`, `event_record` and `context_record` say that they were done and reach no driver.
-    /// An event that was never recorded counts as done, and waiting for it as waiting for nothing.
+    /// A test instrument: while `on`, `event_record` and `context_record` say that they were done
+    /// and reach no driver. An event that was never recorded counts as done, and waiting for it as
+    /// waiting for nothing.
     pub fn drop_records(&self, on: bool) {
         self.hook.drop_records.store(on, Relaxed);
     }

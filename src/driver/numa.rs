@@ -10,18 +10,20 @@ use std::path::Path;
 pub struct NumaNode {
     /// The system's number for it; numbers may be missing.
     pub id: u32,
-    /// Its memory, bytes; where this process's control group may use less than all nodes have, its share of that.
+    /// Its memory, bytes; where this process's control group may use less than all nodes have, its
+    /// share of that.
     pub bytes: u64,
 }
 
-/// The nodes in the order of their numbers, at least one: where the system does not say, node 0 with all of the memory.
-/// Nodes without processors are left out: memory of devices shows up as such.
+/// The nodes in the order of their numbers, at least one: where the system does not say, node 0
+/// with all of the memory. Nodes without processors are left out: memory of devices shows up as
+/// such.
 pub fn nodes() -> Vec<NumaNode> {
     nodes_under(Path::new("/"))
 }
 
-/// The node that a PCI device is near to, by the address that CUDA gives (`0000:1B:00.0`); `None` where the system does not
-/// know.
+/// The node that a PCI device is near to, by the address that CUDA gives (`0000:1B:00.0`); `None`
+/// where the system does not know.
 pub fn node_of_pci(address: &str) -> Option<u32> {
     node_of_pci_under(Path::new("/"), address)
 }
@@ -49,7 +51,8 @@ pub fn nodes_under(root: &Path) -> Vec<NumaNode> {
     found
 }
 
-/// Divides the memory that may be used over the nodes, by how much each has: together they promise no more.
+/// Divides the memory that may be used over the nodes, by how much each has: together they promise
+/// no more.
 fn share(nodes: &mut [NumaNode], most: u64) {
     let there: u128 = nodes.iter().map(|n| u128::from(n.bytes)).sum();
     if there <= u128::from(most) {
@@ -102,7 +105,8 @@ fn group_limit(root: &Path) -> Option<u64> {
         };
         let mount = root.join(mount);
         let own = mount.join(group.trim_start_matches('/'));
-        // A limit holds for all groups below, too. In a container the own group may be the mount itself.
+        // A limit holds for all groups below, too. In a container the own group may be the mount
+        // itself.
         own.ancestors().take_while(|dir| dir.starts_with(&mount)).for_each(|dir| note(&dir.join(file)));
     }
     least.filter(|&bytes| bytes > 0)

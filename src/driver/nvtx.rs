@@ -1,8 +1,9 @@
 //! NVTX: what the slow path does, on the timeline of Nsight Systems and of other tools that listen.
 //!
-//! NVTX has no library of its own. The tool names a library of its own in `NVTX_INJECTION64_PATH`; the program loads that and
-//! hands it tables of function pointers, which it fills in. This is the part of that protocol which ranges need: NVIDIA's crate
-//! needs libclang to build. The numbers are those of version 3 of NVTX's headers.
+//! NVTX has no library of its own. The tool names a library of its own in `NVTX_INJECTION64_PATH`;
+//! the program loads that and hands it tables of function pointers, which it fills in. This is the
+//! part of that protocol which ranges need: NVIDIA's crate needs libclang to build. The numbers are
+//! those of version 3 of NVTX's headers.
 
 use crate::base::{Error, Result, Status};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
@@ -16,7 +17,8 @@ use std::sync::OnceLock;
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 
 const VERSION: u16 = 3;
-/// How many functions each module has, by its number: none, core, CUDA, OpenCL, CUDA runtime, core 2, synchronisation.
+/// How many functions each module has, by its number: none, core, CUDA, OpenCL, CUDA runtime, core
+/// 2, synchronisation.
 const FUNCTIONS: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
 const CORE2: usize = 5;
 const MARK: usize = 1;
@@ -85,7 +87,8 @@ impl Attributes {
     }
 }
 
-/// Lets the tool of `NVTX_INJECTION64_PATH` listen, once in the process. Without the variable nobody does, which is no error.
+/// Lets the tool of `NVTX_INJECTION64_PATH` listen, once in the process. Without the variable
+/// nobody does, which is no error.
 pub fn start() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     DONE.get_or_init(|| match std::env::var_os(VARIABLE) {
@@ -169,7 +172,8 @@ fn function(number: usize) -> Option<*mut c_void> {
 fn call(number: usize, domain: *mut c_void, name: &'static CStr, bytes: u64) {
     type Call = unsafe extern "C" fn(*mut c_void, *const Attributes) -> c_int;
     if let Some(f) = function(number) {
-        // SAFETY: the tool put it where a function of this signature belongs. A mark returns nothing, and no result is looked at.
+        // SAFETY: the tool put it where a function of this signature belongs. A mark returns
+        // nothing, and no result is looked at.
         let f: Call = unsafe { std::mem::transmute(f) };
         let attributes = Attributes::new(name, bytes);
         // SAFETY: the tool's own domain, and attributes that live through the call.

@@ -1,4 +1,5 @@
-//! Ordinary host memory by the page: near a NUMA node, in large pages where the system has them, and there before it is used.
+//! Ordinary host memory by the page: near a NUMA node, in large pages where the system has them,
+//! and there before it is used.
 
 use super::process::without_signals;
 use crate::base::{size, Error, Result, Status};
@@ -8,12 +9,14 @@ use std::thread;
 
 /// Bytes that one thread touches before another is worth starting: 64 MiB take 10 ms.
 const PER_THREAD: u64 = 64 * size::MIB;
-/// More threads than this do not make it faster: the system clears pages at the speed of the memory.
+/// More threads than this do not make it faster: the system clears pages at the speed of the
+/// memory.
 const MOST_THREADS: u64 = 16;
 /// What large blocks are aligned to: the large page of x86-64 and of most others.
 const LARGE: u64 = 2 * size::MIB;
 
-/// What a block of so many bytes is aligned to: its size, rounded up to a power of two, but no more than 2 MiB.
+/// What a block of so many bytes is aligned to: its size, rounded up to a power of two, but no more
+/// than 2 MiB.
 pub(super) fn alignment(bytes: u64) -> u64 {
     bytes.checked_next_power_of_two().unwrap_or(LARGE).clamp(4096, LARGE)
 }
@@ -24,8 +27,9 @@ fn failed(call: &str, bytes: u64) -> Error {
     Error::new(status, format!("{call} of {} of host memory: {e}", size::human(bytes)))
 }
 
-/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory as [`map_zeroed`] does, in large pages where the system has
-/// them. A forked child does not get it: pages that a device uses must not be copied when the parent writes them.
+/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory as [`map_zeroed`] does, in
+/// large pages where the system has them. A forked child does not get it: pages that a device uses
+/// must not be copied when the parent writes them.
 pub(super) fn map(bytes: u64, numa: Option<u32>) -> Result<u64> {
     let addr = map_zeroed(bytes, true)?;
     advise(addr, bytes, libc::MADV_DONTFORK);
@@ -41,14 +45,15 @@ fn advise(addr: u64, bytes: u64, advice: libc::c_int) {
     unsafe { libc::madvise(addr as *mut libc::c_void, bytes as usize, advice) };
 }
 
-/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, none of it there yet, aligned as [`alignment`] says,
-/// in large pages where they are wanted and the system has them, else in small ones.
+/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, none of it there yet,
+/// aligned as [`alignment`] says, in large pages where they are wanted and the system has them,
+/// else in small ones.
 pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
     let align = alignment(bytes);
     let Some(slack) = bytes.checked_add(align).and_then(|n| usize::try_from(n).ok()) else {
         return Err(Error::new(
             Status::OutOfMemory,
-            format!("{bytes} bytes of host memory: no address space is that large"),
+            format!("{bytes} bytes of host memory are more than any address space has; ask for less"),
         ));
     };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -69,7 +74,8 @@ pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
         let _ = unmap(addr, bytes + tail);
         return Err(e);
     }
-    // Where the system gives large pages unasked, what is used here and there would take 2 MiB each time.
+    // Where the system gives large pages unasked, what is used here and there would take 2 MiB each
+    // time.
     advise(addr, bytes, if large_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
     Ok(addr)
 }
@@ -82,14 +88,15 @@ fn prefer(addr: u64, bytes: u64, node: u32) {
     let mut mask = [0u64; NODES / BITS];
     let Some(word) = mask.get_mut(node as usize / BITS) else { return };
     *word = 1 << (node as usize % BITS);
-    // SAFETY: a mapping of this module's, and a mask of as many bits as it says; the kernel only reads it. It takes one bit
-    // less than it is told.
+    // SAFETY: a mapping of this module's, and a mask of as many bits as it says; the kernel only
+    // reads it. It takes one bit less than it is told.
     unsafe {
         libc::syscall(libc::SYS_mbind, addr, bytes, MPOL_PREFERRED, mask.as_ptr(), NODES + 1, 0);
     }
 }
 
-/// Makes all pages of a mapping be there, with several threads where it is large. `OutOfMemory` when there are not enough.
+/// Makes all pages of a mapping be there, with several threads where it is large. `OutOfMemory`
+/// when there are not enough.
 pub(super) fn touch(addr: u64, bytes: u64) -> Result<()> {
     let processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let threads = (bytes / PER_THREAD).clamp(1, processors.min(MOST_THREADS));
@@ -130,7 +137,8 @@ fn populate(addr: u64, bytes: u64) -> Result<()> {
         return Err(failed("touching", bytes));
     }
     for page in (addr..addr.saturating_add(bytes)).step_by(4096) {
-        // SAFETY: within a writable mapping of the caller's that nobody else uses yet: it reads as zero.
+        // SAFETY: within a writable mapping of the caller's that nobody else uses yet: it reads as
+        // zero.
         unsafe { ptr::write_volatile(page as *mut u8, 0) };
     }
     Ok(())
@@ -178,7 +186,8 @@ mod tests {
         }
     }
 
-    /// What the system's list says of the mapping that contains an address: its lines after the first.
+    /// What the system's list says of the mapping that contains an address: its lines after the
+    /// first.
     fn about(addr: u64) -> Vec<String> {
         let list = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let range = |line: &str| {

@@ -1,4 +1,5 @@
-//! Forks: CUDA does not survive them, so gpumem refuses to work in a child of a process that had started it.
+//! Forks: CUDA does not survive them, so gpumem refuses to work in a child of a process that had
+//! started it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Once;
@@ -10,22 +11,24 @@ extern "C" fn in_child() {
     FORKED.store(true, Relaxed);
 }
 
-/// From now on a forked child knows that it is one. Called once the process has something a child must not use.
+/// From now on a forked child knows that it is one. Called once the process has something a child
+/// must not use.
 pub fn watch_forks() {
     WATCH.call_once(|| {
-        // SAFETY: the handler is a function of this library, which stays loaded (`-z nodelete`), and it only stores to
-        // an atomic, which is async-signal-safe as a fork handler must be.
+        // SAFETY: the handler is a function of this library, which stays loaded (`-z nodelete`),
+        // and it only stores to an atomic, which is async-signal-safe as a fork handler must be.
         unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         }
     });
 }
 
-/// Runs `start` with every signal blocked on this thread, so that a thread it starts takes none: the program's handlers
-/// stay with the program's threads.
+/// Runs `start` with every signal blocked on this thread, so that a thread it starts takes none:
+/// the program's handlers stay with the program's threads.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are this function's own and are written before they are read; integers, so zero is a value. The
-    // calls only read and set this thread's mask; when the first fails, the second is not made.
+    // SAFETY: both sets are this function's own and are written before they are read; integers, so
+    // zero is a value. The calls only read and set this thread's mask; when the first fails, the
+    // second is not made.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 /// What a [`Wrap`] does before each call.
 pub trait Hook: Send + Sync {
-    /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the call.
+    /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the
+    /// call.
     fn before(&self, call: Call) -> Result<()>;
 
     /// Whether `call`, one that records an event, is dropped: the caller is told that it was done.
@@ -48,7 +49,7 @@ pub trait Hook: Send + Sync {
     #[inline]
     fn changed(&self, _change: Change) {}
 
-    /// When a call that [`Step`] is about begins; `None`: nobody wants to know.
+    /// When a call that [`Step`] is about begins; `None`: nothing wants to know.
     #[inline]
     fn begins(&self) -> Option<Instant> {
         None

@@ -4,7 +4,8 @@
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// What an event is about, and what its fields mean then. Numbers are part of the file format and never reused.
+        /// What an event is about, and what its fields mean then. Numbers are part of the file
+        /// format and never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Kind { $($(#[$doc])* $name = $number,)* }
@@ -29,17 +30,23 @@ macro_rules! kinds {
 kinds! {
     /// Memory was handed out: `address`, `bytes` asked for, `stream`, `tag`, `arena`, `stack`.
     Malloc = 1, "malloc";
-    /// Memory was given back: `address`, and the `stream` in whose order. The time is that of the call's begin.
+    /// Memory was given back: `address`, and the `stream` in whose order. The time is that of the
+    /// call's begin.
     Free = 2, "free";
-    /// An allocation has another size: `address` now, `other` before, `bytes` asked for. The time is that of the call's begin.
+    /// An allocation has another size: `address` now, `other` before, `bytes` asked for. The time
+    /// is that of the call's begin.
     Realloc = 3, "realloc";
-    /// A request failed for lack of memory: `bytes`, `stream`, `tag`, `arena`, `stack`; `other`: its number in the process.
+    /// A request failed for lack of memory: `bytes`, `stream`, `tag`, `arena`, `stack`; `other`:
+    /// its number in the process.
     OutOfMemory = 4, "out of memory";
-    /// It was live when the recording began: as `Malloc`. The time is that of the recording's begin.
+    /// It was live when the recording began: as `Malloc`. The time is that of the recording's
+    /// begin.
     Existing = 5, "existing";
-    /// An arena was opened: `arena`; `other`: the one around it, or 0; `bytes`: the number of its name among the strings.
+    /// An arena was opened: `arena`; `other`: the one around it, or 0; `bytes`: the number of its
+    /// name among the strings.
     ArenaEnter = 6, "arena enter";
-    /// An arena has ended, and all that was in it is free: `arena`; `bytes` of that; `other`: nanoseconds that it took.
+    /// An arena has ended, and all that was in it is free: `arena`; `bytes` of that; `other`:
+    /// nanoseconds that it took.
     ArenaExit = 7, "arena exit";
     /// An allocation went to another arena: `address`; `arena`: where it is now, or 0.
     Move = 8, "move";
@@ -55,11 +62,14 @@ kinds! {
     CaptureEnd = 13, "capture end";
     /// Its memory is ordinary again.
     CaptureRelease = 14, "capture release";
-    /// A request was met with new physical memory: `address`, `bytes` added; `other`: nanoseconds of the whole request.
+    /// A request was met with new physical memory: `address`, `bytes` added; `other`: nanoseconds
+    /// of the whole request.
     Growth = 15, "growth";
-    /// A request was met by mapping memory elsewhere: `address`, `bytes` mapped; `other`: nanoseconds of the whole request.
+    /// A request was met by mapping memory elsewhere: `address`, `bytes` mapped; `other`:
+    /// nanoseconds of the whole request.
     Stitch = 16, "stitch";
-    /// Addresses were reserved: `address`, `bytes`; `other`: nanoseconds, here and in the following.
+    /// Addresses were reserved: `address`, `bytes`; `other`: nanoseconds, here and in the
+    /// following.
     Reserve = 17, "reserve addresses";
     /// A reservation was given back: `address`, `bytes`.
     Unreserve = 18, "give addresses back";
@@ -101,7 +111,7 @@ pub struct Event {
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// As the kind says.
+    /// What it means depends on the kind.
     pub other: u64,
     /// A stream as callers name it; 0 is the legacy default stream.
     pub stream: u64,

@@ -1,4 +1,5 @@
-//! The file of a recording: a head, then blocks that each stand alone. docs/spec/recording.md has it in prose.
+//! The file of a recording: a head, then blocks that each stand alone. docs/spec/recording.md has
+//! it in prose.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -103,7 +104,8 @@ impl BlockHead {
         (head.packed <= MOST_BYTES && head.bytes <= MOST_BYTES).then_some(head)
     }
 
-    /// The contents of a block that begins at `bytes`; `None` when its checksum is wrong or it ends early.
+    /// The contents of a block that begins at `bytes`; `None` when its checksum is wrong or it ends
+    /// early.
     pub fn contents(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let packed = bytes.get(BLOCK_HEAD..BLOCK_HEAD + self.packed)?;
         if checksum(bytes.get(..24)?, packed) != self.checksum {
@@ -198,7 +200,8 @@ pub fn encode(events: &[Event]) -> Vec<u8> {
 
 /// The events of a block; `None` when it is damaged. One of a kind that is not known is left out.
 pub fn decode(mut bytes: &[u8], count: u32) -> Option<Vec<Event>> {
-    // A row takes four bytes at least, so a count that lies allocates no more than the file is long.
+    // A row takes four bytes at least, so a count that lies allocates no more than the file is
+    // long.
     let mut events = Vec::with_capacity((count as usize).min(bytes.len() / 4));
     let mut before = START;
     for _ in 0..count {

@@ -1,6 +1,7 @@
 //! Where events are handed in.
 //!
-//! Off, it is one flag that the caller looks at. On, an event costs a look at the clock and a store into the thread's ring.
+//! Off, it is one flag that the caller looks at. On, an event costs a look at the clock and a store
+//! into the thread's ring.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -23,16 +24,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Builder;
 use std::time::Instant;
 
-/// Called with each event on the thread on which it happened. It must not panic, and gpumem's calls in it make no events.
+/// Called with each event on the thread on which it happened. It must not panic, and gpumem's calls
+/// in it make no events.
 pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
-/// Says the calling thread's stack in its own words, one frame a line, the innermost first; for interpreters.
+/// Says the calling thread's stack in its own words, one frame a line, the innermost first; for
+/// interpreters.
 pub type StackSource = Arc<dyn Fn(&mut String) + Send + Sync>;
 
 /// What to record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The file to write; where there is one already, `.` and the process's number are added. `None`: none, and only the last
-    /// events are kept.
+    /// The file to write; where there is one already, `.` and the process's number are added.
+    /// `None`: none, and only the last events are kept.
     pub file: Option<PathBuf>,
     /// The deepest stack that is taken where memory is asked for, frames; 0: none is.
     pub stack_depth: usize,
@@ -53,9 +56,9 @@ pub struct Summary {
     pub lost: u64,
 }
 
-/// Somebody records.
+/// There is a recording.
 const RECORDS: u32 = 1;
-/// Somebody is called.
+/// There is a callback.
 const CALLS: u32 = 2;
 
 /// Takes events.
@@ -72,7 +75,7 @@ pub struct Recorder {
     failures: AtomicU64,
     /// Frames of the session under way.
     depth: AtomicU32,
-    /// A thread may be in somebody's function: there is, or was, one.
+    /// A thread may be in a callback: there is, or was, one.
     calls_out: AtomicBool,
     epoch: Instant,
 }
@@ -145,7 +148,8 @@ impl Recorder {
         self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a recording; the file that is written. `Invalid` while one is under way, or when the file cannot be made.
+    /// Begins a recording; the file that is written. `Invalid` while one is under way, or when the
+    /// file cannot be made.
     pub fn start(&self, options: &Options) -> Result<Option<PathBuf>> {
         let _changing = lock(&self.changing);
         if let Some(running) = self.running() {
@@ -205,7 +209,8 @@ impl Recorder {
         info.to_string()
     }
 
-    /// Ends the recording and waits until it is written; `None` when none is under way, or in a forked child.
+    /// Ends the recording and waits until it is written; `None` when none is under way, or in a
+    /// forked child.
     pub fn stop(&self) -> Option<Summary> {
         let _changing = lock(&self.changing);
         let running = self.session.write().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -229,8 +234,8 @@ impl Recorder {
         self.running().map(|r| r.began)
     }
 
-    /// What the recording under way has in its file by now, and when it is, nanoseconds since the begin. `Invalid` when there is
-    /// no such file.
+    /// What the recording under way has in its file by now, and when it is, nanoseconds since the
+    /// begin. `Invalid` when there is no such file.
     pub fn so_far(&self) -> Result<(Recording, u64)> {
         let running = self.running();
         let Some((session, file, began)) = running.and_then(|r| Some((r.session, r.file?, r.began))) else {
@@ -252,8 +257,8 @@ impl Recorder {
         last
     }
 
-    /// Calls a function with each event from now on, or with `None` no more. A call that is under way may end after this
-    /// returns.
+    /// Calls a function with each event from now on, or with `None` no more. A call that is under
+    /// way may end after this returns.
     pub fn set_callback(&self, callback: Option<Callback>) {
         let some = callback.is_some();
         self.calls_out.fetch_or(some, Relaxed);
@@ -264,7 +269,7 @@ impl Recorder {
         };
     }
 
-    /// Asks somebody for stacks in place of the machine's own.
+    /// Takes stacks from a callback, not from the machine.
     pub fn set_stack_source(&self, source: Option<StackSource>) {
         self.calls_out.fetch_or(source.is_some(), Relaxed);
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = source;
@@ -378,8 +383,8 @@ impl Recorder {
         WORK.set(Work::default());
     }
 
-    /// An event for what the driver has done for a request since [`Self::begin_work`], at `time`, which took `ns`: a growth, a
-    /// stitch, or nothing.
+    /// An event for what the driver has done for a request since [`Self::begin_work`], at `time`,
+    /// which took `ns`: a growth, a stitch, or nothing.
     pub fn end_work(&self, address: u64, time: u64, ns: u64) {
         let work = WORK.replace(Work::default());
         let (kind, bytes) = match (work.created, work.mapped) {

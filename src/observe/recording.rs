@@ -80,13 +80,14 @@ impl Recording {
         recording.join_stacks();
         let began = recording.info.get("clock_ns").and_then(Value::as_u64).unwrap_or(0);
         recording.events.iter_mut().for_each(|h| h.event.time = h.event.time.saturating_sub(began));
-        // Stable, so of one thread and one moment what was written first stays first; frees come before what was handed out
-        // at the same moment elsewhere, at the same addresses perhaps.
+        // Stable, so of one thread and one moment what was written first stays first; frees come
+        // before what was handed out at the same moment elsewhere, at the same addresses perhaps.
         recording.events.sort_by_key(|h| (h.event.time, h.event.kind.allocates()));
         Ok(recording)
     }
 
-    /// Gives stacks that differ only inside of gpumem, which is left out of them, one number: the lowest.
+    /// Gives stacks that differ only inside of gpumem, which is left out of them, one number: the
+    /// lowest.
     fn join_stacks(&mut self) {
         let mut numbers: Vec<u32> = self.stacks.keys().copied().collect();
         numbers.sort_unstable();

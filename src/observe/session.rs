@@ -1,7 +1,8 @@
 //! One period of recording: what its threads and its writer share.
 //!
-//! Every thread has a ring of its own, which only it fills and only the writer empties. A thread whose ring is full waits for the
-//! writer; so nothing is lost unless the file cannot be written any more, or the writer is stuck for long.
+//! Every thread has a ring of its own, which only it fills and only the writer empties. A thread
+//! whose ring is full waits for the writer; so nothing is lost unless the file cannot be written
+//! any more, or the writer is stuck for long.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -98,7 +99,8 @@ impl Session {
         }
     }
 
-    /// Has the writer take all that has been pushed before this call; waits for it, but not for ever.
+    /// Has the writer take all that has been pushed before this call; waits for it, but not for
+    /// ever.
     pub(super) fn flush(&self) {
         if process::forked() {
             return;

@@ -93,7 +93,8 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
-    /// Reads what naming needs of this library, which takes long the first time: before events wait for it.
+    /// Reads what naming needs of this library, which takes long the first time: before events wait
+    /// for it.
     pub(super) fn warm_up(&mut self) {
         if let Raw::Addresses(all) = Raw::here(1) {
             all.iter().for_each(|a| {

@@ -1,4 +1,5 @@
-//! The one thread that takes events out of all rings: into a file, if there is one, and into the list of the last.
+//! The one thread that takes events out of all rings: into a file, if there is one, and into the
+//! list of the last.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -14,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-/// How often it looks when nobody wakes it: what a killed process loses at most.
+/// How often it looks when nothing wakes it: the most that a killed process loses.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The thread's own state.
@@ -104,7 +105,8 @@ impl Writer {
         last.drain(..surplus);
     }
 
-    /// Does something with the file, unless there is none or it failed before; then events count as lost.
+    /// Does something with the file, unless there is none or it failed before; then events count as
+    /// lost.
     fn write(&mut self, what: impl FnOnce(&mut Writer) -> io::Result<()>) {
         if self.file.is_none() || self.session.failed.load(Relaxed) {
             return;

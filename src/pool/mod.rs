@@ -35,7 +35,7 @@
 //!   (`remap/grain.rs`).
 //! - *alias*: an address at which an extent is mapped; *dormant*: not where it is now
 //!   (`memory/aliases.rs`).
-//! - *zombie*: addresses that nobody has seen and that the driver would not unmap.
+//! - *zombie*: addresses that were never handed out and that the driver would not unmap.
 //! - *flip*: to take dormant aliases back with no driver call (`remap/flip.rs`); *memo*: what to
 //!   take back (`heap/memo.rs`).
 //! - *stock*: physical memory without an address (`memory/stock.rs`).

@@ -31,7 +31,7 @@
 //! # Locks
 //!
 //! One mutex for requests, releases and the queue (`promise::hub`). Allocations within a
-//! reservation, outside of any and their ends do without it, unless somebody waits for what they
+//! reservation, outside of any and their ends do without it, unless there are waiters for what they
 //! give back. It may be taken under any lock of the library; under it only those of a reservation's
 //! policies are.
 

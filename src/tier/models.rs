@@ -1,4 +1,5 @@
-//! Models of reservations for loom: `sh scripts/loom.sh`. Each comment names a change that makes its model fail.
+//! Models of reservations for loom: `sh scripts/loom.sh`. Each comment names a change that makes
+//! its model fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -45,8 +46,9 @@ fn forever(bytes: u64) -> Request {
     Request::exact(GPU, bytes).wait(Wait::Forever)
 }
 
-/// An allocation outside of any reservation ends while another thread begins to wait for its bytes: the wait ends. Fails,
-/// waiting for ever, when `Hub::request` does not serve after it joined the queue.
+/// An allocation outside of any reservation ends while another thread begins to wait for its bytes:
+/// the wait ends. Fails, waiting for ever, when `Hub::request` does not serve after it joined the
+/// queue.
 #[test]
 fn no_wake_up_is_lost() {
     explore(|| {
@@ -62,8 +64,9 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// A wait is cancelled while its bytes become available: it is granted or cancelled, and nothing is lost either way. Fails
-/// when the thread in `Hub::request` looks at the token, once woken, before it looks for an outcome.
+/// A wait is cancelled while its bytes become available: it is granted or cancelled, and nothing is
+/// lost either way. Fails when the thread in `Hub::request` looks at the token, once woken, before
+/// it looks for an outcome.
 #[test]
 fn a_cancelled_wait_is_granted_or_not() {
     explore(|| {
@@ -83,8 +86,8 @@ fn a_cancelled_wait_is_granted_or_not() {
     });
 }
 
-/// The first of two waiters is cancelled, and the second fits then. Fails, waiting for ever, when `Cancel::cancel` does
-/// not serve those behind.
+/// The first of two waiters is cancelled, and the second fits then. Fails, waiting for ever, when
+/// `Cancel::cancel` does not serve those behind.
 #[test]
 fn a_cancelled_wait_lets_the_next_through() {
     explore(|| {
@@ -107,8 +110,9 @@ fn a_cancelled_wait_lets_the_next_through() {
     });
 }
 
-/// A shutdown meets a request: it is granted what there is or gets an error, and waits no more. Fails, waiting for ever,
-/// when `Hub::shut_down` sets its mark under another hold of the mutex than it ends the waits.
+/// A shutdown meets a request: it is granted what there is or gets an error, and waits no more.
+/// Fails, waiting for ever, when `Hub::shut_down` sets its mark under another hold of the mutex
+/// than it ends the waits.
 #[test]
 fn a_shutdown_ends_every_wait() {
     explore(|| {
@@ -125,8 +129,8 @@ fn a_shutdown_ends_every_wait() {
     });
 }
 
-/// A reservation is released while an allocation of it ends and another begins: every byte returns once. Fails when
-/// `Account::release` reads the room and sets its bit in two steps.
+/// A reservation is released while an allocation of it ends and another begins: every byte returns
+/// once. Fails when `Account::release` reads the room and sets its bit in two steps.
 #[test]
 fn a_release_meets_draws_and_ends_of_allocations() {
     explore(|| {
@@ -148,8 +152,8 @@ fn a_release_meets_draws_and_ends_of_allocations() {
     });
 }
 
-/// A reservation shrinks while it is drawn from: both never fit. Fails when `Account::shrink` compares the room and takes
-/// from it in two steps.
+/// A reservation shrinks while it is drawn from: both never fit. Fails when `Account::shrink`
+/// compares the room and takes from it in two steps.
 #[test]
 fn a_draw_and_a_shrink_never_both_get_the_last_bytes() {
     explore(|| {
@@ -168,8 +172,8 @@ fn a_draw_and_a_shrink_never_both_get_the_last_bytes() {
     });
 }
 
-/// Two allocations make a reservation grow at once. Fails when `Hub::take_growing` draws in a step after the growing, as
-/// the other one takes the room then.
+/// Two allocations make a reservation grow at once. Fails when `Hub::take_growing` draws in a step
+/// after the growing, as the other one takes the room then.
 #[test]
 fn two_growing_draws_are_each_counted_once() {
     explore(|| {
@@ -189,8 +193,8 @@ fn two_growing_draws_are_each_counted_once() {
     });
 }
 
-/// The peak starts anew while use goes up: it is never below the use. Fails when `Usage::reset_peak` only loads `now`, or
-/// stores it as the peak.
+/// The peak starts anew while use goes up: it is never below the use. Fails when
+/// `Usage::reset_peak` only loads `now`, or stores it as the peak.
 #[test]
 fn a_reset_peak_is_not_below_the_use() {
     explore(|| {
@@ -222,8 +226,8 @@ impl Streams for Numbers {
     }
 }
 
-/// Two threads borrow the one stream of a pool, whose first making may fail. Fails, waiting for ever, when
-/// `Shared::make` does not hand its leave on.
+/// Two threads borrow the one stream of a pool, whose first making may fail. Fails, waiting for
+/// ever, when `Shared::make` does not hand its leave on.
 #[test]
 fn a_stream_comes_back_to_who_waits() {
     for refused in [0, 9] {

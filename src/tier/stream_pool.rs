@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-/// How many streams a pool has when nobody says otherwise.
+/// How many streams a pool has by default.
 pub const DEFAULT_STREAMS: usize = 16;
 
 /// Who makes a pool's streams. Called with no lock held, from any thread.
 pub trait Streams: Send + Sync {
     /// A new stream.
     fn create(&self) -> Result<u64>;
-    /// Ends a stream that nobody uses any more; work that it still has goes on.
+    /// Ends a stream that is no longer used; work that it still has goes on.
     fn destroy(&self, stream: u64) -> Result<()>;
 }
 
@@ -54,16 +54,16 @@ struct State {
     /// Who waits, in turn, by number.
     waiting: VecDeque<(u64, Arc<Condvar>)>,
     last: u64,
-    /// What was given to those who no longer wait: a stream, or leave to make one.
+    /// What former waiters were given: a stream, or leave to make one.
     given: BTreeMap<u64, Option<u64>>,
 }
 
 /// Counts of a pool at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamCounts {
-    /// Streams there are, or that are just being made.
+    /// Streams that exist or are being made.
     pub made: usize,
-    /// Those that nobody has.
+    /// Streams not lent.
     pub idle: usize,
     /// Those that a [`Borrowed`] has.
     pub borrowed: usize,
@@ -78,8 +78,8 @@ pub struct Borrowed {
 }
 
 impl State {
-    /// Gives a stream, or with `None` leave to make one, to the first who waits. `false` when
-    /// nobody does.
+    /// Gives a stream, or with `None` leave to make one, to the first waiter. `false` when there is
+    /// none.
     fn give(&mut self, stream: Option<u64>) -> bool {
         let Some((number, bell)) = self.waiting.pop_front() else { return false };
         self.given.insert(number, stream);
@@ -149,7 +149,7 @@ impl Shared {
 }
 
 impl StreamPool {
-    /// A pool that makes up to `size` streams by itself.
+    /// A pool that makes up to `size` streams on demand.
     pub fn new(size: usize, streams: Box<dyn Streams>) -> Result<StreamPool> {
         if size == 0 {
             return Err(Error::invalid(format!("a pool of 0 streams lends none; {DEFAULT_STREAMS} is usual")));
@@ -157,7 +157,7 @@ impl StreamPool {
         Ok(StreamPool { shared: Arc::new(Shared { streams, size, state: Mutex::new(State::default()) }) })
     }
 
-    /// Borrows a stream that nobody else has.
+    /// Borrows a stream that is not lent.
     pub fn borrow(&self, exhausted: Exhausted) -> Result<Borrowed> {
         let shared = &self.shared;
         let mut state = lock(&shared.state);
@@ -187,7 +187,7 @@ impl StreamPool {
         Ok(Borrowed { shared: shared.clone(), stream })
     }
 
-    /// What there is.
+    /// The capacity.
     pub fn counts(&self) -> StreamCounts {
         let state = lock(&self.shared.state);
         StreamCounts {
@@ -229,7 +229,7 @@ impl Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
-        // It stays borrowed when it goes to one who waits.
+        // It stays borrowed when it goes to a waiter.
         if state.give(Some(self.stream)) {
             return;
         }
@@ -237,7 +237,7 @@ impl Drop for Borrowed {
         if state.closed {
             state.made -= 1;
             drop(state);
-            // Nobody is left to tell: the pool is closed and the stream was only lent.
+            // An error has no one to go to: the pool is closed and the stream was only lent.
             let _ = self.shared.streams.destroy(self.stream);
         } else {
             state.idle.push(self.stream);

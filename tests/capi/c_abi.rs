@@ -168,7 +168,9 @@ fn run_plain(name: &str, program: &Path) {
 fn run_under_valgrind(name: &str, program: &Path) {
     let mut command = Command::new("valgrind");
     command.args(["-q", "--error-exitcode=97", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
-    command.args(["--show-leak-kinds=definite", "--fair-sched=yes", "--num-callers=30"]).arg(program);
+    command.args(["--show-leak-kinds=definite", "--fair-sched=yes", "--num-callers=30"]);
+    // Reading which functions are inlined where takes longer than many of the programs.
+    command.arg("--read-inline-info=no").arg(program);
     let out = cc::run(prepare_small(&mut command), LIMIT_UNDER_VALGRIND);
     cc::must_succeed(&format!("{name} under valgrind"), &out);
 }

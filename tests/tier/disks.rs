@@ -151,7 +151,7 @@ fn mounts_that_make_no_sense_are_refused() {
     let (dir, (manager, disks)) = (Dir::new("refused"), disks());
     says(disks.mount(0), Status::Invalid, &["GPUMEM_DISK"]);
     says(disks.add_mount(&dir.0.join("absent"), None), Status::Io, &["absent", "directory"]);
-    says(disks.add_mount(&dir.0, Some(0)), Status::Invalid, &["limit of 0"]);
+    says(disks.add_mount(&dir.0, Some(0)), Status::Invalid, &["0 bytes", "leave the directory out"]);
     assert!(manager.spaces().is_empty());
     disks.add_mount(&dir.0, None).unwrap();
     says(disks.add_mount(&dir.0.join("..").join(dir.0.file_name().unwrap()), None), Status::Invalid, &["DISK 0"]);

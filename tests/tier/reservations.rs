@@ -127,7 +127,7 @@ fn bad_requests_say_what_was_asked_what_there_is_and_what_to_do() {
     says(forever(Request::exact(GPU, u64::MAX)), Status::OutOfMemory, &["TiB"]);
     says(forever(Request::exact(GPU1, 1)), Status::Invalid, &["no space GPU 1", "there are GPU 0, HOST 0"]);
     says(Manager::new().reserve(Request::exact(GPU, 1)), Status::Invalid, &["no space at all", "add one"]);
-    says(m.add_space(GPU, &SpaceOptions::new(1)), Status::Invalid, &["GPU 0 already"]);
+    says(m.add_space(GPU, &SpaceOptions::new(1)), Status::Invalid, &["GPU 0 exists already"]);
     let limit = SpaceOptions { limit: Some(11), ..SpaceOptions::new(10) };
     says(m.add_space(GPU1, &limit), Status::Invalid, &["limit of 11 B", "capacity, 10 B"]);
     says(m.add_space(GPU1, &SpaceOptions::new(u64::MAX)), Status::Invalid, &["is the most"]);

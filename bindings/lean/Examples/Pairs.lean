@@ -1,8 +1,8 @@
 import Gpumem
 
 /-!
-What a pair of an allocation and a free of 4 KiB costs from Lean: nanoseconds, the least of 7 runs of 1,000,000 pairs each.
-`bindings/bench.sh` has the same for C and Julia.
+What a pair of an allocation and a free of 4 KiB costs from Lean: nanoseconds, the least of 7 runs
+of 1,000,000 pairs each. `bindings/bench.sh` has the same for C and Julia.
 -/
 open Gpumem
 

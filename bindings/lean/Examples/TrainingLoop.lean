@@ -1,11 +1,13 @@
 import Gpumem
 
 /-!
-A training loop of eager operations, as TorchLean's: every operation makes a buffer of its result, the carrier is pure, and nobody
-calls `release`. All buffers stay reachable (here: in `tape`, which stands for what a fold keeps alive until the last read).
+A training loop of eager operations, as TorchLean's: every operation makes a buffer of its result,
+the carrier is pure, and nobody calls `release`. All buffers stay reachable (here: in `tape`, which
+stands for what a fold keeps alive until the last read).
 
-Without arenas device memory grows by every buffer of every step. With an arena around each step only the parameters outlive it.
-The operations are fills and copies, so that it runs without a GPU: `GPUMEM_BACKEND=host`.
+Without arenas device memory grows by every buffer of every step. With an arena around each step
+only the parameters outlive it. The operations are fills and copies, so that it runs without a GPU:
+`GPUMEM_BACKEND=host`.
 -/
 open Gpumem
 
@@ -16,7 +18,8 @@ def bytes : USize := floats * 4
 /-- How many operations a step has. -/
 def operations : Nat := 50
 
-/-- What one operation does: a result of its own from an operand. The operand is checked as a kernel's would be. -/
+/-- What one operation does: a result of its own from an operand. The operand is checked as a
+kernel's would be. -/
 def op (name : String) (x : Buffer) (byte : UInt8) : IO Buffer := do
   x.check name "x"
   let y ← Buffer.alloc bytes
@@ -24,7 +27,8 @@ def op (name : String) (x : Buffer) (byte : UInt8) : IO Buffer := do
   y.fill byte 0 (some 64)
   return y
 
-/-- One step: new parameters from the old ones, `operations` buffers on the way. All of them go to the tape. -/
+/-- One step: new parameters from the old ones, `operations` buffers on the way. All of them go to
+the tape. -/
 def step (tape : IO.Ref (Array Buffer)) (parameters : Buffer) (number : Nat) : IO Buffer := do
   let mut x := parameters
   for i in [0:operations] do
@@ -72,7 +76,8 @@ def withoutArenas (steps : Nat) : IO (UInt64 × UInt64) := do
   IO.println s!"{(← tape.get).size} buffers are still reachable"
   return (first, last)
 
-/-- Four rounds of 64 live buffers of 4096 floats: each exit takes exactly these, though all are still held. -/
+/-- Four rounds of 64 live buffers of 4096 floats: each exit takes exactly these, though all are
+still held. -/
 def rounds : IO Unit := do
   let mut held : Array Buffer := #[]
   let before ← stats

@@ -3,8 +3,8 @@ import Gpumem.Buffer
 /-!
 Arenas: allocations that end together.
 
-An arena is current on a thread. What that thread allocates is in it; tasks run on other threads and are not, unless they attach
-(`Arena.run`).
+An arena is current on a thread. What that thread allocates is in it; tasks run on other threads and
+are not, unless they attach (`Arena.run`).
 -/
 namespace Gpumem
 
@@ -12,8 +12,9 @@ namespace Gpumem
 structure Arena where
   handle : UInt64
 
-/-- What the end of an arena did: counts of allocations, bytes as asked for. `unknown`, `duplicate` and `foreign` count entries of
-the keep list that changed nothing; `depth` is how many arenas were around it. -/
+/-- What the end of an arena did: counts of allocations, bytes as asked for. `unknown`, `duplicate`
+and `foreign` count entries of the keep list that changed nothing; `depth` is how many arenas were
+around it. -/
 structure ArenaReport where
   depth : UInt64
   freed : UInt64
@@ -54,15 +55,16 @@ private def reportOf (v : Array UInt64) : ArenaReport :=
 
 namespace Arena
 
-/-- Opens an arena inside the thread's current one, and makes it the current one. The name is for statistics and texts. End it with
-`exit` or `abort`; `withArena` does. -/
+/-- Opens an arena inside the thread's current one, and makes it the current one. The name is for
+statistics and texts. End it with `exit` or `abort`; `withArena` does. -/
 def enter (name : String := "") : IO Arena := do
   let handle ← Raw.arenaEnter name
   return ⟨handle⟩
 
-/-- Ends an arena: frees what was allocated in it, whoever still holds it, but for `keep` and the buffers that contain one of
-`addresses`. These move to the arena around it, or become ordinary where there is none. Refused, and the arena is open as before,
-when it is not the thread's current one, or another thread is attached. -/
+/-- Ends an arena: frees what was allocated in it, no matter who still holds it, except for `keep`
+and the buffers that contain one of `addresses`. These move to the arena around it, or become
+ordinary where there is none. Refused, and the arena is open as before, when it is not the thread's
+current one, or another thread is attached. -/
 def exit (a : Arena) (keep : Array Buffer := #[]) (addresses : Array UInt64 := #[]) : IO ArenaReport := do
   let values ← Raw.arenaExit a.handle keep addresses
   return reportOf values
@@ -72,13 +74,15 @@ def abort (a : Arena) : IO ArenaReport := do
   let values ← Raw.arenaAbort a.handle
   return reportOf values
 
-/-- Makes an open arena the thread's current one, over the one that is. Until `detach` no other thread can end it. -/
+/-- Makes an open arena the thread's current one, over the one that is. Until `detach` no other
+thread can end it. -/
 def attach (a : Arena) : IO Unit := Raw.arenaAttach a.handle
 
 /-- Takes the thread's current arena back; it stays open. -/
 def detach (a : Arena) : IO Unit := Raw.arenaDetach a.handle
 
-/-- Runs `body` with the arena attached to this thread: how a task takes part in the arena of whoever started it. -/
+/-- Runs `body` with the arena attached to this thread: how a task takes part in the arena of the
+task that started it. -/
 def run {α : Type} (a : Arena) (body : IO α) : IO α := do
   a.attach
   try body finally a.detach
@@ -101,11 +105,11 @@ def Buffer.arena (b : Buffer) : IO (Option Arena) := do
   let handle ← Raw.bufferArena b
   return if handle == 0 then none else some ⟨handle⟩
 
-/-- Runs `body` in a new arena and ends it: everything that this thread allocated meanwhile is free, whoever still holds it, but for
-`keep` of the result.
+/-- Runs `body` in a new arena and ends it: everything that this thread allocated meanwhile is free,
+no matter who still holds it, except for `keep` of the result.
 
-An exception keeps nothing, ends arenas inside too, and goes on. A buffer that was not kept stays as an object: `isLive` is false,
-its uses are errors, and its finalizer does nothing. -/
+An exception keeps nothing, ends arenas inside too, and goes on. A buffer that was not kept stays as
+an object: `isLive` is false, its uses are errors, and its finalizer does nothing. -/
 def withArena {α : Type} (keep : α → Array Buffer) (body : IO α) (name : String := "") : IO α := do
   let arena ← Arena.enter name
   let result ← try
@@ -116,7 +120,8 @@ def withArena {α : Type} (keep : α → Array Buffer) (body : IO α) (name : St
   try
     let _ ← arena.exit (keep result)
   catch e =>
-    -- The exit was refused, as by an arena inside that the body left open: this one ends with its body all the same.
+    -- The exit was refused, as by an arena inside that the body left open: this one ends with its
+    -- body all the same.
     let _ ← arena.abort
     throw e
   return result

@@ -5,8 +5,8 @@ Streams and buffers. Sizes and offsets are bytes.
 -/
 namespace Gpumem
 
-/-- A queue of work on a device, done in order: a handle, which must be a live stream wherever it is passed. A `cudaStream_t` of
-another library's is one too. -/
+/-- A queue of work on a device, done in order: a handle, which must be a live stream wherever it is
+passed. A `cudaStream_t` of another library's is one too. -/
 structure Stream where
   handle : UInt64
 
@@ -22,7 +22,8 @@ def create : IO Stream := do
   let handle ← Raw.streamCreate
   return ⟨handle⟩
 
-/-- Destroys a stream that `create` made. Its work still runs; memory that was allocated on it stays valid. -/
+/-- Destroys a stream that `create` made. Its work still runs; memory that was allocated on it stays
+valid. -/
 def destroy (s : Stream) : IO Unit := Raw.streamDestroy s.handle
 
 /-- Waits until everything submitted to the stream is done. -/
@@ -42,27 +43,31 @@ def withStream {α : Type} (body : Stream → IO α) : IO α := do
 
 /-- Device memory, aligned to 256 bytes.
 
-It ends once, whoever comes first: `Buffer.release`, the end of the arena it was allocated in, or Lean's runtime when the last
-reference goes, on whichever thread that is. All of them free by the allocation's number, so none ever frees what lives at the
-address by then. A use after that is an error. -/
+It ends once, by whichever comes first: `Buffer.release`, the end of the arena it was allocated in,
+or Lean's runtime when the last reference goes, on whichever thread that is. All of them free by the
+allocation's number, so none ever frees what lives at the address by then. A use after that is an
+error. -/
 abbrev Buffer := Raw.Buffer
 
 namespace Buffer
 
-/-- Allocates `bytes`, not cleared, in the order of `stream`, in the thread's current arena if it has one. 0 bytes are a buffer
-too. Fails with `GPUMEM_ERROR_OUT_OF_MEMORY`. -/
+/-- Allocates `bytes`, not cleared, in the order of `stream`, in the thread's current arena if it
+has one. 0 bytes are a buffer too. Fails with `GPUMEM_ERROR_OUT_OF_MEMORY`. -/
 def alloc (bytes : USize) (stream : Stream := Stream.default) : IO Buffer := Raw.bufferAlloc bytes stream.handle
 
-/-- Frees the buffer in the order of the stream it was allocated on; nobody waits. Nothing happens when it is gone already. -/
+/-- Frees the buffer in the order of the stream it was allocated on; nobody waits. Nothing happens
+when it is gone already. -/
 def release (b : Buffer) : IO Unit := Raw.bufferRelease b
 
 /-- As `release`, in the order of `stream`. -/
 def releaseOn (b : Buffer) (stream : Stream) : IO Unit := Raw.bufferReleaseOn b stream.handle
 
-/-- Whether the memory is still the buffer's own: neither freed nor ended with an arena, even if the address lives again. -/
+/-- Whether the memory is still the buffer's own: neither freed nor ended with an arena, even if the
+address lives again. -/
 def isLive (b : Buffer) : IO Bool := Raw.bufferIsLive b
 
-/-- The device address, for foreign calls; not for the host to read. Keep a reference to the buffer for as long as it is used. -/
+/-- The device address, for foreign calls; not for the host to read. Keep a reference to the buffer
+for as long as it is used. -/
 def addr (b : Buffer) : IO UInt64 := Raw.bufferAddr b
 
 /-- A number that no other allocation of this process has had or will have. -/
@@ -71,17 +76,20 @@ def id (b : Buffer) : IO UInt64 := Raw.bufferId b
 /-- How many bytes were asked for. -/
 def bytes (b : Buffer) : IO USize := Raw.bufferBytes b
 
-/-- Fails unless the buffer may be used. With `GPUMEM_ARENA_DEBUG=check` the error names the arena that ended it:
+/-- Fails unless the buffer may be used. With `GPUMEM_ARENA_DEBUG=check` the error names the arena
+that ended it:
 `use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", ...)`. -/
 def check (b : Buffer) (op : String := "use") (operand : String := "buffer") : IO Unit := Raw.bufferCheck b op operand
 
-/-- Fills `bytes` from `offset` on with a byte, in the order of `stream`; by default all that follows `offset`. -/
+/-- Fills `bytes` from `offset` on with a byte, in the order of `stream`; by default all that
+follows `offset`. -/
 def fill (b : Buffer) (byte : UInt8) (offset : USize := 0) (bytes : Option USize := none) (stream : Stream := Stream.default) :
     IO Unit := do
   let all ← b.bytes
   Raw.bufferFill b byte offset (bytes.getD (all - offset)) stream.handle
 
-/-- Copies `bytes` from one buffer to another in the order of `stream`; by default as many as the source has. -/
+/-- Copies `bytes` from one buffer to another in the order of `stream`; by default as many as the
+source has. -/
 def copyFrom (to source : Buffer) (toOffset fromOffset : USize := 0) (bytes : Option USize := none)
     (stream : Stream := Stream.default) : IO Unit := do
   let all ← source.bytes
@@ -95,22 +103,26 @@ def upload (b : Buffer) (data : ByteArray) (offset : USize := 0) (stream : Strea
 def uploadFloats (b : Buffer) (data : FloatArray) (offset : USize := 0) (stream : Stream := Stream.default) : IO Unit :=
   Raw.bufferUploadFloats b data offset stream.handle
 
-/-- A copy of `bytes` from `offset` on; by default of all that follows `offset`. Waits until they are there. -/
+/-- A copy of `bytes` from `offset` on; by default of all that follows `offset`. Waits until they
+are there. -/
 def download (b : Buffer) (offset : USize := 0) (bytes : Option USize := none) (stream : Stream := Stream.default) :
     IO ByteArray := do
   let all ← b.bytes
   Raw.bufferDownload b offset (bytes.getD (all - offset)) stream.handle
 
-/-- A copy of `count` numbers of 8 bytes from `offset` on; by default of all that follow `offset`. -/
+/-- A copy of `count` numbers of 8 bytes from `offset` on; by default of all that follow `offset`.
+-/
 def downloadFloats (b : Buffer) (offset : USize := 0) (count : Option USize := none) (stream : Stream := Stream.default) :
     IO FloatArray := do
   let all ← b.bytes
   Raw.bufferDownloadFloats b offset (count.getD ((all - offset) / 8)) stream.handle
 
-/-- Announces that the buffer is also used on `stream`: after it is freed, reuse waits for that one too. -/
+/-- Announces that the buffer is also used on `stream`: after it is freed, reuse waits for that one
+too. -/
 def recordStream (b : Buffer) (stream : Stream) : IO Unit := Raw.bufferRecord b stream.handle
 
-/-- Takes the buffer out of all arenas: a constant that is made in a step and cached for those to come. -/
+/-- Takes the buffer out of all arenas: a constant that is made in a step and cached for those to
+come. -/
 def escape (b : Buffer) : IO Unit := Raw.bufferEscape b
 
 /-- Moves the buffer to the arena around its own, or out of all where there is none. -/

@@ -1,7 +1,9 @@
 /-!
-What `c/gpumem_lean.c` offers, as it is: handles are numbers, structures arrays of numbers. The other modules make the API of it.
+What `c/gpumem_lean.c` offers, as it is: handles are numbers, structures arrays of numbers. The
+other modules make the API of it.
 
-Everything is in `IO`, also what only reads: Lean may evaluate a pure function early, late, once for two calls, or never.
+Everything is in `IO`, also what only reads: Lean may evaluate a pure function early, late, once for
+two calls, or never.
 -/
 namespace Gpumem.Raw
 

@@ -9,8 +9,8 @@ namespace Gpumem
 structure Reservation where
   handle : UInt64
 
-/-- Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use of it, `peak` the most that was used.
-`number` is one that no other reservation has had. -/
+/-- Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use of
+it, `peak` the most that was used. `number` is one that no other reservation has had. -/
 structure ReservationInfo where
   number : UInt64
   promised : UInt64
@@ -20,8 +20,9 @@ structure ReservationInfo where
 
 namespace Reservation
 
-/-- Promises `bytes` of the current device, or waits for them for `timeoutMs` milliseconds at most, in turn. Fails with
-`GPUMEM_ERROR_TIMED_OUT`, or with `GPUMEM_ERROR_OUT_OF_MEMORY` where there can never be as much or `timeoutMs` is 0. -/
+/-- Promises `bytes` of the current device, or waits for them for `timeoutMs` milliseconds at most,
+in turn. Fails with `GPUMEM_ERROR_TIMED_OUT`, or with `GPUMEM_ERROR_OUT_OF_MEMORY` where there can
+never be as much or `timeoutMs` is 0. -/
 def reserve (bytes : UInt64) (timeoutMs : UInt64 := 0) : IO Reservation := do
   let handle ← Raw.reserve bytes timeoutMs
   return ⟨handle⟩
@@ -29,8 +30,8 @@ def reserve (bytes : UInt64) (timeoutMs : UInt64 := 0) : IO Reservation := do
 /-- Ends a reservation. What is drawn of it stays; the result is how many bytes that are. -/
 def release (r : Reservation) : IO UInt64 := Raw.reservationRelease r.handle
 
-/-- Runs `body` with the reservation attached to this thread: what it allocates draws from it. For tasks; `withReservation` does it
-for its own thread. -/
+/-- Runs `body` with the reservation attached to this thread: what it allocates draws from it. For
+tasks; `withReservation` does it for its own thread. -/
 def run {α : Type} (r : Reservation) (body : IO α) : IO α := do
   Raw.reservationAttach r.handle
   try body finally Raw.reservationDetach r.handle
@@ -41,8 +42,9 @@ def info (r : Reservation) : IO ReservationInfo := do
 
 end Reservation
 
-/-- Runs `body` with `bytes` promised: what this thread allocates meanwhile draws from them, and an allocation that does not fit is
-refused. The promise ends with `body`, after an exception too; what is live by then stays. -/
+/-- Runs `body` with `bytes` promised: what this thread allocates meanwhile draws from them, and an
+allocation that does not fit is refused. The promise ends with `body`, after an exception too; what
+is live by then stays. -/
 def withReservation {α : Type} (bytes : UInt64) (body : Reservation → IO α) (timeoutMs : UInt64 := 0) : IO α := do
   let r ← Reservation.reserve bytes timeoutMs
   try

@@ -1,8 +1,9 @@
 import Gpumem
 
 /-!
-The behaviours of `bindings/CONFORMANCE.md`, each a definition of that name. `lake test` runs them; `make test-lean` sets what they
-need: `GPUMEM_ARENA_DEBUG=check` and, where there is no GPU, `GPUMEM_BACKEND=host`.
+The behaviours of `bindings/CONFORMANCE.md`, each a definition of that name. `lake test` runs them;
+`make test-lean` sets what they need: `GPUMEM_ARENA_DEBUG=check` and, where there is no GPU,
+`GPUMEM_BACKEND=host`.
 -/
 open Gpumem
 

@@ -1,7 +1,7 @@
 /*
  * gpumem for Lean 4: what Gpumem/Raw.lean declares.
  *
- * Compiled against the lean.h of whoever builds the package, and made for every Lean 4: no function has a parameter for IO's
+ * Compiled against the lean.h of the machine that builds the package, and made for every Lean 4: no function has a parameter for IO's
  * world, which Lean passed last until 4.25 or so and no longer does (a function that does not name it is called in the same way by
  * both), and results are made by lean.h's own helpers alone, because their layout changed with it.
  *

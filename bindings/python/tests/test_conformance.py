@@ -1,4 +1,5 @@
-"""The behaviours of ../../CONFORMANCE.md: a test of the same name for each. With `pytest -s` each that holds says `ok NAME`.
+"""The behaviours of ../../CONFORMANCE.md: a test of the same name for each. With `pytest -s` each
+that holds says `ok NAME`.
 
 GPUMEM_ARENA_DEBUG=check must be set before the start.
 """

@@ -1,4 +1,5 @@
-"""The programs of programs/, each a process of its own, where there are a GPU and the framework; gpu/python.sh runs them too."""
+"""The programs of programs/, each a process of its own, where there are a GPU and the framework;
+gpu/python.sh runs them too."""
 
 import importlib.util
 import os

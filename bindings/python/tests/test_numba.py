@@ -1,4 +1,5 @@
-"""The memory manager for Numba against Numba's own classes; memory is the host device's where there is no GPU."""
+"""The memory manager for Numba against Numba's own classes; memory is the host device's where there
+is no GPU."""
 
 import inspect
 import multiprocessing

@@ -1,4 +1,5 @@
-"""What is Python's own: arguments, exceptions, the array protocols, the planner's inputs, the end of the interpreter."""
+"""What is Python's own: arguments, exceptions, the array protocols, the planner's inputs, the end
+of the interpreter."""
 
 import ctypes
 import importlib.resources
@@ -225,7 +226,8 @@ def test_cuda_array_interface():
 
 
 def consume(capsule, versioned):
-    """What a consumer of a DLPack capsule does: takes the structure, renames the capsule, and returns how to delete it."""
+    """What a consumer of a DLPack capsule does: takes the structure, renames the capsule, and
+    returns how to delete it."""
     kind, name = (_dlpack.Versioned, _dlpack.VERSIONED) if versioned else (_dlpack.Managed, _dlpack.PLAIN)
     at = ctypes.pythonapi.PyCapsule_GetPointer(id(capsule), name)
     used = ctypes.c_char_p(b"used_" + name)
@@ -249,7 +251,8 @@ def test_dlpack(versioned):
     assert (t.device.device_type, t.device.device_id) == b.__dlpack_device__()
     if versioned:
         assert (made.major, made.flags) == (1, 0)
-    # The consumer keeps the memory alive until it deletes the tensor, whatever becomes of buffer and capsule.
+    # The consumer keeps the memory alive until it deletes the tensor, whatever becomes of buffer
+    # and capsule.
     del b, capsule
     assert gpumem.stats().allocations == before and len(_dlpack._out) == 1
     delete()

@@ -1,4 +1,5 @@
-"""PyTorch's allocator without a GPU: built against the installed PyTorch, over the host device, with a stub of CUDA's runtime."""
+"""PyTorch's allocator without a GPU: built against the installed PyTorch, over the host device,
+with a stub of CUDA's runtime."""
 
 import importlib.util
 import os

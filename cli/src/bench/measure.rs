@@ -23,7 +23,8 @@ impl Clock {
     }
 }
 
-/// Times of single calls. Kept as small as they can be, as they go through the caches that the calls use.
+/// Times of single calls. Kept as small as they can be, as they go through the caches that the
+/// calls use.
 #[derive(Default)]
 pub struct Times {
     /// 4.3 seconds stand for anything longer.
@@ -31,7 +32,8 @@ pub struct Times {
 }
 
 impl Times {
-    /// Room for `n`, written to once, so that pushing has nothing allocated between calls that are timed, and no page cleared.
+    /// Room for `n`, written to once, so that pushing has nothing allocated between calls that are
+    /// timed, and no page cleared.
     pub fn with_capacity(n: usize) -> Times {
         let mut ns = vec![u32::MAX; n];
         ns.clear();

@@ -19,8 +19,8 @@ pub struct Report {
     pub device_name: String,
     /// Its memory.
     pub device_bytes: u64,
-    /// What one look at the clock costs, nanoseconds. Times of single calls are given less that, means of loops hold two
-    /// looks in all.
+    /// What one look at the clock costs, nanoseconds. Times of single calls are given less that,
+    /// means of loops hold two looks in all.
     pub clock_ns: f64,
     /// What was made smaller or left out because the device is too small for it.
     pub scaled: Vec<String>,

@@ -1,4 +1,5 @@
-//! A workload as a list of operations made beforehand, so that a timed loop draws no random number and does no sum.
+//! A workload as a list of operations made beforehand, so that a timed loop draws no random number
+//! and does no sum.
 
 use super::measure::{Clock, Sorted, Times};
 use super::target::{free, malloc};
@@ -171,7 +172,7 @@ fn failed(bytes: u64, e: Error) -> Error {
 
 #[cold]
 fn no_such_slot() -> Error {
-    Error::internal("a script names a slot or a stream that it does not have")
+    Error::internal("the script names a slot or a stream that it does not have")
 }
 
 /// The figures of [`Player::each_timed`] that every workload shows alike.

@@ -1,4 +1,5 @@
-//! The allocator as a program that links it has it, the device it runs on, and what can be asked about both.
+//! The allocator as a program that links it has it, the device it runs on, and what can be asked
+//! about both.
 
 use super::measure::Clock;
 use super::report::{Calls, Measurement, Report};
@@ -6,7 +7,8 @@ use crate::session::{self, Backend};
 use gpumem::base::{DeviceId, Result, StreamHandle};
 use gpumem::context::{Context, Request};
 
-/// Share of the device's memory that workloads leave alone, for rounding and for others: a sixteenth.
+/// Share of the device's memory that workloads leave alone, for rounding and for others: a
+/// sixteenth.
 const HEADROOM: u64 = 16;
 
 /// What `gpumem_malloc_async` does once C's pointers are checked.
@@ -105,7 +107,8 @@ impl Target {
         Ok(())
     }
 
-    /// The most device memory in use since then, bytes: the pool knows, without it what is in use now has to do.
+    /// The most device memory in use since then, bytes: the pool knows, without it what is in use
+    /// now has to do.
     pub fn peak_used(&self) -> Result<u64> {
         let peak = if self.ctx.config().pool { self.ctx.stats(self.device)?.peak_mapped } else { 0 };
         Ok(self.used()?.max(peak))

@@ -7,7 +7,7 @@ use gpumem::plan::{Place, Step};
 use std::collections::BTreeMap;
 
 /// Refuses two buffers at fixed offsets that share a byte of one arena at some step. What is bound
-/// to none of several arenas may still go where it is in nobody's way.
+/// to none of several arenas may still go where it is in the way of no buffer.
 pub fn check(input: &Input) -> Result<(), InputError> {
     // (step, comes, buffer, first byte, end): at one step what goes is before what comes.
     let mut changes: Vec<(Step, bool, usize, u64, u64)> = Vec::new();

@@ -15,9 +15,9 @@
 //! | `arena` | | number of the arena that it has to be in; empty for the first with room; `-` for a buffer that is left out |
 //! | `name` | | for people; means nothing here |
 //!
-//! This is what `gpumem_plan_csv_get` writes, and what MiniMalloc reads and writes, but for windows
-//! of gaps (`7-9@0:16`), which are refused. Other columns mean nothing here. The text is kept
-//! whole, so that the output can repeat it with offsets.
+//! This is what `gpumem_plan_csv_get` writes, and what MiniMalloc reads and writes, except for
+//! windows of gaps (`7-9@0:16`), which are refused. Other columns mean nothing here. The text is
+//! kept whole, so that the output can repeat it with offsets.
 
 use super::columns::{Column, Header};
 use super::row::{Bad, Row, LEFT_OUT};

@@ -1,5 +1,6 @@
-//! Chrome's trace event format, which Perfetto and chrome://tracing read: counters of live and mapped bytes, slow steps as slices
-//! of their threads, arenas as asynchronous slices, failures as instants.
+//! Chrome's trace event format, which Perfetto and chrome://tracing read: counters of live and
+//! mapped bytes, slow steps as slices of their threads, arenas as asynchronous slices, failures as
+//! instants.
 
 use gpumem::observe::{History, Kind, Recording};
 use serde::Serialize;
@@ -86,7 +87,8 @@ impl<W: Write> Sink<'_, W> {
     }
 }
 
-/// Live bytes after each change, or where there are too many, the least and the most of each run of changes.
+/// Live bytes after each change, or where there are too many, the least and the most of each run of
+/// changes.
 pub fn live_points(history: &History) -> Vec<(u64, u64)> {
     let mut live = 0_u64;
     let all = history.changes.iter().map(|c| {

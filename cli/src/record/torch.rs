@@ -1,7 +1,7 @@
 //! The pickle that `torch.cuda.memory._dump_snapshot` writes, for pytorch.org/memory_viz.
 //!
-//! A segment there is a range of mapped addresses, here what the driver had mapped at the recording's end; blocks are what is live
-//! in it, and what is between.
+//! A segment there is a range of mapped addresses, here what the driver had mapped at the
+//! recording's end; blocks are what is live in it, and what is between.
 
 use gpumem::observe::history::{Life, NEVER};
 use gpumem::observe::{History, Kind, Recording};
@@ -58,7 +58,8 @@ struct Entry {
     stream: u64,
     time_us: u64,
     frames: Vec<Frame>,
-    /// What torch has of a compiled region and of its caller: nothing here, as it writes that itself.
+    /// What torch has of a compiled region and of its caller: nothing here, as it writes that
+    /// itself.
     compile_context: &'static str,
     user_metadata: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,7 +147,8 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
     serde_pickle::to_writer(out, &snapshot, serde_pickle::SerOptions::new().proto_v2()).map_err(io::Error::other)
 }
 
-/// Runs of mapped addresses at the end, with what lives there; live memory that no such call is known of is a segment of its own.
+/// Runs of mapped addresses at the end, with what lives there; live memory that no such call is
+/// known of is a segment of its own.
 fn segments(recording: &Recording, history: &History) -> Vec<Segment> {
     let mut mapped: BTreeMap<u64, (u64, u8)> = BTreeMap::new();
     for h in &recording.events {

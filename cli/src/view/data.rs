@@ -1,9 +1,10 @@
-//! What the page shows, prepared: a part that says what is seen at first sight, and blocks of every change, read while the page is
-//! looked at already.
+//! What the page shows, prepared: a part that says what is seen at first sight, and blocks of every
+//! change, read while the page is looked at already.
 //!
-//! A block is columns of numbers, seven bits a byte: how many changes and how many allocations begin in it; then for each change a
-//! code (0: an allocation begins; n: the n-th last begun one ends) and the time since the change before; then for each allocation
-//! that begins its bytes, its address as the difference from the one before, and the indices of its stream, tag, arena, stack,
+//! A block is columns of numbers, seven bits a byte: how many changes and how many allocations
+//! begin in it; then for each change a code (0: an allocation begins; n: the n-th last begun one
+//! ends) and the time since the change before; then for each allocation that begins its bytes, its
+//! address as the difference from the one before, and the indices of its stream, tag, arena, stack,
 //! thread and device.
 
 use gpumem::observe::format::put;
@@ -263,14 +264,16 @@ fn slow(recording: &Recording) -> Value {
     json!({"all": whole, "rows": all.iter().map(row).collect::<Vec<_>>()})
 }
 
-/// Who holds what at the end, and held after each quarter of the allocations and frees: what grows leaks.
+/// Who holds what at the end, and held after each quarter of the allocations and frees: what grows
+/// leaks.
 fn leaks(history: &History, names: &Names<'_>, end: u64) -> Value {
     let mut out = serde_json::Map::new();
     // Of the calls, not of the time: a program that waited has not leaked meanwhile.
     let quarter = |n: usize| history.changes.get(history.changes.len() * n / 4).map_or(end, |c| c.time);
     let looks = [quarter(1), quarter(2), quarter(3), end];
     for (by, word) in BY {
-        // Bytes at 1/4, 2/4, 3/4 and the end; allocations at the end; when the oldest of them was made.
+        // Bytes at 1/4, 2/4, 3/4 and the end; allocations at the end; when the oldest of them was
+        // made.
         let mut groups: HashMap<u64, ([u64; 4], u64, u64)> = HashMap::new();
         for l in &history.lives {
             let group = groups.entry(by.of(l)).or_insert(([0; 4], 0, NEVER));

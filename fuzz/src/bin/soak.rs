@@ -1,7 +1,9 @@
-//! The same work for hours, a line each minute: what is mapped and live, this process's memory, and the time of an operation.
+//! The same work for hours, a line each minute: what is mapped and live, this process's memory, and
+//! the time of an operation.
 //!
-//! Live memory stays within bounds, so nothing may grow once the work has settled: mapped memory and host memory are
-//! compared between the second and the last quarter of all minutes, and the soak fails when they drift.
+//! Live memory stays within bounds, so nothing may grow once the work has settled: mapped memory
+//! and host memory are compared between the second and the last quarter of all minutes, and the
+//! soak fails when they drift.
 
 #[allow(dead_code)]
 #[path = "../header.rs"]
@@ -22,7 +24,8 @@ const LIVE: u64 = 512 << 20;
 const PART: f64 = 0.02;
 const SLACK: f64 = 4.0 * MIB;
 
-/// Works libgpumem.so for a long time and fails when memory drifts. GPUMEM_BACKEND and the rest are as the environment has them.
+/// Works libgpumem.so for a long time and fails when memory drifts. GPUMEM_BACKEND and the rest are
+/// as the environment has them.
 #[derive(Parser)]
 struct Options {
     /// The shared library
@@ -200,7 +203,8 @@ fn resident() -> Result<f64, String> {
     Ok(kib * 1024.0)
 }
 
-/// One thread's work: blocks of every size come and go, some in arenas, on streams that come and go too.
+/// One thread's work: blocks of every size come and go, some in arenas, on streams that come and go
+/// too.
 fn work(api: &Api, number: u64, over: &AtomicBool, ops: &AtomicU64, leak: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(number);
     let say = |what: &str, status: Status| match status {

@@ -1,7 +1,8 @@
 //! Sharing with other processes
 //!
-//! Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file descriptor, sent over a
-//! Unix socket or inherited. Both processes then see the same memory; ordering their work is their own affair.
+//! Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file
+//! descriptor, sent over a Unix socket or inherited. Both processes then see the same memory, and
+//! must order their work themselves.
 
 use crate::base::{Error, Result};
 use crate::capi::call::error::gpumem_status;
@@ -14,11 +15,12 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 /// Makes a file descriptor for an allocation.
 ///
-/// ptr is the start of a live allocation made with GPUMEM_MALLOC_EXPORTABLE. out receives the descriptor, which the
-/// caller owns and closes; it keeps the memory alive, as every import does. It is closed by exec.
+/// ptr is the start of a live allocation made with GPUMEM_MALLOC_EXPORTABLE. out receives the
+/// descriptor, which the caller owns and closes; it keeps the memory alive, as every import does.
+/// It is closed by exec.
 /// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the allocation is not exportable,
-/// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed, GPUMEM_ERROR_UNSUPPORTED,
-/// GPUMEM_ERROR_DRIVER.
+/// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
+/// GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -> gpumem_status {
     guard(|| {
@@ -33,10 +35,12 @@ pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -
 
 /// Maps memory that gpumem_export_fd exported, in this or another process.
 ///
-/// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out receives the memory
-/// on the given device, which the caller owns and frees like any other; freeing it here leaves it with the others.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the export's, or there is no
-/// such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+/// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out
+/// receives the memory on the given device. The caller owns it and frees it like any other; the
+/// other processes keep theirs.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the
+/// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED,
+/// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_import_fd(
     fd: c_int,
@@ -48,7 +52,7 @@ pub unsafe extern "C" fn gpumem_import_fd(
         not_null(out, "out")?;
         let fd = borrowed(fd)?;
         if bytes == 0 {
-            return Err(Error::invalid("importing 0 bytes; pass the size that the exporter asked for"));
+            return Err(Error::invalid("cannot import 0 bytes; pass the size that the exporter asked for"));
         }
         let ctx = Context::global()?;
         let ptr = ctx.import_fd(device_id(ctx, device)?, &fd, bytes as u64)?;
@@ -64,6 +68,7 @@ fn borrowed(fd: c_int) -> Result<ManuallyDrop<OwnedFd>> {
     if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(Error::invalid(format!("{fd} is not an open file descriptor")));
     }
-    // SAFETY: it is open (just checked), stays so during the call by the contract, and is never closed through this.
+    // SAFETY: it is open (just checked), stays so during the call by the contract, and is never
+    // closed through this.
     Ok(ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) }))
 }

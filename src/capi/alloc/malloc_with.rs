@@ -6,7 +6,7 @@ use crate::base::{Error, Result};
 use crate::capi::arena::scope;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{
     address, device_id, gpumem_arena, gpumem_reservation, gpumem_stream, not_null, pointer, stream,
 };
@@ -15,13 +15,16 @@ use crate::context::{Context, Request};
 use crate::pool::AllocFlags;
 use std::ffi::{c_int, c_void};
 
-/// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical memory.
+/// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical
+/// memory.
 pub const GPUMEM_MALLOC_SINGLE_HANDLE: u32 = 1;
 /// A single handle that gpumem_export_fd can share with another process.
 pub const GPUMEM_MALLOC_EXPORTABLE: u32 = 2;
-/// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs memory.
+/// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs
+/// memory.
 pub const GPUMEM_MALLOC_GUARD: u32 = 4;
-/// It can be moved out of the device and come back to its addresses: see gpumem_evict. Whole pages; in no arena.
+/// Can leave the device and come back at the same addresses: see gpumem_evict. Takes whole pages;
+/// belongs to no arena.
 pub const GPUMEM_MALLOC_EVICTABLE: u32 = 8;
 /// The device field counts. Without it the allocation lives on the device its stream belongs to.
 pub const GPUMEM_MALLOC_ON_DEVICE: u32 = 65536;
@@ -47,29 +50,26 @@ pub struct gpumem_malloc_options {
     pub bytes: usize,
     /// A power of two up to 2^30, bytes; 0 means 256, and less than 256 gives 256.
     pub alignment: usize,
-    /// The stream whose order the memory follows; with GPUMEM_MALLOC_ON_DEVICE one of that device, and NULL is the legacy
-    /// default stream of that device.
+    /// The stream whose order the memory follows. With GPUMEM_MALLOC_ON_DEVICE it is a stream of
+    /// that device, and NULL is that device's legacy default stream.
     pub stream: gpumem_stream,
     /// A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
     pub tag: u64,
-    /// The arena it belongs to, which the calling thread need not be attached to; NULL means the thread's current one,
-    /// if it has one.
+    /// The arena it belongs to, which the calling thread need not be attached to; NULL means the
+    /// thread's current one, if it has one.
     pub arena: gpumem_arena,
     /// The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
     pub device: i32,
     /// Must be 0.
     pub reserved: u32,
-    /// The reservation that it draws from, of the device's space; NULL means the one attached to the stream or to the thread, if
-    /// there is one.
+    /// The reservation that it draws from, of the device's space; NULL means the one attached to
+    /// the stream or to the thread, if there is one.
     pub reservation: gpumem_reservation,
 }
 
-// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no padding.
-unsafe impl Extensible for gpumem_malloc_options {
-    const NAME: &'static str = "gpumem_malloc_options";
-    const FIRST_BYTES: usize = 56;
-}
-const _: () = assert!(size_of::<gpumem_malloc_options>() == 4 * 4 + 6 * 8);
+// SAFETY: repr(C), a u32 first, integers and raw pointers only; the sum of its fields shows no
+// padding.
+extensible!(gpumem_malloc_options, 56, 4 * 4 + 6 * 8);
 
 /// Facts about a live allocation.
 #[allow(non_camel_case_types)]
@@ -88,7 +88,7 @@ pub struct gpumem_pointer_info {
     pub usable: usize,
     /// The stream it was allocated on. A name only: the stream may be gone.
     pub stream: gpumem_stream,
-    /// A number that no other allocation of this process has had or will have.
+    /// A number that is never reused in this process.
     pub id: u64,
     /// The caller's tag.
     pub tag: u64,
@@ -98,21 +98,18 @@ pub struct gpumem_pointer_info {
     pub reserved: u32,
 }
 
-// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no padding.
-unsafe impl Extensible for gpumem_pointer_info {
-    const NAME: &'static str = "gpumem_pointer_info";
-    const FIRST_BYTES: usize = 64;
-}
-const _: () = assert!(size_of::<gpumem_pointer_info>() == 4 * 4 + 6 * 8);
+// SAFETY: repr(C), a u32 first, integers and raw pointers only; the sum of its fields shows no
+// padding.
+extensible!(gpumem_pointer_info, 64, 4 * 4 + 6 * 8);
 
-/// Allocates with every option there is.
+/// Allocates with options.
 ///
 /// opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
-/// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no power of two, unknown
-/// flags, a device that does not exist or is not the stream's, an arena that has been exited, or options that are not
-/// well formed;
-/// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that
-/// the driver has not given.
+/// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no
+/// power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
+/// has been exited, or options that are not well formed; GPUMEM_ERROR_UNSUPPORTED where the device
+/// cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that the driver has not
+/// given.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_with(
     opts: *const gpumem_malloc_options,
@@ -135,7 +132,8 @@ pub unsafe extern "C" fn gpumem_malloc_with(
 
 /// Sets the most bytes that gpumem may map on a device.
 ///
-/// Below what is mapped now, free memory is given back and live memory stays. 0 means what the device has.
+/// When more is mapped now, free memory goes back to the device and live memory stays. 0 means what
+/// the device has. With GPUMEM_POOL=off the limit applies to what is live.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_device_limit_set(device: c_int, bytes: usize) -> gpumem_status {
@@ -147,7 +145,7 @@ pub extern "C" fn gpumem_device_limit_set(device: c_int, bytes: usize) -> gpumem
     })
 }
 
-/// As gpumem_trim, on one device.
+/// Like gpumem_trim, on one device.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -158,11 +156,11 @@ pub extern "C" fn gpumem_device_trim(device: c_int, keep_bytes: usize) -> gpumem
     })
 }
 
-/// The number of an allocation: no other of this process has had it or will have it, though addresses come again.
+/// The number of an allocation. Addresses are reused; numbers never are in one process.
 ///
 /// ptr is the start of a live allocation. out receives a number that is not 0.
-/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was
-/// freed.
+/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
+/// GPUMEM_ERROR_DOUBLE_FREE when it was freed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut u64) -> gpumem_status {
     guard(|| {
@@ -177,8 +175,8 @@ pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut 
 
 /// Facts about the live allocation that contains ptr, which may point into the middle of it.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the size impossible,
-/// GPUMEM_ERROR_UNKNOWN_POINTER.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the
+/// size impossible, GPUMEM_ERROR_UNKNOWN_POINTER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_pointer_info_get(ptr: *const c_void, out: *mut gpumem_pointer_info) -> gpumem_status {
     guard(|| {
@@ -203,7 +201,7 @@ pub unsafe extern "C" fn gpumem_pointer_info_get(ptr: *const c_void, out: *mut g
     })
 }
 
-/// What options ask for, but for the arena, whose reference the caller keeps.
+/// What options ask for, except for the arena, whose reference the caller keeps.
 pub(in crate::capi) fn request(ctx: &Context, o: &gpumem_malloc_options) -> Result<Request<'static>> {
     let unknown = o.flags & !(AllocFlags::ALL.0 | GPUMEM_MALLOC_ON_DEVICE);
     if unknown != 0 {

@@ -1,27 +1,29 @@
 //! Finding late uses
 //!
-//! An arena frees what was allocated in it, whoever still holds a pointer there. GPUMEM_ARENA_DEBUG, or the field
-//! arena_debug of gpumem_context_options, turns on what finds late uses:
+//! An arena frees what was allocated in it, no matter who still holds a pointer.
+//! GPUMEM_ARENA_DEBUG, or the field arena_debug of gpumem_context_options, turns on the search for
+//! late uses:
 //!
-//!    check     arenas remember what they free, and gpumem_check says whether a pointer is into that. A runtime calls it
-//!              where its operations take their operands.
-//!    abort     the first late use that is found ends the process by SIGABRT, behind a line on stderr.
-//!    poison    what arenas free is filled with 0xff, NaN in every floating-point format, and kept for a while
-//!              (GPUMEM_ARENA_QUARANTINE). Late writes are found when it is handed on, and by gpumem_arena_verify.
-//!    unmap     what is allocated in an arena gets physical memory of its own, which is unmapped when the arena ends; its
-//!              addresses are kept for a while. Any late use faults, that by a kernel too.
+//!    check     Arenas remember what they free, and gpumem_check says whether a pointer is into
+//!              that. A runtime calls it where its operations take their operands.
+//!    abort     The first late use found ends the process by SIGABRT, after a line on stderr.
+//!    poison    Freed memory is filled with 0xff, NaN in every floating-point format, and kept for
+//!              a while (GPUMEM_ARENA_QUARANTINE). Late writes are found when it is handed out
+//!              again, and by gpumem_arena_verify.
+//!    unmap     Each allocation gets physical memory of its own, which is unmapped when the arena
+//!              ends; its addresses are kept for a while. Any late use faults, a kernel's too.
 //!
-//! Several go together, with commas between, but not poison and unmap. Each includes check. With poison and unmap the
-//! end of an arena waits for the device, unless a stream is being captured on which gpumem was called; a capture on
-//! streams that gpumem has not met would be lost to it. Off, the functions below return GPUMEM_OK at the cost of a
-//! branch.
+//! Combine them with commas, except poison with unmap. Each includes check. With poison or unmap,
+//! the end of an arena waits for the device, which would break a capture on a stream that gpumem
+//! has never been called with; it does not wait while a stream that gpumem knows is being captured.
+//! When all are off, the functions below return GPUMEM_OK at the cost of a branch.
 
 use crate::arena::DetectorStats;
 use crate::base::{Error, Status};
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::{guard, guard_hit};
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
 use crate::capi::call::types::{address, not_null};
 use crate::capi::settings::context_options::{
@@ -40,37 +42,37 @@ pub struct gpumem_arena_debug_stats {
     pub size: u32,
     /// GPUMEM_ARENA_DEBUG_* in force.
     pub mode: u32,
-    /// Allocations freed by arenas that are remembered. Of very many, the oldest are forgotten.
+    /// Remembered allocations that arenas have freed. When there are very many, the oldest are
+    /// forgotten.
     pub remembered: u64,
     /// Late uses that gpumem_check and gpumem_check_id have found.
     pub stale_uses: u64,
-    /// Poisoned allocations that were found to have been written to.
+    /// Poisoned allocations found overwritten.
     pub stale_writes: u64,
-    /// Allocations of which something is kept at present: memory with "poison", addresses with "unmap".
+    /// Allocations kept at present: their memory with "poison", their addresses with "unmap".
     pub kept: u64,
     /// How much that is, bytes.
     pub kept_bytes: u64,
-    /// Allocations that could not be filled, unmapped or looked at when they should have been, because a stream was being
-    /// captured or a driver call failed, or with "poison" because there was no room for them in GPUMEM_ARENA_QUARANTINE.
+    /// Allocations that could not be filled, unmapped or checked in time: a stream was being
+    /// captured, a driver call failed, or with "poison" GPUMEM_ARENA_QUARANTINE had no room for
+    /// them.
     pub unchecked: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_arena_debug_stats {
-    const NAME: &'static str = "gpumem_arena_debug_stats";
-    const FIRST_BYTES: usize = 56;
-}
-const _: () = assert!(size_of::<gpumem_arena_debug_stats>() == 2 * 4 + 6 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_arena_debug_stats, 56, 2 * 4 + 6 * 8);
 
-/// Says whether ptr may be used, as far as arenas are concerned.
+/// Says whether an arena has freed the memory at ptr.
 ///
-/// ptr is any address, also inside an allocation, or NULL, which is GPUMEM_OK. op and operand are for the text: which
-/// operation, and which of its operands ptr is; NULL is shown as "?". They are not kept.
-/// Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and that has not been
-/// handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", allocation
-/// 123 of 4096 bytes)", where the outermost arena has depth 0. It is also said on stderr (not every one of a flood;
-/// GPUMEM_LOG=0 turns it off), and with "abort" the process ends there. Always GPUMEM_OK without "check". Memory that
-/// was freed otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
+/// ptr is any address, also inside an allocation, or NULL, which is GPUMEM_OK. op and operand are
+/// for the text: which operation, and which of its operands ptr is; NULL is shown as "?". They are
+/// not kept.
+/// Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and
+/// that has not been handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit
+/// at depth 0 (arena 7 "step", allocation 123 of 4096 bytes)", where the outermost arena has depth
+/// 0. It is also said on stderr (not every one of a flood; GPUMEM_LOG=0 turns it off), and with
+/// "abort" the process ends there. Always GPUMEM_OK without "check". Memory that was freed
+/// otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_check(ptr: *const c_void, op: *const c_char, operand: *const c_char) -> gpumem_status {
     guard_hit(nothing_to_check, || {
@@ -82,10 +84,11 @@ pub unsafe extern "C" fn gpumem_check(ptr: *const c_void, op: *const c_char, ope
 
 /// Says whether ptr is still in the allocation that it was made for.
 ///
-/// As gpumem_check, and exact: id is the allocation's number, from gpumem_allocation_id_get, so a use is found also when
-/// memory of another allocation is at the address now, or when it was freed with no arena. Without "check" always
-/// GPUMEM_OK.
-/// Errors: GPUMEM_ERROR_USE_AFTER_FREE when the live allocation that contains ptr has another number, or there is none.
+/// Like gpumem_check, but exact: id is the allocation's number, from gpumem_allocation_id_get, so a
+/// use is found also when memory of another allocation is at the address now, or when it was freed
+/// with no arena. Without "check" always GPUMEM_OK.
+/// Errors: GPUMEM_ERROR_USE_AFTER_FREE when the live allocation that contains ptr has another
+/// number, or there is none.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_check_id(
     ptr: *const c_void,
@@ -100,13 +103,16 @@ pub unsafe extern "C" fn gpumem_check_id(
     })
 }
 
-/// Says what was at an address that an arena has freed, such as one that a tool reports for a fault.
+/// Says what was at an address that an arena has freed, such as one that a tool reports for a
+/// fault.
 ///
-/// buf may be NULL when cap is 0; cap is in bytes. Copies what fits of a sentence like "0x7f0000001200 is 512 bytes into
-/// allocation 123 (4096 bytes, tag 5) of arena 7 "step", reclaimed by arena_exit at depth 0", always terminated. needed
-/// may be NULL; it receives the bytes that the whole text takes, its NUL included.
-/// Errors: GPUMEM_ERROR_UNKNOWN_POINTER when no arena is known to have freed what was there, or the address has been
-/// handed out since; GPUMEM_ERROR_UNSUPPORTED without "check"; GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0.
+/// buf may be NULL when cap is 0; cap is in bytes. Copies what fits of a sentence like
+/// "0x7f0000001200 is 512 bytes into allocation 123 (4096 bytes, tag 5) of arena 7 "step",
+/// reclaimed by arena_exit at depth 0", always terminated. needed may be NULL; it receives the
+/// bytes that the whole text takes, its NUL included.
+/// Errors: GPUMEM_ERROR_UNKNOWN_POINTER when no arena is known to have freed what was there, or the
+/// address has been handed out since; GPUMEM_ERROR_UNSUPPORTED without "check";
+/// GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_describe(
     addr: *const c_void,
@@ -134,11 +140,12 @@ pub unsafe extern "C" fn gpumem_arena_describe(
 
 /// Looks at all memory that "poison" keeps, now.
 ///
-/// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. What was written to is said on
-/// stderr ("stale write after arena_exit: 16 bytes from offset 0 of allocation 123 (4096 bytes) of arena 7 "step", ..."),
-/// where the bytes are those from the first that has changed to the last, and is filled again. GPUMEM_OK without "poison".
-/// Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a stream is being
-/// captured on which gpumem was called; GPUMEM_ERROR_DRIVER.
+/// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. What was
+/// written to is said on stderr ("stale write after arena_exit: 16 bytes from offset 0 of
+/// allocation 123 (4096 bytes) of arena 7 "step", ..."), where the bytes are those from the first
+/// that has changed to the last, and is filled again. GPUMEM_OK without "poison".
+/// Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a
+/// stream is being captured on which gpumem was called; GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_arena_verify() -> gpumem_status {
     guard_hit(nothing_to_check, || Context::global()?.arena_verify())
@@ -146,14 +153,15 @@ pub extern "C" fn gpumem_arena_verify() -> gpumem_status {
 
 /// What has been found so far.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
+/// impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_debug_stats_get(out: *mut gpumem_arena_debug_stats) -> gpumem_status {
     guard(|| {
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         unsafe { options::check_output(out) }?;
         let value = stats(Context::global()?);
-        // SAFETY: as above.
+        // SAFETY: as above, and writable by the contract.
         unsafe { options::write(out, &value) }
     })
 }
@@ -173,7 +181,8 @@ fn stats(ctx: &Context) -> gpumem_arena_debug_stats {
     gpumem_arena_debug_stats { size: 0, mode, remembered, stale_uses, stale_writes, kept, kept_bytes, unchecked }
 }
 
-/// Whether there is no detector. A forked child whose parent had one goes on, and is told that it is one.
+/// Whether there is no detector. A forked child whose parent had one goes on, and is told that it
+/// is one.
 #[inline]
 fn nothing_to_check() -> bool {
     Context::existing().is_none_or(|ctx| ctx.detector().is_none())

@@ -1,8 +1,9 @@
 //! Arenas
 //!
-//! An arena holds what is allocated while it is entered, and its exit frees all of that, whoever may still hold a
-//! pointer to it, but for what is to be kept. It is for programs that cannot say when each buffer ends but know when all
-//! of them do: a step of a training loop, a request, a call into a runtime whose garbage collector frees too late.
+//! An arena holds what is allocated while it is entered. Its exit frees all of it except what you
+//! keep, no matter who still holds a pointer. It is for programs that cannot say when each buffer
+//! ends but know when all of them do: a step of a training loop, a request, a call into a runtime
+//! whose garbage collector frees too late.
 //!
 //!   gpumem_arena step;
 //!   gpumem_arena_enter(&step);
@@ -10,34 +11,38 @@
 //!   void *keep[] = {weights, loss};
 //!   gpumem_arena_exit(step, keep, 2, NULL);            (all else that was allocated since is free)
 //!
-//! Whose      Each thread has arenas it is attached to; the last one is its current arena, and what the thread allocates
-//!            belongs to that, whichever function does it: gpumem_malloc and its like, gpumem_plan_materialise, the
-//!            adapters for PyTorch. Other threads are not affected. gpumem_malloc_options can name another arena. A
-//!            resized allocation stays where it belongs. What was allocated before an arena was entered is not in it.
-//! Nesting    An arena entered while another is current is inside that one, and must be exited first. What an exit keeps
-//!            moves to the arena around it, and goes with that one unless kept again; out of the outermost arena it
-//!            becomes an ordinary allocation.
-//! Frees      What is in an arena may be freed early, by any thread. Exactly one of all frees and the exit frees an
-//!            allocation; the others find out that it is gone. gpumem_free of what an exit has freed is a double free,
-//!            or worse, takes what lives at the address by then; so finalizers, which may run at any time, call
-//!            gpumem_free_id with the number that gpumem_allocation_id_get gave while the allocation lived.
-//! Streams    An exit frees each allocation in the order of the stream it was allocated on, as gpumem_free does, and
-//!            waits for nothing. Use on other streams must be ordered before, or announced by gpumem_record_stream.
-//! Threads    gpumem_arena_attach makes an arena current on a second thread, gpumem_arena_detach undoes it; a thread that
-//!            ends is detached. An arena is exited by its one last thread.
-//! Handles    A gpumem_arena is a handle. Exit and abort make it stale, and those of the arenas inside; a stale one is
-//!            GPUMEM_ERROR_INVALID, which each of these functions can give.
+//! Whose      A thread is attached to arenas; the last one is its current arena. What the thread
+//!            allocates belongs to that, by whichever function: gpumem_malloc and its like,
+//!            gpumem_plan_materialise, the adapters for PyTorch. Other threads are not affected.
+//!            gpumem_malloc_options can name another arena. A resized allocation stays where it
+//!            belongs. What was allocated before an arena was entered is not in it.
+//! Nesting    An arena entered while another is current is inside that one, and must be exited
+//!            first. What an exit keeps moves to the arena around it, and goes with that one unless
+//!            kept again; out of the outermost arena it becomes an ordinary allocation.
+//! Frees      Any thread may free what is in an arena early. Of all frees and the exit, exactly one
+//!            frees the allocation; the others find it gone. gpumem_free after the exit is a double
+//!            free or, worse, frees what lives at the address by then. Finalizers may run at any
+//!            time, so they call gpumem_free_id, with the number that gpumem_allocation_id_get gave
+//!            while the allocation lived.
+//! Streams    An exit frees each allocation in the order of the stream it was allocated on, as
+//!            gpumem_free does, and waits for nothing. Use on other streams must be ordered before,
+//!            or announced by gpumem_record_stream.
+//! Threads    gpumem_arena_attach makes an arena current on a second thread, and
+//!            gpumem_arena_detach undoes that. A thread that ends is detached. Only the last
+//!            attached thread can exit an arena.
+//! Handles    A gpumem_arena is a handle. Exit and abort make it stale, and so the handles of the
+//!            arenas inside. Every function here returns GPUMEM_ERROR_INVALID for a stale one.
 //!
-//! Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED). docs/spec/arenas.md has every
-//! rule.
+//! Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED).
+//! docs/spec/arenas.md has every rule.
 
 use crate::arena::{Arena, ExitReport};
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::{array, name};
+use crate::capi::call::arguments::{array, guard_out, name};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
 use crate::capi::call::types::{address, gpumem_arena, gpumem_stream, not_null, stream};
 use crate::context::Context;
@@ -78,14 +83,11 @@ pub struct gpumem_arena_report {
     pub nanoseconds: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_arena_report {
-    const NAME: &'static str = "gpumem_arena_report";
-    const FIRST_BYTES: usize = 72;
-}
-const _: () = assert!(size_of::<gpumem_arena_report>() == 2 * 4 + 8 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_arena_report, 72, 2 * 4 + 8 * 8);
 
-/// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it is counted.
+/// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it
+/// is counted.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -106,26 +108,24 @@ pub struct gpumem_arena_stats {
     pub left: u64,
     /// Those of them that were promoted or escaped, a count.
     pub promoted: u64,
-    /// Those of them that were freed, a count: what somebody did without waiting for the exit.
+    /// Those of them that were freed before the exit, a count.
     pub freed_early: u64,
     /// Threads attached to it, a count.
     pub threads: u64,
     /// How long it has been open.
     pub nanoseconds: u64,
-    /// A number that no other arena of this process has had or will have; texts of errors have it too.
+    /// A number that no other arena of this process has had or will have; texts of errors have it
+    /// too.
     pub id: u64,
     /// Its name, terminated; empty when it has none.
     pub name: [c_char; 64],
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_arena_stats {
-    const NAME: &'static str = "gpumem_arena_stats";
-    const FIRST_BYTES: usize = 152;
-}
-const _: () = assert!(size_of::<gpumem_arena_stats>() == 2 * 4 + 10 * 8 + NAME_BYTES + 1);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_arena_stats, 152, 2 * 4 + 10 * 8 + NAME_BYTES + 1);
 
-/// Opens an arena inside the calling thread's current one, if it has one, and makes it the current one.
+/// Opens an arena inside the calling thread's current one, if it has one, and makes it the current
+/// one.
 ///
 /// out receives the handle; end it with gpumem_arena_exit or gpumem_arena_abort.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn gpumem_arena_enter(out: *mut gpumem_arena) -> gpumem_st
     guard(|| unsafe { enter(std::ptr::null(), out) })
 }
 
-/// As gpumem_arena_enter, with a name for statistics and the texts of errors.
+/// Like gpumem_arena_enter, with a name for statistics and the texts of errors.
 ///
 /// name is UTF-8 or NULL, which is no name; it is copied, and cut at 63 bytes.
 /// Errors: those of gpumem_arena_enter; GPUMEM_ERROR_INVALID also for a name that is not UTF-8.
@@ -145,16 +145,18 @@ pub unsafe extern "C" fn gpumem_arena_enter_named(name: *const c_char, out: *mut
     guard(|| unsafe { enter(name, out) })
 }
 
-/// Ends an arena: frees what is in it, but for what is to be kept, which moves to the arena around it, or becomes
-/// ordinary where there is none.
+/// Ends an arena and frees what is in it. What is kept moves to the arena around it, or becomes
+/// ordinary memory where there is none.
 ///
-/// The arena must be the calling thread's current one, with no other thread attached to it and no open arena inside.
-/// keep has keep_len pointers, each to any byte of an allocation, and may be NULL when there are none. NULL in the list
-/// is passed over. Pointers to nothing live, to the same allocation again, and to what is not in this arena are no
-/// errors: they are counted in the report, and change nothing. What other threads free at the same time is freed once.
-/// out_or_null receives the report; its size must be set (GPUMEM_INIT).
-/// Errors: GPUMEM_ERROR_INVALID for an arena that is not to be exited now or here, when keep is NULL and keep_len is
-/// not 0, or for an impossible size of the report; the arena is then open as before.
+/// The arena must be the calling thread's current one, with no other thread attached to it and no
+/// open arena inside. keep has keep_len pointers, each to any byte of an allocation, and may be
+/// NULL when there are none. NULL in the list is passed over. The report counts pointers to nothing
+/// live, to the same allocation again, and to what is not in this arena; they are no errors and
+/// change nothing. What other threads free at the same time is freed once. out_or_null receives the
+/// report; its size must be set (GPUMEM_INIT).
+/// Errors: GPUMEM_ERROR_INVALID when the arena cannot be exited now, or by this thread; when keep
+/// is NULL and keep_len is not 0, or for an impossible size of the report; the arena is then open
+/// as before.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_exit(
     arena: gpumem_arena,
@@ -173,10 +175,10 @@ pub unsafe extern "C" fn gpumem_arena_exit(
 
 /// Ends an arena and every open one inside it, keeping nothing.
 ///
-/// No other thread may be attached to any of them; the calling one need not be. out_or_null receives a report on all of
-/// them together; its size must be set (GPUMEM_INIT).
-/// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the report; all is then
-/// open as before.
+/// No other thread may be attached to any of them; the calling one need not be. out_or_null
+/// receives a report on all of them together; its size must be set (GPUMEM_INIT).
+/// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the
+/// report; all is then open as before.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_abort(
     arena: gpumem_arena,
@@ -191,7 +193,7 @@ pub unsafe extern "C" fn gpumem_arena_abort(
     })
 }
 
-/// Makes an open arena the calling thread's current one, over the one that is.
+/// Makes an open arena the calling thread's current one, on top of the present one.
 ///
 /// Until the thread detaches or ends, other threads can neither exit nor abort the arena.
 /// Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already.
@@ -203,9 +205,10 @@ pub extern "C" fn gpumem_arena_attach(arena: gpumem_arena) -> gpumem_status {
     })
 }
 
-/// Takes the calling thread's current arena back; the one before it is current again. The arena stays open.
+/// Detaches the calling thread from its current arena; the one before it is current again. The
+/// arena stays open.
 ///
-/// Also for the thread that entered it, which thereby hands it over to whoever attaches.
+/// The thread that entered an arena can detach too, and so hand it over to a thread that attaches.
 /// Errors: GPUMEM_ERROR_INVALID when it is not the thread's current arena.
 #[no_mangle]
 pub extern "C" fn gpumem_arena_detach(arena: gpumem_arena) -> gpumem_status {
@@ -221,13 +224,8 @@ pub extern "C" fn gpumem_arena_detach(arena: gpumem_arena) -> gpumem_status {
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_current_get(out: *mut gpumem_arena) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let current = Context::global()?.arena_current();
-        // SAFETY: not null, so a writable handle by the contract.
-        unsafe { out.write(handle_of(current.as_ref())) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(handle_of(Context::global()?.arena_current().as_ref()))) }
 }
 
 /// The arena that a live allocation is in.
@@ -246,8 +244,8 @@ pub unsafe extern "C" fn gpumem_arena_find(ptr: *const c_void, out: *mut gpumem_
     })
 }
 
-/// Moves a live allocation out of its arena into the one around that, or out of all when there is none; what an exit
-/// does to what it keeps, at once.
+/// Moves a live allocation at once into the arena around its own, or out of all arenas when there
+/// is none, as an exit does with what it keeps.
 ///
 /// ptr is any byte of it. Any thread may do this.
 /// Errors: GPUMEM_ERROR_INVALID when ptr is NULL or in no arena, GPUMEM_ERROR_UNKNOWN_POINTER.
@@ -259,7 +257,8 @@ pub extern "C" fn gpumem_arena_promote(ptr: *mut c_void) -> gpumem_status {
     })
 }
 
-/// Takes a live allocation out of all arenas: a constant that is made in a step and cached for those to come.
+/// Takes a live allocation out of all arenas: for a constant that one step makes and later steps
+/// use.
 ///
 /// ptr is any byte of it. Nothing happens when it is in no arena. Any thread may do this.
 /// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
@@ -273,7 +272,8 @@ pub extern "C" fn gpumem_arena_escape(ptr: *mut c_void) -> gpumem_status {
 
 /// What has happened in an open arena so far.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
+/// impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_stats_get(arena: gpumem_arena, out: *mut gpumem_arena_stats) -> gpumem_status {
     guard(|| {
@@ -303,19 +303,22 @@ pub unsafe extern "C" fn gpumem_arena_stats_get(arena: gpumem_arena, out: *mut g
     })
 }
 
-/// Frees the allocation with this id, if it still lives: for finalizers, which may come after the exit of its arena.
+/// Frees the allocation with this id, if it still lives: for finalizers, which may come after the
+/// exit of its arena.
 ///
-/// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing; id is what
-/// gpumem_allocation_id_get gave for it. GPUMEM_OK also when that allocation is gone, even if its address has been handed
-/// out again; that is counted in gpumem_stats.late_frees and changes nothing. In the order of the stream it was
-/// allocated on, as gpumem_free. Memory without an arena can be freed so as well.
-/// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that gpumem never gave.
+/// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing;
+/// id is what gpumem_allocation_id_get gave for it. When that allocation is gone, even if another
+/// lives at its address now, nothing changes: the call returns GPUMEM_OK and
+/// gpumem_stats.late_frees counts it. Frees in the order of the stream it was allocated on, as
+/// gpumem_free does. It works for memory outside of arenas too.
+/// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that
+/// gpumem never gave.
 #[no_mangle]
 pub extern "C" fn gpumem_free_id(ptr: *mut c_void, id: u64) -> gpumem_status {
     guard(|| free_id(ptr, id, None))
 }
 
-/// As gpumem_free_id, in the order of s, as gpumem_free_async.
+/// Like gpumem_free_id, but in the order of s, as gpumem_free_async frees.
 ///
 /// Errors: those of gpumem_free_id, and GPUMEM_ERROR_INVALID_STREAM; nothing is freed then.
 #[no_mangle]
@@ -388,7 +391,7 @@ fn free_id(ptr: *mut c_void, id: u64, s: Option<gpumem_stream>) -> Result<()> {
         return Ok(());
     }
     if id == 0 {
-        return Err(Error::invalid("id is 0, which no allocation has; pass what gpumem_allocation_id_get gave"));
+        return Err(Error::invalid("id is 0, which no allocation has; pass the number from gpumem_allocation_id_get"));
     }
     Context::global()?.free_id(address(ptr), id, s.map(stream)).map(|_| ())
 }

@@ -1,5 +1,7 @@
 //! Text and arrays that come in from C, and where results go.
 
+use super::error::gpumem_status;
+use super::guard::guard;
 use super::types::not_null;
 use crate::base::{Error, Result};
 use crate::plan::problem::MAX_BUFFERS;
@@ -29,7 +31,7 @@ pub(in crate::capi) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter:
     not_null(ptr, parameter)?;
     if len > MAX_BUFFERS || !ptr.is_aligned() {
         return Err(Error::invalid(format!(
-            "{parameter} has {len} elements at {ptr:p}; it must be aligned, and {MAX_BUFFERS} are the most"
+            "{parameter} has {len} elements at {ptr:p}; it must be aligned, with at most {MAX_BUFFERS} elements"
         )));
     }
     // SAFETY: not null, aligned, and by the contract `len` elements; `MAX_BUFFERS` of them are far
@@ -37,7 +39,21 @@ pub(in crate::capi) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter:
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
-/// Writes a result to where the caller wants it; to null, which it may pass, not at all.
+/// Runs an entry point that gives one value, and writes it to `out`, which must not be null.
+///
+/// # Safety
+/// `out` is null or a place to write to.
+pub(in crate::capi) unsafe fn guard_out<T>(out: *mut T, entry: impl FnOnce() -> Result<T>) -> gpumem_status {
+    guard(|| {
+        not_null(out, "out")?;
+        let value = entry()?;
+        // SAFETY: not null, so a place to write to by the contract.
+        unsafe { out.write(value) };
+        Ok(())
+    })
+}
+
+/// Writes a result to where the caller wants it. Null is allowed: then it writes nothing.
 ///
 /// # Safety
 /// `to` is null or a place to write to.

@@ -1,14 +1,16 @@
 //! Errors
 //!
-//! Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its type leaves no room
-//! for one; then gpumem_last_status has the status. The text behind a failure is kept per thread: what was asked, what
-//! there was, and what to do next. Success does not clear it.
+//! Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its
+//! type leaves no room for one; then gpumem_last_status has the status. The text behind a failure
+//! is kept per thread: what was asked, what there was, and what to do next. Success does not clear
+//! it.
 
 use super::last_error;
 use crate::base::Status;
 use std::ffi::{c_char, CStr};
 
-/// The outcome of a call: GPUMEM_OK or one of GPUMEM_ERROR_*. Numbers are never reused; expect new ones.
+/// The outcome of a call: GPUMEM_OK or one of GPUMEM_ERROR_*. Numbers are never reused; expect new
+/// ones.
 #[allow(non_camel_case_types)]
 pub type gpumem_status = i32;
 
@@ -20,8 +22,8 @@ pub const GPUMEM_ERROR_INVALID: gpumem_status = 1;
 pub const GPUMEM_ERROR_OUT_OF_MEMORY: gpumem_status = 2;
 /// The pointer was never handed out, or points into the middle of an allocation.
 pub const GPUMEM_ERROR_UNKNOWN_POINTER: gpumem_status = 3;
-/// The pointer was handed out and has been freed already. Once its memory has merged with other free memory there is
-/// nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
+/// The pointer was handed out and has been freed already. Once its memory has merged with other
+/// free memory there is nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
 pub const GPUMEM_ERROR_DOUBLE_FREE: gpumem_status = 4;
 /// A driver call failed; the text names the call and the driver's error.
 pub const GPUMEM_ERROR_DRIVER: gpumem_status = 5;
@@ -41,21 +43,23 @@ pub const GPUMEM_ERROR_SHUTTING_DOWN: gpumem_status = 11;
 pub const GPUMEM_ERROR_CAPTURING: gpumem_status = 12;
 /// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
 pub const GPUMEM_ERROR_INVALID_STREAM: gpumem_status = 13;
-/// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and with
-/// GPUMEM_ARENA_DEBUG=unmap copies and fills too.
+/// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and
+/// with GPUMEM_ARENA_DEBUG=unmap copies and fills too.
 pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
 /// A wait ended at its timeout, before there was room.
 pub const GPUMEM_ERROR_TIMED_OUT: gpumem_status = 15;
 /// A wait was cancelled, before there was room.
 pub const GPUMEM_ERROR_CANCELLED: gpumem_status = 16;
-/// A file of the disk tier could not be read or written; the text names the call, the file and the system's error.
+/// A file of the disk tier could not be read or written; the text names the call, the file and the
+/// system's error.
 pub const GPUMEM_ERROR_IO: gpumem_status = 17;
 /// Data in the disk tier is not what was written there: truncated, or altered.
 pub const GPUMEM_ERROR_CORRUPT: gpumem_status = 18;
 
 /// The name of a status, such as "GPUMEM_ERROR_INVALID".
 ///
-/// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no device, cannot fail.
+/// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no
+/// device, cannot fail.
 #[no_mangle]
 pub extern "C" fn gpumem_status_name(status: gpumem_status) -> *const c_char {
     name(status).as_ptr()
@@ -71,9 +75,10 @@ pub extern "C" fn gpumem_last_status() -> gpumem_status {
 
 /// Copies the text of this thread's last failed call, cut to fit and always terminated.
 ///
-/// buf may be NULL when cap is 0; cap is in bytes. Returns the length of the whole text in bytes without its NUL
-/// (0 when nothing has failed), so a return value of cap or more means that it was cut. Texts are UTF-8, at most 1000
-/// bytes, and for people: compare statuses, not texts. Needs no device, cannot fail.
+/// buf may be NULL when cap is 0; cap is in bytes. Returns the length of the whole text in bytes
+/// without its NUL (0 when nothing has failed), so a return value of cap or more means that it was
+/// cut. Texts are UTF-8, at most 1000 bytes, and for people: compare statuses, not texts. Needs no
+/// device, cannot fail.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_last_error(buf: *mut c_char, cap: usize) -> usize {
     // SAFETY: the caller passes NULL or `cap` writable bytes.
@@ -105,7 +110,8 @@ fn name(status: gpumem_status) -> &'static CStr {
     }
 }
 
-// The constants are literals, for the header's sake; these lines keep them and the core's numbers the same.
+// The constants are literals, for the header's sake; these lines keep them and the core's numbers
+// the same.
 const _: () = {
     assert!(GPUMEM_OK == Status::Ok as i32);
     assert!(GPUMEM_ERROR_INVALID == Status::Invalid as i32);

@@ -18,7 +18,7 @@ pub(in crate::capi) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_statu
     }
 }
 
-/// Runs `hit`, and if that says that it has not done the work, `entry`, as [`guard`] does.
+/// Runs `hit`. If that has not done the work, runs `entry` as [`guard`] does.
 #[inline(always)]
 pub(in crate::capi) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> gpumem_status {
     match run_hit(|| hit().then_some(()), entry) {
@@ -27,7 +27,7 @@ pub(in crate::capi) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce(
     }
 }
 
-/// Runs `hit`, and if that has not done the work, `entry`, as [`run`] does.
+/// Runs `hit`. If that has not done the work, runs `entry` as [`run`] does.
 #[inline(always)]
 pub(in crate::capi) fn run_hit<T>(hit: impl FnOnce() -> Option<T>, entry: impl FnOnce() -> Result<T>) -> Result<T> {
     // Unwind safety: as in `run`.
@@ -38,7 +38,7 @@ pub(in crate::capi) fn run_hit<T>(hit: impl FnOnce() -> Option<T>, entry: impl F
     }
 }
 
-/// As [`run`], in a frame of its own: what it needs of stack and registers is no hit's to pay for.
+/// Like [`run`], in a frame of its own, so that a hit does not pay for its stack and registers.
 #[inline(never)]
 fn run_apart<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
     run(entry)
@@ -100,9 +100,8 @@ fn from_panic(panic: Box<dyn Any + Send>) -> Error {
         (_, Some(s)) => s.as_str(),
         _ => "no message",
     };
-    let e = Error::internal(format!("gpumem stopped at a bug of its own ({said}); please report it"));
-    // Dropping a foreign payload may panic in its turn, here outside of any catch. Leaking it
-    // cannot.
+    let e = Error::internal(format!("gpumem hit a bug of its own ({said}); please report it"));
+    // Dropping a foreign payload may panic too, outside of any catch. Leaking it cannot.
     std::mem::forget(panic);
     e
 }

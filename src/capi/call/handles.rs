@@ -5,8 +5,8 @@
 //! handle is an error.
 //!
 //! Objects belong to the process that made them. A forked child starts with a table of its own: in
-//! the one that it was forked with, a lock may be held for good by a thread that does not exist in
-//! the child. It never looks into that one, so no call of the child's waits for anything of the
+//! the one that it was forked with, a lock may be held for ever by a thread that does not exist in
+//! the child. The child never looks into that table, so none of its calls waits for anything of the
 //! parent's.
 
 use crate::base::sync::lock;
@@ -48,8 +48,8 @@ struct OfProcess<T: 'static> {
     /// from it.
     used: AtomicU32,
     table: Mutex<Table<T>>,
-    /// That of the process that this one was forked from. Nothing looks into it; it is not lost,
-    /// that is all.
+    /// That of the process that this one was forked from. Nothing looks into it; this only keeps it
+    /// from being leaked.
     _before: Option<&'static OfProcess<T>>,
 }
 
@@ -71,7 +71,7 @@ impl<T: 'static> Handles<T> {
         Handles::ended_by(kind, name, "destroyed")
     }
 
-    /// An empty table of what is not destroyed at its end, but for instance "exited".
+    /// An empty table of what is not "destroyed" at its end but, for instance, "exited".
     pub(in crate::capi) const fn ended_by(kind: u8, name: &'static str, ended: &'static str) -> Handles<T> {
         assert!(kind != 0);
         Handles { kind, name, ended, table: AtomicPtr::new(std::ptr::null_mut()) }
@@ -136,7 +136,7 @@ impl<T: 'static> Handles<T> {
             }
             None => {
                 return Err(Error::invalid(format!(
-                    "there are {MAX_SLOTS} of {} already; end what is not needed",
+                    "there are already {MAX_SLOTS} objects of type {}; destroy some",
                     self.name
                 )));
             }
@@ -209,7 +209,7 @@ impl<T: 'static> Handles<T> {
             return Err(Error::invalid(format!("{} is NULL", self.name)));
         }
         if handle >> (GENERATION_BITS + SLOT_BITS) != usize::from(self.kind) {
-            return Err(Error::invalid(format!("{handle:#x} is no {}; pass what created it gave", self.name)));
+            return Err(Error::invalid(format!("{handle:#x} is no {}; pass a handle as it was created", self.name)));
         }
         match ((handle >> GENERATION_BITS) & (MAX_SLOTS - 1)).checked_sub(own.first) {
             Some(index) => Ok((index, handle as u32)),
@@ -325,8 +325,8 @@ mod tests {
         let parent = table.of(1);
         let (a, b) = (table.insert_in(parent, 'a').unwrap(), table.insert_in(parent, 'b').unwrap());
         table.remove_in(parent, b).unwrap();
-        // A thread of the parent's is inside when the process forks: in the child nobody ever
-        // leaves.
+        // A thread of the parent's holds the lock when the process forks: in the child it never
+        // lets go.
         let _inside = lock(&parent.table);
         let child = table.of(2);
         let c = table.insert_in(child, 'c').unwrap();

@@ -23,6 +23,21 @@ pub(in crate::capi) unsafe trait Extensible: Copy {
     const FIRST_BYTES: usize;
 }
 
+/// Makes a structure [`Extensible`]: its name, [`Extensible::FIRST_BYTES`], and the sum of its
+/// fields' sizes, which equals its own where there is no padding. The comment above each use says
+/// why the trait's other promises hold.
+macro_rules! extensible {
+    ($name:ident, $first_bytes:expr, $fields:expr) => {
+        // SAFETY: no padding by the assertion below; the rest is said where the macro is used.
+        unsafe impl $crate::capi::call::options::Extensible for $name {
+            const NAME: &'static str = stringify!($name);
+            const FIRST_BYTES: usize = $first_bytes;
+        }
+        const _: () = assert!(size_of::<$name>() == $fields);
+    };
+}
+pub(in crate::capi) use extensible;
+
 /// Reads the caller's options.
 ///
 /// # Safety

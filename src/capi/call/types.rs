@@ -17,7 +17,7 @@ pub struct CUstream_st {
 #[allow(non_camel_case_types)]
 pub type gpumem_stream = *mut CUstream_st;
 
-/// What a `gpumem_arena` seems to point to. There is nothing there.
+/// The type that a `gpumem_arena` points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_arena_st(());
 
@@ -25,7 +25,7 @@ pub struct gpumem_arena_st(());
 #[allow(non_camel_case_types)]
 pub type gpumem_arena = *mut gpumem_arena_st;
 
-/// What a `gpumem_reservation` seems to point to. There is nothing there.
+/// The type that a `gpumem_reservation` points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_reservation_st(());
 

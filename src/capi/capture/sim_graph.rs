@@ -1,7 +1,8 @@
 //! Captures and graphs
 //!
-//! CUDA graphs without a CUDA runtime, for tests, examples and programs that also run where there is no GPU. A stream is
-//! captured: what is submitted to it becomes nodes of a graph and does not run. The graph does it at each launch.
+//! CUDA graphs without a CUDA runtime, for tests, examples and programs that also run where there
+//! is no GPU. A stream is captured: what is submitted to it becomes nodes of a graph and does not
+//! run. The graph does it at each launch.
 //!
 //!   gpumem_sim_graph graph;
 //!   gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL);
@@ -12,31 +13,36 @@
 //!   gpumem_stream_sync(s);
 //!   gpumem_sim_graph_destroy(graph);
 //!
-//! The captures are true CUDA captures, and everything that CUDA or gpumem say about those holds for them. A graph keeps
-//! addresses and not memory: what its nodes name must be there, and hold what they expect, whenever it runs. During a
-//! capture gpumem_memcpy_async takes device memory and page-locked host memory only.
+//! The captures are true CUDA captures, and everything that CUDA or gpumem say about those holds
+//! for them. A graph keeps addresses and not memory: what its nodes name must be there, and hold
+//! what they expect, whenever it runs. During a capture gpumem_memcpy_async takes device memory and
+//! page-locked host memory only.
 //!
-//! A call that is illegal during a capture fails with GPUMEM_ERROR_CAPTURING and may invalidate the capture, which then
-//! ends without a graph. Waiting for the captured stream or its device is illegal (gpumem_stream_sync,
-//! gpumem_device_sync), and making the stream wait for another. The mode says who may wait for other streams meanwhile.
+//! A call that is illegal during a capture fails with GPUMEM_ERROR_CAPTURING and may invalidate the
+//! capture, which then ends without a graph. Waiting for the captured stream or its device is
+//! illegal (gpumem_stream_sync, gpumem_device_sync), and making the stream wait for another. The
+//! mode says who may wait for other streams meanwhile.
 //!
-//! The stream's device must be current on the calling thread. A gpumem_sim_graph is a handle. One that has been destroyed, or
-//! was never a graph, is GPUMEM_ERROR_INVALID. Calls on one graph from several threads take turns.
+//! The stream's device must be current on the calling thread. A gpumem_sim_graph is a handle. One
+//! that has been destroyed, or was never a graph, is GPUMEM_ERROR_INVALID. Calls on one graph from
+//! several threads take turns.
 
 use crate::base::{DeviceId, Error, Result, Status};
+use crate::capi::call::arguments::guard_out;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
 use crate::driver::{CaptureMode, GraphHandle};
 
-/// What a gpumem_sim_graph seems to point to. There is nothing there.
+/// The type that a gpumem_sim_graph points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_sim_graph_st(());
 
-/// A handle to a graph that can be launched. Compare it with NULL and with others; do not look into it.
+/// A handle to a graph that can be launched. It is opaque: compare it only with NULL and other
+/// handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_sim_graph = *mut gpumem_sim_graph_st;
 
@@ -58,16 +64,13 @@ pub struct gpumem_sim_graph_info {
     pub reserved: u32,
     /// Nodes in all.
     pub nodes: u64,
-    /// Nodes that allocate or free memory when the graph runs. What gpumem allocates during a capture makes none.
+    /// Nodes that allocate or free memory when the graph runs. What gpumem allocates during a
+    /// capture makes none.
     pub memory_nodes: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_sim_graph_info {
-    const NAME: &'static str = "gpumem_sim_graph_info";
-    const FIRST_BYTES: usize = 24;
-}
-const _: () = assert!(size_of::<gpumem_sim_graph_info>() == 2 * 4 + 2 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_sim_graph_info, 24, 2 * 4 + 2 * 8);
 
 /// Every graph of the process.
 static GRAPHS: Handles<Graph> = Handles::new(b'G', "gpumem_sim_graph");
@@ -80,9 +83,9 @@ struct Graph {
 
 /// Starts capturing a stream. mode is GPUMEM_SIM_CAPTURE_GLOBAL and so on.
 ///
-/// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured already, GPUMEM_ERROR_INVALID for the legacy default
-/// stream or an unknown mode, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER. They harm no
-/// capture in progress.
+/// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured already, GPUMEM_ERROR_INVALID
+/// for the legacy default stream or an unknown mode, GPUMEM_ERROR_INVALID_STREAM,
+/// GPUMEM_ERROR_DRIVER. They harm no capture in progress.
 #[no_mangle]
 pub extern "C" fn gpumem_sim_capture_begin(s: gpumem_stream, mode: i32) -> gpumem_status {
     guard(|| {
@@ -108,10 +111,12 @@ pub extern "C" fn gpumem_sim_capture_begin(s: gpumem_stream, mode: i32) -> gpume
 
 /// Ends the capture of a stream, on the thread that began it (any thread in relaxed mode).
 ///
-/// out receives the graph, ready to be launched; the caller owns it and gives it to gpumem_sim_graph_destroy.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured. GPUMEM_ERROR_CAPTURING on the wrong
-/// thread, which ends it all the same, and when it was invalidated; after that, and after GPUMEM_ERROR_OUT_OF_MEMORY and
-/// GPUMEM_ERROR_DRIVER, its work is lost and the stream is no longer being captured. GPUMEM_ERROR_INVALID_STREAM.
+/// out receives the graph, ready to be launched; the caller owns it and gives it to
+/// gpumem_sim_graph_destroy.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured.
+/// GPUMEM_ERROR_CAPTURING on the wrong thread, which ends it all the same, and when it was
+/// invalidated; after that, and after GPUMEM_ERROR_OUT_OF_MEMORY and GPUMEM_ERROR_DRIVER, its work
+/// is lost and the stream is no longer being captured. GPUMEM_ERROR_INVALID_STREAM.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_sim_capture_end(s: gpumem_stream, out: *mut gpumem_sim_graph) -> gpumem_status {
     guard(|| {
@@ -135,11 +140,13 @@ pub unsafe extern "C" fn gpumem_sim_capture_end(s: gpumem_stream, out: *mut gpum
     })
 }
 
-/// Runs a graph's work in the order of a stream, after earlier launches of the same graph on whatever stream.
+/// Runs a graph's work in the order of a stream, after earlier launches of the same graph on
+/// whatever stream.
 ///
 /// The stream belongs to the device that the graph was captured on. Does not block.
-/// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured, GPUMEM_ERROR_INVALID when it belongs to another
-/// device, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER.
+/// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured, GPUMEM_ERROR_INVALID when it
+/// belongs to another device, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_OUT_OF_MEMORY,
+/// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_sim_graph_launch(graph: gpumem_sim_graph, s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -150,10 +157,11 @@ pub extern "C" fn gpumem_sim_graph_launch(graph: gpumem_sim_graph, s: gpumem_str
     })
 }
 
-/// Destroys a graph. Launches in flight still run, and what their nodes name must stay until they have.
+/// Destroys a graph. Launches in flight still run, and what their nodes name must stay until they
+/// have.
 ///
-/// graph may be NULL, which does nothing. Errors: GPUMEM_ERROR_INVALID when it has been destroyed already or is no graph;
-/// GPUMEM_ERROR_DRIVER, after which the handle is gone too.
+/// graph may be NULL, which does nothing. Errors: GPUMEM_ERROR_INVALID when it has been destroyed
+/// already or is no graph; GPUMEM_ERROR_DRIVER, after which the handle is gone too.
 #[no_mangle]
 pub extern "C" fn gpumem_sim_graph_destroy(graph: gpumem_sim_graph) -> gpumem_status {
     guard(|| {
@@ -168,8 +176,8 @@ pub extern "C" fn gpumem_sim_graph_destroy(graph: gpumem_sim_graph) -> gpumem_st
 
 /// What a graph consists of.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible,
-/// GPUMEM_ERROR_DRIVER.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
+/// impossible, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_sim_graph_info_get(
     graph: gpumem_sim_graph,
@@ -193,17 +201,13 @@ fn get(graph: gpumem_sim_graph) -> Result<std::sync::Arc<Graph>> {
 
 /// How many mistakes the host device has found in the work that was submitted to it.
 ///
-/// It looks for them with GPUMEM_HOST_MODE=simulate, and says each on stderr with the operations, their streams and the memory:
-/// work of two streams on the same memory, one of them writing, with nothing that orders them; memory used after it was unmapped.
-/// Work is looked at when it runs, so synchronise first. out receives the count, which is 0 on a GPU and without a simulation.
+/// It looks for them with GPUMEM_HOST_MODE=simulate, and says each on stderr with the operations,
+/// their streams and the memory: work of two streams on the same memory, one of them writing, with
+/// nothing that orders them; memory used after it was unmapped. Work is looked at when it runs, so
+/// synchronise first. out receives the count, which is 0 on a GPU and without a simulation.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_sim_reports_get(out: *mut u64) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let mistakes = Context::global()?.driver().mistakes();
-        // SAFETY: not null, so a writable uint64_t by the contract.
-        unsafe { out.write(mistakes) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(Context::global()?.driver().mistakes())) }
 }

@@ -1,14 +1,15 @@
 //! Devices
 //!
-//! The same calls on a GPU and on the host device, so that one source runs on both. Devices are counted from 0 as
-//! CUDA counts them. The current device is CUDA's: setting it here or with cudaSetDevice is the same thing.
+//! The same calls on a GPU and on the host device, so that one source runs on both. Devices are
+//! counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
+//! cudaSetDevice is the same thing.
 
-use crate::capi::call::arguments::put;
+use crate::capi::call::arguments::{guard_out, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
-use crate::capi::call::types::{device_id, not_null};
+use crate::capi::call::types::device_id;
 use crate::context::Context;
 use std::ffi::{c_char, c_int};
 
@@ -37,25 +38,16 @@ pub struct gpumem_device_props {
     pub name: [c_char; 128],
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_device_props {
-    const NAME: &'static str = "gpumem_device_props";
-    const FIRST_BYTES: usize = 168;
-}
-const _: () = assert!(size_of::<gpumem_device_props>() == 6 * 4 + 2 * 8 + 128);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_device_props, 168, 6 * 4 + 2 * 8 + 128);
 
 /// How many devices there are, at least 1.
 ///
 /// out receives the count. Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_count_get(out: *mut c_int) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let count = Context::global()?.driver().device_count();
-        // SAFETY: not null, so a writable int by the contract.
-        unsafe { out.write(c_int::try_from(count).unwrap_or(c_int::MAX)) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(c_int::try_from(Context::global()?.driver().device_count()).unwrap_or(c_int::MAX))) }
 }
 
 /// The calling thread's current device.
@@ -63,13 +55,10 @@ pub unsafe extern "C" fn gpumem_device_count_get(out: *mut c_int) -> gpumem_stat
 /// out receives its number. Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_get(out: *mut c_int) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let current = Context::global()?.driver().current_device()?;
-        // SAFETY: not null, so a writable int by the contract.
-        unsafe { out.write(c_int::try_from(current.0).unwrap_or(c_int::MAX)) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe {
+        guard_out(out, || Ok(c_int::try_from(Context::global()?.driver().current_device()?.0).unwrap_or(c_int::MAX)))
+    }
 }
 
 /// Makes a device the calling thread's current one.
@@ -83,8 +72,8 @@ pub extern "C" fn gpumem_device_set(device: c_int) -> gpumem_status {
     })
 }
 
-/// Waits until everything submitted to the current device is done. Blocks. Memory freed there before this call is free for
-/// every stream after it.
+/// Waits until everything submitted to the current device is done. Blocks. Memory freed there
+/// before this call is free for every stream after it.
 ///
 /// Errors: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -94,8 +83,8 @@ pub extern "C" fn gpumem_device_sync() -> gpumem_status {
 
 /// Facts about a device.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
-/// size impossible; GPUMEM_ERROR_DRIVER.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
+/// out is NULL or its size impossible; GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_props_get(device: c_int, out: *mut gpumem_device_props) -> gpumem_status {
     guard(|| {
@@ -121,8 +110,8 @@ pub unsafe extern "C" fn gpumem_device_props_get(device: c_int, out: *mut gpumem
 
 /// A device's memory as the driver sees it, all processes together, bytes.
 ///
-/// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when there is no such
-/// device, GPUMEM_ERROR_DRIVER.
+/// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when
+/// there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_device_memory_get(
     device: c_int,

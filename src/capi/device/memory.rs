@@ -1,8 +1,8 @@
 //! Copying and filling
 //!
-//! Between device memory and host memory in any direction. The asynchronous forms return before the work is done:
-//! host memory must stay valid until the stream has passed it. Copies from or to host memory that is not page-locked
-//! may block.
+//! Between device memory and host memory in any direction. The asynchronous forms return before the
+//! work is done: host memory must stay valid until the stream has passed it. Copies from or to host
+//! memory that is not page-locked may block.
 
 use crate::base::{Error, Result, StreamHandle};
 use crate::capi::call::error::gpumem_status;
@@ -13,10 +13,12 @@ use std::ffi::{c_int, c_void};
 
 /// Copies bytes from src to dst in the order of a stream.
 ///
-/// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the pointers.
+/// Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the
+/// pointers.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
-/// GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended (GPUMEM_ARENA_DEBUG=unmap);
-/// GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+/// GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended
+/// (GPUMEM_ARENA_DEBUG=unmap); GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it
+/// then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memcpy_async(
     dst: *mut c_void,
@@ -30,9 +32,11 @@ pub unsafe extern "C" fn gpumem_memcpy_async(
     })
 }
 
-/// Copies bytes from src to dst in the order of the legacy default stream, and waits until it is done.
+/// Copies bytes from src to dst in the order of the legacy default stream, and waits until it is
+/// done.
 ///
-/// As gpumem_memcpy_async. Blocks: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it.
+/// Like gpumem_memcpy_async, but blocks: GPUMEM_ERROR_CAPTURING during a stream capture that
+/// forbids it.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, bytes: usize) -> gpumem_status {
     guard(|| {
@@ -47,9 +51,9 @@ pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, byt
 /// Fills device memory with a byte, in the order of a stream.
 ///
 /// value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
-/// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around; GPUMEM_ERROR_USE_AFTER_FREE as for
-/// gpumem_memcpy_async; GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM,
-/// GPUMEM_ERROR_DRIVER.
+/// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around;
+/// GPUMEM_ERROR_USE_AFTER_FREE as for gpumem_memcpy_async; GPUMEM_ERROR_CAPTURING when s is being
+/// captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memset_async(
     dst: *mut c_void,
@@ -63,9 +67,11 @@ pub unsafe extern "C" fn gpumem_memset_async(
     })
 }
 
-/// Fills device memory with a byte in the order of the legacy default stream, and waits until it is done.
+/// Fills device memory with a byte in the order of the legacy default stream, and waits until it is
+/// done.
 ///
-/// As gpumem_memset_async. Blocks: GPUMEM_ERROR_CAPTURING during a stream capture that forbids it.
+/// Like gpumem_memset_async, but blocks: GPUMEM_ERROR_CAPTURING during a stream capture that
+/// forbids it.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_memset(dst: *mut c_void, value: c_int, bytes: usize) -> gpumem_status {
     guard(|| {
@@ -101,7 +107,7 @@ fn check_copy(dst: *const c_void, src: *const c_void, bytes: usize) -> Result<()
     check_range(dst, bytes, "dst")?;
     check_range(src, bytes, "src")?;
     if address(dst).abs_diff(address(src)) < bytes as u64 {
-        return Err(Error::invalid(format!("copying {bytes} bytes from {src:p} to {dst:p}: the ranges overlap")));
+        return Err(Error::invalid(format!("cannot copy {bytes} bytes from {src:p} to {dst:p}: the ranges overlap")));
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Streams
 //!
-//! A gpumem_stream is a cudaStream_t or CUstream of the program's; these helpers make some where there is no CUDA
-//! runtime to ask. A handle must be a live stream whenever it is passed: the host device answers
-//! GPUMEM_ERROR_INVALID_STREAM to a destroyed one, CUDA crashes or takes it for another stream.
+//! A gpumem_stream is a cudaStream_t or CUstream of the program's; these helpers make some where
+//! there is no CUDA runtime to ask. A handle must be a live stream whenever it is passed: the host
+//! device answers GPUMEM_ERROR_INVALID_STREAM to a destroyed one, CUDA crashes or takes it for
+//! another stream.
 
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::capi::call::error::gpumem_status;
@@ -13,7 +14,8 @@ use crate::driver::Driver;
 
 /// Creates a stream on the current device that does not synchronise with the legacy default stream.
 ///
-/// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA stream.
+/// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA
+/// stream.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stream_create(out: *mut gpumem_stream) -> gpumem_status {
@@ -27,14 +29,15 @@ pub unsafe extern "C" fn gpumem_stream_create(out: *mut gpumem_stream) -> gpumem
     })
 }
 
-/// Destroys a stream. Work already submitted to it still runs, and memory freed on it is still reused in its order.
+/// Destroys a stream. Work already submitted to it still runs, and memory freed on it is still
+/// reused in its order.
 ///
-/// The handle must not be used afterwards: CUDA gives the same value to the next stream at once. Memory allocated on
-/// it and not yet freed stays valid; free it with gpumem_free_async on a stream that is ordered after its last use,
-/// or with gpumem_free, after which its reuse waits for the whole device.
-/// Reservations attached to it are detached.
-/// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_CAPTURING while it is being captured,
-/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+/// The handle must not be used afterwards: CUDA gives the same value to the next stream at once.
+/// Memory allocated on it and not yet freed stays valid; free it with gpumem_free_async on a stream
+/// that is ordered after its last use, or with gpumem_free, after which its reuse waits for the
+/// whole device. Reservations attached to it are detached.
+/// Errors: GPUMEM_ERROR_INVALID for a default stream, GPUMEM_ERROR_CAPTURING while it is being
+/// captured, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -50,8 +53,8 @@ pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
     })
 }
 
-/// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured. Memory freed in the order
-/// of s before this call is free for every stream after it.
+/// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
+/// Memory freed in the order of s before this call is free for every stream after it.
 ///
 /// Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -59,10 +62,12 @@ pub extern "C" fn gpumem_stream_sync(s: gpumem_stream) -> gpumem_status {
     guard(|| Context::global()?.stream_sync(stream(s)))
 }
 
-/// Makes later work on one stream wait, on the device, for everything submitted so far to another, on.
+/// Makes later work on one stream wait, on the device, for everything submitted so far to another,
+/// on.
 ///
-/// Does not block the caller. The streams may belong to different devices. Errors: GPUMEM_ERROR_CAPTURING when either is being captured (use
-/// CUDA's own events there), GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
+/// Does not block the caller. The streams may belong to different devices. Errors:
+/// GPUMEM_ERROR_CAPTURING when either is being captured (use CUDA's own events there),
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_wait(s: gpumem_stream, on: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -72,7 +77,8 @@ pub extern "C" fn gpumem_stream_wait(s: gpumem_stream, on: gpumem_stream) -> gpu
         let on_dev = not_capturing(driver, on)?;
         let event = driver.event_create(on_dev)?;
         let waits = driver.event_record(on_dev, event, on).and_then(|()| driver.stream_wait(dev, s, event));
-        // A pending event may be destroyed: the wait keeps what it needs. The first failure is the one to tell.
+        // A pending event may be destroyed: the wait keeps what it needs. The first failure is the
+        // one to tell.
         let gone = driver.event_destroy(on_dev, event);
         waits.and(gone)
     })

@@ -1,17 +1,18 @@
 //! Pools of streams
 //!
-//! A stream pool lends streams of one device, each to one borrower at a time. It makes them when they are first needed, up to its
-//! size, and keeps them. Whoever finds none waits in turn, or has one more made.
+//! A stream pool lends streams of one device, each to one borrower at a time. It makes them on
+//! demand, up to its size, and keeps them. When all are lent, a borrower waits in turn, or has one
+//! more made.
 //!
-//! A stream goes back with whatever work it still has; the next borrower's work comes after that. Reservations that are attached
-//! to it are detached.
+//! A stream goes back with whatever work it still has; the next borrower's work runs after that.
+//! Reservations attached to it are detached.
 
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream, wait};
 use crate::context::Context;
 use crate::tier::stream_pool::DEFAULT_STREAMS;
@@ -19,14 +20,14 @@ use crate::tier::{Borrowed, Exhausted, StreamPool, Streams};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// A wait without an end, where a parameter is a time in milliseconds.
+/// A wait without a limit, where a parameter is a time in milliseconds.
 pub const GPUMEM_WAIT_FOREVER: u64 = u64::MAX;
 
-/// What a gpumem_stream_pool seems to point to. There is nothing there.
+/// The type that a gpumem_stream_pool points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_stream_pool_st(());
 
-/// A handle to a stream pool. Compare it with NULL and with others; do not look into it.
+/// A handle to a stream pool. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_stream_pool = *mut gpumem_stream_pool_st;
 
@@ -39,22 +40,18 @@ pub struct gpumem_stream_pool_stats {
     pub size: u32,
     /// The device that its streams are of.
     pub device: i32,
-    /// Streams there are, or that are just being made.
+    /// Streams that exist or are being made.
     pub made: u64,
-    /// Those that nobody has.
+    /// Streams not lent.
     pub idle: u64,
-    /// Those that are lent.
+    /// Streams lent.
     pub borrowed: u64,
     /// Calls that wait for one.
     pub waiters: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_stream_pool_stats {
-    const NAME: &'static str = "gpumem_stream_pool_stats";
-    const FIRST_BYTES: usize = 40;
-}
-const _: () = assert!(size_of::<gpumem_stream_pool_stats>() == 2 * 4 + 4 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_stream_pool_stats, 40, 2 * 4 + 4 * 8);
 
 static POOLS: Handles<Lender> = Handles::ended_by(b'S', "gpumem_stream_pool", "closed");
 
@@ -89,8 +86,8 @@ impl Streams for OfDevice {
 
 /// Makes a pool of streams of the current device.
 ///
-/// size is how many it makes by itself at most; 0 means 16. None is made yet. out receives the pool; the caller owns it until
-/// gpumem_stream_pool_destroy.
+/// size is how many it makes on demand at most; 0 means 16. It makes none yet. out receives the
+/// pool; the caller owns it until gpumem_stream_pool_destroy.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stream_pool_create(size: usize, out: *mut gpumem_stream_pool) -> gpumem_status {
@@ -109,12 +106,14 @@ pub unsafe extern "C" fn gpumem_stream_pool_create(size: usize, out: *mut gpumem
     })
 }
 
-/// Borrows a stream that nobody else has, or waits for one, in turn.
+/// Borrows a stream that is not lent, or waits for one, in turn.
 ///
-/// timeout_ms is how long at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end. out receives the stream,
-/// which is the caller's until gpumem_stream_pool_return. The caller must not destroy it.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool, GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent
-/// and timeout_ms is 0, GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
+/// timeout_ms is the longest wait, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit. out
+/// receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must not
+/// destroy it.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool,
+/// GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent and timeout_ms is 0,
+/// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
 /// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stream_pool_borrow(
@@ -126,7 +125,8 @@ pub unsafe extern "C" fn gpumem_stream_pool_borrow(
     guard(|| unsafe { borrow(pool, Exhausted::Wait(wait(timeout_ms)), out) })
 }
 
-/// As gpumem_stream_pool_borrow, but when all streams are lent, one more is made, which stays in the pool.
+/// Like gpumem_stream_pool_borrow, but makes one more stream when all are lent. It stays in the
+/// pool.
 ///
 /// Does not wait. Errors: those of gpumem_stream_pool_borrow, without those of a wait.
 #[no_mangle]
@@ -166,10 +166,11 @@ pub extern "C" fn gpumem_stream_pool_return(pool: gpumem_stream_pool, s: gpumem_
 
 /// Closes a pool: it lends no more, and calls that wait get GPUMEM_ERROR_SHUTTING_DOWN.
 ///
-/// Streams that nobody has are destroyed now, each of the others when it is returned, and with the last of them the handle is
-/// stale, at once if there is none. Until then the pool can be asked for its counts, and closed again, which does nothing.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a stream could not be destroyed,
-/// the pool is closed all the same.
+/// Streams that are not lent are destroyed now, each of the others when it is returned. The handle
+/// is stale once the last is gone, at once if none is lent. Until then the pool still gives its
+/// counts, and closing it again does nothing.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a
+/// stream could not be destroyed; the pool is closed all the same.
 #[no_mangle]
 pub extern "C" fn gpumem_stream_pool_destroy(pool: gpumem_stream_pool) -> gpumem_status {
     guard(|| {
@@ -226,7 +227,7 @@ unsafe fn borrow(pool: gpumem_stream_pool, exhausted: Exhausted, out: *mut gpume
     let mut lent = lock(&lender.state);
     if lent.closed {
         drop(lent);
-        // Lent just before the pool was closed, and nobody has seen it.
+        // Lent just before the pool was closed, and not yet handed out.
         drop(borrowed);
         return Err(Error::new(Status::ShuttingDown, "the stream pool has been closed; it lends no more streams"));
     }

@@ -1,8 +1,9 @@
 //! Allocating and freeing
 //!
-//! Memory is ordered on a stream: it may be used by work submitted to that stream after the allocation, and by other
-//! streams once they wait for that point. A free is ordered too: it takes effect after the work submitted before it,
-//! so nobody waits on the host. Addresses are device addresses: do not dereference them on the host.
+//! Memory is ordered on a stream: it may be used by work submitted to that stream after the
+//! allocation, and by other streams once they wait for that point. A free is ordered too: it takes
+//! effect after the work submitted before it, so nobody waits on the host. Addresses are device
+//! addresses: do not dereference them on the host.
 
 use crate::base::{Error, Status, StreamHandle};
 use crate::capi::call::error::gpumem_status;
@@ -17,10 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Allocates on the current device, in the order of its legacy default stream.
 ///
-/// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not cleared.
-/// Returns the memory, which the caller owns until a free, or NULL on failure; gpumem_last_status says why:
-/// GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. Work on a stream that does not
-/// synchronise with the default stream must be made to wait for it; gpumem_malloc_async is made for that.
+/// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not
+/// cleared. Returns the memory, which the caller owns until a free, or NULL on failure;
+/// gpumem_last_status says why: GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. Work on a stream
+/// that does not synchronise with the default stream must wait for it; use gpumem_malloc_async for
+/// such streams.
 #[no_mangle]
 pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
     let request = Request { size: bytes as u64, ..Request::default() };
@@ -33,11 +35,12 @@ pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
 
 /// Frees, in the order of the stream the memory was allocated on.
 ///
-/// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
-/// the stream it was allocated on, or ordered before it, or announced by gpumem_record_stream; otherwise use
-/// gpumem_free_async. Never blocks on the device. A pointer that is unknown, interior or freed already changes
-/// nothing; it is counted in gpumem_stats, kept as this thread's last error, and said on stderr (not every one of a
-/// flood; GPUMEM_LOG=0 turns it off). In a forked child and at exit it does nothing.
+/// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have
+/// been submitted to the stream it was allocated on, or ordered before it, or announced by
+/// gpumem_record_stream; otherwise use gpumem_free_async. Never blocks on the device. A pointer
+/// that is unknown, interior or already freed changes nothing: gpumem_stats counts it, it becomes
+/// this thread's last error, and stderr has a line (not for every one of a flood; GPUMEM_LOG=0
+/// turns it off). In a forked child and at exit this does nothing.
 #[no_mangle]
 pub extern "C" fn gpumem_free(ptr: *mut c_void) {
     let freed = guard::run_hit(
@@ -51,11 +54,12 @@ pub extern "C" fn gpumem_free(ptr: *mut c_void) {
 
 /// Allocates in the order of a stream, on the stream's device.
 ///
-/// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL. Aligned to 256
-/// bytes, not cleared. out receives the memory, which the caller owns until a free; usable by work submitted to s
-/// from now on. Does not wait for the device unless memory is short (GPUMEM_REUSE).
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_INVALID_STREAM,
-/// GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER.
+/// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL.
+/// Aligned to 256 bytes, not cleared. out receives the memory, which the caller owns until a free;
+/// usable by work submitted to s from now on. Does not wait for the device unless memory is short
+/// (GPUMEM_REUSE).
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY,
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out: *mut *mut c_void) -> gpumem_status {
     let hit = || {
@@ -75,15 +79,17 @@ pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out
     })
 }
 
-/// Frees in the order of a stream: the memory is reused once the work submitted to s before this call is done.
+/// Frees in the order of a stream: the memory is reused once the work submitted to s before this
+/// call is done.
 ///
-/// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have been submitted to
-/// s, or ordered before it, or announced by gpumem_record_stream; s need not be the stream it was allocated on. The
-/// allocation itself counts as a use: memory that nobody has touched may still be in use by what had it before. s may be
-/// of another device than the memory; NULL is the current device's, whatever device the memory is on.
+/// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have
+/// been submitted to s, or ordered before it, or announced by gpumem_record_stream; s need not be
+/// the stream it was allocated on. The allocation itself counts as a use: its previous owner's work
+/// may still be using memory that you have not touched. s may be of another device than the memory;
+/// NULL is the current device's, whatever device the memory is on.
 /// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
-/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being captured,
-/// GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
+/// captured, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
 #[no_mangle]
 pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard_hit(
@@ -94,12 +100,13 @@ pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpume
 
 /// Changes the size of an allocation, keeping its contents up to the smaller of gpumem_usable_size and bytes.
 ///
-/// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer that must be
-/// freed. Grows in place by mapping where it can, otherwise moves by a copy in the order of s, on which all use of
-/// the old memory must be ordered. out receives the memory, which may be at the same address; then ptr is no longer
-/// the caller's. On failure ptr is unchanged and still the caller's. The memory stays on its device, of which s need not
-/// be; then it counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce s with
-/// gpumem_record_stream.
+/// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer
+/// that must be freed. Grows in place by mapping where it can, otherwise moves by a copy in the
+/// order of s, on which all use of the old memory must be ordered. out receives the memory, which
+/// may be at the same address; then ptr is no longer the caller's. On failure ptr is unchanged and
+/// still the caller's. The memory stays on its device. s may be of another one; the memory then
+/// counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce
+/// s with gpumem_record_stream.
 /// Errors: those of gpumem_malloc_async and gpumem_free_async.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_realloc_async(
@@ -122,13 +129,16 @@ pub unsafe extern "C" fn gpumem_realloc_async(
     })
 }
 
-/// Announces that an allocation is also used on s: after it is freed, reuse waits for the work submitted to s too.
+/// Announces that an allocation is also used on s: after it is freed, reuse waits for the work
+/// submitted to s too.
 ///
-/// ptr is the start of an allocation. s must stay alive until the free. Call it after submitting to s, or at any time
-/// before the free; once per stream is enough. s may be of another device than the memory.
-/// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
-/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being captured,
-/// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
+/// ptr is the start of an allocation. s must stay alive until the free. Call it after submitting to
+/// s, or at any time before the free; once per stream is enough. s may be of another device than
+/// the memory.
+/// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
+/// GPUMEM_ERROR_DOUBLE_FREE when it was freed, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING
+/// when s is of another device and is being captured, GPUMEM_ERROR_UNSUPPORTED with
+/// GPUMEM_POOL=off.
 #[no_mangle]
 pub extern "C" fn gpumem_record_stream(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -139,15 +149,16 @@ pub extern "C" fn gpumem_record_stream(ptr: *mut c_void, s: gpumem_stream) -> gp
 
 /// How many bytes can be used from ptr, the start of an allocation: at least those asked for.
 ///
-/// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then gpumem_last_status has
-/// GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was freed.
+/// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then
+/// gpumem_last_status has GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was
+/// freed.
 #[no_mangle]
 pub extern "C" fn gpumem_usable_size(ptr: *const c_void) -> usize {
     guard_value(0, || if ptr.is_null() { Ok(0) } else { Ok(Context::global()?.info(address(ptr))?.usable as usize) })
 }
 
-/// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each device that is in
-/// use. Live memory stays. 0 gives back all that is free.
+/// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each
+/// device that is in use. Live memory stays. 0 gives back all that is free.
 ///
 /// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
 /// Errors: GPUMEM_ERROR_DRIVER.
@@ -156,8 +167,8 @@ pub extern "C" fn gpumem_trim(keep_bytes: usize) -> gpumem_status {
     guard(|| Context::global()?.trim(keep_bytes as u64))
 }
 
-/// Says on stderr that a free without a status was refused: each of the first eight, then each time their number
-/// doubles.
+/// Says on stderr that a free without a status was refused: each of the first eight, then each time
+/// their number doubles.
 pub(in crate::capi) fn report_free(entry: &str, ptr: *mut c_void, e: &Error) {
     static REFUSED: AtomicU64 = AtomicU64::new(0);
     if matches!(e.status, Status::Forked | Status::ShuttingDown) {

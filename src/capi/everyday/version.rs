@@ -17,7 +17,8 @@ pub extern "C" fn gpumem_version() -> u32 {
     GPUMEM_VERSION_MAJOR * 10_000 + GPUMEM_VERSION_MINOR * 100 + GPUMEM_VERSION_PATCH
 }
 
-/// The library's version as text, such as "0.1.0". Static, never NULL. Needs no device, cannot fail.
+/// The library's version as text, such as "0.1.0". Static, never NULL. Needs no device, cannot
+/// fail.
 #[no_mangle]
 pub extern "C" fn gpumem_version_string() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

@@ -12,7 +12,7 @@
  *     gpumem_memset_async(p, 0, 1 << 20, s);
  *     gpumem_free_async(p, s);            (takes effect after the memset; nobody waits)
  *
- * This page holds the conventions and includes the parts below. Whoever only allocates reads this
+ * This page holds the conventions and includes the parts below. To allocate and free, read this
  * page and core.h.
  *
  *     gpumem/core.h      statuses, malloc and free
@@ -36,15 +36,14 @@
  * Outputs    Come last, and are written only on success. No parameter is both read and written,
  *            except that a structure to be filled says in its first field how large the caller's
  *            version is.
- * NULL       Is refused with GPUMEM_ERROR_INVALID where a parameter is not said to allow it.
+ * NULL       Is GPUMEM_ERROR_INVALID unless the parameter is said to allow it.
  * Units      Bytes. Counts are called counts.
  * Structures Begin with uint32_t size. Zero the whole and set the size: GPUMEM_INIT(&options) does
- *            both. Zero means default. Structures grow at the end: what an older caller leaves out
- *            is zero; something set in a part that the library does not know is
+ *            both. Zero means default. Structures grow at the end: what an older caller's version
+ *            lacks is zero. A field that is set but that the library does not know is
  *            GPUMEM_ERROR_INVALID.
  * Threads    Every function may be called from any thread at any time, except from signal handlers.
- *            None is a cancellation point: a pthread_cancel that is not asynchronous takes effect after
- *            the call.
+ *            None is a cancellation point: a deferred pthread_cancel takes effect after the call.
  * Streams    A gpumem_stream is a cudaStream_t or CUstream. A handle must be a live stream: CUDA crashes
  *            on a destroyed one. NULL, the legacy default stream, and GPUMEM_STREAM_PER_THREAD exist on
  *            every device. Where a call names a device (GPUMEM_MALLOC_ON_DEVICE, a space, a parameter),
@@ -55,17 +54,17 @@
  *            GPUMEM_ERROR_CAPTURING while the stream is being captured.
  * Peers      Memory is mapped for every device that can reach its own, from the start: no
  *            cudaDeviceEnablePeerAccess is needed.
- * Ownership  Memory belongs to whoever got it, until one free. A free of memory that is not live is
- *            an error and a count, never damage. Strings that are returned are static. What is
- *            passed in is read during the call only, except the data of asynchronous copies;
- *            callbacks are kept, and what they are handed is the program's.
+ * Ownership  Memory belongs to the caller that received it, until it is freed, once. Freeing memory
+ *            that is not live is an error and is counted; it never does damage. Returned strings are
+ *            static. What is passed in is read during the call only, except the data of asynchronous
+ *            copies; callbacks are kept, and their user pointers stay the program's.
  * Starting   The first call that needs gpumem's state starts the library. Until it has started every such
  *            call can fail with GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER, and
  *            the first that needs a device with GPUMEM_ERROR_OUT_OF_MEMORY for GPUMEM_PREALLOC.
  *            These, GPUMEM_ERROR_FORKED and GPUMEM_ERROR_SHUTTING_DOWN (below), and
  *            GPUMEM_ERROR_INTERNAL, a bug in gpumem, are not listed per function; all others are.
- * Fork       A child of a process that had started gpumem gets GPUMEM_ERROR_FORKED; its frees do
- *            nothing. exec mends it.
+ * Fork       A process forked after gpumem had started gets GPUMEM_ERROR_FORKED, and its frees do
+ *            nothing. After exec it can use gpumem.
  * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe; once the
  *            driver goes away they return GPUMEM_ERROR_SHUTTING_DOWN and frees do nothing.
  * Exceptions None leave the library and none may enter it; torch.h has the one exception.
@@ -80,19 +79,19 @@
  * enter, exit           to open an arena, and to end it with what is to be kept
  * begin, end            the first and the last call of a period
  * abort                 to end an arena or a period that came to nothing
- * reserve, release      to be promised bytes, and to give a promise, or a reference, up
+ * reserve, release      to be promised bytes, and to give up the promise, or a reference
  * retain                to take one more reference
  * attach, detach        to tie an object to a thread or a stream, and to untie it
- * borrow, return        to take one of a pool, and to give it back
+ * borrow, return        to take one from a pool, and to give it back
  * get, set, add         to ask, to change, to add; they come behind the name of what it is about
  * reset                 to start a counter anew
  * grow, shrink          to change the size of a promise
  * init, shutdown        to start gpumem with settings; to end all waits
- * prepare               to do now what would be waited for later
+ * prepare               to do now what a later call would have to wait for
  * sync, wait            the host waits for a device or stream; a stream waits for another
  * record                to announce that a stream uses memory
- * start, stop           to write down what happens from now on, and to end that
- * visit, snapshot       to be shown what is live; to write down all that there is
+ * start, stop           to begin a recording, and to end it
+ * visit, snapshot       to be shown what is live; to write down everything there is
  * cancel                to end what is in progress on another thread
  * evict, restore        to move memory out of its device, and back
  * hold, unhold          to keep memory in its device, and to let it go

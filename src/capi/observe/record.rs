@@ -1,20 +1,22 @@
 //! Recording, snapshots, events
 //!
-//! A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and `gpumem record convert`;
-//! GPUMEM_RECORD=FILE makes one of the whole process. A snapshot has all memory at one moment, and why a request failed.
-//! docs/recording.md has both; docs/spec/recording.md has the file's format.
+//! A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and
+//! `gpumem record convert`; GPUMEM_RECORD=FILE records the whole process. A snapshot has all memory
+//! at one moment, and the reason why a request failed. docs/recording.md explains both;
+//! docs/spec/recording.md has the file's format.
 //!
 //!   gpumem_record_start("steps.gmrec", 16);            (with 16 frames of each stack)
 //!   ...
 //!   gpumem_record_stop(NULL, NULL);
 //!
-//! then `gpumem view steps.gmrec --out steps.html`. What is recorded costs a few tens of nanoseconds an allocation and free, stacks
-//! some microseconds; what is not recorded costs nothing.
+//! then `gpumem view steps.gmrec --out steps.html`. Recording costs a few tens of nanoseconds an
+//! allocation and free, and some microseconds with stacks. It costs nothing while off.
 
 use crate::base::{Error, Result};
 use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, pointer};
 use crate::context::{Context, Past};
 use crate::observe::{Callback, Event, StackSource};
@@ -23,7 +25,7 @@ use std::ffi::{c_char, c_int, c_void, CString};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// For gpumem_record_start: as many frames of each stack as GPUMEM_RECORD_STACKS says.
+/// For gpumem_record_start: stacks as deep as GPUMEM_RECORD_STACKS says.
 pub const GPUMEM_RECORD_STACKS_DEFAULT: u32 = u32::MAX;
 
 /// A live allocation, as gpumem_visit_allocations shows it.
@@ -43,36 +45,37 @@ pub struct gpumem_allocation {
     pub usable: usize,
     /// The stream it was allocated on. A name only: the stream may be gone.
     pub stream: gpumem_stream,
-    /// A number that no other allocation of this process has had or will have. Of two allocations of a stream the one with the
-    /// larger number is the younger, while the stream has one heap.
+    /// A number that is never reused in this process. While a stream has one heap, the larger of
+    /// two numbers is the younger allocation.
     pub id: u64,
     /// The caller's tag.
     pub tag: u64,
-    /// The number of the arena it is in, or 0. It is that of recordings and dumps, and no gpumem_arena.
+    /// The number of its arena, or 0: the number in recordings and dumps, not a gpumem_arena.
     pub arena: u64,
     /// GPUMEM_MALLOC_* it was made with.
     pub flags: u32,
     /// 0.
     pub reserved: u32,
-    /// With gpumem_visit_filter.age_and_stack: nanoseconds since it was made or resized, or since the recording
-    /// began if that was later;
-    /// else, and where the recording does not know it, 0.
+    /// Nanoseconds since it was made or resized, or since the recording began if that was later. 0
+    /// without gpumem_visit_filter.age_and_stack, and where the recording does not know the
+    /// allocation.
     pub age_ns: u64,
-    /// With gpumem_visit_filter.age_and_stack: the stack of the request, a frame a line, the innermost first, until the visitor
-    /// returns; else, and where no stack was recorded, NULL.
+    /// The stack of the request, a frame a line, the innermost first, valid until the visitor
+    /// returns. NULL without gpumem_visit_filter.age_and_stack, and where no stack was recorded.
     pub stack: *const c_char,
 }
 
-/// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT. Fields that are 0 let all pass.
+/// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT.
+/// Fields that are 0 let all pass.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpumem_visit_filter {
     /// sizeof(gpumem_visit_filter).
     pub size: u32,
-    /// 1: only those of device; 0: of all.
+    /// 1: only those on device; 0: on every device.
     pub on_device: u32,
-    /// At least so many bytes were asked for.
+    /// The least bytes asked for.
     pub least_bytes: u64,
     /// The caller's tag.
     pub tag: u64,
@@ -80,23 +83,21 @@ pub struct gpumem_visit_filter {
     pub arena: u64,
     /// The device, with on_device.
     pub device: i32,
-    /// 1: with age and stack, from the recording that is under way; 0: without.
+    /// 1: with age and stack, from the recording under way; 0: without.
     pub age_and_stack: u32,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, no padding by the assertion below.
-unsafe impl crate::capi::call::options::Extensible for gpumem_visit_filter {
-    const NAME: &'static str = "gpumem_visit_filter";
-    const FIRST_BYTES: usize = 40;
-}
-const _: () = assert!(size_of::<gpumem_visit_filter>() == 40 && size_of::<gpumem_allocation>() == 88);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_visit_filter, 40, 40);
+const _: () = assert!(size_of::<gpumem_allocation>() == 88);
 
-/// Shows one allocation to a visitor; 0 goes on, anything else ends the visit.
+/// Is shown one allocation. Returns 0 to go on, anything else to end the visit.
 #[allow(non_camel_case_types)]
 pub type gpumem_visitor =
     Option<unsafe extern "C" fn(allocation: *const gpumem_allocation, user: *mut c_void) -> c_int>;
 
-/// What happened, for an event callback. Numbers of kinds and what the fields mean are in docs/spec/recording.md.
+/// What happened, for an event callback. Numbers of kinds and what the fields mean are in
+/// docs/spec/recording.md.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +112,7 @@ pub struct gpumem_event {
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// As the kind says.
+    /// What it means depends on the kind.
     pub other: u64,
     /// A stream; 0 is the legacy default stream.
     pub stream: u64,
@@ -159,21 +160,23 @@ const _: () = {
     assert!(GPUMEM_EVENT_GROWTH == Kind::Growth as i32 && GPUMEM_EVENT_STITCH == Kind::Stitch as i32);
 };
 
-/// Called with each event. It must not unwind; gpumem's calls in it make no events.
+/// Called with each event. It must not unwind. gpumem calls inside it make no events.
 #[allow(non_camel_case_types)]
 pub type gpumem_event_callback = Option<unsafe extern "C" fn(event: *const gpumem_event, user: *mut c_void)>;
 
-/// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns its bytes; 0: the machine's own
-/// stack is taken. For interpreters. More than cap bytes: what fits counts.
+/// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns
+/// its length in bytes; what is beyond cap is cut. 0 means that gpumem records the native stack.
+/// For interpreters.
 #[allow(non_camel_case_types)]
 pub type gpumem_stack_callback = Option<unsafe extern "C" fn(buf: *mut c_char, cap: usize, user: *mut c_void) -> usize>;
 
 /// Records every allocation to a file from now on, until gpumem_record_stop or the process's end.
 ///
-/// path is a file to make; where there is one already, "." and the process's number are added to the name. stack_frames is how deep
-/// a stack is recorded with each allocation, 0 for none, up to 256, or GPUMEM_RECORD_STACKS_DEFAULT. What is live already comes
-/// first in the file.
-/// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range, or a recording is under way.
+/// path is a file to make; where there is one already, "." and the process's number are added to
+/// the name. stack_frames is the depth of the stacks recorded with each allocation: up to 256, 0
+/// for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with what is live already.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range,
+/// or a recording is under way.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: u32) -> gpumem_status {
     guard(|| {
@@ -190,7 +193,7 @@ pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: 
 
 /// Ends the recording, and waits until it is written.
 ///
-/// events and lost may be NULL; they receive how many events the file has, and how many happened that it has not.
+/// events and lost may be NULL. They receive how many events the file has, and how many it lacks.
 /// Errors: GPUMEM_ERROR_INVALID when no recording is under way.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) -> gpumem_status {
@@ -206,7 +209,8 @@ pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) ->
 
 /// Writes a snapshot: all memory at this moment, as JSON, for `gpumem view`.
 ///
-/// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at one moment.
+/// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at
+/// one moment.
 /// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
@@ -219,12 +223,13 @@ pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
 
 /// Calls a function with every live allocation, small ones too.
 ///
-/// filter may be NULL: all. visitor is called on this thread; user is handed to it. A heap's allocations are of one moment; heaps
-/// are looked at one after the other, and other threads wait only while one is copied. The visitor may call gpumem.
-/// gpumem_visit_filter.age_and_stack also says how old each is and who asked for it. That reads the recording so far, about a
-/// second for four million events; other threads go on.
-/// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with age_and_stack also when nothing is
-/// recorded to a file.
+/// filter may be NULL: all allocations. visitor runs on this thread and receives user. A heap's
+/// allocations are of one moment; heaps are looked at one after the other, and other threads wait
+/// only while one is copied. The visitor may call gpumem. gpumem_visit_filter.age_and_stack also
+/// says how old each is and who asked for it. That reads the recording so far, about a second for
+/// four million events; other threads go on.
+/// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with
+/// age_and_stack also when nothing is recorded to a file.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_visit_allocations(
     filter: *const gpumem_visit_filter,
@@ -236,7 +241,7 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
         let filter = match filter.is_null() {
             true => None,
             // SAFETY: not null, so a structure whose size field is true.
-            false => Some(unsafe { crate::capi::call::options::read(filter) }?),
+            false => Some(unsafe { options::read(filter) }?),
         };
         let wanted = |a: &gpumem_allocation| {
             filter.is_none_or(|f| {
@@ -280,7 +285,8 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
 
 /// What a program's function is called with.
 struct User(*mut c_void);
-// SAFETY: the pointer is only handed back to the program's function, which says in its contract that any thread may call it.
+// SAFETY: the pointer is only handed back to the program's function, which says in its contract
+// that any thread may call it.
 unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
@@ -291,10 +297,10 @@ impl User {
     }
 }
 
-/// Calls a function with each event from now on, on the thread on which it happens; NULL: no more.
+/// Calls a function with each event from now on, on the thread where it happens. NULL ends that.
 ///
-/// user is handed to it. Driver calls of the slow path are events too. A call that is under way in another thread may end after this
-/// returns.
+/// It receives user. Driver calls of the slow path are events too. A callback that is running on
+/// another thread may end after this returns.
 #[no_mangle]
 pub extern "C" fn gpumem_set_event_callback(callback: gpumem_event_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {
@@ -311,9 +317,9 @@ pub extern "C" fn gpumem_set_event_callback(callback: gpumem_event_callback, use
     })
 }
 
-/// Asks a function for the stacks of recordings; NULL: the machine's own are taken.
+/// Takes the stacks of recordings from a function; NULL: from the machine.
 ///
-/// user is handed to it. It is called on the thread that allocates, and must not allocate from gpumem.
+/// It receives user. It runs on the thread that allocates, and must not allocate from gpumem.
 #[no_mangle]
 pub extern "C" fn gpumem_set_stack_callback(callback: gpumem_stack_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {

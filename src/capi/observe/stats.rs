@@ -1,11 +1,11 @@
 //! Looking inside
 //!
-//! Counters and dumps are a moment's picture: other threads go on while they are taken.
+//! Counters and dumps are a snapshot: other threads go on while they are taken.
 
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
 use crate::capi::call::types::{device_id, not_null};
 use crate::context::{counters, Context};
@@ -31,8 +31,9 @@ pub struct gpumem_stats {
     pub requested: u64,
     /// What was handed out for it, rounding included.
     pub live: u64,
-    /// The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream allocates; with several, no
-    /// less, and no more than the sum of each one's most or than peak_mapped.
+    /// The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream
+    /// allocates; with several, an upper bound, at most the sum of the streams' peaks and at most
+    /// peak_mapped.
     pub peak_live: u64,
     /// Free and mapped, usable by its own stream at once.
     pub free: u64,
@@ -44,8 +45,9 @@ pub struct gpumem_stats {
     pub holes: u64,
     /// Old addresses of memory that has moved, not yet unmapped.
     pub zombies: u64,
-    /// The largest request that the next allocation, on any stream, is sure to get without new physical memory, allowing for
-    /// remapping, and for a wait until the device has passed what was freed. One stream or another may get more.
+    /// The largest request that the next allocation, on any stream, is sure to get without new
+    /// physical memory. It may take remapping, and a wait until the device has passed what was
+    /// freed. Some streams may get more.
     pub largest_without_growth: u64,
     /// The largest free region, usable with no driver call.
     pub largest_free: u64,
@@ -69,7 +71,7 @@ pub struct gpumem_stats {
     pub double_frees: u64,
     /// Frees refused because the pointer is unknown, a count.
     pub unknown_pointers: u64,
-    /// Frees by id that came when the allocation was gone already (gpumem_free_id), a count.
+    /// Frees by id (gpumem_free_id) of allocations that were gone already, a count.
     pub late_frees: u64,
     /// Requests refused for lack of memory, a count.
     pub out_of_memory: u64,
@@ -77,12 +79,8 @@ pub struct gpumem_stats {
     pub limit: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_stats {
-    const NAME: &'static str = "gpumem_stats";
-    const FIRST_BYTES: usize = 208;
-}
-const _: () = assert!(size_of::<gpumem_stats>() == 2 * 4 + 26 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_stats, 208, 2 * 4 + 26 * 8);
 
 /// How often one driver call was made.
 #[allow(non_camel_case_types)]
@@ -97,8 +95,8 @@ pub struct gpumem_driver_call {
 
 /// The counters of one device.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device, out is NULL or its
-/// size impossible.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
+/// out is NULL or its size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stats_get(device: c_int, out: *mut gpumem_stats) -> gpumem_status {
     guard(|| {
@@ -132,8 +130,9 @@ pub extern "C" fn gpumem_validate() -> gpumem_status {
 
 /// Lists every region of one device's memory in address order, as text for people.
 ///
-/// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may be NULL; it
-/// receives the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
+/// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may
+/// be NULL; it receives the bytes that the whole text takes, its NUL included, so more than cap
+/// means that it was cut.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize, needed: *mut usize) -> gpumem_status {
@@ -153,8 +152,8 @@ pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize
 
 /// How often each driver call was made, in a fixed order.
 ///
-/// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
-/// receives how many there are.
+/// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
+/// may be NULL; it receives how many there are.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_driver_calls_get(

@@ -1,8 +1,9 @@
 //! Planning
 //!
-//! A plan lays buffers out in an arena before anything runs: given how large each is and during which steps it is live,
-//! it finds an offset for each, so that buffers live at the same step share no bytes and the arena is as small as can
-//! be. docs/spec/planner.md says precisely what is laid out, and how.
+//! A plan lays buffers out in an arena before anything runs: given how large each is and during
+//! which steps it is live, it finds an offset for each, so that buffers live at the same step share
+//! no bytes and the arena is as small as can be. docs/spec/planner.md says precisely what is laid
+//! out, and how.
 //!
 //!   gpumem_plan plan;
 //!   gpumem_plan_buffer_options b;
@@ -17,19 +18,21 @@
 //!   gpumem_plan_offset_get(plan, id, NULL, &offset);
 //!   gpumem_plan_destroy(plan);
 //!
-//! Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates the arena. A plan
-//! belongs to the process that made it: in a forked child every call on it, gpumem_plan_destroy included, gives
-//! GPUMEM_ERROR_FORKED at once and does nothing, whatever the parent was doing with it. The child can make plans of its
-//! own, even where gpumem had started before the fork.
+//! Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates
+//! the arena. A plan belongs to the process that made it: in a forked child every call on it,
+//! gpumem_plan_destroy included, gives GPUMEM_ERROR_FORKED at once and does nothing, whatever the
+//! parent was doing with it. The child can make plans of its own, even where gpumem had started
+//! before the fork.
 //!
-//! Steps are positions in the execution order, counted from 0; a range of them is half-open, [lower, upper). Ids are
-//! consecutive from 0 in the order of adding, the same sequence for buffers and for the values of a graph. Offsets,
-//! sizes and sums of them are at most 2^62 bytes.
+//! Steps are positions in the execution order, counted from 0; a range of them is half-open,
+//! [lower, upper). Ids are consecutive from 0 in the order of adding, the same sequence for buffers
+//! and for the values of a graph. Offsets, sizes and sums of them are at most 2^62 bytes.
 //!
-//! A gpumem_plan is a handle. One that has been destroyed, or was never a plan, is GPUMEM_ERROR_INVALID, which each of
-//! these functions can give. Calls on one plan from several threads take turns, so a query waits for a solve in
-//! progress; gpumem_plan_cancel and gpumem_plan_destroy do not. A call that changes a plan makes its layout stale:
-//! queries give GPUMEM_ERROR_INVALID until it is solved again.
+//! A gpumem_plan is a handle. One that has been destroyed, or was never a plan, is
+//! GPUMEM_ERROR_INVALID, which each of these functions can give. Calls on one plan from several
+//! threads take turns, so a query waits for a solve in progress; gpumem_plan_cancel and
+//! gpumem_plan_destroy do not. A call that changes a plan makes its layout stale: queries give
+//! GPUMEM_ERROR_INVALID until it is solved again.
 
 use super::state::{Answer, Plan, State};
 use crate::base::{Error, Result};
@@ -37,18 +40,18 @@ use crate::capi::call::arguments::{self, array, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::not_null;
 use crate::plan::problem::{MAX_ALIGNMENT, MAX_BUFFERS};
 use crate::plan::{Arena, Buffer, Graph, Interval, Kind, Kinds, Place, Problem, Reserved, ValueId};
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// What a gpumem_plan seems to point to. There is nothing there.
+/// The type that a gpumem_plan points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_plan_st(());
 
-/// A handle to a plan. Compare it with NULL and with others; do not look into it.
+/// A handle to a plan. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_plan = *mut gpumem_plan_st;
 
@@ -81,11 +84,12 @@ pub const GPUMEM_PLAN_FIXED: i32 = 1;
 /// At its offset if that makes the arena no larger.
 pub const GPUMEM_PLAN_PREFERRED: i32 = 2;
 
-/// For a plan: each buffer has bytes of its own, shared with nothing at any step. For finding out whether a wrong
-/// result comes from sharing.
+/// For a plan: each buffer has bytes of its own, shared with nothing at any step. For finding out
+/// whether a wrong result comes from sharing.
 pub const GPUMEM_PLAN_NO_REUSE: u32 = 1;
 
-/// For a buffer: it goes to the arena in its arena field. Without this it goes to the first that has room.
+/// For a buffer: it goes to the arena in its arena field. Without this it goes to the first that
+/// has room.
 pub const GPUMEM_PLAN_IN_ARENA: u32 = 1;
 
 const _: () = {
@@ -118,25 +122,23 @@ pub struct gpumem_plan_options {
     pub flags: u32,
     /// Most bytes of arena 0; 0 means as many as it takes.
     pub capacity: u64,
-    /// Every offset is a multiple of this, bytes, which need not be a power of two: the size of the elements of all
-    /// buffers, so that offsets can count elements. 0 means 1.
+    /// Every offset is a multiple of this, bytes, which need not be a power of two: the size of the
+    /// elements of all buffers, so that offsets can count elements. 0 means 1.
     pub unit: u64,
-    /// Alignment of what is added without one, a power of two up to 2^40, bytes; not of views, which are where their
-    /// parents are. 0 means 1; 256 is what tensors on a GPU want.
+    /// Alignment of what is added without one, a power of two up to 2^40, bytes; not of views,
+    /// which are where their parents are. 0 means 1; 256 is what tensors on a GPU want.
     pub alignment: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_plan_options {
-    const NAME: &'static str = "gpumem_plan_options";
-    const FIRST_BYTES: usize = 32;
-}
-const _: () = assert!(size_of::<gpumem_plan_options>() == 2 * 4 + 3 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_plan_options, 32, 2 * 4 + 3 * 8);
 
-/// A buffer, for gpumem_plan_buffer_add, or a value, for gpumem_plan_value_add. A field that is 0 means its default.
+/// A buffer, for gpumem_plan_buffer_add, or a value, for gpumem_plan_value_add. A field that is 0
+/// means its default.
 ///
-/// While it is live it occupies [offset, offset + bytes + guard) of its arena. Of no bytes, or live at no step, it
-/// occupies nothing, its guard included; it gets an aligned offset all the same, which may be anyone's.
+/// While it is live it occupies [offset, offset + bytes + guard) of its arena. A buffer of no
+/// bytes, or live at no step, occupies nothing, not even its guard. It still gets an aligned
+/// offset, which others may have too.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -155,18 +157,21 @@ pub struct gpumem_plan_buffer_options {
     pub lower: u64,
     /// First step after its last use. Must be 0 for a value.
     pub upper: u64,
-    /// Its offset is a multiple of this power of two, bytes, up to 2^40; 0 means the plan's, or for a view none.
+    /// Its offset is a multiple of this power of two, bytes, up to 2^40; 0 means the plan's, or for
+    /// a view none.
     pub alignment: u64,
     /// Bytes behind it that nothing else may use while it is live.
     pub guard: u64,
-    /// With GPUMEM_PLAN_FIXED and GPUMEM_PLAN_PREFERRED: its first byte in the arena. Must be 0 otherwise.
+    /// With GPUMEM_PLAN_FIXED and GPUMEM_PLAN_PREFERRED: its first byte in the arena. Must be 0
+    /// otherwise.
     pub offset: u64,
     /// With GPUMEM_PLAN_IN_ARENA: the arena it goes to. Must be 0 otherwise.
     pub arena: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Ranges of steps inside its live range at which it holds nothing, so that others may use its bytes: in order,
-    /// apart, none empty. Its contents do not survive them. May be NULL when gap_count is 0. Not for a value.
+    /// Ranges of steps inside its live range at which it holds nothing, so that others may use its
+    /// bytes: in order, apart, none empty. Its contents do not survive them. May be NULL when
+    /// gap_count is 0. Not for a value.
     pub gaps: *const gpumem_plan_interval,
     /// How many gaps there are, a count.
     pub gap_count: usize,
@@ -174,17 +179,14 @@ pub struct gpumem_plan_buffer_options {
     pub name: *const c_char,
 }
 
-// SAFETY: repr(C), a u32 first, integers and raw pointers only, and the assertion below shows no padding.
-unsafe impl Extensible for gpumem_plan_buffer_options {
-    const NAME: &'static str = "gpumem_plan_buffer_options";
-    const FIRST_BYTES: usize = 96;
-}
-const _: () = assert!(size_of::<gpumem_plan_buffer_options>() == 6 * 4 + 9 * 8);
+// SAFETY: repr(C), a u32 first, integers and raw pointers only; the sum of its fields shows no
+// padding.
+extensible!(gpumem_plan_buffer_options, 96, 6 * 4 + 9 * 8);
 
 /// Makes an empty plan with one arena, arena 0.
 ///
-/// opts may be NULL: every setting at its default. They are read and not kept. out receives the plan, which the caller
-/// owns and gives to gpumem_plan_destroy. Needs no device.
+/// opts may be NULL: every setting at its default. They are read and not kept. out receives the
+/// plan, which the caller owns and gives to gpumem_plan_destroy. Needs no device.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or a setting is not allowed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_create(opts: *const gpumem_plan_options, out: *mut gpumem_plan) -> gpumem_status {
@@ -204,8 +206,9 @@ pub unsafe extern "C" fn gpumem_plan_create(opts: *const gpumem_plan_options, ou
 
 /// Destroys a plan. Memory that gpumem_plan_materialise allocated for it stays the caller's.
 ///
-/// plan may be NULL, which does nothing. Does not wait: a solve in progress on another thread is cancelled and gives
-/// GPUMEM_ERROR_INVALID there, and other calls in progress end as they would have.
+/// plan may be NULL, which does nothing. Does not wait: a solve in progress on another thread is
+/// cancelled and gives GPUMEM_ERROR_INVALID there, and other calls in progress end as they would
+/// have.
 /// Errors: GPUMEM_ERROR_INVALID when it has been destroyed already or is no plan.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_destroy(plan: gpumem_plan) -> gpumem_status {
@@ -220,10 +223,11 @@ pub extern "C" fn gpumem_plan_destroy(plan: gpumem_plan) -> gpumem_status {
 /// Adds a buffer whose live range is known.
 ///
 /// opts is read and not kept. out receives the buffer's id.
-/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, or for a range that ends before it starts, an alignment that is
-/// no power of two or more than 2^40, an offset that is not aligned, an arena that does not exist, gaps out of order or out of range, an
-/// unknown kind, place or flag, a size beyond 2^62, a name that is not UTF-8. Nothing is added then. Whether fixed
-/// buffers are in each other's way is seen when the plan is solved.
+/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, or for a range that ends before it starts,
+/// an alignment that is no power of two or more than 2^40, an offset that is not aligned, an arena
+/// that does not exist, gaps out of order or out of range, an unknown kind, place or flag, a size
+/// beyond 2^62, a name that is not UTF-8. Nothing is added then. Solving finds out whether fixed
+/// buffers are in each other's way.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_buffer_add(
     plan: gpumem_plan,
@@ -243,11 +247,13 @@ pub unsafe extern "C" fn gpumem_plan_buffer_add(
     })
 }
 
-/// Adds many temporaries at once: buffer i has bytes[i] bytes and is live in [lowers[i], uppers[i]).
+/// Adds many temporaries at once: buffer i has bytes[i] bytes and is live in [lowers[i],
+/// uppers[i]).
 ///
-/// The arrays have count elements each and may be NULL when it is 0. They are read and not kept. first may be NULL; it
-/// receives the id of buffer 0, those of the others follow.
-/// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_buffer_add, naming the buffer's index; none is added then.
+/// The arrays have count elements each and may be NULL when it is 0. They are read and not kept.
+/// first may be NULL; it receives the id of buffer 0, those of the others follow.
+/// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_buffer_add, naming the buffer's index; none is
+/// added then.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_buffers_add(
     plan: gpumem_plan,
@@ -284,9 +290,9 @@ pub unsafe extern "C" fn gpumem_plan_buffers_add(
 
 /// Adds an arena: a run of bytes of its own, such as another device's memory.
 ///
-/// capacity is the most bytes it may have; 0 means as many as it takes. name is for reports, UTF-8, copied, and may be
-/// NULL. out receives its number; they are consecutive, and every plan has arena 0. A buffer that is bound to no arena
-/// goes to the first that has room.
+/// capacity is the most bytes it may have; 0 means as many as it takes. name is for reports, UTF-8,
+/// copied, and may be NULL. out receives its number; they are consecutive, and every plan has arena
+/// 0. A buffer that is bound to no arena goes to the first that has room.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or name is not UTF-8.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_arena_add(
@@ -322,7 +328,8 @@ pub extern "C" fn gpumem_plan_unit_set(plan: gpumem_plan, unit: u64) -> gpumem_s
     guard(|| change(plan, |state| state.graph.set_unit(unit.max(1))))
 }
 
-/// Whether buffers that are not live together may share bytes: 0 for no, anything else for yes, the default.
+/// Whether buffers that are not live together may share bytes: 0 for no, anything else for yes, the
+/// default.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_reuse_set(plan: gpumem_plan, reuse: i32) -> gpumem_status {
     guard(|| {
@@ -333,11 +340,11 @@ pub extern "C" fn gpumem_plan_reuse_set(plan: gpumem_plan, reuse: i32) -> gpumem
     })
 }
 
-/// Keeps bytes [offset, offset + bytes) of an arena free of buffers during steps [lower, upper): memory of the caller's
-/// own. UINT64_MAX for upper means to the end.
+/// Keeps bytes [offset, offset + bytes) of an arena free of buffers during steps [lower, upper):
+/// memory of the caller's own. UINT64_MAX for upper means to the end.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when there is no such arena, the range passes 2^62 bytes or the steps end before they
-/// start.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such arena, the range passes 2^62 bytes or the
+/// steps end before they start.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_obstacle_add(
     plan: gpumem_plan,
@@ -351,9 +358,10 @@ pub extern "C" fn gpumem_plan_obstacle_add(
     guard(|| change(plan, |state| state.graph.reserve(reserved)))
 }
 
-/// Sets the kinds that get no slot, because their memory is the caller's business: GPUMEM_PLAN_TEMPORARIES and so on,
-/// or-ed together; 0 for none, the default. A view goes by the kind of its root: it is left out with it, and has a slot
-/// where that has one. A shared weight is where it is shared all the same.
+/// Sets the kinds that get no slot, because the caller provides their memory:
+/// GPUMEM_PLAN_TEMPORARIES and so on, or-ed together; 0 for none, the default. A view goes by the
+/// kind of its root: it is left out with it, and has a slot where that has one. A shared weight is
+/// where it is shared all the same.
 ///
 /// Errors: GPUMEM_ERROR_INVALID for a bit that is no kind.
 #[no_mangle]
@@ -373,10 +381,12 @@ pub extern "C" fn gpumem_plan_left_out_set(plan: gpumem_plan, kinds: u32) -> gpu
     })
 }
 
-/// Changes how large a buffer or value is. Solve again afterwards; GPUMEM_PLAN_EFFORT_FAST is made for that.
+/// Changes how large a buffer or value is. Solve again afterwards; GPUMEM_PLAN_EFFORT_FAST is made
+/// for that.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when id does not exist, views of it or what it is a view of do not fit any more, or bytes
-/// with its guard, or from its fixed or preferred offset on, are more than 2^62. Its size stays as it was then.
+/// Errors: GPUMEM_ERROR_INVALID when id does not exist, views of it or what it is a view of do not
+/// fit any more, or bytes with its guard, or from its fixed or preferred offset on, are more than
+/// 2^62. On failure the size stays as it was.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_resize(plan: gpumem_plan, id: u32, bytes: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.resize(ValueId(id), bytes)))

@@ -1,9 +1,10 @@
 //! Planning a graph
 //!
-//! Where live ranges are not known, a plan derives them: it is told the values, and the operations that write and read
-//! them. The operations run one per step, in the order of adding unless gpumem_plan_order_set says otherwise. A value is
-//! live from the operation that writes it to the last that reads it; inputs, parameters and constants are live
-//! throughout, outputs to the end. Values and buffers can be mixed in one plan.
+//! A plan can derive live ranges: tell it the values, and the operations that write and read them.
+//! The operations run one per step, in the order of adding unless gpumem_plan_order_set says
+//! otherwise. A value is live from the operation that writes it to the last that reads it; inputs,
+//! parameters and constants are live throughout, outputs to the end. Values and buffers can be
+//! mixed in one plan.
 
 use super::buffers::{buffer, change, gpumem_plan, gpumem_plan_buffer_options, with};
 use crate::base::{Error, Result};
@@ -15,16 +16,17 @@ use crate::capi::call::types::not_null;
 use crate::plan::{Buffer, OpId, Preset, Value, ValueId};
 use std::ffi::c_char;
 
-/// For running a model: inputs, parameters and constants are left out, being somewhere already; nothing is kept for a
-/// backward pass.
+/// For running a model: inputs, parameters and constants are left out, being somewhere already;
+/// nothing is kept for a backward pass.
 pub const GPUMEM_PLAN_INFERENCE: i32 = 1;
-/// For a backward pass to come: no kind is left out, and all that outputs were computed from lives to the end. This can
-/// take many times the memory.
+/// For a backward pass to come: no kind is left out, and all that outputs were computed from lives
+/// to the end. This can take many times the memory.
 pub const GPUMEM_PLAN_BACKWARD: i32 = 2;
 
 /// Adds a value: a tensor whose live range follows from the operations that write and read it.
 ///
-/// opts is read and not kept; its live range and gaps must be left zero. out receives the value's id.
+/// opts is read and not kept; its live range and gaps must be left zero. out receives the value's
+/// id.
 /// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_buffer_add.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_value_add(
@@ -45,14 +47,15 @@ pub unsafe extern "C" fn gpumem_plan_value_add(
     })
 }
 
-/// Adds an operation that reads inputs and writes outputs. It runs after those added before it. A value that is both is
-/// updated: read, and left with other contents.
+/// Adds an operation that reads inputs and writes outputs. It runs after those added before it. A
+/// value that is both is updated: read, and left with other contents.
 ///
-/// name is for reports, UTF-8, copied, and may be NULL. The arrays hold ids of values and may be NULL when their count
-/// is 0; they are read and not kept. out may be NULL; it receives the operation's number: operations are counted on
-/// their own, from 0.
-/// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, an output that comes twice, and one that another operation
-/// produces already. Whether each value is written before it is read is seen when the plan is solved.
+/// name is for reports, UTF-8, copied, and may be NULL. The arrays hold ids of values and may be
+/// NULL when their count is 0; they are read and not kept. out may be NULL; it receives the
+/// operation's number: operations are counted on their own, from 0.
+/// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, an output that comes twice, and one
+/// that another operation produces already. Solving finds out whether each value is written before
+/// it is read.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_op_add(
     plan: gpumem_plan,
@@ -77,11 +80,12 @@ pub unsafe extern "C" fn gpumem_plan_op_add(
     })
 }
 
-/// Sets the order in which the operations run: every operation added so far, once. Those added later run after them.
+/// Sets the order in which the operations run: every operation added so far, once. Those added
+/// later run after them.
 ///
 /// ops has count operation numbers and may be NULL when it is 0; it is read and not kept.
-/// Errors: GPUMEM_ERROR_INVALID when an operation is missing, comes twice or does not exist. Whether each value is
-/// written before it is read is seen when the plan is solved.
+/// Errors: GPUMEM_ERROR_INVALID when an operation is missing, comes twice or does not exist.
+/// Solving finds out whether each value is written before it is read.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_order_set(plan: gpumem_plan, ops: *const u32, count: usize) -> gpumem_status {
     guard(|| {
@@ -91,36 +95,39 @@ pub unsafe extern "C" fn gpumem_plan_order_set(plan: gpumem_plan, ops: *const u3
     })
 }
 
-/// Makes a value a view: child is the bytes of parent from offset on, as many as child has. It gets no slot of its own,
-/// and whoever reads it reads its parent, which may be a view itself.
+/// Makes a value a view: child is the bytes of parent from offset on, as many as child has. It gets
+/// no slot of its own. Reading it reads its parent, which may be a view itself.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be one of itself, was added
-/// with a place, a guard or a live range of its own, or passes the end of its parent. Whether kinds, arenas and
-/// alignments that were given agree with those of the parent is seen when the plan is solved.
+/// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be
+/// one of itself, was added with a place, a guard or a live range of its own, or passes the end of
+/// its parent. Solving finds out whether given kinds, arenas and alignments agree with the
+/// parent's.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_view_set(plan: gpumem_plan, child: u32, parent: u32, offset: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.view(ValueId(child), ValueId(parent), offset)))
 }
 
-/// Allows an operation to write output over input, byte for byte from the first. The plan makes use of it where input
-/// dies there and output fits: then both have the same offset.
+/// Allows an operation to write output over input, byte for byte from the first. The plan does so
+/// where input dies there and output fits: both then have the same offset.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when op does not exist, does not read input or does not write output.
+/// Errors: GPUMEM_ERROR_INVALID when op does not exist, does not read input or does not write
+/// output.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_in_place_add(plan: gpumem_plan, op: u32, input: u32, output: u32) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.in_place(OpId(op), ValueId(input), ValueId(output))))
 }
 
-/// Keeps a value live through a step, as an operation that reads it then would. A step after the last operation moves
-/// the end.
+/// Keeps a value live through a step, as an operation that reads it then would. A step after the
+/// last operation moves the end.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step comes after.
+/// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step
+/// comes after.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_extend(plan: gpumem_plan, value: u32, step: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.extend_to(ValueId(value), step)))
 }
 
-/// Keeps a value live to the end, for a reader that the plan does not know of.
+/// Keeps a value live to the end, for a reader outside the plan.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it does not exist.
 #[no_mangle]
@@ -128,8 +135,8 @@ pub extern "C" fn gpumem_plan_keep(plan: gpumem_plan, value: u32) -> gpumem_stat
     guard(|| change(plan, |state| state.graph.pin(ValueId(value))))
 }
 
-/// Keeps everything that a value was computed from live to the end, but not the value itself; a view is kept too, being
-/// bytes of its parent, which it came from.
+/// Keeps everything that a value was computed from live to the end, but not the value itself; a
+/// view is kept too, being bytes of its parent, which it came from.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it does not exist.
 #[no_mangle]
@@ -137,7 +144,8 @@ pub extern "C" fn gpumem_plan_keep_ancestors(plan: gpumem_plan, value: u32) -> g
     guard(|| change(plan, |state| state.graph.pin_ancestors(ValueId(value))))
 }
 
-/// Whether everything that outputs were computed from lives to the end: 0 for no, the default, anything else for yes.
+/// Whether everything that outputs were computed from lives to the end: 0 for no, the default,
+/// anything else for yes.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_keep_ancestors_set(plan: gpumem_plan, keep: i32) -> gpumem_status {
     guard(|| {
@@ -148,8 +156,8 @@ pub extern "C" fn gpumem_plan_keep_ancestors_set(plan: gpumem_plan, keep: i32) -
     })
 }
 
-/// Sets what gpumem_plan_left_out_set and gpumem_plan_keep_ancestors_set set, for a purpose: GPUMEM_PLAN_INFERENCE or
-/// GPUMEM_PLAN_BACKWARD.
+/// Sets what gpumem_plan_left_out_set and gpumem_plan_keep_ancestors_set set, for a purpose:
+/// GPUMEM_PLAN_INFERENCE or GPUMEM_PLAN_BACKWARD.
 ///
 /// Errors: GPUMEM_ERROR_INVALID for another number.
 #[no_mangle]
@@ -171,14 +179,16 @@ pub extern "C" fn gpumem_plan_preset_set(plan: gpumem_plan, preset: i32) -> gpum
     })
 }
 
-/// States that another plan has the weight of this name at these bytes of an arena that both plans use: a parameter or
-/// constant of that name gets no slot of its own but this one, and nothing of this plan is put there.
+/// States that another plan has the weight of this name at these bytes of an arena that both plans
+/// use: a parameter or constant of that name gets no slot of its own but this one, and nothing of
+/// this plan is put there.
 ///
-/// name is UTF-8, copied. Stating the same again changes nothing; gpumem_plan_unshare takes it back, to share the weight
-/// at another place.
-/// Errors: GPUMEM_ERROR_INVALID when name is NULL or not UTF-8, the weight is shared at another place or with another
-/// size already, there is no such arena, or the range passes 2^62 bytes. Whether size, kind, alignment, arena and fixed
-/// offset of the value agree, and whether a guard covers another shared weight, is seen when the plan is solved.
+/// name is UTF-8, copied. Stating the same again changes nothing; gpumem_plan_unshare takes it
+/// back, to share the weight at another place.
+/// Errors: GPUMEM_ERROR_INVALID when name is NULL or not UTF-8, the weight is shared at another
+/// place or with another size already, there is no such arena, or the range passes 2^62 bytes.
+/// Solving finds out whether size, kind, alignment, arena and fixed offset of the value agree, and
+/// whether a guard covers another shared weight.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_share(
     plan: gpumem_plan,
@@ -195,13 +205,16 @@ pub unsafe extern "C" fn gpumem_plan_share(
     })
 }
 
-/// As gpumem_plan_share, for every parameter and constant that lives throughout another solved plan and has a slot there,
-/// and for what that plan shares itself. Those added with a range that does not cover the whole plan are left out. Those
-/// without a name, and the guards of all, are kept clear.
+/// Like gpumem_plan_share, for every parameter and constant that lives throughout another solved
+/// plan and has a slot there, and for what that plan shares itself. Those added with a range that
+/// does not cover the whole plan are left out. Those without a name, and the guards of all, are
+/// kept clear.
 ///
-/// from is not kept: what happens to it later does not matter here. count may be NULL; it receives how many have a name.
-/// Calling it again with the same layout changes nothing; after from was solved anew, gpumem_plan_unshare comes first.
-/// Errors: those of gpumem_plan_share, and nothing is shared then; GPUMEM_ERROR_INVALID when from has no layout.
+/// from is not kept: what happens to it later does not matter here. count may be NULL; it receives
+/// how many have a name. Calling it again with the same layout changes nothing; after from was
+/// solved anew, gpumem_plan_unshare comes first.
+/// Errors: those of gpumem_plan_share, and nothing is shared then; GPUMEM_ERROR_INVALID when from
+/// has no layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_share_from(
     plan: gpumem_plan,
@@ -209,7 +222,8 @@ pub unsafe extern "C" fn gpumem_plan_share_from(
     count: *mut usize,
 ) -> gpumem_status {
     guard(|| {
-        // One plan is locked at a time, so that two that share from each other cannot wait for each other.
+        // One plan is locked at a time, so that two that share from each other cannot wait for each
+        // other.
         let other = with(from, |state| state.laid_out().cloned())?;
         let shared = change(plan, |state| state.graph.share_from(&other.lowered, &other.layout))?;
         // SAFETY: the caller passes NULL or a place to write to.
@@ -218,8 +232,9 @@ pub unsafe extern "C" fn gpumem_plan_share_from(
     })
 }
 
-/// Takes back what gpumem_plan_share or gpumem_plan_share_from stated about the weight of this name, its guard included:
-/// a value of that name gets a slot of this plan's again. NULL takes back all there is, weights without a name included.
+/// Takes back what gpumem_plan_share or gpumem_plan_share_from stated about the weight of this
+/// name, its guard included: a value of that name gets a slot of this plan's again. NULL takes back
+/// all there is, weights without a name included.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when no weight of that name is shared, or name is not UTF-8.
 #[no_mangle]

@@ -16,9 +16,11 @@ use std::ffi::c_char;
 
 /// The layout as text: the sizes, and a line per slot in the order of offsets.
 ///
-/// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may be NULL; it receives
-/// the bytes that the whole text takes, its NUL included, so more than cap means that it was cut.
-/// Errors: GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0, or the plan has not been solved since it was changed.
+/// buf may be NULL when cap is 0; cap is in bytes. Copies what fits, always terminated. needed may
+/// be NULL; it receives the bytes that the whole text takes, its NUL included, so more than cap
+/// means that it was cut.
+/// Errors: GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0, or the plan has not been solved
+/// since it was changed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_report_get(
     plan: gpumem_plan,
@@ -30,10 +32,11 @@ pub unsafe extern "C" fn gpumem_plan_report_get(
     guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::report(&s.lowered.problem, &s.layout)) })
 }
 
-/// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads and writes. It reads
-/// offsets as fixed ones, so what it makes of a solved plan is the same layout.
+/// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads
+/// and writes. It reads offsets as fixed ones, so what it makes of a solved plan is the same
+/// layout.
 ///
-/// As gpumem_plan_report_get.
+/// Like gpumem_plan_report_get.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_csv_get(
     plan: gpumem_plan,
@@ -45,9 +48,10 @@ pub unsafe extern "C" fn gpumem_plan_csv_get(
     guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::csv(&s.lowered.problem, &s.layout)) })
 }
 
-/// The layout as a picture, SVG: steps from left to right, offsets upwards, a rectangle for each live range.
+/// The layout as a picture, SVG: steps from left to right, offsets upwards, a rectangle for each
+/// live range.
 ///
-/// As gpumem_plan_report_get.
+/// Like gpumem_plan_report_get.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_svg_get(
     plan: gpumem_plan,
@@ -59,13 +63,15 @@ pub unsafe extern "C" fn gpumem_plan_svg_get(
     guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::svg(&s.lowered.problem, &s.layout)) })
 }
 
-/// The buffers and values whose slots are live at the critical step, the first at which most bytes are live, reserved
-/// ranges included; in the order of ids. A slot is named by the value that owns it, not by views of it or values that
-/// took it over. Making these smaller, or live for less long, is what can make the arena smaller.
+/// The buffers and values whose slots are live at the critical step, in the order of ids. That is
+/// the first step at which most bytes are live, reserved ranges included. A slot is named by the
+/// value that owns it, not by views of it or values that took it over. Only smaller or
+/// shorter-lived ones among these can make the arena smaller.
 ///
-/// ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count may be NULL; it
-/// receives how many there are. The step is in gpumem_plan_stats.
-/// Errors: GPUMEM_ERROR_INVALID when ids is NULL and cap is not 0, or the plan has not been solved since it was changed.
+/// ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
+/// may be NULL; it receives how many there are. The step is in gpumem_plan_stats.
+/// Errors: GPUMEM_ERROR_INVALID when ids is NULL and cap is not 0, or the plan has not been solved
+/// since it was changed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_critical_get(
     plan: gpumem_plan,
@@ -89,12 +95,13 @@ pub unsafe extern "C" fn gpumem_plan_critical_get(
     })
 }
 
-/// The steps during which the bytes of a buffer or value hold something, its gaps not considered: those of its slot, so
-/// that a view has its parent's, and a value written in place has those of what it was written over, too.
+/// The steps during which the bytes of a buffer or value hold something, its gaps not considered:
+/// those of its slot, so that a view has its parent's, and a value written in place has those of
+/// what it was written over, too.
 ///
 /// lower receives the first such step, upper the first after them.
-/// Errors: GPUMEM_ERROR_INVALID when an output is NULL, id does not exist or has no slot, or the plan has not been solved
-/// since it was changed.
+/// Errors: GPUMEM_ERROR_INVALID when an output is NULL, id does not exist or has no slot, or the
+/// plan has not been solved since it was changed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_live_get(
     plan: gpumem_plan,
@@ -115,16 +122,18 @@ pub unsafe extern "C" fn gpumem_plan_live_get(
     })
 }
 
-/// Checks a layout of the caller's own for a plan: that what is live at the same step shares no bytes, and that
-/// alignments, the unit, fixed offsets, obstacles, guards, arenas and capacities are kept. The plan need not be
-/// solved, and whether it is does not change.
+/// Checks a layout of the caller's own for a plan: that what is live at the same step shares no
+/// bytes, and that alignments, the unit, fixed offsets, obstacles, guards, arenas and capacities
+/// are kept. The plan need not be solved, and whether it is does not change.
 ///
-/// offsets[i] is where buffer or value i is; count is how many there are in the plan. arenas[i] is its arena; arenas may
-/// be NULL, which means arena 0 for all. GPUMEM_PLAN_NO_OFFSET stands for what has no slot, and may stand for a view and
-/// a value written in place, since their offsets follow from another's; where they are given they must agree with it.
-/// The arrays are read and not kept. bytes may be NULL; it receives what all arenas together need.
-/// Errors: GPUMEM_ERROR_INVALID for the first thing that is wrong, with what it is; also when offsets is NULL and count
-/// is not 0, count is not the plan's, or the plan's graph contradicts itself. Of an empty plan, NULL and 0 are a layout.
+/// offsets[i] is where buffer or value i is; count is how many there are in the plan. arenas[i] is
+/// its arena; arenas may be NULL, which means arena 0 for all. GPUMEM_PLAN_NO_OFFSET stands for
+/// what has no slot, and may stand for a view and a value written in place, since their offsets
+/// follow from another's; where they are given they must agree with it. The arrays are read and not
+/// kept. bytes may be NULL; it receives what all arenas together need.
+/// Errors: GPUMEM_ERROR_INVALID for the first thing that is wrong, with what it is; also when
+/// offsets is NULL and count is not 0, count is not the plan's, or the plan's graph contradicts
+/// itself. Of an empty plan, NULL and 0 are a layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_verify(
     plan: gpumem_plan,
@@ -150,7 +159,7 @@ pub unsafe extern "C" fn gpumem_plan_verify(
     })
 }
 
-/// Copies a text about a solved plan out. The plan is not locked while it is made.
+/// Copies a text about a solved plan out, without locking the plan meanwhile.
 ///
 /// # Safety
 /// `buf` is null or `cap` writable bytes, `needed` null or writable.

@@ -1,8 +1,9 @@
 //! Solving a plan
 //!
-//! Solving finds an offset for every buffer and value. The effort is counted in steps of the search, so the same plan and
-//! options give the same layout on every machine, unless the clock or gpumem_plan_cancel stops the search (the summary
-//! says so). Every layout is verified before it is used.
+//! Solving finds an offset for every buffer and value. The effort is counted in steps of the
+//! search, so the same plan and options give the same layout on every machine, unless the clock or
+//! gpumem_plan_cancel stops the search (the summary says so). Every layout is verified before it is
+//! used.
 
 use super::buffers::{get, gpumem_plan, with};
 use super::state::{Answer, Solved, State};
@@ -10,7 +11,7 @@ use crate::base::{Error, Result, Status};
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::not_null;
 use crate::plan::{solve, verify, Effort, Layout, LayoutStatus, Problem, Slot, SolveOptions, ValueId};
 use std::sync::atomic::AtomicBool;
@@ -19,23 +20,25 @@ use std::time::Duration;
 
 /// Greedy orders, then a search of a limited number of steps. The default.
 pub const GPUMEM_PLAN_EFFORT_NORMAL: i32 = 0;
-/// A few greedy orders and no search, under a millisecond for hundreds of buffers: for planning again at run time.
+/// A few greedy orders and no search, under a millisecond for hundreds of buffers: for planning
+/// again at run time.
 pub const GPUMEM_PLAN_EFFORT_FAST: i32 = 1;
 
-/// Tries the order of the last layout first, if the plan has as many slots as then: for planning again after
-/// gpumem_plan_resize. The layout then depends on that one too.
+/// Tries the order of the last layout first, if the plan has as many slots as then: for planning
+/// again after gpumem_plan_resize. The layout then depends on that one too.
 pub const GPUMEM_PLAN_FROM_LAST: u32 = 1;
 
 /// No smaller arena is possible.
 pub const GPUMEM_PLAN_OPTIMAL: i32 = 0;
-/// Right, and perhaps not the smallest.
+/// Valid, and perhaps not the smallest.
 pub const GPUMEM_PLAN_FEASIBLE: i32 = 1;
 /// No layout fits the capacities: proved.
 pub const GPUMEM_PLAN_INFEASIBLE: i32 = 2;
 /// No layout that fits the capacities was found; there may be one.
 pub const GPUMEM_PLAN_OUT_OF_TIME: i32 = 3;
 
-/// The offset of what has no slot, in what gpumem_plan_offsets_get fills and gpumem_plan_verify reads.
+/// The offset of what has no slot, in what gpumem_plan_offsets_get fills and gpumem_plan_verify
+/// reads.
 pub const GPUMEM_PLAN_NO_OFFSET: u64 = u64::MAX;
 
 const _: () = {
@@ -54,9 +57,10 @@ pub struct gpumem_plan_solve_options {
     pub size: u32,
     /// GPUMEM_PLAN_EFFORT_*.
     pub effort: i32,
-    /// Time to search, milliseconds: with a limit, the normal effort takes as many steps as usually fit into it, more or
-    /// fewer than it would without one, and ends at the limit if they take longer. 0: the steps of the effort, however
-    /// long they take, which is seconds at most as a rule. Greedy orders are tried in any case.
+    /// Time to search, milliseconds: with a limit, the normal effort takes as many steps as usually
+    /// fit into it, more or fewer than it would without one, and ends at the limit if they take
+    /// longer. 0: the steps of the effort, however long they take, which is seconds at most as a
+    /// rule. Greedy orders are tried in any case.
     pub time_limit_ms: u64,
     /// Threads to search with, a count up to 256; 0 and 1 search on the caller's.
     pub threads: u32,
@@ -64,12 +68,8 @@ pub struct gpumem_plan_solve_options {
     pub flags: u32,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_plan_solve_options {
-    const NAME: &'static str = "gpumem_plan_solve_options";
-    const FIRST_BYTES: usize = 24;
-}
-const _: () = assert!(size_of::<gpumem_plan_solve_options>() == 4 * 4 + 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_plan_solve_options, 24, 4 * 4 + 8);
 
 /// What solving gave, from gpumem_plan_stats_get. Bytes unless a field says otherwise.
 #[allow(non_camel_case_types)]
@@ -80,8 +80,8 @@ pub struct gpumem_plan_stats {
     pub size: u32,
     /// GPUMEM_PLAN_OPTIMAL, _FEASIBLE, _INFEASIBLE or _OUT_OF_TIME.
     pub status: i32,
-    /// All arenas together. With the last two statuses, of the smallest layout found that ignores the capacities; 0 if
-    /// none was.
+    /// All arenas together. With the last two statuses, of the smallest layout found that ignores
+    /// the capacities; 0 if none was.
     pub arena_bytes: u64,
     /// No layout can be smaller: at least the largest sum of what is live at one step.
     pub lower_bound: u64,
@@ -105,27 +105,26 @@ pub struct gpumem_plan_stats {
     pub operations: u64,
     /// Arenas, a count.
     pub arenas: u32,
-    /// 1 when the search was cancelled or stopped by the clock: another run may give another layout.
+    /// 1 when the search was cancelled or stopped by the clock: another run may give another
+    /// layout.
     pub interrupted: u32,
 }
 
-// SAFETY: repr(C), a u32 first, numbers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_plan_stats {
-    const NAME: &'static str = "gpumem_plan_stats";
-    const FIRST_BYTES: usize = 104;
-}
-const _: () = assert!(size_of::<gpumem_plan_stats>() == 4 * 4 + 11 * 8);
+// SAFETY: repr(C), a u32 first, numbers only; the sum of its fields shows no padding.
+extensible!(gpumem_plan_stats, 104, 4 * 4 + 11 * 8);
 
 /// Lays a plan out. What an earlier solve gave is replaced.
 ///
-/// opts may be NULL: every setting at its default. They are read and not kept. Other calls on the plan wait, but for
-/// gpumem_plan_cancel, which ends this one early with the best so far, and gpumem_plan_destroy.
-/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has the capacity, the
-/// lower bound and the smallest size found, and gpumem_plan_stats_get has them and says whether it is proved that
-/// there is none. That is an answer too: it replaces what an earlier solve gave, and there are no offsets.
-/// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself, fixed buffers are in
-/// each other's way, in that of an obstacle or off the unit, sizes add up to more than 2^62 bytes, an option is not
-/// allowed, or the plan was destroyed meanwhile; then the plan is as it was.
+/// opts may be NULL: every setting at its default. They are read and not kept. Other calls on the
+/// plan wait, except for gpumem_plan_cancel, which ends this one early with the best so far, and
+/// gpumem_plan_destroy.
+/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has
+/// the capacity, the lower bound and the smallest size found, and gpumem_plan_stats_get has them
+/// and says whether it is proved that there is none. That is an answer too: it replaces what an
+/// earlier solve gave, and there are no offsets. GPUMEM_ERROR_INVALID when a value is read before
+/// it is written, the graph contradicts itself, fixed buffers are in each other's way, in that of
+/// an obstacle or off the unit, sizes add up to more than 2^62 bytes, an option is not allowed, or
+/// the plan was destroyed meanwhile; then the plan is as it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpumem_plan_solve_options) -> gpumem_status {
     guard(|| {
@@ -140,7 +139,8 @@ pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpume
 
 /// Ends a solve in progress on another thread soon, with the best layout so far.
 ///
-/// Does nothing when none is in progress; does not wait. Errors: GPUMEM_ERROR_INVALID when there is no such plan.
+/// Does nothing when none is in progress; does not wait. Errors: GPUMEM_ERROR_INVALID when there is
+/// no such plan.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_cancel(plan: gpumem_plan) -> gpumem_status {
     guard(|| {
@@ -151,8 +151,8 @@ pub extern "C" fn gpumem_plan_cancel(plan: gpumem_plan) -> gpumem_status {
 
 /// What solving gave, also where it gave no layout.
 ///
-/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible, or the
-/// plan has not been solved since it was changed.
+/// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
+/// impossible, or the plan has not been solved since it was changed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_stats_get(plan: gpumem_plan, out: *mut gpumem_plan_stats) -> gpumem_status {
     guard(|| {
@@ -167,8 +167,10 @@ pub unsafe extern "C" fn gpumem_plan_stats_get(plan: gpumem_plan, out: *mut gpum
 
 /// How many bytes an arena needs.
 ///
-/// bytes receives them; lower_bound may be NULL and receives what no layout of the buffers that are in it can go below.
-/// Errors: GPUMEM_ERROR_INVALID when bytes is NULL, there is no such arena, or the plan has no layout.
+/// bytes receives them; lower_bound may be NULL and receives what no layout of the buffers that are
+/// in it can go below.
+/// Errors: GPUMEM_ERROR_INVALID when bytes is NULL, there is no such arena, or the plan has no
+/// layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_arena_bytes_get(
     plan: gpumem_plan,
@@ -189,11 +191,11 @@ pub unsafe extern "C" fn gpumem_plan_arena_bytes_get(
     })
 }
 
-/// Where a buffer or value is. That of a view is inside its parent's.
+/// The offset of a buffer or value. A view's lies inside its parent.
 ///
 /// arena may be NULL and receives the arena. offset receives the first byte there.
-/// Errors: GPUMEM_ERROR_INVALID when offset is NULL, id does not exist or has no slot (its kind is left out, or nothing
-/// uses it), or the plan has no layout.
+/// Errors: GPUMEM_ERROR_INVALID when offset is NULL, id does not exist or has no slot (its kind is
+/// left out, or nothing uses it), or the plan has no layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_offset_get(
     plan: gpumem_plan,
@@ -214,13 +216,14 @@ pub unsafe extern "C" fn gpumem_plan_offset_get(
     })
 }
 
-/// Where many are: ids first, first + 1 and so on.
+/// The offsets of many: ids first, first + 1 and so on.
 ///
-/// The arrays have room for cap elements. arenas may be NULL; it receives the arenas. offsets receives the offsets,
-/// GPUMEM_PLAN_NO_OFFSET for what has no slot; its arena is then 0. It may be NULL when cap is 0. count may be NULL; it
-/// receives how many there are from first on, so more than cap means that some were left out.
-/// Errors: GPUMEM_ERROR_INVALID when offsets is NULL and cap is not 0, first is more than the number of ids, or the plan
-/// has no layout.
+/// The arrays have room for cap elements. arenas may be NULL; it receives the arenas. offsets
+/// receives the offsets, GPUMEM_PLAN_NO_OFFSET for what has no slot; its arena is then 0. It may be
+/// NULL when cap is 0. count may be NULL; it receives how many there are from first on, so more
+/// than cap means that some were left out.
+/// Errors: GPUMEM_ERROR_INVALID when offsets is NULL and cap is not 0, first is more than the
+/// number of ids, or the plan has no layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_offsets_get(
     plan: gpumem_plan,
@@ -302,7 +305,8 @@ fn run(state: &mut State, options: &SolveOptions<'_>, from_last: bool, cancel: &
     refused.map_or(Ok(()), Err)
 }
 
-/// Why there is no layout, if there is none: what was asked for, what is known, and what can be done.
+/// Why there is no layout, if there is none: what was asked for, what is known, and what can be
+/// done.
 fn refusal(problem: &Problem, layout: &Layout) -> Option<Error> {
     let (why, next) = match layout.status {
         LayoutStatus::Optimal | LayoutStatus::Feasible => return None,

@@ -42,7 +42,7 @@ const _: () = {
     assert!(GPUMEM_CAPTURE_DETECTION_OFF == 1 && GPUMEM_CAPTURE_DETECTION_AUTO == 2);
     assert!(GPUMEM_TIERS_OFF == 1 && GPUMEM_TIERS_ON == 2 && GPUMEM_MOVER_OFF == 1 && GPUMEM_MOVER_ON == 2);
     assert!(GPUMEM_HOST_MODE_EAGER == 1 && GPUMEM_HOST_MODE_SIMULATE == 2 && GPUMEM_HOST_MODE_ABORT == 3);
-    // The numbers of GPUMEM_LOG, but for 0, which means that nothing is said here.
+    // The numbers of GPUMEM_LOG, except for 0, which means that nothing is said here.
     assert!(GPUMEM_LOG_NOTHING < 0 && GPUMEM_LOG_WARNINGS == 1 && GPUMEM_LOG_DECISIONS == 2);
 };
 
@@ -264,7 +264,7 @@ fn set(fields: &Fields, said: Said, config: &mut Config) -> Result<()> {
     })
 }
 
-/// The settings in force, but for strings.
+/// The settings in force, except for strings.
 pub(in crate::capi) fn fill(config: &Config) -> gpumem_context_options {
     // SAFETY: numbers and a pointer; zero is a value of each.
     let mut o: gpumem_context_options = unsafe { std::mem::zeroed() };

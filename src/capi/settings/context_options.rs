@@ -1,16 +1,19 @@
 //! Starting
 //!
-//! Nothing happens when the library loads. The first call that needs a device starts gpumem with the settings of the
-//! environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE, GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE,
-//! GPUMEM_TRIM_THRESHOLD, GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
-//! GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK, GPUMEM_DOWNGRADE, GPUMEM_MOVER,
-//! GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON, GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE,
-//! GPUMEM_NVTX, GPUMEM_LOG, GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE and
-//! GPUMEM_HOST_SEED. Or with those of gpumem_init, which come before the environment's. A variable that does not parse is GPUMEM_ERROR_CONFIG from that
-//! call and from every later one until it is mended; so is a driver that fails to start GPUMEM_ERROR_DRIVER or
-//! GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory goes with the process.
+//! Nothing happens when the library loads. The first call that needs a device starts gpumem with
+//! the settings of the environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE,
+//! GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE, GPUMEM_TRIM_THRESHOLD,
+//! GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
+//! GPUMEM_CAPTURE, GPUMEM_TIERS, GPUMEM_PINNED_BLOCKS, GPUMEM_PINNED_LIMIT, GPUMEM_DISK,
+//! GPUMEM_DOWNGRADE, GPUMEM_MOVER, GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON,
+//! GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE, GPUMEM_NVTX, GPUMEM_LOG,
+//! GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE
+//! and GPUMEM_HOST_SEED. gpumem_init starts it with settings of its own, which override the
+//! environment's. While a variable does not parse, every such call returns GPUMEM_ERROR_CONFIG;
+//! while the driver does not start, GPUMEM_ERROR_DRIVER or GPUMEM_ERROR_NO_DEVICE. There is nothing
+//! to shut down: at exit the memory goes with the process.
 
-use crate::capi::call::options::Extensible;
+use crate::capi::call::options::extensible;
 use std::ffi::c_char;
 
 /// CUDA when a driver and a device exist, else the host device, with one line on stderr.
@@ -20,17 +23,17 @@ pub const GPUMEM_BACKEND_CUDA: i32 = 2;
 /// A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 pub const GPUMEM_BACKEND_HOST: i32 = 3;
 
-/// What a workload earns by moving memory, up to 23 %: nothing where it repeats.
+/// As much as the workload has earned by moving memory, up to 23 %; nothing for work that repeats.
 pub const GPUMEM_SLACK_AUTO: i32 = -1;
 /// Next to nothing: memory is moved rather than added.
 pub const GPUMEM_SLACK_TIGHT: i32 = -2;
 
-/// Memory freed on one stream is given to another when the device has passed the free.
+/// Another stream gets freed memory once the device has passed the free.
 pub const GPUMEM_REUSE_SETTLED: i32 = 1;
-/// As a last resort also earlier, by making the other stream wait on the device.
+/// As a last resort it gets it earlier, and waits for the free on the device: the default.
 pub const GPUMEM_REUSE_WAIT: i32 = 2;
 
-/// Nothing on stderr: GPUMEM_LOG=0. The others are the numbers that the variable has.
+/// Nothing on stderr, as GPUMEM_LOG=0. The other constants equal the variable's numbers.
 pub const GPUMEM_LOG_NOTHING: i32 = -1;
 /// Warnings on stderr: the default.
 pub const GPUMEM_LOG_WARNINGS: i32 = 1;
@@ -42,52 +45,54 @@ pub const GPUMEM_POOL_ON: i32 = 1;
 /// Every request goes straight to the driver's own allocator, for comparison.
 pub const GPUMEM_POOL_OFF: i32 = 2;
 
-/// By looking where the driver keeps it, if that was found out at start, else by asking: the default.
+/// By reading where the driver keeps it, if the start has found that place, else by asking: the
+/// default.
 pub const GPUMEM_STREAM_CHECK_AUTO: i32 = 1;
 /// By asking the driver on every allocation, two calls.
 pub const GPUMEM_STREAM_CHECK_DRIVER: i32 = 2;
 
-/// Nothing is done to find uses of memory after the arena that it belonged to has ended: the default.
+/// Late uses of an arena's memory are not looked for: the default.
 pub const GPUMEM_ARENA_DEBUG_OFF: u32 = 1;
-/// What arenas free is remembered, for gpumem_check. The following imply it.
+/// Arenas remember what they free, for gpumem_check. The following imply it.
 pub const GPUMEM_ARENA_DEBUG_CHECK: u32 = 2;
-/// The process is aborted at the first such use found.
+/// The first late use found aborts the process.
 pub const GPUMEM_ARENA_DEBUG_ABORT: u32 = 4;
-/// What arenas free is filled, kept for a while, and checked for writes. Not with GPUMEM_ARENA_DEBUG_UNMAP.
+/// Freed memory is filled, kept for a while, and checked for writes. Not with
+/// GPUMEM_ARENA_DEBUG_UNMAP.
 pub const GPUMEM_ARENA_DEBUG_POISON: u32 = 8;
-/// What arenas free is unmapped, and its addresses are kept for a while, so that any use faults.
+/// Freed memory is unmapped and its addresses are kept for a while, so that any use faults.
 pub const GPUMEM_ARENA_DEBUG_UNMAP: u32 = 16;
 
-/// Only captures that are begun with gpumem_capture_begin get memory of their own: the default.
+/// Only captures begun with gpumem_capture_begin get memory of their own: the default.
 pub const GPUMEM_CAPTURE_DETECTION_OFF: i32 = 1;
-/// Every stream that is being captured does.
+/// Every stream that is being captured gets memory of its own.
 pub const GPUMEM_CAPTURE_DETECTION_AUTO: i32 = 2;
 
-/// Allocations count in their space from the first call about spaces or reservations on: the default.
+/// Spaces count allocations from the first call about spaces or reservations: the default.
 pub const GPUMEM_TIERS_OFF: i32 = 1;
-/// They do from the first on.
+/// Spaces count allocations from the first allocation.
 pub const GPUMEM_TIERS_ON: i32 = 2;
 
-/// Memory is moved out only when it is asked for, or when there is none for something else.
+/// Memory moves out only on request, or when something else needs the room.
 pub const GPUMEM_MOVER_OFF: i32 = 1;
-/// A thread moves out of spaces that are too full, once there is evictable memory: the default.
+/// Once there is evictable memory, a thread moves it out of spaces that are too full: the default.
 pub const GPUMEM_MOVER_ON: i32 = 2;
 
-/// No snapshot is written by itself: the default.
+/// No automatic snapshot: the default.
 pub const GPUMEM_SNAPSHOT_ON_NOTHING: u32 = 1;
-/// One is when a request first fails for lack of memory.
+/// A snapshot when a request first fails for lack of memory.
 pub const GPUMEM_SNAPSHOT_ON_OOM: u32 = 2;
-/// One is at the process's end.
+/// A snapshot at the process's end.
 pub const GPUMEM_SNAPSHOT_ON_EXIT: u32 = 4;
 
-/// For gpumem_context_options.record_stacks: no stack is recorded.
+/// For gpumem_context_options.record_stacks: record no stacks.
 pub const GPUMEM_RECORD_STACKS_NONE: u32 = u32::MAX;
-/// For gpumem_context_options.snapshot_events: none is in a snapshot.
+/// For gpumem_context_options.snapshot_events: snapshots without events.
 pub const GPUMEM_SNAPSHOT_EVENTS_NONE: u32 = u32::MAX;
 
 /// No counters are published: the default.
 pub const GPUMEM_STATS_PAGE_OFF: i32 = 1;
-/// A thread publishes them for gpumem top.
+/// A thread publishes counters for gpumem top.
 pub const GPUMEM_STATS_PAGE_ON: i32 = 2;
 
 /// No NVTX ranges: the default.
@@ -95,17 +100,18 @@ pub const GPUMEM_NVTX_OFF: i32 = 1;
 /// The slow path makes NVTX ranges, for the tool that NVTX_INJECTION64_PATH names.
 pub const GPUMEM_NVTX_ON: i32 = 2;
 
-/// The host device does work when it is submitted: the default, unless there is a seed.
+/// The host device runs work when it is submitted: the default, unless there is a seed.
 pub const GPUMEM_HOST_MODE_EAGER: i32 = 1;
-/// The host device does work late and in surprising orders, and says on stderr which work races.
+/// The host device runs work late and in surprising orders, and reports races on stderr.
 pub const GPUMEM_HOST_MODE_SIMULATE: i32 = 2;
-/// The same, and the process is aborted at the first mistake.
+/// The same, and the first mistake aborts the process.
 pub const GPUMEM_HOST_MODE_ABORT: i32 = 3;
 
-/// For gpumem_context_options.pinned_chunks: nothing is pinned ahead of the first need.
+/// For gpumem_context_options.pinned_chunks: pin nothing ahead of need.
 pub const GPUMEM_PINNED_CHUNKS_NONE: u32 = u32::MAX;
 
-/// Settings, for gpumem_init and from gpumem_settings_get. A field that is 0 leaves what the environment says, and where that is silent the default.
+/// Settings, for gpumem_init and from gpumem_settings_get. A field that is 0 means what the
+/// environment says, or the default where it says nothing.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -120,46 +126,53 @@ pub struct gpumem_context_options {
     pub log: i32,
     /// GPUMEM_POOL_*.
     pub pool: i32,
-    /// Memory mapped when a pool starts, as a share of what is then free, 1 to 100. Not with prealloc_bytes.
+    /// Memory mapped when a pool starts, as a share of what is then free, 1 to 100. Not with
+    /// prealloc_bytes.
     pub prealloc_percent: u32,
     /// Memory mapped when a pool starts, bytes. Not with prealloc_percent.
     pub prealloc_bytes: u64,
     /// Addresses reserved at a time per device, bytes, a multiple of 2 MiB up to 64 TiB.
     pub va_size: u64,
-    /// Smallest physical allocation, bytes, a power of two up to 1 GiB; at least the device's granularity is used.
+    /// Smallest physical allocation, bytes, a power of two up to 1 GiB; at least the device's
+    /// granularity is used.
     pub page_size: u64,
     /// Most bytes a pool may map on one device. Not with limit_percent.
     pub limit_bytes: u64,
     /// After a free that leaves more unused mapped bytes than this, memory goes back to the device.
     pub trim_threshold: u64,
-    /// Host device only: memory of each pretended device, bytes. Only pages that are touched cost anything.
+    /// Host device only: memory of each pretended device, bytes. Only touched pages take memory.
     pub host_bytes: u64,
-    /// Host device only, with GPUMEM_HOST_MODE_SIMULATE, which it implies where nothing else is said: chooses the order in which
-    /// its streams run. A program that calls from one thread gets the same order from the same seed.
+    /// Host device only, with GPUMEM_HOST_MODE_SIMULATE, which it implies where nothing else is
+    /// said: chooses the order in which its streams run. A program that calls from one thread gets
+    /// the same order from the same seed.
     pub host_seed: u64,
     /// Host device only: how many devices to pretend.
     pub host_devices: u32,
-    /// Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with limit_bytes.
+    /// Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with
+    /// limit_bytes.
     pub limit_percent: u32,
-    /// Every so many milliseconds a thread of gpumem's gives free memory back that has been unused for as long, on every
-    /// device in use, but for trim_threshold bytes of it. 0: no such thread. It records a marker on the device while it
-    /// has something to give back, but not while a stream is being captured on which gpumem was called; a capture on
-    /// streams that gpumem has not met would be lost to it.
+    /// The interval, milliseconds, at which a thread of gpumem's gives free memory back that has
+    /// gone unused for as long, on every device in use; it keeps trim_threshold bytes. 0: no such
+    /// thread. The thread records a marker on the device while it has something to give back. That
+    /// would break a capture on a stream that gpumem has never been called with; it does not happen
+    /// while a stream that gpumem knows is being captured.
     pub trim_interval_ms: u64,
-    /// GPUMEM_STREAM_CHECK_*: how to find out which stream a handle is, and whether it is being captured.
+    /// GPUMEM_STREAM_CHECK_*: how gpumem learns which stream a handle names, and whether it is
+    /// being captured.
     pub stream_check: i32,
-    /// GPUMEM_ARENA_DEBUG_*, or-ed together: how to find uses of memory after the arena that it belonged to has ended.
+    /// GPUMEM_ARENA_DEBUG_*, or-ed together: how to find uses of memory whose arena has ended.
     pub arena_debug: u32,
-    /// How much of what arenas have freed is kept for that: bytes of memory with GPUMEM_ARENA_DEBUG_POISON, of addresses
-    /// with GPUMEM_ARENA_DEBUG_UNMAP.
+    /// How much of what arenas have freed is kept for that: bytes of memory with
+    /// GPUMEM_ARENA_DEBUG_POISON, of addresses with GPUMEM_ARENA_DEBUG_UNMAP.
     pub arena_quarantine: u64,
-    /// GPUMEM_CAPTURE_DETECTION_*: whether a stream that is being captured gets memory of its own by itself.
+    /// GPUMEM_CAPTURE_DETECTION_*: whether every captured stream gets memory of its own.
     pub capture_detection: i32,
-    /// GPUMEM_TIERS_*: from when on allocations count in their space.
+    /// GPUMEM_TIERS_*: when spaces begin to count allocations.
     pub tiers: i32,
     /// GPUMEM_MOVER_*: whether a thread moves out of spaces that are too full.
     pub mover: i32,
-    /// Most pinned memory of a NUMA node, as a share of the node's, 1 to 100. Not with pinned_limit_bytes.
+    /// Most pinned memory of a NUMA node, as a share of the node's, 1 to 100. Not with
+    /// pinned_limit_bytes.
     pub pinned_limit_percent: u32,
     /// Most pinned memory of a NUMA node, bytes. Not with pinned_limit_percent.
     pub pinned_limit_bytes: u64,
@@ -169,26 +182,28 @@ pub struct gpumem_context_options {
     pub pinned_blocks: u32,
     /// How many chunks are pinned at first need, up to 1048576, or GPUMEM_PINNED_CHUNKS_NONE.
     pub pinned_chunks: u32,
-    /// Directories to move to, in place of those of GPUMEM_DISK and written as there: absolute, with ; between, each with
-    /// = and a size if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL: those of GPUMEM_DISK.
+    /// Directories to move memory to: absolute paths separated by ;, each followed by = and a size
+    /// if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL: those of GPUMEM_DISK.
     pub disk: *const c_char,
-    /// From which use on data is moved out of a space, as a part of its limit, above 0 up to 1. 0: this and downgrade_stop
-    /// are GPUMEM_DOWNGRADE's.
+    /// The use at which data starts to move out of a space, as a part of its limit: above 0, up to
+    /// 1. 0: this and downgrade_stop are GPUMEM_DOWNGRADE's.
     pub downgrade_trigger: f64,
-    /// Down to which use, from 0 to downgrade_trigger. Must be 0 without that.
+    /// The use at which moving out stops, from 0 to downgrade_trigger. Must be 0 without that.
     pub downgrade_stop: f64,
-    /// Host device only: GPUMEM_HOST_MODE_*, when it does the work that is submitted to it.
+    /// Host device only: GPUMEM_HOST_MODE_*, when it runs submitted work.
     pub host_mode: i32,
-    /// GPUMEM_SLACK_*, or percent from 1 to 100: how much more than was ever live in a stream's heap may stay mapped, so that memory
-    /// is moved less often.
+    /// GPUMEM_SLACK_*, or a percentage from 1 to 100: how much more than a stream's heap ever had
+    /// live may stay mapped, so that memory moves less often.
     pub slack: i32,
-    /// The file in which every allocation is recorded; NULL: that of GPUMEM_RECORD, if there is one.
+    /// The file in which every allocation is recorded; NULL: that of GPUMEM_RECORD, if there is
+    /// one.
     pub record: *const c_char,
-    /// Where a snapshot goes that is written by itself; NULL: where GPUMEM_SNAPSHOT says.
+    /// Where automatic snapshots go; NULL: where GPUMEM_SNAPSHOT says.
     pub snapshot: *const c_char,
-    /// Frames of the stack that is recorded with each allocation, up to 256, or GPUMEM_RECORD_STACKS_NONE.
+    /// Frames of the stack that is recorded with each allocation, up to 256, or
+    /// GPUMEM_RECORD_STACKS_NONE.
     pub record_stacks: u32,
-    /// GPUMEM_SNAPSHOT_ON_*, or-ed together: when a snapshot is written by itself.
+    /// GPUMEM_SNAPSHOT_ON_*, or-ed together: when to write a snapshot automatically.
     pub snapshot_on: u32,
     /// How many of the last events are in a snapshot, up to 65536, or GPUMEM_SNAPSHOT_EVENTS_NONE.
     pub snapshot_events: u32,
@@ -200,13 +215,10 @@ pub struct gpumem_context_options {
     pub reserved: u32,
 }
 
-// SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: numbers, and a pointer
-// that the caller's contract makes NULL or a string.
-unsafe impl Extensible for gpumem_context_options {
-    const NAME: &'static str = "gpumem_context_options";
-    const FIRST_BYTES: usize = 88;
-}
-const _: () = assert!(
-    size_of::<gpumem_context_options>()
-        == 6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4 + 2 * 8 + 6 * 4
+// SAFETY: repr(C), a u32 first; the sum of its fields shows no padding. Any bits are a value:
+// numbers, and a pointer that the caller's contract makes NULL or a string.
+extensible!(
+    gpumem_context_options,
+    88,
+    6 * 4 + 7 * 8 + 2 * 4 + 8 + 2 * 4 + 8 + 4 * 4 + 2 * 8 + 2 * 4 + 3 * 8 + 2 * 4 + 2 * 8 + 6 * 4
 );

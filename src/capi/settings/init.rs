@@ -1,4 +1,5 @@
-//! The calls of the section that `context` begins: starting with settings, and reading those in force.
+//! The calls of the section that `context` begins: starting with settings, and reading those in
+//! force.
 
 use super::apply::{apply, fill};
 use super::context_options::gpumem_context_options;
@@ -12,10 +13,11 @@ use std::sync::OnceLock;
 
 /// Starts gpumem now, with explicit settings.
 ///
-/// opts may be NULL: the environment's settings. They, and what they point to, are read and not kept.
-/// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by any call that needed
-/// a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error gpumem has not started, and this or
-/// any other call may start it.
+/// opts may be NULL: the environment's settings. They, and what they point to, are read and not
+/// kept.
+/// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by
+/// any call that needed a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an
+/// error gpumem has not started, and this or any other call may start it.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_init(opts: *const gpumem_context_options) -> gpumem_status {
     guard(|| {
@@ -30,7 +32,8 @@ pub unsafe extern "C" fn gpumem_init(opts: *const gpumem_context_options) -> gpu
     })
 }
 
-/// Which kind of device is in use: "cuda" or "host"; "none" when gpumem cannot start, and gpumem_last_error says why.
+/// Which kind of device is in use: "cuda" or "host"; "none" when gpumem cannot start, and
+/// gpumem_last_error says why.
 ///
 /// Starts gpumem if need be. The string is static, never NULL.
 #[no_mangle]
@@ -43,11 +46,12 @@ pub extern "C" fn gpumem_backend_name() -> *const c_char {
     .as_ptr()
 }
 
-/// The settings in force: the environment's, with gpumem_init's in their place where there were some.
+/// The settings in force: those of gpumem_init where it gave any, else the environment's.
 ///
-/// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is none, never, or all that the
-/// device has; host_mode, arena_quarantine and everything else that has a default is what it stands for. disk, record and
-/// snapshot are static strings, or NULL when there are none. `gpumem doctor` shows the same, and where each comes from.
+/// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is
+/// none, never, or all that the device has. Every other field, host_mode and arena_quarantine too,
+/// has the value in force. disk, record and snapshot are static strings, or NULL when there are
+/// none. `gpumem doctor` shows the same, and where each comes from.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_settings_get(out: *mut gpumem_context_options) -> gpumem_status {
@@ -66,7 +70,8 @@ pub unsafe extern "C" fn gpumem_settings_get(out: *mut gpumem_context_options) -
     })
 }
 
-/// What a setting is, as a string that stays: the settings in force do not change. `at` is the setting's own place.
+/// What a setting is, as a string that stays: the settings in force do not change. `at` is the
+/// setting's own place.
 fn text(at: usize, variable: &str, config: &Config) -> *const c_char {
     static TEXTS: [OnceLock<Option<CString>>; 3] = [const { OnceLock::new() }; 3];
     let text = || settings::find(variable).map(|s| s.text(config)).filter(|text| !text.is_empty());

@@ -1,11 +1,12 @@
 //! Moving memory out of the device and back
 //!
-//! Memory allocated with GPUMEM_MALLOC_EVICTABLE can leave its device and come back at the same addresses: to pinned
-//! memory of the host, to a file of a disk (GPUMEM_DISK), or from one to the other. Meanwhile its device memory is free
-//! for others. Each such allocation has whole pages of its own (2 MiB on most devices), belongs to no arena and lives
-//! until it is freed, wherever it is.
+//! Memory allocated with GPUMEM_MALLOC_EVICTABLE can leave its device and come back at the same
+//! addresses: to pinned memory of the host, to a file of a disk (GPUMEM_DISK), or from one to the
+//! other. Meanwhile its device memory is free for others. Each such allocation has whole pages of
+//! its own (2 MiB on most devices). It belongs to no arena and lives, wherever it is, until it is
+//! freed.
 //!
-//! Sleep and wake, for what rests at times that the program knows, such as the weights of a model:
+//! Sleep and wake, for data that the program knows to be idle, such as the weights of a model:
 //!
 //!   opts.flags = GPUMEM_MALLOC_EVICTABLE; opts.tag = WEIGHTS; gpumem_malloc_with(&opts, &w);
 //!   ...
@@ -18,38 +19,44 @@
 //!   kernel<<<.., stream>>>(w);
 //!   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
 //!
-//! By itself  What has been unheld at least once, and is not held now, is moved out without being asked for, oldest
-//!            use first: when an allocation, a hold or a restore finds no memory, and by a thread when a space is too
-//!            full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So hold it before each use. What was never unheld is moved only
-//!            by the functions below.
-//! Streams    A move out waits on the device for the work that uses the memory: what was submitted so far to the
-//!            streams named in gpumem_unhold, in gpumem_record_stream and in the options of the move; without any of
-//!            these, to the device. Other streams go on meanwhile.
-//! Faults     Bytes leave a place only when they are whole in another. A move that fails or is cancelled leaves them
-//!            where they were. Device code that uses memory that is not there faults.
-//! Files      Go with the process: its exit removes them, and what a killed one leaves, the next that uses the directory.
-//! Threads    Any thread may call any of these; of two that want the same allocation one waits for the other. In a
-//!            callback of a move or a hold (progress, out of memory) nothing that is being moved is waited for: what
-//!            would have to is GPUMEM_ERROR_INVALID there.
+//! By itself  gpumem moves out, oldest use first, what has been unheld at least once and is not
+//!            held now: when an allocation, a hold or a restore finds no memory, and from a thread
+//!            when a space is too full (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So hold it before each
+//!            use. What was never unheld moves only by the functions below.
+//! Streams    A move out waits on the device for the work that uses the memory: what was submitted
+//!            so far to the streams named in gpumem_unhold, in gpumem_record_stream and in the
+//!            move's options; where none is named, to the whole device. Other streams go on
+//!            meanwhile.
+//! Faults     Bytes leave a place only when they are whole in another. A move that fails or is
+//!            cancelled leaves them where they were. Device code that uses memory that is not there
+//!            faults.
+//! Files      End with the process: its exit removes them. The next process that uses the directory
+//!            removes what a killed one left.
+//! Threads    Any thread may call any of these; of two that want the same allocation, one waits for
+//!            the other. Inside a callback of a move or a hold (progress, out of memory) nothing
+//!            waits for what is being moved: a call that would have to returns
+//!            GPUMEM_ERROR_INVALID.
 //! No pool   With GPUMEM_POOL=off each of these is GPUMEM_ERROR_UNSUPPORTED.
 
 use super::space::{c_space, gpumem_space, tier};
 use crate::base::{Error, Result};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{address, gpumem_stream, not_null, stream};
 use crate::context::{Context, What};
 use crate::tier::evict::{Goal, Moved, To};
 use crate::tier::{SpaceId, Tier};
 use std::ffi::c_void;
 
-/// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is ordered before it.
+/// gpumem_move_options.stream counts: all use of the memory so far has been submitted to it, or is
+/// ordered before it.
 pub const GPUMEM_MOVE_ON_STREAM: u32 = 1;
 /// gpumem_move_options.space counts.
 pub const GPUMEM_MOVE_TO_SPACE: u32 = 2;
 
-/// Tells how far a move is, on the thread that moves: bytes done, bytes in all. A result that is not 0 cancels the move.
+/// Called on the thread that moves, with the bytes moved so far and in all. A result other than 0
+/// cancels the move.
 #[allow(non_camel_case_types)]
 pub type gpumem_progress = Option<unsafe extern "C" fn(done: u64, total: u64, user: *mut c_void) -> i32>;
 
@@ -62,24 +69,22 @@ pub struct gpumem_move_options {
     pub size: u32,
     /// GPUMEM_MOVE_*, or-ed together.
     pub flags: u32,
-    /// Where to: any space of the tier, or with GPUMEM_MOVE_TO_SPACE this one; the id must be 0 without. Zeros:
-    /// evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    /// Where to: any space of the tier, or with GPUMEM_MOVE_TO_SPACE this one; the id must be 0
+    /// without. Zeros: evicted, to the nearest space of a lower tier that has room; restored, to
+    /// the device.
     pub space: gpumem_space,
     /// The stream, with GPUMEM_MOVE_ON_STREAM; must be NULL without.
     pub stream: gpumem_stream,
-    /// Called now and then; NULL: nobody asks. It must return: no longjmp, no C++ exception.
+    /// Called now and then; may be NULL. It must return: no longjmp, no C++ exception.
     pub progress: gpumem_progress,
     /// Passed to it.
     pub user: *mut c_void,
 }
 
-// SAFETY: repr(C), a u32 first, no padding as the assertion below shows, and any bits are a value: integers, pointers that
-// are only passed on, and a function pointer that the caller's contract makes NULL or valid.
-unsafe impl Extensible for gpumem_move_options {
-    const NAME: &'static str = "gpumem_move_options";
-    const FIRST_BYTES: usize = 40;
-}
-const _: () = assert!(size_of::<gpumem_move_options>() == 4 * 4 + 3 * 8);
+// SAFETY: repr(C), a u32 first; the sum of its fields shows no padding. Any bits are a value:
+// integers, pointers that are only passed on, and a function pointer that the caller's contract
+// makes NULL or valid.
+extensible!(gpumem_move_options, 40, 4 * 4 + 3 * 8);
 
 /// What a move did.
 #[allow(non_camel_case_types)]
@@ -94,16 +99,12 @@ pub struct gpumem_move_report {
     pub moved: u64,
     /// Bytes of these, as asked for.
     pub moved_bytes: u64,
-    /// Allocations that were there already, or beyond, a count.
+    /// Allocations that were there already, or farther, a count.
     pub already: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_move_report {
-    const NAME: &'static str = "gpumem_move_report";
-    const FIRST_BYTES: usize = 32;
-}
-const _: () = assert!(size_of::<gpumem_move_report>() == 2 * 4 + 3 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_move_report, 32, 2 * 4 + 3 * 8);
 
 /// Where an evictable allocation is.
 #[allow(non_camel_case_types)]
@@ -112,31 +113,28 @@ const _: () = assert!(size_of::<gpumem_move_report>() == 2 * 4 + 3 * 8);
 pub struct gpumem_location {
     /// sizeof(gpumem_location), set by the caller; afterwards the bytes filled.
     pub size: u32,
-    /// The space that its bytes are in; the tier is 0 while they are moved.
+    /// The space that holds its bytes; its tier is 0 during a move.
     pub space: gpumem_space,
     /// How often it is held.
     pub holds: u32,
     /// Bytes asked for.
     pub bytes: u64,
-    /// Bytes of device memory that it takes while it is there.
+    /// Device memory that it occupies while on the device, bytes.
     pub device_bytes: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_location {
-    const NAME: &'static str = "gpumem_location";
-    const FIRST_BYTES: usize = 32;
-}
-const _: () = assert!(size_of::<gpumem_location>() == 4 * 4 + 2 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_location, 32, 4 * 4 + 2 * 8);
 
-/// Keeps an evictable allocation in its device's memory until gpumem_unhold has been called as often, restoring it first
-/// if it is elsewhere: work submitted to any stream after this returns may use it.
+/// Keeps an evictable allocation in its device's memory until gpumem_unhold has been called as
+/// often, restoring it first if it is elsewhere: work submitted to any stream after this returns
+/// may use it.
 ///
-/// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes. What is not held may be
-/// moved out to make room.
-/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made, GPUMEM_ERROR_INVALID when it is not
-/// evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. It is where it was then,
-/// and not held.
+/// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes.
+/// Allocations that are not held may move out to make room.
+/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made,
+/// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and
+/// GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it was, and is not held.
 #[no_mangle]
 pub extern "C" fn gpumem_hold(ptr: *mut c_void) -> gpumem_status {
     guard(|| {
@@ -147,9 +145,10 @@ pub extern "C" fn gpumem_hold(ptr: *mut c_void) -> gpumem_status {
 
 /// Ends one hold. All use of the memory so far has been submitted to s, or is ordered before it.
 ///
-/// From the first call on the memory may be moved by itself whenever it is not held.
+/// From the first call on, gpumem may move the memory out whenever it is not held.
 /// Errors: GPUMEM_ERROR_INVALID when it is not held or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
-/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses stays held. Nothing has changed then.
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses
+/// stays held. Nothing has changed then.
 #[no_mangle]
 pub extern "C" fn gpumem_unhold(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -160,14 +159,15 @@ pub extern "C" fn gpumem_unhold(ptr: *mut c_void, s: gpumem_stream) -> gpumem_st
 
 /// Moves an evictable allocation out of its device, and returns when its device memory is free.
 ///
-/// ptr is the start of it. opts may be NULL; it is read and not kept. out may be NULL. It only ever goes away from the
-/// device: also from the host to a disk, when opts->space names one; what is as far away as asked, or farther, is there
-/// already and stays. Only from one space of a tier to another, which GPUMEM_MOVE_TO_SPACE names, is neither nearer nor
-/// farther, and goes with either function: from disk to disk, from node to node.
-/// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no sense,
-/// GPUMEM_ERROR_INVALID_STREAM;
-/// GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING,
-/// GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER. It is where it was then.
+/// ptr is its start. opts may be NULL; it is read and not kept. out may be NULL. A move only goes
+/// away from the device: from the host to a disk too, when opts->space names one. What is as far
+/// away as asked, or farther, stays and counts as already there. A move within a tier (disk to
+/// disk, node to node) is neither nearer nor farther: both functions do it, with
+/// GPUMEM_MOVE_TO_SPACE.
+/// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no
+/// sense, GPUMEM_ERROR_INVALID_STREAM; GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room,
+/// GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER.
+/// On failure it stays where it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_evict(
     ptr: *mut c_void,
@@ -181,11 +181,13 @@ pub unsafe extern "C" fn gpumem_evict(
     })
 }
 
-/// Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there.
+/// Moves an evictable allocation back to its device, to the addresses it has, and returns when its
+/// bytes are there.
 ///
-/// As gpumem_evict, but only ever nearer to the device: with opts->space.tier GPUMEM_TIER_HOST from a disk to the host;
-/// what is as near as that, or nearer, is there already and stays. Work submitted to any stream after this
-/// returns may use the memory; but what may be moved by itself and is not held may leave again at once.
+/// Like gpumem_evict, but only ever nearer to the device: with opts->space.tier GPUMEM_TIER_HOST
+/// from a disk to the host; what is as near as that, or nearer, stays and counts as already there.
+/// Work submitted to any stream after this returns may use the memory. But unless it is held, or
+/// was never unheld, it may leave again at once.
 /// Errors: as gpumem_evict and gpumem_hold.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_restore(
@@ -202,8 +204,8 @@ pub unsafe extern "C" fn gpumem_restore(
 
 /// Moves all evictable allocations with a tag out of their devices.
 ///
-/// As gpumem_evict for each. When one of them is held nothing is moved. After another error those that the text counts
-/// have been moved, the others are where they were.
+/// Like gpumem_evict for each of them. When one of them is held, none moves. After any other error,
+/// those that the error text counts have moved and the others are where they were.
 /// Errors: as gpumem_evict; GPUMEM_ERROR_INVALID when none has the tag.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_evict_tag(
@@ -230,7 +232,7 @@ pub unsafe extern "C" fn gpumem_restore_tag(
 
 /// Says where an evictable allocation is.
 ///
-/// ptr is the start of it. out is filled as far as its size field says.
+/// ptr is its start. out is filled as far as its size field says.
 /// Errors: GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_location_get(ptr: *mut c_void, out: *mut gpumem_location) -> gpumem_status {
@@ -252,7 +254,8 @@ pub unsafe extern "C" fn gpumem_location_get(ptr: *mut c_void, out: *mut gpumem_
 }
 
 /// # Safety
-/// `opts` and `out` are NULL or structures whose size fields are true; the callback is NULL or may be called.
+/// `opts` and `out` are NULL or structures whose size fields are true; the callback is NULL or may
+/// be called.
 unsafe fn shift(what: What, back: bool, opts: *const gpumem_move_options, out: *mut gpumem_move_report) -> Result<()> {
     let o = match opts.is_null() {
         true => None,
@@ -267,7 +270,8 @@ unsafe fn shift(what: What, back: bool, opts: *const gpumem_move_options, out: *
     let by = o.as_ref().filter(|o| o.flags & GPUMEM_MOVE_ON_STREAM != 0).map(|o| stream(o.stream));
     let told = o.as_ref().and_then(|o| o.progress.map(|f| (f, o.user)));
     let mut tell = |done: u64, total: u64| {
-        // SAFETY: the caller's function, which it promises may be called with this argument while the move lasts.
+        // SAFETY: the caller's function, which it promises may be called with this argument while
+        // the move lasts.
         told.is_none_or(|(f, user)| unsafe { f(done, total, user) } == 0)
     };
     let Moved { items, bytes, already } = Context::global()?.shift(what, goal, by, Some(&mut tell))?;
@@ -313,7 +317,7 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
     };
     match (at, back) {
         (Tier::Gpu, true) if to_space => {
-            Err(Error::invalid("an allocation comes back to its own device; name no space"))
+            Err(Error::invalid("an allocation comes back to its own device; leave the space out"))
         }
         (Tier::Gpu, true) => Ok(Goal::Device),
         (Tier::Gpu, false) => {

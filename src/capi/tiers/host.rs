@@ -1,9 +1,9 @@
 //! Pinned host memory
 //!
-//! Memory of the host that devices copy to and from directly: copies are as fast as the bus, run beside other work, and can be
-//! captured. The host reads and writes it like any other. The system pins slowly, so gpumem does it in large chunks, ahead of
-//! need, keeps them, and hands out blocks of them (1 MiB by default: GPUMEM_PINNED_BLOCKS), or parts of blocks to those who
-//! need half a block or less.
+//! Host memory that devices copy to and from directly. Copies are as fast as the bus, run beside
+//! other work, and can be captured. The host reads and writes it like any other memory. Pinning is
+//! slow, so gpumem pins large chunks ahead of need, keeps them, and hands out blocks of them (1 MiB
+//! by default: GPUMEM_PINNED_BLOCKS), or a part of a block for half a block or less.
 //!
 //!   void *p;
 //!   if (gpumem_host_malloc(bytes, GPUMEM_HOST_NEAREST, &p) != GPUMEM_OK) ...
@@ -12,26 +12,29 @@
 //!   gpumem_stream_sync(s);
 //!   gpumem_host_free(p);
 //!
-//! One piece    gpumem_host_malloc gives a pointer. What is larger than a chunk (128 MiB by default) is pinned for it.
-//! Many pieces  gpumem_host_blocks_malloc gives a handle to as few pieces as there are. It finds room whenever enough blocks are
-//!              free, wherever they are, so it is the one for what is large.
-//! Nodes        Memory belongs to a NUMA node of the host, which is a space: GPUMEM_TIER_HOST and the node's number.
-//!              GPUMEM_HOST_NEAREST stands for the node that the current device is nearest to, or the first where the machine
-//!              does not say. A node's limit is GPUMEM_PINNED_LIMIT at first, half of its memory by default.
-//! Counting     What is handed out counts in its space, by whole blocks and parts (powers of two of bytes). It is drawn from
-//!              the reservation that is given, else from the one that is attached to the calling thread, else from what is
-//!              available outside of any.
-//! Freeing      Does not wait for the device: copies to and from the memory must be done. The memory stays pinned, for
-//!              others, until gpumem_host_trim.
-//! Fork         A child that was forked does not have the memory: what reads it there may fault.
+//! One piece    gpumem_host_malloc returns a pointer. A request larger than a chunk (128 MiB by
+//!              default) is pinned on its own.
+//! Many pieces  gpumem_host_blocks_malloc returns a handle to as few pieces as possible. It
+//!              succeeds whenever enough blocks are free, wherever they are, so use it for large
+//!              memory.
+//! Nodes        Memory belongs to a NUMA node of the host, which is a space: GPUMEM_TIER_HOST and
+//!              the node's number. GPUMEM_HOST_NEAREST means the node nearest to the current
+//!              device, or the first one where the machine does not tell. A node's limit starts at
+//!              GPUMEM_PINNED_LIMIT, by default half of its memory.
+//! Counting     Memory counts in its space by whole blocks and parts (powers of two). It is drawn
+//!              from the reservation given, else from the one attached to the calling thread, else
+//!              from what is available outside of any.
+//! Freeing      Does not wait for the device: copies to and from the memory must be complete. The
+//!              memory stays pinned for the next request until gpumem_host_trim.
+//! Fork         A forked child does not have the memory: reading it there may fault.
 
 use super::reservations::reservation;
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::put;
+use crate::capi::call::arguments::{guard_out, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{address, gpumem_reservation, not_null, pointer};
 use crate::context::Context;
 use crate::tier::host::{HostStats, Piece};
@@ -39,14 +42,14 @@ use crate::tier::HostMemory;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The NUMA node that the current device is nearest to, or the first where the machine does not say.
+/// The NUMA node nearest to the current device, or the first one where the machine does not tell.
 pub const GPUMEM_HOST_NEAREST: i32 = -1;
 
-/// What a gpumem_host_blocks seems to point to. There is nothing there.
+/// The type that a gpumem_host_blocks points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_host_blocks_st(());
 
-/// A handle to pinned memory in pieces. Compare it with NULL and with others; do not look into it.
+/// A handle to pinned memory in pieces. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_host_blocks = *mut gpumem_host_blocks_st;
 
@@ -73,7 +76,7 @@ pub struct gpumem_host_stats {
     pub parts: u64,
     /// Blocks of which nothing is handed out.
     pub free: u64,
-    /// The longest run of them: what one piece can have without more being pinned.
+    /// The longest run of them: the largest piece that needs no further pinning.
     pub longest: u64,
     /// Chunks that are pinned, a count.
     pub chunks: u64,
@@ -83,40 +86,34 @@ pub struct gpumem_host_stats {
     pub refused: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_host_stats {
-    const NAME: &'static str = "gpumem_host_stats";
-    const FIRST_BYTES: usize = 96;
-}
-const _: () = assert!(size_of::<gpumem_host_stats>() == 2 * 4 + 11 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_host_stats, 96, 2 * 4 + 11 * 8);
 
 /// All memory in pieces that C has.
 static BLOCKS: Handles<HostMemory> = Handles::ended_by(b'H', "gpumem_host_blocks", "freed");
 
 /// Allocates pinned memory in one piece.
 ///
-/// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the memory, which the caller owns until
-/// gpumem_host_free; not cleared, at a multiple of 4096, or, where that is less, of bytes rounded up to a power of two, but of
-/// 256 at least. Every device can copy to and from it. Pins more when too little is free, and waits for who does.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node; GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a
-/// reservation or the system forbids so much, or what is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off,
-/// GPUMEM_ERROR_SHUTTING_DOWN, GPUMEM_ERROR_DRIVER.
+/// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the memory,
+/// which the caller owns until gpumem_host_free; it is not cleared. It is aligned to bytes rounded
+/// up to a power of two, but to 256 at least and 4096 at most. Every device can copy to and from
+/// it. When too little is free this pins more, or waits for a thread that does.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node;
+/// GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a reservation or the system forbids so much, or what
+/// is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_SHUTTING_DOWN,
+/// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_malloc(bytes: usize, node: i32, out: *mut *mut c_void) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let addr = Context::global()?.host_malloc(named(node)?, bytes as u64)?;
-        // SAFETY: not null, so a writable pointer by the contract.
-        unsafe { out.write(pointer(addr)) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(pointer(Context::global()?.host_malloc(named(node)?, bytes as u64)?))) }
 }
 
 /// Frees memory of gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
 ///
-/// ptr may be NULL, which does nothing. Copies to and from the memory must be done.
-/// Errors: GPUMEM_ERROR_DOUBLE_FREE when it has been freed, as far as the last 1024 frees tell; GPUMEM_ERROR_UNKNOWN_POINTER
-/// for every other pointer that is not the start of such memory. Nothing is freed then.
+/// ptr may be NULL, which does nothing. Copies to and from the memory must be complete.
+/// Errors: GPUMEM_ERROR_DOUBLE_FREE when it has been freed, as far as the last 1024 frees tell;
+/// GPUMEM_ERROR_UNKNOWN_POINTER for every other pointer that is not the start of such memory.
+/// Nothing is freed then.
 #[no_mangle]
 pub extern "C" fn gpumem_host_free(ptr: *mut c_void) -> gpumem_status {
     guard(|| match ptr.is_null() {
@@ -125,14 +122,16 @@ pub extern "C" fn gpumem_host_free(ptr: *mut c_void) -> gpumem_status {
     })
 }
 
-/// Allocates pinned memory in as few pieces as there are: whole blocks, the last cut to what was asked for.
+/// Allocates pinned memory in as few pieces as possible: whole blocks, the last one cut to size.
 ///
-/// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which with a reservation stands for that one's node.
-/// r is a reservation of the node's space to draw from, whatever is attached to the thread, or NULL. out receives a handle, which
-/// the caller owns until gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
-/// blocks. Half a block or less is one piece, a part of a block. Pins more when too little is free, and waits for who does.
-/// Errors: as gpumem_host_malloc, but pieces do no harm; GPUMEM_ERROR_INVALID when there is no such reservation, or it is one
-/// of another space.
+/// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which with a reservation
+/// stands for that one's node. r is a reservation of the node's space to draw from, whatever is
+/// attached to the thread, or NULL. out receives a handle, which the caller owns until
+/// gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
+/// blocks. Half a block or less is one piece, a part of a block. When too little is free this pins
+/// more, or waits for a thread that does.
+/// Errors: as gpumem_host_malloc, except that free memory in pieces is no error;
+/// GPUMEM_ERROR_INVALID when there is no such reservation, or it is one of another space.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_blocks_malloc(
     bytes: usize,
@@ -151,24 +150,19 @@ pub unsafe extern "C" fn gpumem_host_blocks_malloc(
     })
 }
 
-/// How many pieces memory has.
+/// How many pieces there are.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, or there is no such memory.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_blocks_count_get(blocks: gpumem_host_blocks, out: *mut usize) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let count = live(blocks)?.pieces().len();
-        // SAFETY: not null, so a writable size_t by the contract.
-        unsafe { out.write(count) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(live(blocks)?.pieces().len())) }
 }
 
 /// A piece of memory, the first of which is 0. Their bytes add up to what was asked for.
 ///
-/// ptr_out receives where it starts, bytes_out how long it is; either may be NULL. They do not change until the memory is
-/// freed.
+/// ptr_out receives where it starts, bytes_out how long it is; either may be NULL. They do not
+/// change until the memory is freed.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such piece or memory.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_blocks_get(
@@ -193,7 +187,8 @@ pub unsafe extern "C" fn gpumem_host_blocks_get(
 
 /// Frees memory in pieces, on any thread. Calls no driver and waits for nothing.
 ///
-/// blocks may be NULL, which does nothing. Copies to and from the memory must be done. The handle is stale afterwards.
+/// blocks may be NULL, which does nothing. Copies to and from the memory must be complete. The
+/// handle is stale afterwards.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such memory, or it has been freed.
 #[no_mangle]
 pub extern "C" fn gpumem_host_blocks_free(blocks: gpumem_host_blocks) -> gpumem_status {
@@ -206,20 +201,25 @@ pub extern "C" fn gpumem_host_blocks_free(blocks: gpumem_host_blocks) -> gpumem_
     })
 }
 
-/// Pins memory of a node until bytes of its blocks are free, so that allocations need not wait for that.
+/// Pins memory of a node until bytes of its blocks are free, so that allocations do not wait for
+/// pinning.
 ///
-/// bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: whoever comes first gets it.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_OUT_OF_MEMORY when the limit or the system forbids so
-/// much (what has been pinned until then stays), GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+/// bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: the
+/// next request, by any thread, may take it.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_OUT_OF_MEMORY when the
+/// limit or the system forbids so much (what has been pinned until then stays),
+/// GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_host_prepare(node: i32, bytes: u64) -> gpumem_status {
     guard(|| Context::global()?.host_prepare(named(node)?, bytes))
 }
 
-/// Gives memory of a node that nobody has back to the system, but for keep bytes of free blocks.
+/// Returns a node's unused memory to the system, except keep bytes of free blocks.
 ///
-/// Only whole chunks can go. node as in gpumem_host_malloc. out_or_null receives how many bytes went. May wait for the devices.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+/// Only whole chunks can go. node as in gpumem_host_malloc. out_or_null receives the bytes
+/// returned. May wait for the devices.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such node, GPUMEM_ERROR_UNSUPPORTED,
+/// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_trim(node: i32, keep: u64, out_or_null: *mut u64) -> gpumem_status {
     guard(|| {
@@ -232,9 +232,10 @@ pub unsafe extern "C" fn gpumem_host_trim(node: i32, keep: u64, out_or_null: *mu
 
 /// The counters of a node's pinned memory.
 ///
-/// out->size must be set (GPUMEM_INIT). node as in gpumem_host_malloc. What gpumem pins for itself counts as well: memory that
-/// was moved out of a device, for instance.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such node, out is NULL or its size impossible; GPUMEM_ERROR_UNSUPPORTED.
+/// out->size must be set (GPUMEM_INIT). node as in gpumem_host_malloc. What gpumem pins for itself
+/// counts too, for instance memory evicted from a device.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such node, out is NULL or its size impossible;
+/// GPUMEM_ERROR_UNSUPPORTED.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_stats_get(node: i32, out: *mut gpumem_host_stats) -> gpumem_status {
     guard(|| {

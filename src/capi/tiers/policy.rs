@@ -1,24 +1,27 @@
 //! Policies
 //!
-//! What happens when an allocation does not fit the reservation that it draws from (it overdraws), and when there is no memory for
-//! it. Both can be left to a function of the program's.
+//! A policy says what happens when an allocation overdraws, which means that it does not fit the
+//! reservation it draws from, and when there is no memory for it. A function of the program's can
+//! decide both.
 //!
-//! Callbacks  Are called by the thread that allocates, with no lock of gpumem's held, from several threads at once. They may
-//!            call every function of this header, in particular free, and shrink, grow or release reservations. An allocation
-//!            in an overdraw callback that overdraws calls it again; one in an out-of-memory callback for which there is no
-//!            memory fails. They must not wait for a thread that waits for this one, and must return: no longjmp, no C++
-//!            exception (gpumem.hpp catches them).
-//! user       Is handed to the callback. It stays the program's. free_user, unless NULL, is called with it once, when the
-//!            callback is not running and will not be called any more: after it was replaced, or its reservation was released.
-//!            On which thread is not said; it holds no lock of gpumem's. It is not called when the function that was given it
-//!            fails, nor at exit.
+//! Callbacks  Run on the thread that allocates, on several threads at once, with no lock of
+//!            gpumem's held. They may call every function of this header: free, shrink, grow and
+//!            release reservations, for instance. An allocation that overdraws inside an overdraw
+//!            callback calls it again; one that finds no memory inside an out-of-memory callback
+//!            fails. A callback must not wait for a thread that waits for this one, and must
+//!            return: no longjmp, no C++ exception (gpumem.hpp catches them).
+//! user       Is passed to the callback, and stays the program's. free_user, unless NULL, is called
+//!            with it once, after the last call of the callback: when the callback has been
+//!            replaced, or its reservation released. It may run on any thread, with no lock of
+//!            gpumem's held. It does not run when the function that took it has failed, nor at
+//!            exit.
 
 use super::reservations::reservation;
 use super::space::{c_space, gpumem_space, manager, space_id};
 use crate::base::{Error, Result};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_reservation, gpumem_stream};
 use crate::tier::{Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Overdraw, Shortage};
 use std::ffi::c_void;
@@ -27,31 +30,32 @@ use std::sync::Arc;
 
 /// An allocation that overdraws fails: the default.
 pub const GPUMEM_POLICY_FAIL: i32 = 1;
-/// What is missing is taken from outside of the reservation, if the space's limit allows.
+/// The allocation takes what is missing from outside the reservation, if the space's limit allows.
 pub const GPUMEM_POLICY_IGNORE: i32 = 2;
-/// The reservation grows to factor times its size, or by what the allocation needs if that is more; where the space has less
-/// than that, by what there is. It does not wait.
+/// The reservation grows to factor times its size, or by what the allocation needs if that is more.
+/// Where the space has less, it grows by what there is. It does not wait.
 pub const GPUMEM_POLICY_INCREASE: i32 = 3;
 /// The callback decides.
 pub const GPUMEM_POLICY_CALLBACK: i32 = 4;
 
-/// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the space's limit, up to its
-/// capacity.
+/// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the
+/// space's limit, up to its capacity.
 pub const GPUMEM_POLICY_BEYOND_LIMIT: u32 = 1;
 
-/// Of an overdraw callback: the allocation fails. So it does with a number that has no meaning.
+/// Returned by an overdraw callback: the allocation fails. So it does for any number without a
+/// meaning.
 pub const GPUMEM_OVERDRAW_FAIL: i64 = 0;
-/// Of an overdraw callback: as GPUMEM_POLICY_IGNORE.
+/// Returned by an overdraw callback: proceed as GPUMEM_POLICY_IGNORE does.
 pub const GPUMEM_OVERDRAW_IGNORE: i64 = -1;
-/// Of an overdraw callback: look again; something was freed.
+/// Returned by an overdraw callback: try again; something was freed.
 pub const GPUMEM_OVERDRAW_RETRY: i64 = -2;
 
-/// An allocation that overdraws, as a callback is told of it.
+/// What an overdraw callback is told.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpumem_overdraw {
-    /// Bytes that the library filled; fields beyond are not there.
+    /// The bytes that the library filled. Fields beyond them do not exist.
     pub size: u32,
     /// How often the callback has been called for this allocation, from 1.
     pub attempt: u32,
@@ -65,16 +69,16 @@ pub struct gpumem_overdraw {
     pub drawn: u64,
     /// What the allocation needs, bytes.
     pub bytes: u64,
-    /// The stream that it is on.
+    /// Its stream.
     pub stream: gpumem_stream,
 }
 
-/// An allocation for which there is no memory, as a callback is told of it.
+/// What an out-of-memory callback is told.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpumem_shortage {
-    /// Bytes that the library filled; fields beyond are not there.
+    /// The bytes that the library filled. Fields beyond them do not exist.
     pub size: u32,
     /// How often the allocation has failed, from 1.
     pub attempt: u32,
@@ -82,27 +86,28 @@ pub struct gpumem_shortage {
     pub space: gpumem_space,
     /// What it needs, bytes.
     pub bytes: u64,
-    /// The stream that it is on.
+    /// Its stream.
     pub stream: gpumem_stream,
 }
 
-/// Decides about an allocation that overdraws: GPUMEM_OVERDRAW_*, or a positive number of bytes by which the reservation is to
-/// grow at once, before the allocation is tried again. If the space has not that much, the allocation fails.
+/// Decides about an allocation that overdraws. Returns GPUMEM_OVERDRAW_*, or a positive number of
+/// bytes: the reservation then grows by that much, without waiting, and the allocation is tried
+/// again. It fails if the space has less.
 #[allow(non_camel_case_types)]
 pub type gpumem_overdraw_callback =
     Option<unsafe extern "C" fn(what: *const gpumem_overdraw, user: *mut c_void) -> i64>;
 
-/// Makes room for an allocation for which there is no memory, and returns whether to try it again: 0 gives up. It is asked after
-/// every try that fails.
+/// Makes room for an allocation that found no memory. Returns 0 to give up, anything else to try
+/// again. It runs after every try that fails.
 #[allow(non_camel_case_types)]
 pub type gpumem_out_of_memory_callback =
     Option<unsafe extern "C" fn(what: *const gpumem_shortage, user: *mut c_void) -> i32>;
 
-/// Is told that user is not used any more.
+/// Called when user is no longer used.
 #[allow(non_camel_case_types)]
 pub type gpumem_free_user = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
-/// What an allocation does that overdraws. A field that is 0 means its default.
+/// What happens to an allocation that overdraws. A field that is 0 means its default.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +118,8 @@ pub struct gpumem_reserve_policy {
     pub kind: i32,
     /// With GPUMEM_POLICY_INCREASE: how much larger, from 1 to 1000; the default is 1.25.
     pub factor: f64,
-    /// With GPUMEM_POLICY_INCREASE: the reservation never gets larger than this, bytes; 0 means that it may.
+    /// With GPUMEM_POLICY_INCREASE: the most that the reservation may grow to, bytes; 0 means no
+    /// cap.
     pub cap: u64,
     /// GPUMEM_POLICY_BEYOND_LIMIT or 0.
     pub flags: u32,
@@ -121,23 +127,21 @@ pub struct gpumem_reserve_policy {
     pub reserved: u32,
     /// With GPUMEM_POLICY_CALLBACK: the function, else NULL.
     pub callback: gpumem_overdraw_callback,
-    /// For the callback.
+    /// Passed to the callback.
     pub user: *mut c_void,
-    /// Told when user is not used any more; may be NULL.
+    /// Called when user is no longer used; may be NULL.
     pub free_user: gpumem_free_user,
 }
 
-// SAFETY: repr(C), a u32 first, numbers, pointers that are not followed and functions that may be null, and the assertion below
-// shows that there is no padding. That a function which is not null is one is the caller's promise.
-unsafe impl Extensible for gpumem_reserve_policy {
-    const NAME: &'static str = "gpumem_reserve_policy";
-    const FIRST_BYTES: usize = 56;
-}
-const _: () = assert!(size_of::<gpumem_reserve_policy>() == 4 * 4 + 2 * 8 + 3 * size_of::<usize>());
+// SAFETY: repr(C), a u32 first, numbers, pointers that are not followed and functions that may be
+// null; the sum of its fields shows no padding. A function pointer that is not null is valid by the
+// header's contract.
+extensible!(gpumem_reserve_policy, 56, 4 * 4 + 2 * 8 + 3 * size_of::<usize>());
 
-/// Sets what an allocation does that does not fit a reservation.
+/// Sets what happens to an allocation that does not fit a reservation.
 ///
-/// policy is read and not kept; NULL means GPUMEM_POLICY_FAIL. Allocations under way may still see the one before.
+/// policy is read and not kept; NULL means GPUMEM_POLICY_FAIL. Allocations under way may still
+/// follow the previous one.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation or a field is not allowed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reservation_policy_set(
@@ -153,10 +157,11 @@ pub unsafe extern "C" fn gpumem_reservation_policy_set(
     })
 }
 
-/// Sets what an allocation in a reservation does for which there is no memory.
+/// Sets what happens to an allocation in a reservation that finds no memory.
 ///
-/// callback may be NULL: what its space does. user and free_user may be NULL.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no callback.
+/// callback may be NULL: the callback of the space decides. user and free_user may be NULL.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no
+/// callback.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reservation_out_of_memory_set(
     r: gpumem_reservation,
@@ -172,11 +177,13 @@ pub unsafe extern "C" fn gpumem_reservation_out_of_memory_set(
     })
 }
 
-/// Sets what an allocation in a space does for which there is no memory, unless its reservation says otherwise.
+/// Sets what happens to an allocation in a space that finds no memory, unless its reservation has a
+/// callback.
 ///
-/// callback may be NULL: it fails, which is so at first. user and free_user may be NULL.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback; GPUMEM_ERROR_UNSUPPORTED with
-/// GPUMEM_POOL=off.
+/// callback may be NULL: the allocation fails, which is the default. user and free_user may be
+/// NULL.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback;
+/// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_space_out_of_memory_set(
     space: gpumem_space,
@@ -201,8 +208,8 @@ struct User {
     kept: AtomicBool,
 }
 
-// SAFETY: never followed here, and by the contract of the header a callback, and so what it is handed, may be used by every
-// thread.
+// SAFETY: never followed here, and by the contract of the header a callback, and so what it is
+// handed, may be used by every thread.
 unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
@@ -210,8 +217,8 @@ unsafe impl Sync for User {}
 impl Drop for User {
     fn drop(&mut self) {
         if let (Some(free), true) = (self.free, self.kept.load(SeqCst)) {
-            // SAFETY: a function by the contract. The last that knew the callback is just gone, so it is called once and after
-            // the last call of it.
+            // SAFETY: a function by the contract. The last that knew the callback is just gone, so
+            // it is called once and after the last call of it.
             unsafe { free(self.pointer) };
         }
     }

@@ -1,7 +1,8 @@
 //! Reservations
 //!
-//! A reservation is a promise of bytes of one space: what was promised to one is not given to another, nor to allocations outside.
-//! So a job that has its reservation does not run out of memory half-way because of its neighbours; it waits before it starts.
+//! A reservation is a promise of bytes of one space. What is promised to one goes to no other, nor
+//! to allocations outside. A job with a reservation does not run out of memory half-way because of
+//! its neighbours: it waits before it starts.
 //!
 //!   gpumem_reserve_options want;
 //!   GPUMEM_INIT(&want);
@@ -13,19 +14,23 @@
 //!   ...                                        (what this thread allocates in the space is drawn from it)
 //!   gpumem_reservation_release(r, NULL);
 //!
-//! Drawing    An allocation on a stream draws from the reservation that is attached to the stream in the device's space, else
-//!            from the one attached to the calling thread, else from what is available outside of any. When it ends, on
-//!            whichever thread and stream, its bytes go back to where they came from. What an allocation does that does not
-//!            fit is the reservation's policy: see above. Allocations never wait.
-//! Sizes      Are exact: gpumem_reserve gives what was asked for or fails, unless least_bytes says that less will do; then
-//!            gpumem_reservation_info_get tells what it became. Memory itself is not set aside: other programs on the device,
-//!            and memory that a pool holds for other streams, can still make an allocation fail.
-//! Waiting    Is in turn: whoever came first is served first in a space that both want. Each release, shrink, free or raised
-//!            limit that makes room serves those who wait. A request that can never be met fails at once.
-//! Release    What is drawn of a released reservation goes on as use outside of any. Streams and threads it was attached to
-//!            have none any more. The handle is stale afterwards, which is GPUMEM_ERROR_INVALID.
-//! Threads    A reservation may be used, and released, by any thread. A wait in gpumem_reservation_grow ends with an error when
-//!            another thread releases it.
+//! Drawing    An allocation on a stream draws from the reservation that is attached to the stream
+//!            in the device's space, else from the one attached to the calling thread, else from
+//!            what is available outside of any. When it ends, on any thread and stream, its bytes
+//!            go back to where they came from. The reservation's policy (above) says what happens
+//!            to an allocation that does not fit. Allocations never wait.
+//! Sizes      Are exact: gpumem_reserve gives what was asked for or fails, unless least_bytes says
+//!            that less will do; gpumem_reservation_info_get then says how much it is. No memory is
+//!            set aside: an allocation can still fail because of other programs on the device, or
+//!            of memory that the pool holds for other streams.
+//! Waiting    Is first come, first served in each space. Each release, shrink, free or raised limit
+//!            that makes room serves the requests that wait. A request that can never be met fails
+//!            at once.
+//! Release    What is drawn of a released reservation lives on, outside of any reservation. Its
+//!            streams and threads are detached. The handle is stale afterwards:
+//!            GPUMEM_ERROR_INVALID.
+//! Threads    A reservation may be used, and released, by any thread. A wait in
+//!            gpumem_reservation_grow ends with an error when another thread releases it.
 
 use super::policy::{
     gpumem_free_user, gpumem_out_of_memory_callback, gpumem_reserve_policy, limit_policy, out_of_memory_policy,
@@ -37,7 +42,7 @@ use crate::base::{Error, Result, StreamHandle};
 use crate::capi::call::arguments::put;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_reservation, gpumem_stream, not_null, stream, wait};
 use crate::context::Context;
 use crate::tier::{Amount, Request, Reservation, SpaceId, Strategy, Tier};
@@ -49,10 +54,10 @@ pub const GPUMEM_RESERVE_SPACE: i32 = 1;
 pub const GPUMEM_RESERVE_TIER: i32 = 2;
 /// In any space of the first of tiers that has room, else of the next, and so on.
 pub const GPUMEM_RESERVE_TIERS: i32 = 3;
-/// In one that data of the named space can be moved down to: of the next tier below that has room, spaces of the same
-/// NUMA node first; or of tiers[0], if that is given.
+/// In a space that data of the named one can move down to: in the next lower tier with room, spaces
+/// of the same NUMA node first; or in tiers[0], if that is given.
 pub const GPUMEM_RESERVE_DOWNGRADE: i32 = 4;
-/// In one that data of the named space can be moved up to, likewise.
+/// In a space that data of the named one can move up to, likewise.
 pub const GPUMEM_RESERVE_UPGRADE: i32 = 5;
 
 /// What to reserve, for gpumem_reserve. A field that is 0 means its default.
@@ -66,34 +71,32 @@ pub struct gpumem_reserve_options {
     pub strategy: i32,
     /// How much, bytes; not 0.
     pub bytes: u64,
-    /// If not 0: less than bytes will do, but not less than this; it becomes as much as there is.
+    /// If not 0: the least that will do. The reservation then gets as much as there is, up to
+    /// bytes.
     pub least_bytes: u64,
-    /// The space that the strategy names. With GPUMEM_RESERVE_SPACE zeros mean the one of the current device;
-    /// with GPUMEM_RESERVE_TIER the id must be 0.
+    /// The space that the strategy names. With GPUMEM_RESERVE_SPACE zeros mean the one of the
+    /// current device; with GPUMEM_RESERVE_TIER the id must be 0.
     pub space: gpumem_space,
     /// GPUMEM_TIER_*, the one that is preferred first; ends with a 0 unless full.
     pub tiers: [i32; 4],
-    /// How long to wait for room at most, milliseconds; 0 means not at all, GPUMEM_WAIT_FOREVER without an end.
+    /// The longest wait for room, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit.
     pub timeout_ms: u64,
     /// Ends the wait when triggered; may be NULL.
     pub cancel: gpumem_token,
-    /// What an allocation does that does not fit; NULL: it fails.
+    /// What happens to an allocation that does not fit; NULL: it fails.
     pub policy: *const gpumem_reserve_policy,
-    /// What an allocation does for which there is no memory; NULL: what the space does.
+    /// What happens to an allocation that finds no memory; NULL: the callback of the space decides.
     pub out_of_memory: gpumem_out_of_memory_callback,
-    /// For out_of_memory.
+    /// Passed to out_of_memory.
     pub user: *mut c_void,
-    /// Told when user is not used any more; may be NULL.
+    /// Called when user is no longer used; may be NULL.
     pub free_user: gpumem_free_user,
 }
 
-// SAFETY: repr(C), a u32 first, integers, pointers and functions that may be null, and the assertion below shows that there is no
-// padding. That a policy which is not null is one, and a function a function, is the caller's promise.
-unsafe impl Extensible for gpumem_reserve_options {
-    const NAME: &'static str = "gpumem_reserve_options";
-    const FIRST_BYTES: usize = 96;
-}
-const _: () = assert!(size_of::<gpumem_reserve_options>() == 8 * 4 + 3 * 8 + 5 * size_of::<usize>());
+// SAFETY: repr(C), a u32 first, integers, pointers and functions that may be null; the sum of its
+// fields shows no padding. That a policy which is not null is one, and a function a function, is
+// the caller's promise.
+extensible!(gpumem_reserve_options, 96, 8 * 4 + 3 * 8 + 5 * size_of::<usize>());
 
 /// Facts about a live reservation. Bytes unless a field says otherwise.
 #[allow(non_camel_case_types)]
@@ -106,7 +109,7 @@ pub struct gpumem_reservation_info {
     pub space: gpumem_space,
     /// 0.
     pub reserved: u32,
-    /// A number that no other reservation of this process has had or will have; texts of errors have it too.
+    /// A number that is never reused in this process. Error texts name it.
     pub number: u64,
     /// Its size.
     pub promised: u64,
@@ -122,22 +125,19 @@ pub struct gpumem_reservation_info {
     pub granted: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_reservation_info {
-    const NAME: &'static str = "gpumem_reservation_info";
-    const FIRST_BYTES: usize = 72;
-}
-const _: () = assert!(size_of::<gpumem_reservation_info>() == 4 * 4 + 7 * 8);
+// SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
+extensible!(gpumem_reservation_info, 72, 4 * 4 + 7 * 8);
 
 /// Promises bytes of a space, or waits until they can be.
 ///
-/// opts is read and not kept, but for the callbacks in it. out receives the reservation, which the caller owns until
-/// gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not wait for what the waiting thread itself would
-/// release.
-/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such space;
-/// GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never be so much;
-/// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after gpumem_reservation_shutdown;
-/// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised then.
+/// opts is read and not kept, except for the callbacks in it. out receives the reservation, which
+/// the caller owns until gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not
+/// wait for what the waiting thread itself would release.
+/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such
+/// space; GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never
+/// be so much; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after
+/// gpumem_reservation_shutdown; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised
+/// then.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reserve(
     opts: *const gpumem_reserve_options,
@@ -168,8 +168,9 @@ pub unsafe extern "C" fn gpumem_reserve(
 
 /// Ends a reservation: its bytes are available to others.
 ///
-/// Live allocations that were drawn from it stay, and their bytes count as use outside of any reservation from now on.
-/// drawn_or_null receives how many those are. The handle is stale afterwards.
+/// Live allocations that were drawn from it stay, and their bytes count as use outside of any
+/// reservation from now on. drawn_or_null receives how many those are. The handle is stale
+/// afterwards.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or it has been released.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reservation_release(r: gpumem_reservation, drawn_or_null: *mut u64) -> gpumem_status {
@@ -185,10 +186,11 @@ pub unsafe extern "C" fn gpumem_reservation_release(r: gpumem_reservation, drawn
 
 /// Makes a reservation larger, or waits until it can be.
 ///
-/// timeout_ms as in gpumem_reserve_options; cancel may be NULL. The wait is in turn with those of gpumem_reserve, and whoever came
-/// before may be waiting for just what this reservation has: a wait without an end is for those who know better.
-/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or there is no such reservation, also when it is released meanwhile; those of a
-/// wait as gpumem_reserve. It is as large as before then.
+/// timeout_ms as in gpumem_reserve_options; cancel may be NULL. It waits in one queue with
+/// gpumem_reserve. A request ahead of it may be waiting for just what this reservation holds, so
+/// set a timeout unless you know that none does.
+/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or there is no such reservation, also when it is
+/// released meanwhile; those of a wait as gpumem_reserve. It is as large as before then.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_grow(
     r: gpumem_reservation,
@@ -201,13 +203,14 @@ pub extern "C" fn gpumem_reservation_grow(
 
 /// Makes a reservation smaller by what is not drawn of it.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than is not drawn, or there is no such reservation.
+/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than is not drawn, or there is no such
+/// reservation.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_shrink(r: gpumem_reservation, bytes: u64) -> gpumem_status {
     guard(|| reservation(r)?.shrink(bytes))
 }
 
-/// Makes a reservation as small as what is drawn of it.
+/// Shrinks a reservation to what is drawn of it.
 ///
 /// out_or_null receives by how many bytes, possibly none.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation.
@@ -227,7 +230,8 @@ pub unsafe extern "C" fn gpumem_reservation_shrink_to_fit(
 /// Facts about a reservation.
 ///
 /// out->size must be set (GPUMEM_INIT).
-/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, out is NULL or its size impossible.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, out is NULL or its size
+/// impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reservation_info_get(
     r: gpumem_reservation,
@@ -244,11 +248,12 @@ pub unsafe extern "C" fn gpumem_reservation_info_get(
 
 /// Lets allocations on a stream in the reservation's space draw from it, on every thread.
 ///
-/// A stream has at most one reservation of each space. It is detached by gpumem_space_detach_stream, by the release, and by
-/// gpumem_stream_destroy; before the program destroys a stream by other means, it must detach it, as CUDA gives the handle to
-/// the next stream. GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this space, or is one of another
-/// device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
+/// A stream has at most one reservation of each space. gpumem_space_detach_stream, the release and
+/// gpumem_stream_destroy detach it. Detach it before you destroy the stream by other means: CUDA
+/// gives the handle to the next stream. GPUMEM_STREAM_PER_THREAD counts as one stream here,
+/// whichever thread uses it.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this
+/// space, or is one of another device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -266,11 +271,13 @@ pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpu
     })
 }
 
-/// Lets the calling thread's allocations in the reservation's space draw from it, on streams that have none of their own.
+/// Lets the calling thread's allocations in the reservation's space draw from it, on streams that
+/// have none of their own.
 ///
-/// A thread has at most one reservation of each space. It is detached by gpumem_space_detach_thread, by the release, and by the
-/// end of the thread.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread has one of this space.
+/// A thread has at most one reservation of each space. gpumem_space_detach_thread, the release and
+/// the end of the thread detach it.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread has one of this
+/// space.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_thread(r: gpumem_reservation) -> gpumem_status {
     guard(|| reservation(r)?.attach_thread())

@@ -1,25 +1,28 @@
 //! Spaces
 //!
-//! A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node of the host, the files
-//! under a mount. Its tier says which kind, its id which one of the kind: for a device its number, for a node the node's, for a
-//! mount its place in GPUMEM_DISK, or what adding it gave. All bytes of a space are counted:
+//! A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node
+//! of the host, or the files under a mount. Its tier names the kind. Its id names one of that kind:
+//! the number of a device or of a node; for a mount its place in GPUMEM_DISK, or the id that adding
+//! it returned. Every byte of a space is counted:
 //!
 //!   used        live allocations
 //!   promised    the sizes of live reservations; see there
 //!   unreserved  live allocations that are not drawn from a reservation
-//!   committed   promised + unreserved: at most the limit, unless somebody was given leave or the limit was lowered
+//!   committed   promised + unreserved: at most the limit, unless a policy allowed more or the
+//!               limit was lowered
 //!
-//! Counting begins with the first call about spaces or reservations, or with GPUMEM_TIERS=on with the first allocation. It needs
-//! the pool: with GPUMEM_POOL=off these calls are GPUMEM_ERROR_UNSUPPORTED. The limit of a device's space is of what is in use;
-//! GPUMEM_LIMIT, which it starts from, is of what the pool maps.
+//! Counting begins with the first call about spaces or reservations; with GPUMEM_TIERS=on it begins
+//! with the first allocation. It needs the pool: with GPUMEM_POOL=off these calls return
+//! GPUMEM_ERROR_UNSUPPORTED. The limit of a device's space applies to what is in use. It starts at
+//! GPUMEM_LIMIT, which applies to what the pool maps.
 //!
-//! Every function here is GPUMEM_ERROR_INVALID for a space that there is not.
+//! Every function here returns GPUMEM_ERROR_INVALID when there is no such space.
 
 use crate::base::{Error, Result, Status};
 use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::options::{self, Extensible};
+use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
 use crate::tier::{Manager, Space, SpaceId, SpaceUsage, Thresholds, Tier, Usage};
@@ -39,7 +42,7 @@ pub const GPUMEM_TIER_DISK: i32 = 3;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_space {
-    /// GPUMEM_TIER_*; where there may be none: 0.
+    /// GPUMEM_TIER_*; 0 where no space is allowed.
     pub tier: i32,
     /// Which one of the tier.
     pub id: u32,
@@ -54,19 +57,19 @@ pub struct gpumem_space_stats {
     pub size: u32,
     /// Which space.
     pub space: gpumem_space,
-    /// 1 when so much is used that data should be moved out, else 0.
+    /// 1 when use has reached the trigger, so that data should move out; else 0.
     pub should_downgrade: u32,
-    /// 1 when moving data out, once started, should stop, else 0.
+    /// 1 when use is low enough that moving out should stop; else 0.
     pub should_stop: u32,
     /// 0.
     pub reserved: u32,
-    /// What there is.
+    /// The capacity.
     pub capacity: u64,
-    /// What may be promised or used.
+    /// The limit of what may be promised or used.
     pub limit: u64,
     /// Sum of the sizes of live reservations.
     pub promised: u64,
-    /// Live allocations that are not drawn from a reservation.
+    /// Live allocations that draw from no reservation.
     pub unreserved: u64,
     /// Live allocations.
     pub used: u64,
@@ -74,31 +77,28 @@ pub struct gpumem_space_stats {
     pub peak: u64,
     /// What can still be promised or used.
     pub available: u64,
-    /// How far promised + unreserved is above the limit.
+    /// By how much promised + unreserved exceeds the limit.
     pub beyond: u64,
-    /// From this use on data should be moved out: a share of the limit.
+    /// The use from which data should move out: a share of the limit.
     pub trigger: u64,
-    /// At this use moving stops: a share of the limit.
+    /// The use at which moving out stops: a share of the limit.
     pub stop: u64,
-    /// What to move out so that as much is used as moving stops at; 0 when it is not more.
+    /// How much has to move out for moving to stop; 0 when none has to.
     pub amount_to_downgrade: u64,
     /// Live reservations, a count.
     pub reservations: u64,
-    /// Requests that wait for this space, among others or alone, a count.
+    /// Requests that wait for this space, alone or among others, a count.
     pub waiters: u64,
 }
 
-// SAFETY: repr(C), a u32 first, integers only, in a structure of its own too, and the assertion below shows that there is no padding.
-unsafe impl Extensible for gpumem_space_stats {
-    const NAME: &'static str = "gpumem_space_stats";
-    const FIRST_BYTES: usize = 128;
-}
-const _: () = assert!(size_of::<gpumem_space_stats>() == 6 * 4 + 13 * 8);
+// SAFETY: repr(C), a u32 first, integers only, in a structure of its own too; the sum of its fields
+// shows no padding.
+extensible!(gpumem_space_stats, 128, 6 * 4 + 13 * 8);
 
 /// Lists every space.
 ///
-/// out has room for cap entries and may be NULL when cap is 0; spaces beyond are left out. count may be NULL; it receives how
-/// many there are. Spaces of one tier come in the order of their ids.
+/// out has room for cap entries and may be NULL when cap is 0; spaces beyond are left out. count
+/// may be NULL; it receives how many there are. Spaces of one tier come in the order of their ids.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_space_list_get(out: *mut gpumem_space, cap: usize, count: *mut usize) -> gpumem_status {
@@ -120,11 +120,12 @@ pub unsafe extern "C" fn gpumem_space_list_get(out: *mut gpumem_space, cap: usiz
 
 /// Adds a space of files.
 ///
-/// path is a directory of the program's choice, UTF-8; it is looked up now, and written to when data is first moved there. limit is
-/// how many bytes of files there may be; 0: as many as the file system has left now. out receives the space, whose tier is
-/// GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same way; there is no taking away.
-/// Errors: GPUMEM_ERROR_INVALID when path or out is NULL, or the directory is a space already; GPUMEM_ERROR_IO when it is not
-/// there or no directory.
+/// path is a directory, UTF-8. It is looked up now, and written to when data first moves there.
+/// limit is the most bytes that the files may take; 0 means as many as the file system has free
+/// now. out receives the space, whose tier is GPUMEM_TIER_DISK. GPUMEM_DISK adds spaces in the same
+/// way. A space cannot be removed.
+/// Errors: GPUMEM_ERROR_INVALID when path or out is NULL, or the directory is a space already;
+/// GPUMEM_ERROR_IO when path does not exist or is no directory.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_space_disk_add(
     path: *const c_char,
@@ -145,7 +146,8 @@ pub unsafe extern "C" fn gpumem_space_disk_add(
 
 /// The counters of a space.
 ///
-/// out->size must be set (GPUMEM_INIT). The counters are of one moment as far as other threads' allocations allow.
+/// out->size must be set (GPUMEM_INIT). The counters are of one moment unless other threads
+/// allocate meanwhile.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_space_stats_get(space: gpumem_space, out: *mut gpumem_space_stats) -> gpumem_status {
@@ -161,26 +163,28 @@ pub unsafe extern "C" fn gpumem_space_stats_get(space: gpumem_space, out: *mut g
 
 /// Sets how much of a space may be promised or used.
 ///
-/// bytes is at most the capacity; UINT64_MAX stands for all of it. What is above a lowered limit stays, and is counted as
-/// beyond. Requests that wait for what can no longer ever be end with GPUMEM_ERROR_OUT_OF_MEMORY; those that now fit are
-/// granted. The thresholds change with the limit, as they are shares of it; data is not moved out before somebody allocates,
-/// holds, unholds or moves there.
+/// bytes is at most the capacity; UINT64_MAX stands for all of it. What exceeds a lowered limit
+/// stays, and is counted in beyond. Waiting requests that can never be met any more end with
+/// GPUMEM_ERROR_OUT_OF_MEMORY; those that fit now are granted. The thresholds are shares of the
+/// limit and move with it. Data moves out at the next allocation, hold, unhold or move in the
+/// space, not before.
 /// Errors: GPUMEM_ERROR_INVALID for more than the capacity.
 #[no_mangle]
 pub extern "C" fn gpumem_space_limit_set(space: gpumem_space, bytes: u64) -> gpumem_status {
     guard(|| manager()?.set_limit(space_id(space)?, (bytes != u64::MAX).then_some(bytes)))
 }
 
-/// Sets from which share of its limit on data should be moved out of a space, and down to which.
+/// Sets at which share of a space's limit data starts to move out, and at which share it stops.
 ///
-/// The limit is never above the capacity. Numbers from 0 to 1, stop not above trigger; at first GPUMEM_DOWNGRADE's, which is 0.85 and 0.65 by default.
-/// Errors: GPUMEM_ERROR_INVALID for others.
+/// Both are from 0 to 1, and stop is not above trigger. They start as GPUMEM_DOWNGRADE says: 0.85
+/// and 0.65 by default. The limit is never above the capacity.
+/// Errors: GPUMEM_ERROR_INVALID for other numbers.
 #[no_mangle]
 pub extern "C" fn gpumem_space_thresholds_set(space: gpumem_space, trigger: f64, stop: f64) -> gpumem_status {
     guard(|| manager()?.set_thresholds(space_id(space)?, Thresholds::new(trigger, stop)?))
 }
 
-/// Starts the peak of a space anew, from what is used now.
+/// Sets the peak of a space back to what is used now.
 #[no_mangle]
 pub extern "C" fn gpumem_space_stats_reset_peak(space: gpumem_space) -> gpumem_status {
     guard(|| {
@@ -191,9 +195,10 @@ pub extern "C" fn gpumem_space_stats_reset_peak(space: gpumem_space) -> gpumem_s
 
 /// What live allocations of a stream use in a space.
 ///
-/// An allocation belongs to the stream that it was made on, whichever it is freed on. used and peak may be NULL; they receive
-/// bytes, peak the most that used was since the stream was first seen, or since gpumem_space_stream_stats_reset_peak.
-/// GPUMEM_STREAM_PER_THREAD is one stream here, that of all threads.
+/// An allocation counts for the stream that it was made on, not the one it is freed on. used and
+/// peak receive bytes, and may be NULL. peak is the most that used was since the stream was first
+/// seen, or since gpumem_space_stream_stats_reset_peak. GPUMEM_STREAM_PER_THREAD counts as one
+/// stream here, whichever thread uses it.
 /// Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_space_stream_stats_get(
@@ -212,7 +217,7 @@ pub unsafe extern "C" fn gpumem_space_stream_stats_get(
     })
 }
 
-/// Starts the peak of a stream in a space anew, from what is used now.
+/// Sets the peak of a stream in a space back to what it uses now.
 ///
 /// Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
 #[no_mangle]
@@ -223,7 +228,8 @@ pub extern "C" fn gpumem_space_stream_stats_reset_peak(space: gpumem_space, s: g
     })
 }
 
-/// The reservation that the calling thread's allocations on a stream draw from in a space: the stream's, else the thread's.
+/// The reservation that the calling thread's allocations on a stream draw from in a space: the
+/// stream's, else the thread's.
 ///
 /// out receives its number (gpumem_reservation_info.number), 0 when there is none.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
@@ -243,9 +249,9 @@ pub unsafe extern "C" fn gpumem_space_current_get(
     })
 }
 
-/// Takes the reservation of a space that is attached to a stream off it.
+/// Detaches a stream from its reservation of a space.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when none is.
+/// Errors: GPUMEM_ERROR_INVALID when it has none.
 #[no_mangle]
 pub extern "C" fn gpumem_space_detach_stream(space: gpumem_space, s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -254,9 +260,9 @@ pub extern "C" fn gpumem_space_detach_stream(space: gpumem_space, s: gpumem_stre
     })
 }
 
-/// Takes the reservation of a space that is attached to the calling thread off it.
+/// Detaches the calling thread from its reservation of a space.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when none is.
+/// Errors: GPUMEM_ERROR_INVALID when it has none.
 #[no_mangle]
 pub extern "C" fn gpumem_space_detach_thread(space: gpumem_space) -> gpumem_status {
     guard(|| {

@@ -1,22 +1,22 @@
 //! Ending waits
 //!
-//! A token is given to calls that wait for a reservation, and ends their waits when it is triggered. One token may be in any
-//! number of calls.
+//! Pass a token to calls that wait for a reservation; gpumem_token_cancel then ends their waits.
+//! Any number of calls may share one token.
 
 use super::space::manager;
 use crate::base::Result;
+use crate::capi::call::arguments::guard_out;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
-use crate::capi::call::types::not_null;
 use crate::context::Context;
 use crate::tier::Cancel;
 
-/// What a gpumem_token seems to point to. There is nothing there.
+/// The type that a gpumem_token points to: opaque, never defined.
 #[allow(non_camel_case_types)]
 pub struct gpumem_token_st(());
 
-/// A handle to a token that ends waits. Compare it with NULL and with others; do not look into it.
+/// A handle to a token that ends waits. It is opaque: compare it only with NULL and other handles.
 #[allow(non_camel_case_types)]
 pub type gpumem_token = *mut gpumem_token_st;
 
@@ -29,18 +29,13 @@ static CANCELS: Handles<Cancel> = Handles::new(b'T', "gpumem_token");
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_token_create(out: *mut gpumem_token) -> gpumem_status {
-    guard(|| {
-        not_null(out, "out")?;
-        let handle = CANCELS.insert(manager()?.cancel_token())?;
-        // SAFETY: not null, so a writable handle by the contract.
-        unsafe { out.write(handle as gpumem_token) };
-        Ok(())
-    })
+    // SAFETY: the caller passes NULL or a place to write to.
+    unsafe { guard_out(out, || Ok(CANCELS.insert(manager()?.cancel_token())? as gpumem_token)) }
 }
 
-/// Ends every wait that has this token with GPUMEM_ERROR_CANCELLED, now and from now on.
+/// Ends every wait with this token with GPUMEM_ERROR_CANCELLED, those under way and later ones.
 ///
-/// A request is either granted or cancelled. One that need not wait is refused as well.
+/// A request is either granted or cancelled. One that would not have to wait is refused too.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such token.
 #[no_mangle]
 pub extern "C" fn gpumem_token_cancel(cancel: gpumem_token) -> gpumem_status {
@@ -51,7 +46,7 @@ pub extern "C" fn gpumem_token_cancel(cancel: gpumem_token) -> gpumem_status {
     })
 }
 
-/// Gives a token up. Waits that have it go on.
+/// Destroys a token. Waits with it go on.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when there is no such token.
 #[no_mangle]
@@ -59,9 +54,11 @@ pub extern "C" fn gpumem_token_destroy(cancel: gpumem_token) -> gpumem_status {
     guard(|| CANCELS.remove(cancel as usize).map(drop))
 }
 
-/// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request from now on.
+/// Ends every wait for a reservation with GPUMEM_ERROR_SHUTTING_DOWN, and refuses every request
+/// from now on.
 ///
-/// There is no way back. Allocations, frees and releases go on as before. For programs that must get their threads home.
+/// This cannot be undone. Allocations, frees and releases work as before. It is for programs that
+/// have to join their threads.
 /// Errors: GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_shutdown() -> gpumem_status {

@@ -1,10 +1,10 @@
 //! The driver boundary's calls, on CUDA.
 //!
 //! Each binds the context it needs, enters relaxed capture mode where the call would otherwise be
-//! unsafe during somebody's capture, makes one driver call and judges its result. `SAFETY` comments
-//! are short here because the reasons are the same throughout: out-parameters point to locals,
-//! handles and addresses are live by the preconditions of [`Driver`], and the context that the call
-//! needs is current.
+//! unsafe during a capture, makes one driver call and judges its result. `SAFETY` comments are
+//! short here because the reasons are the same throughout: out-parameters point to locals, handles
+//! and addresses are live by the preconditions of [`Driver`], and the context that the call needs
+//! is current.
 
 use super::code::{is_refusal, CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
 use super::driver::CudaDriver;

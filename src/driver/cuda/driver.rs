@@ -34,7 +34,7 @@ pub struct CudaDriver {
 }
 
 impl CudaDriver {
-    /// As [`open`](super::open), from the first of these libraries that exists.
+    /// Like [`open`](super::open), from the first of these libraries that exists.
     pub fn open_from(libraries: &[&str]) -> Result<Arc<CudaDriver>> {
         let Loaded { api, version, path, devices } = load(libraries)?;
         Ok(Arc::new(CudaDriver {

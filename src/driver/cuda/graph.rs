@@ -26,7 +26,7 @@ use std::sync::Arc;
 struct Tie {
     token: u64,
     gone: Arc<Gone>,
-    /// The graph did not take it, so nobody is to hear of its end.
+    /// The graph did not take it, so its end is not to be reported.
     void: AtomicBool,
 }
 

@@ -29,10 +29,10 @@ const CAPTURABLE: usize = 3;
 /// stream.
 const REUSES: usize = 8;
 
-/// Places that were seen to be right for every kind of stream and capture (`tests/driver/cuda_device.rs`:
-/// streams that synchronise with the legacy stream and others, captures in every mode, into a new
-/// graph and into one that is there, begun and joined), as identity and capture. Found on: driver
-/// 580.159, H200.
+/// Places that were seen to be right for every kind of stream and capture
+/// (`tests/driver/cuda_device.rs`: streams that synchronise with the legacy stream and others,
+/// captures in every mode, into a new graph and into one that is there, begun and joined), as
+/// identity and capture. Found on: driver 580.159, H200.
 const PROVEN: [(usize, usize); 1] = [(336, 1096)];
 
 /// How a stream comes to be captured.

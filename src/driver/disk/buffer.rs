@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 /// What addresses, lengths and file offsets of direct I/O are multiples of, bytes.
 pub const ALIGN: u64 = 4096;
 
-/// Memory for I/O, aligned to [`ALIGN`]: its own, or somebody's that it keeps alive.
+/// Memory for I/O, aligned to [`ALIGN`]: its own, or foreign memory that it keeps alive.
 pub struct Buffer {
     start: NonNull<u8>,
     bytes: usize,
@@ -25,7 +25,8 @@ enum Owner {
     },
 }
 
-// SAFETY: the memory belongs to this value alone, as `new` allocated it and `foreign` demands it; the keeper is `Send`.
+// SAFETY: the memory belongs to this value alone, as `new` allocated it and `foreign` demands it;
+// the keeper is `Send`.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -45,10 +46,11 @@ impl Buffer {
         Ok(Buffer { start, bytes: len, owner: Owner::Own(layout) })
     }
 
-    /// Memory that somebody else owns, such as page-locked memory of [`crate::driver::Driver::host_alloc`]. `addr` and `bytes`
-    /// are multiples of [`ALIGN`] and not 0. The caller's promise, as for every address that is passed to a driver: the
-    /// memory is there until the keeper is dropped, and nobody but this buffer uses it. Device copies to and from it are the
-    /// caller's to wait for.
+    /// Foreign memory, such as page-locked memory of [`crate::driver::Driver::host_alloc`]. `addr`
+    /// and `bytes` are multiples of [`ALIGN`] and not
+    /// 0. The caller's promise, as for every address that is passed to a driver: the memory is
+    ///    there until the keeper is dropped, and only this buffer uses it. Device copies to and
+    ///    from it are the caller's to wait for.
     pub fn foreign(addr: u64, bytes: u64, keeper: Box<dyn Any + Send>) -> Result<Buffer> {
         let fits =
             |n: u64| n > 0 && n.is_multiple_of(ALIGN) && usize::try_from(n).is_ok_and(|n| n <= isize::MAX as usize);
@@ -79,8 +81,8 @@ impl Buffer {
 
     /// What is in it.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `bytes` bytes from `start` on are allocated, initialised (zeroed by `new`; a foreign owner's promise) and
-        // this value's alone.
+        // SAFETY: `bytes` bytes from `start` on are allocated, initialised (zeroed by `new`; a
+        // foreign owner's promise) and this value's alone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 

@@ -142,7 +142,8 @@ fn effect(state: &Mutex<State>, call: DiskCall) -> Option<Effect> {
 }
 
 fn die() -> io::Result<()> {
-    // SAFETY: raise has no preconditions. SIGKILL cannot be caught: nothing of this process runs after it.
+    // SAFETY: raise has no preconditions. SIGKILL cannot be caught: nothing of this process runs
+    // after it.
     unsafe { libc::raise(libc::SIGKILL) };
     Err(io::ErrorKind::Other.into())
 }

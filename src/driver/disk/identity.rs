@@ -10,9 +10,11 @@ use std::os::unix::fs::MetadataExt;
 pub struct Identity {
     /// Its number.
     pub pid: u32,
-    /// When it started, in ticks of the clock since the machine did (`/proc/PID/stat`); 0 when that cannot be read.
+    /// When it started, in ticks of the clock since the machine did (`/proc/PID/stat`); 0 when that
+    /// cannot be read.
     pub start: u64,
-    /// Which boot of which machine, and which of its spaces of process numbers: elsewhere `pid` means nothing.
+    /// Which boot of which machine, and which of its spaces of process numbers: elsewhere `pid`
+    /// means nothing.
     pub place: u32,
 }
 
@@ -32,7 +34,8 @@ impl Identity {
         Some(Identity { pid, start, place })
     }
 
-    /// Whether it runs no more, as far as can be told from here: `false` for processes of other places.
+    /// Whether it runs no more, as far as can be told from here: `false` for processes of other
+    /// places.
     pub fn is_dead(&self) -> bool {
         self.place == place() && self.start != 0 && start_time(self.pid) != Some(self.start)
     }

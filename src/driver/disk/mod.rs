@@ -5,8 +5,8 @@
 //! ([`io::Error`]): who calls knows what was asked and says so.
 //!
 //! Data is read and written through a [`Lane`], where any number of requests are in flight at once.
-//! A request owns its [`Buffer`] while it is, so nobody can free or change it; the completion gives
-//! it back.
+//! A request in flight owns its [`Buffer`], so that nothing can free or change it; the completion
+//! gives it back.
 
 mod buffer;
 mod fault;
@@ -64,9 +64,9 @@ pub trait Disk: Send + Sync {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Gives a file another name in its directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a file, or a link itself. Its bytes are free once nobody has it open.
+    /// Removes a file, or a link itself. Its bytes are free once no process has it open.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Closes a file. If its name is gone and nobody else has it open, its blocks are given back
+    /// Closes a file. If its name is gone and nothing else has it open, its blocks are given back
     /// now, which may take long.
     fn close(&self, file: File);
     /// Removes an empty directory.

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 /// Most requests in flight in one lane.
 const CAPACITY: usize = 64;
 
-/// The threads, and what they have to do.
+/// The threads and their work.
 pub(super) struct Workers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,

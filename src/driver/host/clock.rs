@@ -1,12 +1,14 @@
 //! Vector clocks: which operations happen before which.
 //!
-//! Time is counted per lane (one stream at a time, see `stream.rs`): the operations of a lane are numbered from 1.
-//! A clock holds, for each lane, the number of the last operation known to be ordered before its owner. Operation
-//! `n` of lane `l` happens before whatever has clock `c` exactly when `c.get(l) >= n`.
+//! Time is counted per lane (one stream at a time, see `stream.rs`): the operations of a lane are
+//! numbered from 1. A clock holds, for each lane, the number of the last operation known to be
+//! ordered before its owner. Operation `n` of lane `l` happens before whatever has clock `c`
+//! exactly when `c.get(l) >= n`.
 
 #![deny(unsafe_code)]
 
-/// For each lane, the last operation that is ordered before the owner; lanes beyond the end are at 0.
+/// For each lane, the last operation that is ordered before the owner; lanes beyond the end are at
+/// 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Clock(Vec<u64>);
 

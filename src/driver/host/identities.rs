@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 64;
-/// Handles are `BASE + slot * STEP`: far from any mapped address, so nobody dereferences one by
-/// mistake.
+/// Handles are `BASE + slot * STEP`: far from any mapped address, so dereferencing one by mistake
+/// faults.
 const BASE: usize = 0x7357_0000_0000_0000;
 const STEP: usize = 64;
 const ID_BITS: u32 = 48;

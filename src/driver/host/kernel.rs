@@ -7,8 +7,9 @@ use std::sync::Arc;
 /// The code of a simulated kernel. A captured one runs at each launch of the graph.
 pub type Body = Arc<dyn Fn(&mut KernelCtx) + Send + Sync>;
 
-/// A simulated kernel. It declares every byte it reads and writes; the device checks the declaration when the kernel
-/// runs, and the body, if there is one, can touch nothing else through its [`KernelCtx`].
+/// A simulated kernel. It declares every byte it reads and writes; the device checks the
+/// declaration when the kernel runs, and the body, if there is one, can touch nothing else through
+/// its [`KernelCtx`].
 #[must_use = "a kernel does nothing until it is launched"]
 pub struct Kernel {
     pub(super) label: Cow<'static, str>,
@@ -35,15 +36,16 @@ impl Kernel {
         self
     }
 
-    /// What it does. The body runs on whatever thread drives the device, with no lock held. It may call the driver, but
-    /// nothing that waits for the device: such calls fail.
+    /// What it does. The body runs on whatever thread drives the device, with no lock held. It may
+    /// call the driver, but nothing that waits for the device: such calls fail.
     pub fn body(mut self, f: impl Fn(&mut KernelCtx) + Send + Sync + 'static) -> Kernel {
         self.body = Some(Arc::new(f));
         self
     }
 
-    /// A kernel that marks `r` with the pattern of `id`: a word that depends on `id` and the place, at the start, at the
-    /// end and every `stride` bytes between (rounded up to 8; touching every word of large ranges is slow).
+    /// A kernel that marks `r` with the pattern of `id`: a word that depends on `id` and the place,
+    /// at the start, at the end and every `stride` bytes between (rounded up to 8; touching every
+    /// word of large ranges is slow).
     pub fn write_pattern(label: impl Into<Cow<'static, str>>, r: Range<u64>, id: u64, stride: u64) -> Kernel {
         Kernel::new(label).writes(r.clone()).body(move |k| {
             for (at, word) in pattern(r.clone(), id, stride) {
@@ -53,7 +55,8 @@ impl Kernel {
         })
     }
 
-    /// A kernel that checks that `r` holds the pattern of `id`, and reports the first place where it does not.
+    /// A kernel that checks that `r` holds the pattern of `id`, and reports the first place where
+    /// it does not.
     pub fn check_pattern(label: impl Into<Cow<'static, str>>, r: Range<u64>, id: u64, stride: u64) -> Kernel {
         Kernel::new(label).reads(r.clone()).body(move |k| {
             for (at, word) in pattern(r.clone(), id, stride) {
@@ -70,15 +73,18 @@ impl Kernel {
     }
 }
 
-/// Where the words of a pattern lie, and what they are. The last may be cut short by the end of the range.
+/// Where the words of a pattern lie, and what they are. The last may be cut short by the end of the
+/// range.
 fn pattern(r: Range<u64>, id: u64, stride: u64) -> impl Iterator<Item = (Range<u64>, u64)> {
     let step = stride.max(8).next_multiple_of(8);
     let base = r.start;
-    // Words lie at multiples of 8 from the start, so that none overlaps another; the last holds the last byte.
+    // Words lie at multiples of 8 from the start, so that none overlaps another; the last holds the
+    // last byte.
     let last = base + (r.end - base).saturating_sub(1) / 8 * 8;
     (r.start..last).step_by(usize::try_from(step).unwrap_or(usize::MAX)).chain((last < r.end).then_some(last)).map(
         move |at| {
-            // The place is relative to the range, so that a copy of the range holds the same pattern.
+            // The place is relative to the range, so that a copy of the range holds the same
+            // pattern.
             let mut x = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (at - base).wrapping_mul(0xd6e8_feb8_6659_fd93);
             x ^= x >> 32;
             (at..r.end.min(at + 8), x.wrapping_mul(0xd6e8_feb8_6659_fd93) | 1)
@@ -104,8 +110,9 @@ impl KernelCtx {
         if !inside(at, out.len(), &self.reads) && !inside(at, out.len(), &self.writes) {
             return self.fail(format!("{} bytes read at {at:#x} were not declared", out.len()));
         }
-        // SAFETY: the device found the declared ranges mapped and accessible, and keeps them mapped while the kernel
-        // runs. They are device memory, which no Rust object lives in, so a copy by raw pointer is all that happens.
+        // SAFETY: the device found the declared ranges mapped and accessible, and keeps them mapped
+        // while the kernel runs. They are device memory, which no Rust object lives in, so a copy
+        // by raw pointer is all that happens.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, out.as_mut_ptr(), out.len()) }
     }
 

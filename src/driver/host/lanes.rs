@@ -126,7 +126,7 @@ impl Lanes {
         self.slots.len() - 1
     }
 
-    /// Ends the stream of a slot; its lane runs dry by itself.
+    /// Ends the stream of a slot; its lane runs dry.
     pub(super) fn close(&mut self, slot: usize) {
         if let Some(lane) = self.slots.get_mut(slot).and_then(Option::take) {
             self.free_slots.push(slot);

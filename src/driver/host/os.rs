@@ -1,7 +1,7 @@
 //! The operating system's side of the host device: address space, sparse files, mappings.
 //!
-//! Every function takes addresses and sizes that the caller has checked against its own tables; none of them touches
-//! memory that the host device did not make.
+//! Every function takes addresses and sizes that the caller has checked against its own tables;
+//! none of them touches memory that the host device did not make.
 
 use crate::base::{size, Error, Result, Status};
 use crate::driver::pages::alignment;
@@ -81,7 +81,8 @@ pub(super) fn unmap(va: u64, size: u64) -> Result<()> {
     if size == 0 {
         return Ok(());
     }
-    // SAFETY: the callers pass ranges that they obtained from `map_new` and that no table of theirs lists any more.
+    // SAFETY: the callers pass ranges that they obtained from `map_new` and that no table of theirs
+    // lists any more.
     if unsafe { libc::munmap(va as *mut libc::c_void, size as usize) } != 0 {
         return Err(failed("munmap", size::human(size)));
     }
@@ -91,7 +92,8 @@ pub(super) fn unmap(va: u64, size: u64) -> Result<()> {
 /// Replaces reserved addresses by a part of `file`, shared and not yet accessible.
 pub(super) fn map_file(va: u64, size: u64, file: &OwnedFd, offset: u64) -> Result<()> {
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: the caller owns the reservation around [va, va + size) and has checked that nothing is mapped there.
+    // SAFETY: the caller owns the reservation around [va, va + size) and has checked that nothing
+    // is mapped there.
     let p = unsafe {
         libc::mmap(
             va as *mut libc::c_void,
@@ -113,7 +115,8 @@ pub(super) fn map_file(va: u64, size: u64, file: &OwnedFd, offset: u64) -> Resul
 
 /// Turns mapped addresses back into reserved ones.
 pub(super) fn unmap_to_reserved(va: u64, size: u64) -> Result<()> {
-    // SAFETY: the range lies within a reservation of the caller's, so nobody else's memory is replaced.
+    // SAFETY: the range lies within a reservation of the caller's, so nobody else's memory is
+    // replaced.
     let p =
         unsafe { libc::mmap(va as *mut libc::c_void, size as usize, libc::PROT_NONE, QUIET | libc::MAP_FIXED, -1, 0) };
     if p == libc::MAP_FAILED {
@@ -132,14 +135,15 @@ pub(super) fn protect(va: u64, size: u64, accessible: bool) -> Result<()> {
     Ok(())
 }
 
-/// Mappings held for nothing but to be given up. When a process has as many mappings as the system allows, even
-/// unmapping can fail, because it may have to cut a mapping in two; giving these up makes it possible again.
+/// Mappings held for nothing but to be given up. When a process has as many mappings as the system
+/// allows, even unmapping can fail, because it may have to cut a mapping in two; giving these up
+/// makes it possible again.
 pub(super) struct Headroom {
     start: u64,
 }
 
-/// An odd number of pages, alternately readable and not, so that each is a mapping of its own and the outer ones do not
-/// merge with inaccessible neighbours.
+/// An odd number of pages, alternately readable and not, so that each is a mapping of its own and
+/// the outer ones do not merge with inaccessible neighbours.
 const HEADROOM_PAGES: u64 = 17;
 
 impl Headroom {
@@ -183,7 +187,7 @@ pub(super) fn set_len(file: &OwnedFd, size: u64) -> Result<()> {
 
 const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Fixes a file's size for good, so that no importer can make mapped memory disappear.
+/// Fixes a file's size, so that no importer can make mapped memory disappear.
 pub(super) fn seal_size(file: &OwnedFd) -> Result<()> {
     // SAFETY: `file` is an open descriptor; F_ADD_SEALS takes an int.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS | libc::F_SEAL_SEAL) } != 0 {
@@ -192,7 +196,7 @@ pub(super) fn seal_size(file: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Facts about a descriptor that somebody hands in.
+/// Facts about a descriptor from outside.
 pub(super) struct FileFacts {
     /// What names the file while it is open anywhere.
     pub(super) inode: (u64, u64),

@@ -1,10 +1,12 @@
 //! Physical memory: sparse files, the extents in them, and the handles that keep extents alive.
 //!
-//! Each device has one file. Extents are taken from it at ever higher offsets, which costs nothing in a sparse file
-//! and makes extents that are created one after another adjacent in it: mapped side by side they become one mapping
-//! of the kernel's. Exportable extents have files of their own, because a descriptor gives access to a whole file.
+//! Each device has one file. Extents are taken from it at ever higher offsets, which costs nothing
+//! in a sparse file and makes extents that are created one after another adjacent in it: mapped
+//! side by side they become one mapping of the kernel's. Exportable extents have files of their
+//! own, because a descriptor gives access to a whole file.
 //!
-//! A *key* is the address of a physical byte: unique among all devices and all time, the same through every alias.
+//! A *key* is the address of a physical byte: unique among all devices and all time, the same
+//! through every alias.
 
 use super::os;
 use crate::base::{size, DeviceId, Error, Result, Status};
@@ -218,7 +220,8 @@ impl Physical {
         if let Some(x) = self.extents.remove(&key) {
             match x.own {
                 Some((_, inode)) => drop(self.by_inode.remove(&inode)),
-                // Failing to punch costs real memory, not correctness: the offsets are never used again.
+                // Failing to punch costs real memory, not correctness: the offsets are never used
+                // again.
                 None => drop(self.stores.get(dev.0 as usize).map(|s| os::punch_hole(&s.file, offset_of(key), size))),
             }
         }

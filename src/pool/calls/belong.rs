@@ -22,7 +22,7 @@ impl Pool {
     /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when
     /// that is `None`. With `from`, only if it is in that one.
     pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
-        // What contains the pointer may be freed and the address handed out anew until the lock is
+        // What contains the pointer may be freed and the address handed out again until the lock is
         // held.
         for _ in 0..64 {
             let Ok(info) = self.info_containing(ptr) else { return Kept::Unknown };

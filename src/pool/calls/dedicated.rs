@@ -25,7 +25,7 @@ impl Pool {
         }
         let has = |f: AllocFlags| req.flags.0 & f.0 != 0;
         if has(AllocFlags::EVICTABLE) != guest.is_some() {
-            return Err(Error::invalid("evictable memory needs somebody who moves it; allocate it where that is"));
+            return Err(Error::invalid("evictable memory needs an evictor; allocate it with gpumem_malloc_with"));
         }
         if has(AllocFlags::EXPORTABLE) && !self.props.posix_fd {
             return Err(Error::new(
@@ -135,7 +135,7 @@ impl Pool {
             receipt: None,
         };
         {
-            // Under the lock: whoever finds it by its scope finds it here.
+            // Under the lock: a thread that finds it by its scope finds it here.
             let mut core = lock(&*self.core);
             let scope = self.join_dedicated(req.scope, base, id, req.size);
             self.index.set(base, Entry::Dedicated);

@@ -1,6 +1,6 @@
 //! Allocations whose physical memory may be given up and come back, at the same addresses.
 //!
-//! An evictable allocation is a dedicated one with a *guest*: whoever moves its bytes
+//! An evictable allocation is a dedicated one with a *guest*: the code that moves its bytes
 //! ([`crate::tier`]) and knows where they are while it has no memory. A move is begun, waits for
 //! the device's uses, and then either *vacates* the addresses, when the bytes have been copied
 //! elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts
@@ -88,7 +88,8 @@ impl Pool {
         Ok(self.driver.mem_info(self.dev)?.free.min(within))
     }
 
-    /// Begins to move an evictable allocation. `None` when it has ended. Nobody else moves it.
+    /// Begins to move an evictable allocation. `None` when it has ended. The caller has made sure
+    /// that no other thread moves it.
     pub fn begin_move(&self, base: u64, id: u64) -> Result<Option<Moving>> {
         let mut core = lock(&*self.core);
         let Some(d) = evictable(&mut core, base, id) else { return Ok(None) };
@@ -118,7 +119,7 @@ impl Pool {
             let mut tags = d.uses.clone();
             match named {
                 Some((_, lane)) => tags.push(self.order.tag(lane)),
-                // Whoever unpins says by that which streams use it.
+                // The caller that unpins says by that which streams use it.
                 None if by == By::Allocation && tags.is_empty() => {
                     own = Some((d.lane, d.stream_id)).filter(|stream| !waited.own.contains(stream));
                     tags.extend(own.map(|(lane, stream_id)| self.tag_of(lane, stream_id)));
@@ -185,7 +186,7 @@ impl Pool {
         if heap.of_captures {
             return Err(capturing());
         }
-        // With a marker nobody has to name the stream again: it may be gone by then.
+        // With a marker no call has to name the stream again: it may be gone by then.
         self.mark_or_refuse(heap.lane, stream)?;
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, base, id) {
@@ -288,7 +289,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a live evictable allocation has memory, and whether somebody moves it. `None` when
+    /// Whether a live evictable allocation has memory, and whether it is being moved. `None` when
     /// it has ended.
     pub fn residence(&self, base: u64, id: u64) -> Option<(bool, bool)> {
         evictable(&mut lock(&*self.core), base, id).map(|d| (d.handle.is_some(), d.moving))

@@ -130,8 +130,8 @@ impl Pool {
     /// The live block or object around `ptr`, which may point into the middle of it.
     ///
     /// The index is read with no lock held and again under the lock of the heap that it names.
-    /// Where both agree, the heap's regions are what they were read for: while somebody has the
-    /// allocation it is found, whatever is freed and handed out beside it.
+    /// Where both agree, the heap's regions are what they were read for: an allocation is found
+    /// while it lives, whatever is freed and handed out beside it.
     fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
         loop {
             let nearest = || self.index.find_back(ptr, self.most_in_a_heap());

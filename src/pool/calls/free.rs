@@ -36,18 +36,18 @@ impl Pool {
         }
     }
 
-    /// As [`Self::free`], for one that was no hit.
+    /// Like [`Self::free`], for one that was no hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         // The freeing stream's lane comes first: finding it may take the registry's lock, which
         // ranks below a heap's. Taken from the thread's cache it may be stale, which is harmless as
-        // long as no marker is recorded for it: whoever finds out that the handle has a new owner
-        // puts a barrier behind all of the lane's frees so far.
+        // long as no marker is recorded for it: the thread that finds out that the handle has a new
+        // owner puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         let found = self.find(ptr, "free").inspect_err(|e| self.count_refused(e))?;
         self.free_found(ptr, found, lane, stream, None).map(|_| ())
     }
 
-    /// As [`Self::free`], if the live allocation that starts at `ptr` is the one with this id;
+    /// Like [`Self::free`], if the live allocation that starts at `ptr` is the one with this id;
     /// whether it was. A pointer whose allocation is gone is no error, whatever has become of the
     /// address: that is what a finalizer needs to know of what an arena may have freed before it.
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
@@ -97,7 +97,8 @@ impl Pool {
         let mut users = st.take_users(ptr);
         self.bring_near(ptr, &mut users);
         let size = st.at(place).size;
-        // An old slab goes back as a whole, in the context's order, so its objects wait for nobody.
+        // An old slab goes back as a whole, in the context's order, so its objects wait for no
+        // stream.
         let mut old = false;
         let tag = match place {
             Place::Block { region } => {
@@ -130,7 +131,7 @@ impl Pool {
         GivenUp { size, own, lane: tag.lane(), users }
     }
 
-    /// If the heap's handle is just going to another stream on another thread, that one has not
+    /// If the heap's handle is just going to another stream on another thread, that thread has not
     /// come by here yet.
     pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
@@ -243,7 +244,7 @@ impl Pool {
         self.free_own(heap, Entry::Block { heap: heap.number, region }, ptr, stream)
     }
 
-    /// As [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
+    /// Like [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
     #[inline(never)]
     fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
         let Some(mut st) = self.try_lock_plain(heap) else { return false };
@@ -319,7 +320,7 @@ impl Pool {
         }
     }
 
-    /// A batch of frees is full, or somebody waits for one of them.
+    /// A batch of frees is full, or another heap waits for one of them.
     #[cold]
     fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
         let Some(stream) = stream else { return };

@@ -28,7 +28,7 @@ impl Pool {
         self.malloc_search(req)
     }
 
-    /// As [`Self::malloc`], for a request that was no hit, or may be none.
+    /// Like [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &AllocRequest) -> Result<u64> {
         let align = self.checked_align(req)?;
         if req.flags != AllocFlags::default() {
@@ -64,7 +64,7 @@ impl Pool {
         self.malloc_hit_of(size, stream, None)
     }
 
-    /// As [`Self::malloc_hit`], for an allocation that joins a scope.
+    /// Like [`Self::malloc_hit`], for an allocation that joins a scope.
     #[inline]
     pub fn malloc_hit_in(&self, size: u64, stream: StreamHandle, scope: &Arc<Scope>) -> Option<NonZeroU64> {
         self.malloc_hit_of(size, stream, Some(scope))
@@ -86,8 +86,8 @@ impl Pool {
                 addr
             }
             false => {
-                // As `malloc` rounds. Larger requests than any device has overflow here and find
-                // nothing.
+                // Rounded as `malloc` rounds. Larger requests than any device has overflow here and
+                // find nothing.
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
                 let r = match st.take_quick(rounded) {
                     Some(r) => r,

@@ -8,8 +8,8 @@ impl Pool {
     /// When an allocation made on a stream was freed in that stream's order: now, if the stream is
     /// still the lane's.
     pub(crate) fn tag_of(&self, lane: u32, stream_id: u64) -> Tag {
-        // The identity is read after the epoch: whoever sees an epoch behind a barrier sees the new
-        // identity.
+        // The identity is read after the epoch: a thread that sees an epoch behind a barrier sees
+        // the new identity.
         let tag = self.order.tag(lane);
         match self.order.identity(lane) == stream_id {
             true => tag,
@@ -22,8 +22,8 @@ impl Pool {
     }
 
     /// Records the markers for memory that another heap waits for: on every stream that also used
-    /// it, and on the freeing stream when a batch is full or somebody waits. Only streams the
-    /// caller vouches for are touched.
+    /// it, and on the freeing stream when a batch is full or a heap waits. Only streams the caller
+    /// vouches for are touched.
     pub(crate) fn mark_free(&self, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
         for &user in users {
             let _ = self.mark_user(user);

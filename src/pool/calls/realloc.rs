@@ -44,8 +44,9 @@ impl Pool {
         }
     }
 
-    /// As [`Self::realloc`], as long as the allocation can stay where it is. What a larger one
-    /// counts as more comes from where its receipt is from; if that has not enough it cannot stay.
+    /// Like [`Self::realloc`], as long as the allocation can stay where it is. The bytes by which a
+    /// larger one counts more come from where its receipt is from; if that has too few, it cannot
+    /// stay.
     pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
         let me = self.heap_for(stream)?;
         if size > self.props.total_bytes {
@@ -102,7 +103,7 @@ impl Pool {
         slip: Option<&Slip>,
     ) -> Result<u64> {
         let Relocation { usable, align, tag, flags, ref scope } = *moving;
-        // Not in the scope yet: until the old one is gone nobody else may free it.
+        // Not in the scope yet: until the old one is gone no other thread may free it.
         let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip })?;
         let copied = match usable.min(size) {
             0 => Ok(()),

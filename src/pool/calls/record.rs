@@ -8,7 +8,7 @@ use crate::pool::order::CONTEXT;
 use crate::pool::state::{Pool, RemoteStream};
 
 impl Pool {
-    /// As [`Pool::record_stream`], for a stream of another device.
+    /// Like [`Pool::record_stream`], for a stream of another device.
     pub fn record_stream_afar(&self, ptr: u64, dev: DeviceId, stream: StreamHandle) -> Result<()> {
         let stream = match stream {
             StreamHandle::PER_THREAD => StreamHandle::LEGACY,

@@ -12,7 +12,7 @@ use crate::pool::state::{Key, Pool};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
 impl Pool {
-    /// Makes sure that the pool knows which stream a handle stands for at present: whoever counts
+    /// Makes sure that the pool knows which stream a handle stands for at present: code that counts
     /// hears if it is a new one.
     pub fn meet(&self, stream: StreamHandle) -> Result<()> {
         self.heap_for(stream).map(drop)
@@ -35,8 +35,8 @@ impl Pool {
         }
     }
 
-    /// As [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be sure
-    /// of it.
+    /// Like [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be
+    /// sure of it.
     #[inline(always)]
     pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
         // Copied out, so that the closure is short enough to be inlined.
@@ -166,7 +166,7 @@ impl Pool {
         }
     }
 
-    /// As [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free`
+    /// Like [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free`
     /// for why a stale answer does no harm there. Not after a capture was met: what is freed in one
     /// is its own at once.
     #[inline]

@@ -46,7 +46,7 @@ impl Pool {
         members.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
-    /// As [`Pool::malloc_search`], from the heap of a stream that is being captured.
+    /// Like [`Pool::malloc_search`], from the heap of a stream that is being captured.
     pub(crate) fn malloc_captured(&self, heap: &Heap, req: &AllocRequest, align: u64) -> Result<u64> {
         let member = heap.lock_quick().private.clone();
         let Some(member) = member else { return self.malloc_in(heap, heap.lock_quick(), req, align) };

@@ -1,6 +1,6 @@
 //! Shells: heaps that released arenas left, and what was in them.
 //!
-//! A lane and a heap are for good, so the next arena's heaps are made of shells. Private heaps
+//! Lanes and heaps are never destroyed, so the next arena's heaps are made of shells. Private heaps
 //! start empty; a shell with memory is emptied into another one, which costs no driver call. Shells
 //! with live blocks are left alone.
 
@@ -27,8 +27,8 @@ impl Pool {
         lock(&self.privates.shells).push(number);
     }
 
-    /// A heap without memory, in the order of nobody but `stream`: one that an earlier arena left,
-    /// or a new one.
+    /// A heap without memory, in the order of `stream` only: one that an earlier arena left, or a
+    /// new one.
     pub(crate) fn empty_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let heap = match self.take_shell() {
             Some(heap) => heap,

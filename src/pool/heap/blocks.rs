@@ -1,4 +1,5 @@
-//! Blocks and objects of a heap, handed out and taken back, and the regions that slabs are made over.
+//! Blocks and objects of a heap, handed out and taken back, and the regions that slabs are made
+//! over.
 
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::{Block, State, GRANULE};

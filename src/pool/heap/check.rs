@@ -5,6 +5,7 @@ use crate::pool::heap::region::State;
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::{Entry, Index};
 use crate::pool::order::Tag;
+use std::collections::HashMap;
 use std::collections::HashSet;
 
 impl HeapState {
@@ -19,7 +20,7 @@ impl HeapState {
         ensure!(before <= moves, "{moves} moves, but {before} when it was last empty");
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();
-        let tickets = self.waiting.tickets();
+        let tickets: HashMap<u64, u32> = self.waiting.regions().collect();
         for first in self.regions.spans() {
             let mut at = self.regions.get(first).addr;
             for r in self.regions.walk(first) {

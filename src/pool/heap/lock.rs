@@ -81,7 +81,7 @@ mod real {
             Locked { guard, _held: Rank::Heap.taken() }
         }
 
-        /// Takes the lock after somebody else.
+        /// Takes the lock after another thread.
         #[cold]
         fn wait(&self) -> spin::mutex::SpinMutexGuard<'_, T> {
             for round in 0u32.. {

@@ -16,7 +16,7 @@ struct Step {
 }
 
 /// The steps since the heap last started afresh, and behind them those of the time before as long
-/// as the requests are the same. All of it is hints: whoever follows one checks the run.
+/// as the requests are the same. All of it is hints: following one includes a check of the run.
 ///
 /// Invariant: `at <= steps.len()`.
 #[derive(Default)]

@@ -182,8 +182,8 @@ impl HeapState {
         }
     }
 
-    /// From now on hits are left to those who count, and every allocation that has no receipt gets
-    /// one.
+    /// From now on the counter serves what would have been hits, and every allocation without a
+    /// receipt gets one.
     pub(crate) fn start_counting(&mut self, counter: &Arc<dyn Counter>, of_objects: StreamHandle) {
         self.counter = Some(counter.clone());
         for place in self.live().collect::<Vec<_>>() {

@@ -85,7 +85,7 @@ impl Quick {
         gone
     }
 
-    /// Takes any region out, which nobody has wanted back.
+    /// Takes any region out: one that no request has wanted back.
     pub(crate) fn pop(&mut self) -> Option<u32> {
         match self.is_empty() {
             true => None,

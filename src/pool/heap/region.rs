@@ -37,7 +37,7 @@ pub(crate) enum State {
     Slab,
     /// Free; the heap's own stream may use it. In a bin.
     Ready,
-    /// As `Ready`, but in the quick list and not joined with its neighbours.
+    /// Like `Ready`, but in the quick list and not joined with its neighbours.
     Quick,
     /// Free, but the heap's stream must not use it before its tag is settled. In the waiting list.
     Waiting,
@@ -491,7 +491,7 @@ impl Regions {
         self.cut_loose(r, addr, size)
     }
 
-    /// As [`Self::cut`], out of a live region of which nothing else is in use.
+    /// Like [`Self::cut`], out of a live region of which nothing else is in use.
     pub(crate) fn cut_loose(&mut self, r: u32, addr: u64, size: u64) -> u32 {
         let order = self.get(r).order;
         let Cut { lead, block, rest } = self.cut_apart(r, addr, size);
@@ -499,7 +499,7 @@ impl Regions {
         block
     }
 
-    /// As [`Self::cut_loose`]; what is left on either side is live, and free once the caller has
+    /// Like [`Self::cut_loose`]; what is left on either side is live, and free once the caller has
     /// put it back.
     #[inline]
     pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> Cut {

@@ -64,7 +64,7 @@ impl Heap {
         st
     }
 
-    /// As [`Self::lock`], if nobody has it.
+    /// Like [`Self::lock`], if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_, HeapState>> {
         let mut st = self.state.try_lock()?;
         st.regions.tidy();
@@ -77,13 +77,13 @@ impl Heap {
         self.state.lock()
     }
 
-    /// As [`Self::lock_quick`], for a thread that keeps all others out: see
+    /// Like [`Self::lock_quick`], for a thread that keeps all others out: see
     /// [`Lock::lock_among_others`].
     pub(crate) fn lock_among_others(&self) -> Locked<'_, HeapState> {
         self.state.lock_among_others()
     }
 
-    /// As [`Self::lock_quick`], if nobody has it.
+    /// Like [`Self::lock_quick`], if nobody has it.
     #[inline]
     pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {
         self.state.try_lock()
@@ -100,7 +100,7 @@ impl Heap {
 /// How many ids a heap takes at a time; a power of two.
 const IDS: u64 = 1 << 32;
 
-/// The multiple of [`IDS`] in front of ids that nobody has taken yet.
+/// The multiple of [`IDS`] in front of ids that no heap has taken yet.
 #[cold]
 fn more_ids() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -120,7 +120,7 @@ fn more_ids() -> u64 {
 pub(crate) struct HeapState {
     pub(crate) number: u32,
     pub(crate) lane: u32,
-    /// The stream that its ready memory is in order for. The lane's, but for a moment while that
+    /// The stream that its ready memory is in order for. The lane's, except for a moment while that
     /// goes to another stream.
     pub(crate) identity: u64,
     /// The id handed out last: see [`HeapState::new_id`].
@@ -160,7 +160,7 @@ pub(crate) struct HeapState {
     /// Its `mallocs` when it last ran short of memory.
     short_at: u64,
     pub(crate) vain: Vain,
-    /// As `vain`, of a context marker about other heaps' memory.
+    /// Like `vain`, but of a context marker about other heaps' memory.
     pub(crate) asking: Trial,
     /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of
     /// a span.
@@ -369,14 +369,14 @@ pub(crate) struct Learnt {
     pub(crate) afresh: Afresh,
     /// The most `live_bytes` was at a growth since it last started afresh.
     pub(crate) peak_live: u64,
-    /// Bytes mapped to other addresses for it since then, but for those that were taken back for
+    /// Bytes mapped to other addresses for it since then, except for those that were taken back for
     /// nothing.
     pub(crate) remapped: u64,
     /// Whether it ran short of memory soon after the last time.
     short: bool,
     /// How many times the size of new extents was halved.
     pub(crate) halved: u32,
-    /// The pool's first memory was asked for ahead: nobody knows what it will be cut into.
+    /// The pool's first memory was asked for ahead: it is unknown what it will be cut into.
     pub(crate) ahead: bool,
 }
 

@@ -63,13 +63,12 @@ impl Waiting {
         None
     }
 
-    /// The regions that wait, by ticket.
-    pub(crate) fn tickets(&self) -> HashMap<u64, u32> {
+    /// The regions that wait, each with its ticket.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let all = self.queues.iter().flat_map(|q| q.1.iter());
         all.filter_map(|w| match w.item {
             Item::Region(r) => Some((w.ticket, r)),
             Item::Object { .. } => None,
         })
-        .collect()
     }
 }

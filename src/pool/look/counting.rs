@@ -1,8 +1,7 @@
-//! Counting what is live, for somebody else.
+//! Counting what is live, for other parts of gpumem.
 //!
-//! Until somebody counts ([`Pool::count_live`]) there are no receipts, and they cost nothing. From
-//! then on every live allocation has one: with the request or, where it came without, from the
-//! counter.
+//! Until [`Pool::count_live`] is called there are no receipts, and they cost nothing. From then on
+//! every live allocation has one: with the request or, where it came without, from the counter.
 //!
 //! What is counted of an allocation is [`Pool::counted_bytes`]: the request, rounded up to 256
 //! bytes and at least as many; whole pages where it has pages of its own. Memory that another

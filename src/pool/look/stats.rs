@@ -1,7 +1,6 @@
 //! Counters of one pool, for its users.
 
 use crate::base::sync::lock;
-use crate::pool::heap::region::Region;
 use crate::pool::heap::{HeapState, State};
 use crate::pool::memory::{Entry, Index};
 use crate::pool::state::Pool;
@@ -68,29 +67,42 @@ pub struct PoolStats {
 }
 
 impl HeapState {
-    /// Calls `f` with the first and last address of everything that will be free in one piece once
-    /// nothing waits any more and slabs without objects are gone.
+    /// Calls `f` with the first and last address of each run of regions that will be free in one
+    /// piece once nothing waits any more and slabs without objects are gone. Leaves out ready
+    /// regions of less than a page that stand alone: no extent lies in them, and there may be very
+    /// many.
     fn free_runs(&self, index: &Index, mut f: impl FnMut(u64, u64)) {
-        let is_free = |g: &Region| match g.state {
-            State::Ready | State::Quick | State::Waiting => true,
-            State::Slab => match index.get(g.addr) {
-                Entry::Slab { slab, .. } => self.slabs.try_get(slab).is_some_and(|s| s.used == 0),
-                _ => false,
-            },
-            State::Live | State::Vacant | State::Edge => false,
-        };
-        let mut run = (0, 0);
-        for (_, g) in self.regions.iter().filter(|(_, g)| is_free(g)) {
-            if run.1 != g.addr {
-                if run.1 > run.0 {
-                    f(run.0, run.1);
-                }
-                run.0 = g.addr;
+        let is_free = |r: u32| {
+            let g = self.regions.get(r);
+            match g.state {
+                State::Ready | State::Quick | State::Waiting => true,
+                State::Slab => match index.get(g.addr) {
+                    Entry::Slab { slab, .. } => self.slabs.try_get(slab).is_some_and(|s| s.used == 0),
+                    _ => false,
+                },
+                State::Live | State::Vacant | State::Edge => false,
             }
-            run.1 = g.end();
-        }
-        if run.1 > run.0 {
-            f(run.0, run.1);
+        };
+        let page = self.extents.page();
+        let slabs = self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(_, s)| s.region);
+        // The list has stale entries too: of regions that did not wait to its end.
+        let waits = |&(ticket, r): &(u64, u32)| {
+            self.regions.try_get(r).is_some_and(|g| g.state == State::Waiting && g.ticket == ticket)
+        };
+        let waiting = self.waiting.regions().filter(waits).map(|(_, r)| r);
+        for r in waiting.chain(slabs).chain(self.regions.ready_from(page)) {
+            // The first of these in a run stands for it. In front of it may lie one small ready
+            // region, as no two ready ones are neighbours.
+            let mut first = r;
+            let before = self.regions.get(self.regions.get(r).prev);
+            if before.state == State::Ready && before.size < page {
+                first = self.regions.get(r).prev;
+            }
+            if is_free(self.regions.get(first).prev) {
+                continue;
+            }
+            let last = self.regions.walk(first).take_while(|&r| is_free(r)).last().unwrap_or(first);
+            f(self.regions.get(first).addr, self.regions.get(last).end());
         }
     }
 }

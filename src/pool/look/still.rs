@@ -115,7 +115,7 @@ impl Still<'_> {
         self.memory().map_err(|e| self.wrong(e))
     }
 
-    /// Heaps that released arenas left are nobody's; addresses kept for a private one are there.
+    /// Heaps that released arenas left belong to none; addresses kept for a private one are there.
     fn private(&self) -> std::result::Result<(), String> {
         let mut shells = self.shells.clone();
         shells.sort_unstable();

@@ -22,7 +22,7 @@ enum AliasState {
     Present,
     /// Its extent is elsewhere, or in stock.
     Dormant,
-    /// Dormant, and about to be unmapped by whoever claimed it.
+    /// Dormant, and about to be unmapped by the thread that claimed it.
     Claimed,
     /// Not mapped any more.
     Gone,
@@ -52,7 +52,7 @@ struct Head {
     len: u32,
     /// how many of them are not gone (a run without any is vacant),
     left: u32,
-    /// and how many are dormant, and claimed by nobody.
+    /// and how many are dormant and unclaimed.
     dormant: u32,
 }
 
@@ -72,11 +72,11 @@ struct Run {
     /// The positions whose aliases are claimed, and gone.
     claimed: Bits,
     gone: Bits,
-    /// As `tag` of its head, of other lanes.
+    /// Like `tag`, for the other lanes of its head.
     tags: Vec<Tag>,
 }
 
-/// A dormant alias that the holder of this unmaps; nobody else uses it meanwhile.
+/// A dormant alias that the holder of this unmaps; no other thread uses it meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unmapping {
     place: AliasId,
@@ -319,8 +319,8 @@ impl Aliases {
         Unmapping { place, addr: alias.addr, size: alias.extent.size }
     }
 
-    /// Claims all dormant aliases of an extent, `None` when the device may still use one or
-    /// somebody else has it.
+    /// Claims all dormant aliases of an extent, `None` when the device may still use one or another
+    /// thread has it.
     pub(crate) fn claim_of(&mut self, extent: Extent, order: &Order) -> Option<Vec<Unmapping>> {
         let mut places = Vec::new();
         for &place in self.extents.get(extent.id as usize)? {
@@ -424,7 +424,7 @@ impl Aliases {
             let len = run.aliases.len();
             let counted = [head.len, head.left, head.dormant].map(|n| n as usize);
             let right = [len, len - gone, sleeping] == counted;
-            ensure!(right, "the run that ends at {at:#x} has not the aliases it has counted");
+            ensure!(right, "the run that ends at {at:#x} does not have the aliases that it counts");
             self.validate_parts(RunId { number: r, born: head.born }, &run.parts)?;
         }
         let presents = |&place: &AliasId| self.state(place) == AliasState::Present;

@@ -19,7 +19,7 @@ pub(crate) struct Dedicated {
     pub(crate) handle: Option<PhysHandle>,
     /// Of an evictable one: who knows where its bytes are.
     pub(crate) guest: Option<Arc<dyn Guest>>,
-    /// Of an evictable one: somebody copies, maps or unmaps it.
+    /// Of an evictable one: a thread is copying, mapping or unmapping it.
     pub(crate) moving: bool,
     /// Of an evictable one: uses that were named when it was unpinned, the last of each lane.
     pub(crate) uses: Vec<Tag>,
@@ -56,7 +56,7 @@ pub(crate) struct Grave {
     pub(crate) tags: Vec<Tag>,
     /// Its addresses stay here when it is unmapped.
     pub(crate) held: bool,
-    /// Somebody is unmapping it, or moving it still.
+    /// A thread is still unmapping or moving it.
     pub(crate) busy: bool,
 }
 

@@ -29,8 +29,7 @@ pub(crate) struct Holes {
 #[derive(Clone, Copy)]
 struct Kept {
     start: u64,
-    /// Bytes in front of it that were taken and may be given back yet: nothing is mapped there for
-    /// good.
+    /// Bytes in front of it that were taken and may be given back yet: nothing stays mapped there.
     taken: u64,
 }
 

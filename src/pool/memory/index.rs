@@ -244,7 +244,7 @@ impl Index {
         self.count_back(addr, limit).0
     }
 
-    /// As [`Self::find_back`]; also how many slots and chunks were looked at.
+    /// Like [`Self::find_back`]; also how many slots and chunks were looked at.
     fn count_back(&self, addr: u64, limit: u64) -> (Option<Entry>, usize) {
         let Some(root) = self.root(addr) else { return (None, 0) };
         let slot_of = |addr: u64| ((addr - root.base) / SLOT) as usize;

@@ -40,7 +40,7 @@ impl<T: Copy> Pages<T> {
         Pages { bits: page.trailing_zeros(), leaves: FxHashMap::default() }
     }
 
-    /// A leaf, made now if it is not there yet; `fill` is in what nobody looks at.
+    /// A leaf, made now if it does not exist yet; `fill` is in the entries that are not looked at.
     fn leaf(&mut self, number: u64, fill: T) -> &mut Leaf<T> {
         if self.leaves.len() == self.leaves.capacity() && self.leaves.len() >= SPARE_LEAVES {
             self.leaves.retain(|_, l| l.here != 0);

@@ -1,5 +1,5 @@
-//! The claims of `memory/index.rs`: whoever finds an entry finds all that was written before it,
-//! and no entry is lost.
+//! The claims of `memory/index.rs`: a thread that finds an entry finds all that was written before
+//! it, and no entry is lost.
 
 use super::explore;
 use crate::base::sync::AtomicU64;

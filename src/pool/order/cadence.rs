@@ -1,9 +1,9 @@
 //! When the next marker is due.
 //!
-//! A marker costs more than a hit, so one stands for a batch of frees. Batches grow while nobody
-//! asks for their markers and shrink when somebody does. There are two kinds: what a stream frees
-//! into other heaps, which wait for it ([`AwayBatch`]), and what it frees into its own, which only
-//! other streams may need one for ([`OwnBatch`]).
+//! A marker costs more than a hit, so one stands for a batch of frees. Batches grow while no marker
+//! of theirs is asked for, and shrink when one is. There are two kinds: what a stream frees into
+//! other heaps, which wait for it ([`AwayBatch`]), and what it frees into its own, which only other
+//! streams may need one for ([`OwnBatch`]).
 
 use crate::base::size::MIB;
 use crate::base::sync::{AtomicU32, AtomicU64};
@@ -14,8 +14,7 @@ const FREES: u64 = 16;
 
 const BYTES: u64 = 1 << 20;
 
-/// twice as many after so many markers that nobody asked for, half as many whenever somebody does
-/// ask,
+/// twice as many after so many markers that were not asked for, half as many whenever one is,
 const UNASKED: u32 = 8;
 
 /// and so on, at most that many times.
@@ -29,7 +28,7 @@ pub(crate) struct AwayBatch {
     /// A count, and bytes.
     frees: AtomicU64,
     bytes: AtomicU64,
-    /// Batches marked that nobody asked for.
+    /// Batches marked that were not asked for.
     unasked: AtomicU32,
 }
 
@@ -58,7 +57,7 @@ impl AwayBatch {
         self.bytes.store(0, Relaxed);
     }
 
-    /// Somebody asked for a marker.
+    /// A marker was asked for.
     pub(crate) fn asked(&self) {
         let unasked = self.unasked.load(Relaxed);
         self.unasked.store(unasked.saturating_sub(UNASKED), Relaxed);
@@ -68,7 +67,7 @@ impl AwayBatch {
 /// Bytes of a stream's own frees that one marker stands for, at first,
 const OWN_BYTES: u64 = 64 * MIB;
 
-/// twice as many after so many markers that nobody asked for,
+/// twice as many after so many markers that were not asked for,
 const OWN_UNASKED: u32 = 4;
 
 /// and so on, at most that many times: to 4 GiB.
@@ -78,13 +77,13 @@ const OWN_DOUBLINGS: u32 = 6;
 #[derive(Default)]
 pub(crate) struct OwnBatch {
     bytes: u64,
-    /// How many batches were marked since somebody asked for a marker.
+    /// How many batches were marked since a marker was asked for.
     unasked: u32,
 }
 
 impl OwnBatch {
     /// Notes bytes freed; whether it is time for a marker: one each time a batch is full and the
-    /// free has `named` a stream to record it on. Batches grow while nobody asks for markers.
+    /// free has `named` a stream to record it on. Batches grow while no marker is asked for.
     #[inline]
     pub(crate) fn is_due(&mut self, bytes: u64, named: bool) -> bool {
         self.bytes += bytes;
@@ -96,7 +95,7 @@ impl OwnBatch {
         due
     }
 
-    /// Somebody asked for a marker: batches start small again.
+    /// A marker was asked for: batches start small again.
     pub(crate) fn mark_sooner(&mut self) {
         *self = OwnBatch::default();
     }

@@ -66,7 +66,7 @@ impl Captures {
 
     /// What was captured on the stream known as `key` is gone, and no call has named it while it
     /// was being captured since the one that `met` gave `time`. So it is not taken for one that is
-    /// being captured any more. It may be, as any stream may that nobody names.
+    /// being captured any more. It may be, as may any stream that no call names.
     pub(crate) fn gone(&self, key: usize, time: u64) {
         let mut keys = self.lock();
         if keys.get(&key).is_some_and(|&met| met <= time) {

@@ -9,7 +9,7 @@
 //! A free reads the open epoch with a plain load. It need not be more: the work that the free comes
 //! after was submitted before it, and the driver orders submissions to a stream and events recorded
 //! on it. Where the event came first, so did the closing of the epoch before it, and the free sees
-//! the new number; so whoever reads the old number has submitted work that the event covers.
+//! the new number; so a thread that reads the old number has submitted work that the event covers.
 //!
 //! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is
 //! not known (the stream it was used on is gone); only a context marker settles it. A context
@@ -54,9 +54,9 @@ struct Lane {
     /// Epochs up to here are settled.
     done: AtomicU64,
     /// Its stream cannot be named by others (a per-thread stream) or take a marker (one that is
-    /// being captured): only a context marker helps those who wait.
+    /// being captured): only a context marker helps what waits for it.
     unnamed: bool,
-    /// Somebody else wants memory of this lane: the next free on it should record a marker.
+    /// Another stream wants memory of this lane: the next free on it should record a marker.
     wanted: AtomicBool,
     /// The stream's handle; per-thread streams share one.
     stream: AtomicUsize,
@@ -67,7 +67,7 @@ struct Lane {
     markers: Ranked<VecDeque<Marker>>,
 }
 
-/// With so many markers of the context pending, whoever records another first looks which are done.
+/// With so many markers of the context pending, recording another first looks which are done.
 const MANY_MARKERS: usize = 8;
 
 /// With so many markers of a lane pending, no more are recorded.
@@ -162,14 +162,14 @@ impl Order {
         self.lane(lane).map_or(StreamHandle::LEGACY, |l| StreamHandle(l.stream.load(Relaxed)))
     }
 
-    /// Names the lane's stream anew, for a lane that goes to a stream with another handle.
+    /// Renames the lane's stream, when the lane goes to a stream with another handle.
     pub(crate) fn rename(&self, lane: u32, stream: StreamHandle) {
         if let Some(l) = self.lane(lane) {
             l.stream.store(stream.0, Relaxed);
         }
     }
 
-    /// The identity of a lane's stream; 0 is nobody's.
+    /// The identity of a lane's stream; 0 is no stream's.
     #[inline]
     pub(crate) fn identity(&self, lane: u32) -> u64 {
         self.lane(lane).map_or(0, |l| l.identity.load(Acquire))
@@ -212,8 +212,8 @@ impl Order {
     /// The lane goes to another stream: what belongs to it so far needs a context marker.
     pub(crate) fn hand_over(&self, lane: u32, identity: u64) {
         if let Some(l) = self.lane(lane) {
-            // The identity changes before the barrier goes up: whoever sees an epoch behind the
-            // barrier sees it changed.
+            // The identity changes before the barrier goes up: a thread that sees an epoch behind
+            // the barrier sees it changed.
             l.identity.store(identity, Release);
             let _markers = lock(&l.markers);
             let epoch = l.epoch.fetch_add(1, AcqRel);
@@ -235,13 +235,13 @@ impl Order {
         }
     }
 
-    /// Whether somebody asked; the answer is given once.
+    /// Whether a marker was asked for; the answer is given once.
     #[inline]
     pub(crate) fn take_want(&self, lane: u32) -> bool {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
     }
 
-    /// Whether somebody asks for a marker on `lane`.
+    /// Whether a marker on `lane` is asked for.
     #[inline]
     pub(crate) fn is_wanted(&self, lane: u32) -> bool {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
@@ -276,8 +276,8 @@ impl Order {
             return Ok(false);
         }
         let mut markers = lock(&l.markers);
-        // Those of the batches before: what is done gives its event back, and is known when
-        // somebody is short of memory.
+        // Those of the batches before: what is done gives its event back, and is known when memory
+        // is short.
         self.pop_done(driver, l, &mut markers)?;
         if markers.len() >= MOST_MARKERS {
             return Ok(false);
@@ -298,9 +298,9 @@ impl Order {
     /// to be in progress, the caller's stream is being captured or the legacy stream shows that
     /// another one is, or the driver has no context markers: nothing was recorded then.
     ///
-    /// CUDA gives no way to see a capture on a non-blocking stream that nobody names, and a context
-    /// marker would invalidate it; so callers come here only when there is memory that nothing else
-    /// can settle.
+    /// CUDA gives no way to see a capture on a non-blocking stream that no call names, and a
+    /// context marker would invalidate it; so callers come here only when there is memory that
+    /// nothing else can settle.
     pub(crate) fn mark_context(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
         if self.captures.known() {
             return Ok(false);
@@ -308,9 +308,9 @@ impl Order {
         self.mark_context_with(driver, stream, true)
     }
 
-    /// As [`Self::mark_context`], but also when a capture was met whose end has not been seen: it
-    /// may have ended long ago, on a stream that nobody uses any more. To trim, and before a
-    /// request fails for lack of memory.
+    /// Like [`Self::mark_context`], but also when a capture was met whose end has not been seen: it
+    /// may have ended long ago, on a stream that is no longer used. To trim, and before a request
+    /// fails for lack of memory.
     pub(crate) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
         self.mark_context_with(driver, stream, false)
     }
@@ -325,15 +325,15 @@ impl Order {
             self.poll_context(driver)?;
         }
         let mut captured = self.captures.lock();
-        // Whoever begins a capture through gpumem says so first, and waits here until the marker is
-        // recorded.
+        // A thread that begins a capture through gpumem says so first, and waits here until the
+        // marker is recorded.
         if heed && !captured.is_empty() {
             return Ok(false);
         }
         let event = self.event(driver)?;
         let mut queue = lock(&*self.context);
         let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
-        // Whoever owed before the epochs were closed may have read one of them.
+        // A thread that owed before the epochs were closed may have read one of them.
         fence(SeqCst);
         if self.owes.load(Relaxed) {
             lock(&*self.spare).push(event);

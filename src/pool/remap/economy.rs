@@ -10,9 +10,9 @@
 //! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
 //! ```
 //!
-//! is what the heap may map beyond its peak besides its slack. It buys no more than half of what
-//! nobody uses, where a reserve of the device counts as used: with *free* what the device, or the
-//! limit, has left, and *mapped* the heap's bytes,
+//! is what the heap may map beyond its peak besides its slack. It buys no more than half of what is
+//! unused, where a reserve of the device counts as used: with *free* what the device, or the limit,
+//! has left, and *mapped* the heap's bytes,
 //!
 //! ```text
 //! bought = min(earned, (free + mapped - peak - reserve) / 2)

@@ -1,8 +1,8 @@
 //! Carrying a stitch out: mapping moved and created extents at one run of addresses.
 //!
 //! All driver calls that can fail come before the first change of the pool's own state, so a
-//! failure is undone by unmapping addresses nobody has seen. Moved extents stay mapped at their old
-//! addresses too, so that they can come back to them for nothing (`flip.rs`).
+//! failure is undone by unmapping addresses that were never handed out. Moved extents stay mapped
+//! at their old addresses too, so that they can come back to them for nothing (`flip.rs`).
 
 use crate::base::size::{human, MIB};
 use crate::base::sync::lock;

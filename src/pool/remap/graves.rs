@@ -34,7 +34,7 @@ impl Pool {
             if done.is_err() {
                 continue;
             }
-            // Unmapped: the addresses are free, unless somebody keeps them, whatever becomes of the
+            // Unmapped: the addresses are free, unless they are kept, whatever becomes of the
             // handle.
             if grave.held {
                 grave.mapped = 0;

@@ -66,7 +66,12 @@ impl Pool {
             Ok(_) => Ok(()),
             Err(now) => Err(Error::new(
                 Status::OutOfMemory,
-                format!("{} more than the {} mapped are over the limit of {}", human(bytes), human(now), human(limit)),
+                format!(
+                    "{} more than the {} mapped would exceed the limit of {}",
+                    human(bytes),
+                    human(now),
+                    human(limit)
+                ),
             )),
         }
     }
@@ -134,7 +139,7 @@ impl Pool {
         })
     }
 
-    /// Unmaps addresses that nobody has seen, so that there is nothing to wait for; they are holes
+    /// Unmaps addresses that were never handed out, so there is nothing to wait for; they are holes
     /// again. If the driver will not, they are zombies, and unmapped some time later.
     pub(crate) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
         if len == 0 {

@@ -160,7 +160,7 @@ impl Pool {
             released += self.release_from(heap, keep, u64::MAX)?;
         }
         if self.counters.mapped.load(Relaxed) > keep {
-            // Whoever needs memory will map a lot, and the system may be short of mappings.
+            // The request will map a lot, and the system may be short of mappings.
             self.reap(usize::MAX)?;
         }
         // What all once had live does not excuse mapping it again.

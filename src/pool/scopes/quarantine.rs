@@ -71,8 +71,8 @@ impl Pool {
         }
     }
 
-    /// Nobody need keep the streams alive any more that a reclaimed allocation was recorded on:
-    /// when the device is not known to have passed it, the context's marker stands for theirs.
+    /// The streams that a reclaimed allocation was recorded on need not stay alive: when the device
+    /// is not known to have passed it, the context's marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
         if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
             if st.at(place).id == id && !st.take_users(base).is_empty() && !passed {

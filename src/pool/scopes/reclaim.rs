@@ -6,7 +6,7 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
 
-/// Allocations freed under one hold of a heap's lock: those who wait for it do so for some tens of
+/// Allocations freed under one hold of a heap's lock: other threads wait for it some tens of
 /// microseconds.
 const AT_A_TIME: usize = 1024;
 
@@ -24,8 +24,9 @@ pub struct Reclaimed {
 
 impl Pool {
     /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream
-    /// it was allocated on. Allocations that others free meanwhile are freed once, by whoever is
-    /// first. It cannot fail half-way: what is left undone is only what a later call makes up for.
+    /// it was allocated on. Allocations that other threads free meanwhile are freed once, by the
+    /// thread that is first. It cannot fail half-way: what is left undone is only what a later call
+    /// makes up for.
     pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
         let mut all = Reclaimed::default();
         let parts = scope.parts(self.number);
@@ -89,7 +90,7 @@ impl Pool {
         more
     }
 
-    /// As [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are:
+    /// Like [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are:
     /// not recorded on other streams, and in the heap of a stream that is still the one they were
     /// allocated on and is not a capture's. Returns the bytes freed.
     #[inline]
@@ -125,7 +126,7 @@ impl Pool {
         moved
     }
 
-    /// Frees what [`Self::move_scope`] took out of use, for good.
+    /// Frees what [`Self::move_scope`] took out of use.
     pub fn free_reclaimed(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<()> {
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         match self.look(ptr) {

@@ -40,7 +40,7 @@ pub struct GraphArenaStats {
     pub reserved: u64,
     /// Physical memory.
     pub mapped: u64,
-    /// Handed out and not freed, rounding included.
+    /// Live bytes, rounding included.
     pub live: u64,
     /// The most `live` was.
     pub peak_live: u64,
@@ -127,8 +127,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Whether it has ended, perhaps by itself: its handle stood for another stream, or was found
-    /// not to be captured any more when it had been captured from the start.
+    /// Whether it has ended, perhaps without a call: its handle stood for another stream, or was
+    /// found not to be captured any more when it had been captured from the start.
     pub fn is_over(&self) -> bool {
         self.over.load(Acquire)
     }

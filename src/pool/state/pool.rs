@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Addresses that nobody has seen and that the driver would not unmap: tried again when memory is
-/// given back.
+/// Addresses that were never handed out and that the driver would not unmap: tried again when
+/// memory is given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zombie {
     pub(crate) addr: u64,
@@ -89,7 +89,7 @@ pub struct Pool {
     /// Streams in use → their lanes and heaps.
     pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>>>,
     pub(crate) core: Apart<Ranked<Core>>,
-    /// Shared by whoever makes or drops physical memory in several steps without a heap's lock;
+    /// Shared by threads that make or drop physical memory in several steps without a heap's lock;
     /// taken by the calls themselves, before any other lock, once.
     pub(crate) changing: std::sync::RwLock<()>,
     pub(crate) counters: Apart<Counters>,

@@ -88,7 +88,7 @@ impl Pool {
         }
     }
 
-    /// As [`Self::bring_near`], for an allocation that lives on.
+    /// Like [`Self::bring_near`], for an allocation that lives on.
     pub(crate) fn bring_near_alive(&self, ptr: u64) -> Result<()> {
         if self.afar.count.load(Relaxed) == 0 {
             return Ok(());

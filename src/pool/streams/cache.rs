@@ -28,7 +28,7 @@ pub(crate) struct CachedStream {
     pub(crate) heap: Cell<u32>,
     pub(crate) lane: Cell<u32>,
     pub(crate) check: Cell<Check>,
-    /// The order's count of captures met when the place was filled: it is filled anew after each.
+    /// The order's count of captures met when the place was filled: it is refilled after each.
     pub(crate) captures: Cell<u64>,
     /// How often the thread met others at the heap's lock of late, and the heap's count of
     /// allocations the last time.
@@ -75,7 +75,7 @@ thread_local! {
 }
 
 pub(crate) fn leave_at_exit(pool: u64, id: u64) {
-    // A thread that is ending already keeps its lane for good: no more than one per such thread.
+    // A thread that is ending already never gives its lane back: one per such thread at most.
     let _ = OWN_STREAMS.try_with(|l| l.0.borrow_mut().push((pool, id)));
 }
 

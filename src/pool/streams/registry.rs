@@ -102,7 +102,8 @@ impl Pool {
         first.ok_or_else(|| Error::internal("a stream has no heap"))
     }
 
-    /// What the heap's old stream may still be using waits for the context. Whether anything waits that has no marker.
+    /// What the heap's old stream may still be using waits for the context. Whether anything waits
+    /// that has no marker.
     pub(crate) fn retire(&self, heap: &Heap) -> bool {
         let mut st = heap.lock();
         st.retire(&self.order, &self.index);

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError};
 
 /// What a lock guards. A thread that waits for a lock holds none of the same rank or a later one. A
-/// lock that is only tried may be taken at any time: nobody waits for it.
+/// lock that is only tried may be taken at any time, as that does not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// Steps between two of the pool's books: shared, or alone to look at everything.

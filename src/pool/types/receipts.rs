@@ -1,4 +1,4 @@
-//! Receipts: somebody else's count of what is live in the pool.
+//! Receipts: the count of what is live in the pool that other parts of gpumem keep.
 //!
 //! A *receipt* goes with an allocation and is dropped when that ends, however it does: it is kept
 //! in the allocation's record (`heap/members.rs`) or with a dedicated one, under the same lock that
@@ -11,7 +11,7 @@ use crate::pool::types::units::SMALL_MIN;
 use std::cell::Cell;
 use std::fmt;
 
-/// Stands for an allocation in somebody's count. It is dropped when the allocation ends, and may be
+/// Stands for an allocation in such a count. It is dropped when the allocation ends, and may be
 /// under a lock of the pool: it must not call the pool or the driver then, nor in `resize`.
 pub trait Receipt: Send + fmt::Debug {
     /// The bytes that it stands for.

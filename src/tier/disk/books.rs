@@ -144,7 +144,7 @@ impl Shared {
     }
 
     pub fn remove(&self, number: u64) -> Result<()> {
-        // Out of the books first: nobody begins to read it while its file goes.
+        // Out of the books first, so that no thread begins to read it while its file goes.
         let record = {
             let mut books = lock(&self.books);
             let readers = books.slots.get(&number).ok_or_else(|| unknown(self.slot(number)))?.readers;

@@ -8,9 +8,10 @@
 //!                                 N.slot a finished one
 //! ```
 //!
-//! A directory is dead when its lock can be taken: the kernel drops it with the last process that has it, whatever ended
-//! that, also for processes in other containers, whose numbers mean nothing here. Where files cannot be locked, it is dead
-//! when its name's process is of this machine, this boot and this space of numbers, and not running.
+//! A directory is dead when its lock can be taken: the kernel drops it with the last process that
+//! has it, whatever ended that, also for processes in other containers, whose numbers mean nothing
+//! here. Where files cannot be locked, it is dead when its name's process is of this machine, this
+//! boot and this space of numbers, and not running.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -119,7 +120,8 @@ fn make_own(disk: &dyn Disk, root: &Path, locks: bool) -> Result<Claim> {
     Ok(claim)
 }
 
-/// Dead directories, with their locks. Called with the guard, where there are locks: everyone's directory has its lock.
+/// Dead directories, with their locks. Called with the guard, where there are locks: everyone's
+/// directory has its lock.
 fn find_dead(disk: &dyn Disk, own: &Claim, locks: bool) -> Result<Vec<(PathBuf, Option<File>)>> {
     let mut dead = Vec::new();
     let entries = disk.list(&own.root).map_err(|e| failed("listing", &own.root, &e))?;
@@ -150,7 +152,8 @@ fn owner(dir: &Path) -> Option<Identity> {
     Identity::parse(identity)
 }
 
-/// Removes a directory and the files in it that a store makes; others stay, and the directory with them.
+/// Removes a directory and the files in it that a store makes; others stay, and the directory with
+/// them.
 fn clear(disk: &dyn Disk, dir: &Path, reclaimed: &mut Reclaimed) -> io::Result<()> {
     for path in disk.list(dir)? {
         if !path.extension().is_some_and(|e| e == PART || e == SLOT) {
@@ -161,7 +164,7 @@ fn clear(disk: &dyn Disk, dir: &Path, reclaimed: &mut Reclaimed) -> io::Result<(
         reclaimed.files += 1;
         reclaimed.bytes = reclaimed.bytes.saturating_add(bytes);
     }
-    // Last: without it, somebody else would take the directory for dead.
+    // Last: without it, another process would take the directory for dead.
     gone(disk.remove(&dir.join(LOCK)))?;
     gone(disk.remove_dir(dir))?;
     reclaimed.stores += 1;
@@ -182,7 +185,8 @@ impl Claim {
         self.dir.join(format!("{id}.{end}"))
     }
 
-    /// Removes the directory with its files. What cannot be removed stays for the next store that is opened.
+    /// Removes the directory with its files. What cannot be removed stays for the next store that
+    /// is opened.
     pub fn release(&mut self, disk: &dyn Disk) {
         self.clear(disk);
         self.lock = None;

@@ -23,7 +23,7 @@ const IN_FLIGHT: usize = 8;
 
 /// Who gets the data of a slot that is read, chunk by chunk.
 pub trait Sink {
-    /// The data's bytes from `offset` on have been read, and nobody knows yet whether they are
+    /// The data's bytes from `offset` on have been read, and it is not yet known whether they are
     /// those that were written. A copy of them may begin: they stay where they are until
     /// [`Self::checked`] returns, or, when that is not called, until the read has returned and its
     /// buffers are used again or dropped.
@@ -79,7 +79,7 @@ impl Store {
         self.read_into(slot, after, buffers, &mut Checked(take))
     }
 
-    /// Reads a slot from front to back for one who asks for the bytes.
+    /// Reads a slot from front to back for a caller that asks for the bytes.
     pub fn read_ahead(&self, slot: Slot) -> Result<ReadAhead> {
         let reader = self.begin_read(slot)?;
         let (chunk, length) = (reader.chunk_bytes(), reader.length());
@@ -89,7 +89,7 @@ impl Store {
         Ok(ReadAhead { reader, idle, arrived: BTreeMap::new(), asked: 0 })
     }
 
-    /// As [`Self::read`], for one who begins with a chunk while it is being checked.
+    /// Like [`Self::read`], for a caller that begins with a chunk while it is being checked.
     pub fn read_into(&self, slot: Slot, after: After, buffers: &mut Vec<Buffer>, sink: &mut dyn Sink) -> Result<()> {
         let mut reader = self.begin_read(slot)?;
         let fed = drain(&mut reader, buffers, sink);
@@ -98,7 +98,7 @@ impl Store {
     }
 }
 
-/// A slot that is read ahead of one who takes its bytes from front to back, in parts of any size.
+/// A slot read ahead of a caller that takes its bytes from front to back, in parts of any size.
 /// Dropping it keeps the slot.
 pub struct ReadAhead {
     reader: Reader,

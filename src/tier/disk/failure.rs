@@ -6,7 +6,8 @@ use crate::base::{Error, Status};
 use std::io;
 use std::path::Path;
 
-/// Whether an error says that there is no room: no space, no more quota, or a limit of a file's length.
+/// Whether an error says that there is no room: no space, no more quota, or a limit of a file's
+/// length.
 pub(super) fn is_full(e: &io::Error) -> bool {
     use io::ErrorKind::*;
     matches!(e.kind(), StorageFull | QuotaExceeded | FileTooLarge)

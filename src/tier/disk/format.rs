@@ -6,11 +6,13 @@
 //! footer   n x 4 KiB  magic, kind 2, the same fields, number of chunks, checksum of each, checksum of the footer
 //! ```
 //!
-//! Numbers are little endian. Checksums are XXH3, 64 bits. A header's and a footer's are their last 8 bytes and cover all
-//! before; a chunk's covers what is written, with the zeros. So each byte of the file is covered.
+//! Numbers are little endian. Checksums are XXH3, 64 bits. A header's and a footer's are their last
+//! 8 bytes and cover all before; a chunk's covers what is written, with the zeros. So each byte of
+//! the file is covered.
 //!
-//! A file is *whole* when it has the length that its header says, header and footer have their checksums and agree, and every
-//! chunk has its own. The generation is of one write of one store, so parts of two writes never agree.
+//! A file is *whole* when it has the length that its header says, header and footer have their
+//! checksums and agree, and every chunk has its own. The generation is of one write of one store,
+//! so parts of two writes never agree.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -46,7 +48,7 @@ impl Content {
     /// Checked: every sum below is within a u64.
     pub fn new(generation: (u64, u64), length: u64, chunk: u64) -> Result<Content> {
         if length == 0 || length > LONGEST {
-            return Err(Error::invalid(format!("{length} B of data: there must be from 1 to {LONGEST}")));
+            return Err(Error::invalid(format!("{length} B of data; a slot holds 1 to {LONGEST}")));
         }
         if chunk == 0 || !chunk.is_multiple_of(BLOCK) || chunk > LONGEST {
             return Err(Error::invalid(format!("chunks of {chunk} B")));
@@ -154,8 +156,8 @@ fn seal(out: &mut [u8]) {
     sum.copy_from_slice(&checksum(body).to_le_bytes());
 }
 
-/// Bytes of the file of a slot of `bytes` of data, in chunks of `chunk_bytes`: the data, rounded up to 4 KiB, with a header and a
-/// footer. `Invalid` for 0.
+/// Bytes of the file of a slot of `bytes` of data, in chunks of `chunk_bytes`: the data, rounded up
+/// to 4 KiB, with a header and a footer. `Invalid` for 0.
 pub fn file_bytes(bytes: u64, chunk_bytes: u64) -> Result<u64> {
     Content::new((0, 0), bytes, chunk_bytes).map(|content| content.file_bytes())
 }

@@ -9,7 +9,7 @@
 //!   are pipelines: each chunk has a buffer that the caller gives and gets back, and any number are
 //!   in flight. [`copy`] has the loops for it.
 //! - What is removed is *pending* until the file system has given its blocks back ([`reaper`]);
-//!   nobody waits for that who does not need them.
+//!   only requests that need them wait for that.
 //! - *Whole*: a file in which everything is as it was written ([`format`]). Only that is ever taken
 //!   for data.
 //!

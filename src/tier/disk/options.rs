@@ -10,15 +10,16 @@ use crate::driver::disk::ALIGN;
 /// How a store works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Bytes of data that one checksum stands for and one request reads or writes: a multiple of 4 KiB, up to 1 GiB. Data
-    /// that was written keeps its own. Small, so that a few buffers stay in the processor's cache: docs/adr/disk-io.md.
+    /// Bytes of data that one checksum stands for and one request reads or writes: a multiple of 4
+    /// KiB, up to 1 GiB. Data that was written keeps its own. Small, so that a few buffers stay in
+    /// the processor's cache: docs/adr/disk-io.md.
     pub chunk_bytes: u64,
     /// Most bytes of files to have; `None`: as many as the file system has.
     pub limit: Option<u64>,
     /// Past the page cache (`O_DIRECT`) where the file system can.
     pub direct: bool,
-    /// A finished write is on the device, not only in the device's cache. Without it a loss of power may take data with it,
-    /// which a read then notices.
+    /// A finished write is on the device, not only in the device's cache. Without it a loss of
+    /// power may take data with it, which a read then notices.
     pub sync: bool,
 }
 
@@ -32,7 +33,7 @@ impl StoreOptions {
     pub(super) fn check(&self) -> Result<()> {
         let chunk = self.chunk_bytes;
         if chunk == 0 || !chunk.is_multiple_of(ALIGN) || chunk > GIB {
-            return Err(Error::invalid(format!("chunks of {chunk} B: must be a multiple of {ALIGN}, up to 1 GiB")));
+            return Err(Error::invalid(format!("chunks have {chunk} B; use a multiple of {ALIGN}, up to 1 GiB")));
         }
         let least = format::BLOCK * 3;
         if self.limit.is_some_and(|limit| limit < least) {
@@ -59,7 +60,8 @@ pub struct StoreUsage {
     pub slots: u64,
     /// Bytes of data in them.
     pub data: u64,
-    /// Bytes of files: those of slots, and of writes in progress. Data, rounded up to 4 KiB, with a header and a footer.
+    /// Bytes of files: those of slots, and of writes in progress. Data, rounded up to 4 KiB, with a
+    /// header and a footer.
     pub used: u64,
     /// The most bytes of files there were.
     pub peak: u64,

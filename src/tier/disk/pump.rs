@@ -1,4 +1,5 @@
-//! Reads and writes of one file in flight: goes on after short ones, and keeps what is over until it is asked for.
+//! Reads and writes of one file in flight: goes on after short ones, and keeps what is over until
+//! it is asked for.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -40,7 +41,8 @@ impl Pump {
         &self.file
     }
 
-    /// Starts a request for the first `bytes` of the buffer; waits only when too many are in flight.
+    /// Starts a request for the first `bytes` of the buffer; waits only when too many are in
+    /// flight.
     pub fn submit(&mut self, direction: Direction, at: u64, buffer: Buffer, bytes: u64, tag: u64) {
         while self.lane.in_flight() >= self.lane.capacity() && self.broken.is_none() {
             self.advance();
@@ -60,7 +62,8 @@ impl Pump {
         }
     }
 
-    /// Waits until at least `least` requests are over, or all that are in flight, and returns all that are.
+    /// Waits until at least `least` requests are over, or all that are in flight, and returns all
+    /// that are.
     pub fn wait(&mut self, least: usize) -> Vec<Finished> {
         while self.finished.len() < least && self.lane.in_flight() > 0 && self.broken.is_none() {
             self.advance();
@@ -68,7 +71,8 @@ impl Pump {
         std::mem::take(&mut self.finished)
     }
 
-    /// Waits until a request is over, the first of those that are; others that are stay. `None` when none is in flight.
+    /// Waits until a request is over, the first of those that are; others that are stay. `None`
+    /// when none is in flight.
     pub fn next(&mut self) -> Option<Finished> {
         while self.finished.is_empty() && self.lane.in_flight() > 0 && self.broken.is_none() {
             self.advance();
@@ -76,7 +80,8 @@ impl Pump {
         (!self.finished.is_empty()).then(|| self.finished.remove(0))
     }
 
-    /// Waits until the request with this tag is over; others that are stay. `None` when there is no such request.
+    /// Waits until the request with this tag is over; others that are stay. `None` when there is no
+    /// such request.
     pub fn wait_for(&mut self, tag: u64) -> Option<Finished> {
         loop {
             if let Some(i) = self.finished.iter().position(|f| f.tag == tag) {

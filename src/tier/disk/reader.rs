@@ -130,7 +130,7 @@ impl Reader {
         }
     }
 
-    /// Why no more chunks are taken, if that is so.
+    /// Why no more chunks are taken, if none are.
     pub fn failure(&self) -> Option<&Error> {
         self.error.as_ref()
     }

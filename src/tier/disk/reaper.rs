@@ -1,9 +1,9 @@
 //! Closing files that have no name any more.
 //!
-//! A file system gives the blocks of a file back when its name is gone and nobody has it open; that
-//! may take long (0.25 s a GiB on ext4 mounted with `discard`). So a thread that removes a file
-//! unlinks it while it is open, which is quick, and the *reaper*'s thread closes it. What waits for
-//! that is *pending*: gone for the store, not yet free in the file system.
+//! A file system gives the blocks of a file back when its name is gone and nothing has it open;
+//! that may take long (0.25 s a GiB on ext4 mounted with `discard`). So a thread that removes a
+//! file unlinks it while it is open, which is quick, and the *reaper*'s thread closes it. What
+//! waits for that is *pending*: gone for the store, not yet free in the file system.
 //!
 //! A process that ends needs none of this: the kernel closes what is open, and the names are gone.
 
@@ -78,7 +78,7 @@ impl Reaper {
         }
     }
 
-    /// Gives the file back when nobody else will close it.
+    /// Gives the file back when no other thread will close it.
     fn hand_over(&self, file: File, bytes: u64) -> Option<File> {
         if !self.is_here() || !self.has_thread() {
             return Some(file);
@@ -136,7 +136,8 @@ impl Reaper {
         true
     }
 
-    /// Waits until all is closed, and ends the thread. What comes later is closed by who brings it.
+    /// Waits until all is closed, and ends the thread. What comes later is closed by the thread
+    /// that brings it.
     pub fn end(&self) {
         if !self.is_here() {
             return;

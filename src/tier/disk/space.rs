@@ -56,7 +56,7 @@ impl Disks {
     /// is not there.
     pub fn add_mount(&self, path: &Path, limit: Option<u64>) -> Result<u32> {
         if limit == Some(0) {
-            return Err(Error::invalid(format!("a limit of 0 bytes for {}; leave the directory out", path.display())));
+            return Err(Error::invalid(format!("the limit of {} is 0 bytes; leave the directory out", path.display())));
         }
         let disk = self.disk();
         // The working directory may change before the store is opened.
@@ -110,8 +110,8 @@ impl Disks {
         lock(&self.mounts).clone()
     }
 
-    /// Removes the files of all stores, as the process exits. Waits for no lock: what somebody has
-    /// just then stays, for who opens a store there next.
+    /// Removes the files of all stores, as the process exits. Waits for no lock: what another
+    /// thread holds just then stays, for the next store there.
     pub fn leave(&self) {
         for mount in try_lock(&self.mounts).iter().flat_map(|mounts| mounts.iter()) {
             if let Some(store) = try_lock(&mount.store).as_deref().and_then(Option::as_ref) {

@@ -123,9 +123,9 @@ impl Store {
         }
     }
 
-    /// Starts reading a slot: checks that its file is the one that was written, but for the data,
-    /// which is checked as it is read. The slot cannot be removed meanwhile. `Corrupt` when the
-    /// file is truncated or altered, `Invalid` when there is no such slot.
+    /// Starts reading a slot: checks that its file is the one that was written, except for the
+    /// data, which is checked as it is read. The slot cannot be removed meanwhile. `Corrupt` when
+    /// the file is truncated or altered, `Invalid` when there is no such slot.
     pub fn begin_read(&self, slot: Slot) -> Result<Reader> {
         let shared = &self.shared;
         shared.check_there()?;
@@ -148,9 +148,9 @@ impl Store {
         }
     }
 
-    /// Removes a slot and its file. A file that is not there any more is removed. `Invalid` when
+    /// Removes a slot and its file. A file that is gone already counts as removed. `Invalid` when
     /// there is no such slot, or somebody is reading it; after any error it is as it was. Does not
-    /// wait for the file system to give the blocks back, but when it is behind with many.
+    /// wait for the file system to give the blocks back, unless it is behind with many.
     pub fn remove(&self, slot: Slot) -> Result<()> {
         self.shared.remove(self.shared.known(slot)?)
     }

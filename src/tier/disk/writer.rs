@@ -58,8 +58,8 @@ pub struct Writer {
 }
 
 /// The file of a write, and its bytes in the books. Its drop removes both, unless the slot is in
-/// the books. Nobody has it open then, so that the file system gives the blocks back when the store
-/// closes it, and not while the drop waits.
+/// the books. Nothing else has it open then, so the file system gives the blocks back when the
+/// store closes it, and not while the drop waits.
 struct Part {
     shared: Arc<Shared>,
     content: Content,
@@ -150,7 +150,7 @@ impl Writer {
         over
     }
 
-    /// Why no more chunks are taken, if that is so.
+    /// Why no more chunks are taken, if none are.
     pub fn failure(&self) -> Option<&Error> {
         self.error.as_ref()
     }

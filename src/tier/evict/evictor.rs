@@ -31,7 +31,7 @@ pub struct Location {
     pub holds: u32,
     /// Bytes asked for.
     pub bytes: u64,
-    /// Bytes of device memory that it takes while it is there.
+    /// Device memory that it occupies while on the device, bytes.
     pub mapped: u64,
 }
 
@@ -49,7 +49,7 @@ impl Evictor {
     }
 
     /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is
-    /// given, else as any other. Where there is none, what may be moved by itself makes room. It
+    /// given, else as any other. Where there is none, what may move automatically makes room. It
     /// belongs to no arena.
     pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Reservation>) -> Result<u64> {
         let shared = &self.shared;
@@ -86,7 +86,7 @@ impl Evictor {
     }
 
     /// Ends one hold: all use of the allocation so far has been submitted to `stream`, or is
-    /// ordered before it. From the first unhold on the allocation may be moved by itself whenever
+    /// ordered before it. From the first unhold on the allocation may move automatically whenever
     /// it is not held.
     pub fn unhold(&self, base: u64, stream: StreamHandle) -> Result<()> {
         let item = self.item(base)?;
@@ -157,7 +157,7 @@ impl Evictor {
         Ok(Location { space, holds, bytes: item.bytes, mapped: item.mapped })
     }
 
-    /// Moves what may be moved by itself out of a space, oldest use first, until `bytes` are free
+    /// Moves what may move automatically out of a space, oldest use first, until `bytes` are free
     /// that were not. Returns how many: perhaps fewer, perhaps some more.
     pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.shared.make_room(space, bytes)
@@ -172,7 +172,7 @@ impl Evictor {
 
     fn start_mover(&self) {
         if self.options.enabled {
-            // Without a thread nothing moves by itself but for lack of memory.
+            // Without a thread nothing moves automatically except for lack of memory.
             self.mover.get_or_init(|| Mover::start(&self.shared, self.options).ok());
         }
     }
@@ -182,8 +182,8 @@ impl Evictor {
     }
 
     /// Checks the equations of the parts, and that the pools agree: what is registered lives there
-    /// and is moved by nobody, what is in the device has memory, and nothing else is evictable. For
-    /// a moment at which nobody allocates, frees or moves.
+    /// and is not being moved, what is in the device has memory, and nothing else is evictable.
+    /// Call it at a moment without allocations, frees and moves.
     pub fn validate(&self) -> Result<()> {
         let register = &self.shared.register;
         let fault = |item: &Item, said| item.fault(said).map(|fault| format!("{fault}; {item:?}"));

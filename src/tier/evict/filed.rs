@@ -12,11 +12,12 @@ use crate::tier::disk::{After, Sink, Slot, Store};
 use crate::tier::host::HostMemory;
 use crate::tier::{SpaceId, Tier};
 
-/// Buffers of a move to or from a file: 16 MiB in chunks of the usual size, so that a buffer has left the nearest cache of the
-/// processor that checked it when the disk writes there again. Half of that was read a tenth slower on an
-/// H200 machine (docs/adr/disk-io.md).
+/// Buffers of a move to or from a file: 16 MiB in chunks of the usual size, so that a buffer has
+/// left the nearest cache of the processor that checked it when the disk writes there again. Half
+/// of that was read a tenth slower on an H200 machine (docs/adr/disk-io.md).
 const BUFFERS: u64 = 32;
-/// Bytes that are copied at a time from one node to another: how finely progress is told and moves are cancelled.
+/// Bytes that are copied at a time from one node to another: how finely progress is told and moves
+/// are cancelled.
 const HOST_PART: u64 = 1 << 20;
 
 impl Shift<'_> {
@@ -202,7 +203,8 @@ fn of_item(item: &Item, offset: u64, data: &[u8]) -> u64 {
 }
 
 impl Sink for Reading<'_, '_> {
-    /// The device copies what the processor checks meanwhile. If it is not what was written, nobody gets to see the memory.
+    /// The device copies what the processor checks meanwhile. If it is not what was written, the
+    /// memory is not handed out.
     fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         match self.into {
             None => {
@@ -223,8 +225,8 @@ impl Sink for Reading<'_, '_> {
     }
 }
 
-/// Calls `part` with each piece of pinned memory that holds some of `bytes` bytes from `offset` on: where it is, from which
-/// byte of it on, and which of the bytes.
+/// Calls `part` with each piece of pinned memory that holds some of `bytes` bytes from `offset` on:
+/// where it is, from which byte of it on, and which of the bytes.
 fn each_piece(
     memory: &HostMemory,
     offset: u64,
@@ -235,7 +237,8 @@ fn each_piece(
     for piece in memory.pieces() {
         let (from, to) = (start.max(offset), (start + piece.bytes).min(end));
         if from < to {
-            // The memory is this move's alone, in parts of at least ALIGN bytes, and outlives the buffer, which is gone at the end of the loop.
+            // The memory is this move's alone, in parts of at least ALIGN bytes, and outlives the
+            // buffer, which is gone at the end of the loop.
             let mut view = Buffer::foreign(piece.addr, piece.bytes.next_multiple_of(ALIGN), Box::new(()))?;
             part(&mut view, (from - start) as usize, (from - offset) as usize..(to - offset) as usize)?;
         }

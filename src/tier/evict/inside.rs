@@ -5,7 +5,8 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// How many shifts this thread is in: more than one when a callback of the first moves something.
+    /// How many shifts this thread is in: more than one when a callback of the first moves
+    /// something.
     static SHIFTS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -25,7 +26,8 @@ impl Drop for Inside {
     }
 }
 
-/// Whether this thread is in a callback of a move, where it must not wait for other moves: they may wait for this one.
+/// Whether this thread is in a callback of a move, where it must not wait for other moves: they may
+/// wait for this one.
 pub(super) fn in_a_shift() -> bool {
     SHIFTS.try_with(|n| n.get() > 0).unwrap_or(false)
 }

@@ -1,7 +1,7 @@
 //! One evictable allocation: where its bytes are, and who may change that.
 //!
 //! A thread *claims* an item before it moves it. While it is claimed its bytes belong to the claim,
-//! and nobody waits for anything but the claim's end. Its lock is held for moments only, and is the
+//! and other threads wait only for the claim's end. Its lock is held for moments only, and is the
 //! last of all but the manager's.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -135,7 +135,7 @@ pub(super) enum Outcome {
     Claimed(Claim),
     /// The allocation has ended.
     Gone,
-    /// Somebody else has it; whether that one will free memory of the device.
+    /// Another thread has it; says whether that will free memory of the device.
     Busy(bool),
     /// It is held so often.
     Held(u32),
@@ -205,8 +205,8 @@ impl Item {
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
-    /// As [`Item::try_claim`], waiting while another thread has it. `None` when the allocation has
-    /// ended.
+    /// Like [`Item::try_claim`], waiting while another thread has it. `None` when the allocation
+    /// has ended.
     pub(super) fn claim(self: &Arc<Item>, any_holds: bool) -> Result<Option<Claim>> {
         loop {
             match self.try_claim(any_holds, false) {
@@ -224,7 +224,7 @@ impl Item {
         }
     }
 
-    /// Waits until nobody has it. Not in a callback of a move.
+    /// Waits until no thread has it. Not in a callback of a move.
     fn wait(&self) -> Result<()> {
         if in_a_shift() {
             return Err(Error::invalid(format!(
@@ -239,7 +239,7 @@ impl Item {
         Ok(())
     }
 
-    /// Waits until nobody has it, who leaves the device with it.
+    /// Waits while a thread that takes it off the device has it.
     pub(super) fn wait_to_leave(&self) {
         let mut st = lock(&self.state);
         while st.by.is_some_and(|by| by.leaves_device && by.thread != current().id()) {
@@ -247,7 +247,7 @@ impl Item {
         }
     }
 
-    /// Holds it if it is in the device's memory and nobody has it; whether that was so.
+    /// Holds it if it is in the device's memory and unclaimed; says whether it was.
     pub(super) fn pin_resident(&self) -> Result<bool> {
         let mut st = lock(&self.state);
         if st.gone {
@@ -284,8 +284,8 @@ impl Item {
         drop(old);
     }
 
-    /// What is wrong with it, if nobody has it: it is in one place, where the register says, with a
-    /// receipt of what it takes there and of nothing else, and what is held is in the device's
+    /// What is wrong with it, if it is unclaimed: it is in one place, where the register says, with
+    /// a receipt of what it takes there and of nothing else, and what is held is in the device's
     /// memory.
     pub(super) fn fault(&self, said: SpaceId) -> Option<&'static str> {
         let st = lock(&self.state);
@@ -325,7 +325,7 @@ pub(super) fn ended(base: u64) -> Error {
 impl Claim {
     /// Where the bytes are.
     pub(super) fn place(&self) -> &Place {
-        // Nobody takes it but `drop`.
+        // Only `drop` takes it.
         self.place.as_ref().unwrap_or(&Place::Device)
     }
 

@@ -14,11 +14,11 @@ const CHUNK: u64 = 16 << 20;
 /// Copies in flight: enough for the device never to wait for the host.
 const DEPTH: usize = 4;
 
-/// The lanes that nobody has.
+/// The lanes not in use.
 pub(super) struct Lanes {
     driver: Arc<dyn Driver>,
     idle: Mutex<Vec<Idle>>,
-    /// Those of which nobody knows what they still do.
+    /// Those whose remaining work is unknown.
     lost: Mutex<Vec<Lost>>,
 }
 
@@ -94,7 +94,7 @@ impl Lanes {
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        // Nobody is left to tell of an error: the driver may be gone with the process.
+        // An error has no one to go to: the driver may be gone with the process.
         for lane in std::mem::take(&mut *lock(&self.idle)) {
             for event in lane.events {
                 let _ = self.driver.event_destroy(lane.device, event);
@@ -199,7 +199,7 @@ impl Flow<'_> {
     }
 
     /// Waits until nothing is in flight: afterwards the device touches nothing of the move. After
-    /// an error nobody knows, now or later, and what the copies may touch must never be used again.
+    /// an error that stays unknown, and what the copies may touch must never be used again.
     pub(super) fn drain(&mut self) -> Result<()> {
         let driver = &*self.lanes.driver;
         let Some(idle) = self.idle.as_mut() else { return Ok(()) };

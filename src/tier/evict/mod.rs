@@ -7,8 +7,8 @@
 //! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right
 //!   to move them.
 //! - *hold*: to keep an item in the device's memory, restoring it if need be. What has been unheld
-//!   at least once is moved *by itself*: when its space is too full, or when there is no memory for
-//!   something else. What never was is moved only when asked for.
+//!   at least once moves *automatically*: when its space is too full, or when there is no memory
+//!   for something else. What never was is moved only when asked for.
 //! - *register* ([`register`]): all items, and those that are moved by themselves by their last
 //!   use.
 //! - *flow* ([`lanes`]): copies in flight on a stream of the move's own.

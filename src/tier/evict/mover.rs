@@ -1,8 +1,8 @@
 //! The mover: a thread that empties spaces that are too full, between their thresholds.
 //!
-//! It sleeps until somebody finds a space at its trigger, then moves what may be moved by itself,
-//! oldest use first, until just no more than the stop is used. Below the trigger it does nothing,
-//! so use that swings between the two moves nothing.
+//! It sleeps until a space is found at its trigger, then moves what may move automatically, oldest
+//! use first, until just no more than the stop is used. Below the trigger it does nothing, so use
+//! that swings between the two moves nothing.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -106,7 +106,7 @@ impl Shared {
         let (mut outcome, mut emptied) = (Ok(()), true);
         for space in self.too_full().collect::<Vec<_>>() {
             loop {
-                // In parts, so that nobody waits long for one that is to stay after all.
+                // In parts, so that no thread waits long for one that is to stay after all.
                 let most = space.amount_to_downgrade().min(PART);
                 match self.empty(space.id(), most, None, false, &|| !self.bell.has_ended()) {
                     Ok(0) => {

@@ -10,8 +10,9 @@ use crate::tier::Drawn;
 use std::sync::Arc;
 
 /// A move that the pool knows of. However it is left, by an error or by a panic of a callback, the
-/// pool hears that it is over, and the bytes are where they were. Whatever leaves it knows that no
-/// copy to or from the device's memory is in flight, or says that nobody knows ([`Begun::undo`]).
+/// pool hears that it is over, and the bytes are where they were. Code that leaves it knows that no
+/// copy to or from the device's memory is in flight, or says that it does not know
+/// ([`Begun::undo`]).
 pub(super) struct Begun<'a> {
     pool: &'a Pool,
     item: Arc<Item>,
@@ -56,8 +57,8 @@ impl<'a> Begun<'a> {
         self.moving.take().is_some_and(|m| self.pool.end_move(m))
     }
 
-    /// The bytes are where they were. Memory that was mapped for them goes, unless nobody knows
-    /// what the device still does there: then it stays for the next try.
+    /// The bytes are where they were. Memory that was mapped for them goes, unless the device may
+    /// still be using it: then it stays for the next try.
     pub(super) fn undo(mut self, broken: bool) -> Result<()> {
         self.leave(broken)
     }
@@ -82,8 +83,7 @@ impl<'a> Begun<'a> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        // Nobody is left to tell of an error: what the driver would not unmap stays for the next
-        // try.
+        // An error has no one to go to: what the driver would not unmap stays for the next try.
         let _ = self.leave(false);
     }
 }

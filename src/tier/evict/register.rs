@@ -21,7 +21,7 @@ pub(super) struct Register<T> {
     books: Mutex<Books<T>>,
 }
 
-/// `shelves` holds, of each entry that may be moved by itself, its last use and address, under the
+/// `shelves` holds, of each entry that may move automatically, its last use and address, under the
 /// space that it is in.
 #[derive(Debug)]
 struct Books<T> {
@@ -36,7 +36,7 @@ struct Books<T> {
 struct Entry<T> {
     item: Arc<T>,
     space: SpaceId,
-    /// When it was last used, by `clock`; 0: never unheld, so not to be moved by itself.
+    /// When it was last used, by `clock`; 0: never unheld, so not to move automatically.
     used: u64,
 }
 
@@ -102,7 +102,7 @@ impl<T: Listed> Register<T> {
         books.put_on(item.base());
     }
 
-    /// Notes that an item has just been used; from the first time on it may be moved by itself.
+    /// Notes that an item has just been used; from the first time on it may move automatically.
     pub(super) fn touch(&self, item: &T) {
         let mut books = lock(&self.books);
         if books.entries.get(&item.base()).is_none_or(|e| e.item.id() != item.id()) {

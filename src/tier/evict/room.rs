@@ -1,4 +1,4 @@
-//! Making room: what may be moved by itself goes, oldest use first.
+//! Making room: what may move automatically goes, oldest use first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 struct Found {
     claims: Vec<Claim>,
     bytes: u64,
-    /// Somebody else is moving these out just now: one of them, and their bytes.
+    /// Another thread is moving these out just now: one of them, and their bytes.
     leaving: Option<Arc<Item>>,
     leaving_bytes: u64,
 }
@@ -39,7 +39,7 @@ impl Shared {
         Ok(self.empty(want.space, missing, of, true, &|| true)? > 0)
     }
 
-    /// Moves out of a space what may be moved by itself, of a reservation if one is named, until
+    /// Moves out of a space what may move automatically, of a reservation if one is named, until
     /// `bytes` are free that were not; with `all_or_none` only if there is as much. What cannot be
     /// moved is passed over. Returns the bytes; an error when nothing could be moved and something
     /// should. Cancelled when `go_on` says no.
@@ -102,13 +102,13 @@ impl Shared {
         Ok(bytes.saturating_sub(there).max(1))
     }
 
-    /// Moves out of a space what may be moved by itself, until `bytes` are free that were not, or
+    /// Moves out of a space what may move automatically, until `bytes` are free that were not, or
     /// as much as there is. Returns how many.
     pub(super) fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.empty(space, bytes, None, false, &|| true)
     }
 
-    /// Claims as many as make up `bytes`, but for some; with a number of a reservation only of
+    /// Claims as many as make up `bytes`, leaving out some; with a number of a reservation only of
     /// those that are drawn from it.
     fn find(&self, space: SpaceId, bytes: u64, of: Option<u64>, but: &BTreeSet<u64>) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };

@@ -128,7 +128,7 @@ pub(super) struct Shift<'a> {
 /// Whom to tell how far it is.
 pub(super) struct Told<'a> {
     progress: Option<Progress<'a>>,
-    /// Bytes that are over, but for those of the flow.
+    /// Bytes moved, except for those of the flow.
     pub(super) over: u64,
     total: u64,
 }
@@ -164,7 +164,7 @@ impl Shared {
         self.shift_some(claims, goal, by, (progress, keep), false).1
     }
 
-    /// As [`Shared::shift`], of what may be moved by itself; what cannot be does not keep the
+    /// Like [`Shared::shift`], of what may move automatically; what cannot be does not keep the
     /// others from it. Returns the addresses of what was moved, too.
     pub(super) fn shift_by_itself(
         &self,
@@ -399,7 +399,7 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Whether nobody knows what the flow's copies still do.
+    /// Whether the state of the flow's copies is unknown.
     pub(super) fn is_broken(&mut self) -> bool {
         self.flow.as_mut().is_some_and(|f| f.1.drain().is_err())
     }

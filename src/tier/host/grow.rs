@@ -1,7 +1,7 @@
 //! The thread that pins memory ahead of need.
 //!
-//! One for all nodes, started when first there is something to do. It holds nothing while it waits, and ends with the tier,
-//! which waits for it.
+//! One for all nodes, started when first there is something to do. It holds nothing while it waits,
+//! and ends with the tier, which waits for it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -44,7 +44,8 @@ impl Grower {
 
 fn run(nodes: &[Weak<Node>], rings: &Receiver<()>) {
     while rings.recv().is_ok() {
-        // Without leave it is refused by the driver, and so ends all the same: somebody may wait for that.
+        // Without leave the driver refuses it, and so it ends all the same: a thread may wait for
+        // that.
         let _work = exit::work();
         nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.grow_ahead());
     }

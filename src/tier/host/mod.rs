@@ -7,8 +7,7 @@
 //! - *Pinned*: bytes of all chunks. *Stranded*: bytes of shared blocks that are in no part given
 //!   out.
 //! - A *node* ([`node`]) is a NUMA node of the host, and a space: what is given out of it is
-//!   counted there, by whole blocks and whole parts. Free blocks are not counted, but for the
-//!   limit:
+//!   counted there, by whole blocks and whole parts. Free blocks count towards the limit only:
 //!
 //! Equations, which [`HostTier::validate`] checks:
 //!
@@ -148,7 +147,7 @@ impl HostTier {
         self.nodes.iter().for_each(|n| n.settle());
     }
 
-    /// Checks the equations above. For a moment at which nobody allocates or frees.
+    /// Checks the equations above. Call it at a moment without allocations and frees.
     pub fn validate(&self) -> Result<()> {
         self.nodes.iter().try_for_each(|n| n.validate())
     }

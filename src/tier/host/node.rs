@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 /// What pinned memory is drawn with: it belongs to no stream. No stream's handle or identity.
 pub(super) const NO_STREAM: u64 = u64::MAX;
 
-/// The smallest part for those who want pieces: what direct I/O can read into.
+/// The smallest part handed out as a piece: what direct I/O can read into.
 const SMALLEST_PIECE: u64 = 4096;
 
 /// Bytes of a block and of a chunk.
@@ -55,8 +55,8 @@ enum Ahead {
     #[default]
     Nothing,
     Asked,
-    /// It was refused: no further try before somebody else pins or unpins a chunk. Blocks that come
-    /// back change nothing about what the system lets be pinned.
+    /// It was refused: no further try before another thread pins or unpins a chunk. Blocks that
+    /// come back change nothing about what the system lets be pinned.
     Refused,
 }
 
@@ -190,12 +190,13 @@ impl Node {
         };
         let part = bytes.checked_next_power_of_two().map(|n| n.max(least)).filter(|&n| n <= block / 2);
         match (part, size::round_up(bytes, block)) {
-            _ if bytes == 0 => Err(Error::invalid("0 bytes of pinned memory; ask for at least 1")),
+            _ if bytes == 0 => Err(Error::invalid("0 bytes of pinned memory were asked for; ask for at least 1")),
             (Some(part), _) => Ok(Want::Part(part)),
             (None, Some(bytes)) => Ok(Want::Blocks(bytes, shape)),
-            (None, None) => {
-                Err(Error::new(Status::OutOfMemory, format!("{bytes} bytes of pinned memory: no machine has as many")))
-            }
+            (None, None) => Err(Error::new(
+                Status::OutOfMemory,
+                format!("{bytes} bytes of pinned memory are more than any machine has; ask for less"),
+            )),
         }
     }
 
@@ -236,13 +237,14 @@ impl Node {
     }
 
     /// How many more bytes may be pinned, whole blocks, when `stranded` are in parts of shared
-    /// blocks that nobody has.
+    /// blocks that are not handed out.
     fn allowed(&self, st: &State, stranded: u64) -> u64 {
         let most = self.space.limit().max(self.space.usage().now());
         size::round_down(most.saturating_add(stranded).saturating_sub(st.blocks.pinned()), self.geometry.block)
     }
 
-    /// Waits for who is pinning, or pins or unpins something, so that it is worth looking again.
+    /// Waits for the thread that is pinning, or pins or unpins something, so that it is worth
+    /// looking again.
     fn make_room<'a>(&'a self, st: Held<'a>, want: Want) -> Result<Held<'a>> {
         if st.busy {
             return Ok(self.wait(st));
@@ -363,8 +365,8 @@ impl Node {
         if st.first == 0 && st.blocks.free() >= chunk / 2 {
             return 0;
         }
-        // The end of what may be pinned is left to those who need it, and so is what may be pinned
-        // once more.
+        // The end of what may be pinned is left to requests that need it, and so is what may be
+        // pinned once more.
         match chunk.min(self.allowed(st, 0)) {
             bytes if bytes < chunk / 2 => 0,
             bytes => bytes,
@@ -394,7 +396,7 @@ impl Node {
         self.changed.notify_all();
     }
 
-    /// Nothing is pinned ahead of need until somebody else succeeds.
+    /// Nothing is pinned ahead of need until a later pinning succeeds.
     pub(super) fn end_growing(&self) {
         self.lock().ahead = Ahead::Refused;
         self.changed.notify_all();
@@ -469,8 +471,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Nobody has memory of it any more. What cannot be unpinned stays to the end of the
-        // process.
+        // None of its memory is handed out any more. What cannot be unpinned stays to the end of
+        // the process.
         let chunks: Vec<_> = self.lock().blocks.all().collect();
         for (addr, _) in chunks {
             let _ = self.driver.host_free(self.device, addr);

@@ -52,20 +52,20 @@ impl HostOptions {
         let (block, most) = (self.block_bytes, 1 << 30);
         if !block.is_power_of_two() || !(4096..=most).contains(&block) {
             return Err(Error::invalid(format!(
-                "pinned blocks of {block} B: a power of two from 4 KiB to 1 GiB is needed"
+                "pinned blocks have {block} B; use a power of two from 4 KiB to 1 GiB"
             )));
         }
         if self.blocks == 0 || self.blocks > 1 << 20 {
-            return Err(Error::invalid(format!("{} pinned blocks at a time: 1 to 1048576 are possible", self.blocks)));
+            return Err(Error::invalid(format!("{} pinned blocks at a time; use 1 to 1048576", self.blocks)));
         }
         if self.nodes.is_empty() {
-            return Err(Error::invalid("a host without a NUMA node; give at least one"));
+            return Err(Error::invalid("the host has no NUMA node; give at least one"));
         }
         Ok(())
     }
 }
 
-/// The counters of a node at one moment, in bytes but for those that say otherwise.
+/// The counters of a node at one moment, in bytes unless a field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStats {
     /// Pinned.
@@ -91,7 +91,7 @@ pub struct HostStats {
 }
 
 impl HostStats {
-    /// In parts of shared blocks that nobody has.
+    /// In parts of shared blocks that are not handed out.
     pub fn stranded(&self) -> u64 {
         self.shared.saturating_sub(self.parts)
     }

@@ -1,5 +1,5 @@
-//! Parts of shared blocks: powers of two of bytes, each at a multiple of its size from the start of its block, which splits
-//! in two and joins with its other half (the buddy system).
+//! Parts of shared blocks: powers of two of bytes, each at a multiple of its size from the start of
+//! its block, which splits in two and joins with its other half (the buddy system).
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -14,7 +14,8 @@ pub(super) const SMALLEST: u64 = 256;
 pub(super) struct Parts {
     /// Bytes of a block.
     block: u64,
-    /// Free parts by address, for each size from [`SMALLEST`] to half a block. No two are the halves of one.
+    /// Free parts by address, for each size from [`SMALLEST`] to half a block. No two are the
+    /// halves of one.
     free: Vec<BTreeSet<u64>>,
     /// The shared blocks, and how many bytes of each are given out.
     shared: BTreeMap<u64, u64>,
@@ -70,7 +71,8 @@ impl Parts {
         }
     }
 
-    /// Gives a part back. Returns its block if nothing of that is given out any more: then it is not shared.
+    /// Gives a part back. Returns its block if nothing of that is given out any more: then it is
+    /// not shared.
     pub(super) fn give(&mut self, addr: u64, size: u64) -> Option<u64> {
         let (&block, given) = self.shared.range_mut(..=addr).next_back()?;
         *given -= size;

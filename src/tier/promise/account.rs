@@ -164,8 +164,8 @@ impl Account {
         Ok(n)
     }
 
-    /// Ends the reservation, if nobody has: returns its size and what was not drawn of it, which
-    /// the caller has to put into the space. Under the mutex.
+    /// Ends the reservation, if it has not ended: returns its size and what was not drawn of it,
+    /// which the caller has to put into the space. Under the mutex.
     pub(super) fn release(&self) -> Option<(u64, u64)> {
         let room = self.room.fetch_or(RELEASED, AcqRel);
         if room & RELEASED != 0 {

@@ -20,8 +20,7 @@ impl Cancel {
         Cancel { hub, trigger: Trigger::default() }
     }
 
-    /// Triggers it: those who wait with it get an error, unless they have been granted what they
-    /// wait for.
+    /// Triggers it: its waiters get an error, unless they have been granted what they wait for.
     pub fn cancel(&self) {
         self.hub.cancel(&self.trigger);
     }

@@ -1,8 +1,8 @@
 //! Counting an allocation: in a reservation, beyond one, or outside of any.
 //!
-//! Allocations never wait, so they are not held up by those who do: what a reservation has is its
-//! own, and what is available in the space goes to the first that takes it. A waiter gets what is
-//! left when it is served.
+//! Allocations never wait, so waiters do not hold them up: what a reservation has is its own, and
+//! what is available in the space goes to the first that takes it. A waiter gets what is left when
+//! it is served.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

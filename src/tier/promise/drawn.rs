@@ -36,7 +36,7 @@ impl From {
 #[derive(Debug)]
 pub struct Drawn {
     pub(super) from: From,
-    /// The stream that it was made on, and what that one's allocations use, where that is counted.
+    /// Its stream, and what that stream's allocations use, where that is counted.
     pub(super) stream: u64,
     pub(super) usage: Option<Arc<Usage>>,
     /// Bytes of the reservation.
@@ -142,7 +142,7 @@ impl Drawn {
     }
 
     /// Draws `bytes` more where it was drawn from: from the reservation while that lives, by its
-    /// policy, but for a policy that calls back, which counts as one that fails; else from the
+    /// policy, except for a policy that calls back, which counts as one that fails; else from the
     /// space. May be called under any lock.
     pub fn grow(&mut self, bytes: u64) -> Result<()> {
         if bytes > MAX_BYTES {
@@ -203,7 +203,11 @@ impl Source {
 fn no_more(space: &Space, bytes: u64) -> Error {
     Error::new(
         Status::OutOfMemory,
-        format!("{}: {} more asked for an allocation to grow in place, and not there", space.id(), human(bytes)),
+        format!(
+            "{}: an allocation needs {} more to grow in place, and they are not available",
+            space.id(),
+            human(bytes)
+        ),
     )
 }
 

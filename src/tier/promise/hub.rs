@@ -1,9 +1,9 @@
 //! What reservations share, under one mutex: the spaces' promises, the live reservations and the
 //! queue.
 //!
-//! A call that makes room serves those who wait for it at once, under the mutex, so nobody can
-//! overtake them. A wait ends once: with a grant, or with an error, decided under the mutex and
-//! left for its thread to find.
+//! A call that makes room serves its waiters at once, under the mutex, so nothing can overtake
+//! them. A wait ends once: with a grant, or with an error, decided under the mutex and left for its
+//! thread to find.
 //!
 //! The mutex may be taken under any other lock of the library, and nothing outside of this folder
 //! is called while it is held: no pool, no driver, no callback, not even the destructor of one.
@@ -133,12 +133,12 @@ impl Books {
 }
 
 impl State {
-    /// Goes through those who wait, from the first, and gives each what it wants if there is room.
-    /// To be called whenever there may be more room than before, or one fewer who waits.
+    /// Goes through the waiters, from the first, and gives each what it wants if there is room.
+    /// Call it whenever there may be more room than before, or one waiter fewer.
     pub(super) fn serve(&mut self) {
         let State { books, queue, .. } = self;
         let mut held = vec![false; books.spaces.len()];
-        // How many spaces somebody waits for whom nobody before it holds up there.
+        // How many spaces have a waiter that no earlier waiter holds up there.
         let mut open = queue.wanted_spaces();
         let mut at = 0;
         while open > 0 {
@@ -174,7 +174,7 @@ impl State {
         }
     }
 
-    /// Why there is no room, for one who does not wait or no longer.
+    /// Why there is no room, for a request that does not wait, or no longer.
     fn short(&self, status: Status, want: &Want, candidates: &Candidates, arrived: u64) -> Error {
         let wanted =
             |w: &&Waiter| w.arrived < arrived && w.spaces().any(|s| candidates.iter().flatten().any(|c| *c == s));
@@ -246,7 +246,7 @@ impl Hub {
                 Waiter { arrived, want: want.clone(), candidates: candidates.clone(), trigger, bell: bell.clone() };
             queue.join(waiter, &books.spaces);
         }
-        // Who gave back before the spaces said that somebody waits did not come to serve.
+        // What was given back before the spaces said that they have waiters served none.
         state.serve();
         loop {
             if let Some(outcome) = state.queue.outcome(arrived) {

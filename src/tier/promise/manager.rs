@@ -67,7 +67,7 @@ impl Manager {
         let mut state = self.hub.lock();
         let books = &mut state.books;
         if books.spaces.iter().any(|s| s.id == id) {
-            return Err(Error::invalid(format!("there is a space {id} already; change that one")));
+            return Err(Error::invalid(format!("space {id} exists already; change that one")));
         }
         let space = Arc::new(Space::new(id, options, books.spaces.len(), (self.hub.id, clerk))?);
         books.spaces.push(space.clone());
@@ -138,8 +138,8 @@ impl Manager {
     }
 
     /// Promises bytes, or waits for them. How many is the reservation's size: exactly those asked
-    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Waiting is in
-    /// turn: nobody overtakes in a space that both want.
+    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Requests wait
+    /// in turn: none overtakes another in a space that both want.
     pub fn reserve(&self, request: Request) -> Result<Reservation> {
         let (least, most) = request.amount.bounds();
         if least == 0 || least > most {
@@ -191,7 +191,7 @@ impl Manager {
         self.allocate_with(space, None, bytes, stream, |drawn| Ok((allocate()?, drawn)))
     }
 
-    /// As [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`,
+    /// Like [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`,
     /// whatever is attached, if there is one: it must be of this space.
     pub fn allocate_with<T>(
         &self,
@@ -211,7 +211,7 @@ impl Manager {
         self.attempt(space, (bytes, stream), from, draw, allocate)
     }
 
-    /// As [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
+    /// Like [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
     pub fn allocate_again<T>(
         &self,
         source: &Source,
@@ -358,7 +358,7 @@ impl Manager {
             let waited = state.queue.iter().any(|w| w.spaces().any(|s| s == space.index));
             space.validate(sizes, drawn, waited)?;
         }
-        // Nobody waits for what there is.
+        // Nothing waits for what there is.
         let mut held = vec![false; state.books.spaces.len()];
         for waiter in state.queue.iter() {
             for space in waiter.spaces() {

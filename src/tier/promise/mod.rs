@@ -1,4 +1,4 @@
-//! Promises of bytes: spaces, reservations of their bytes, and those who wait for one.
+//! Promises of bytes: spaces, reservations of their bytes, and requests that wait for one.
 
 mod account;
 mod attach;

@@ -74,14 +74,14 @@ pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Result<Parts> 
     }
 }
 
-/// As [`take`], under any lock: nobody is called back, so a policy that would does not help.
+/// Like [`take`], under any lock: it calls nothing back, so a policy that would does not help.
 pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
     match account.take(bytes) {
         Taken::All => return Ok(Some((bytes, 0))),
         Taken::Released => return Ok(None),
         Taken::Short(_) => {}
     }
-    // Not cloned: the last copy of a callback must not go under somebody's lock.
+    // Not cloned: the last copy of a callback must not be dropped under a lock.
     let growth = match lock(&account.policies).limit {
         LimitPolicy::Increase { factor, cap, beyond_limit } => Some(Growth { factor, cap, beyond_limit }),
         LimitPolicy::Ignore => None,
@@ -146,7 +146,7 @@ fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::
     }
 }
 
-/// Grows a reservation at once, past those who wait: an allocation needs it.
+/// Grows a reservation at once, ahead of the waiters: an allocation needs it.
 fn grow_now(account: &Account, more: u64, bytes: u64) -> Result<()> {
     let grown = account.space.with_mutex(|| {
         if account.released() {

@@ -63,7 +63,7 @@ pub struct Overdraw {
 pub enum Decision {
     /// The allocation fails.
     Fail,
-    /// As [`LimitPolicy::Ignore`].
+    /// Like [`LimitPolicy::Ignore`].
     Ignore,
     /// The reservation grows by so many bytes at once, or the allocation fails.
     Grow(u64),
@@ -81,7 +81,8 @@ pub enum LimitPolicy {
     /// It fails.
     #[default]
     Fail,
-    /// What is missing is taken from outside of the reservation, if the space's limit allows.
+    /// The allocation takes what is missing from outside the reservation, if the space's limit
+    /// allows.
     Ignore,
     /// The reservation grows to `factor` times its size, or as much as the allocation needs if that
     /// is more; where the space has less than that, to what there is.
@@ -113,7 +114,7 @@ impl fmt::Debug for LimitPolicy {
     }
 }
 
-/// An allocation for which there is no memory, as a callback is told of it.
+/// What an out-of-memory callback is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Where.
@@ -185,7 +186,7 @@ impl OutOfMemoryPolicy {
         self.go_on(first, space, bytes, stream, attempt)
     }
 
-    /// As [`Self::allocate`], after the first try, which nothing need be known of the policy for.
+    /// Like [`Self::allocate`], after the first try, which nothing need be known of the policy for.
     pub(super) fn go_on<T>(
         &self,
         first: Result<T>,

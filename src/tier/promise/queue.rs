@@ -1,8 +1,8 @@
 //! Who waits, first come first served.
 //!
-//! A waiter that does not fit holds every space that would do for it, for all who came later; so
-//! nobody overtakes anybody in a space that both want, and each waiter's turn comes once those
-//! before it have had theirs or have left.
+//! A waiter that does not fit holds every space that would do for it against later ones. So no
+//! waiter overtakes another in a space that both want, and each has its turn once those before it
+//! have had theirs or have left.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -44,7 +44,7 @@ impl Want {
     }
 }
 
-/// What a token shares with those who wait with it. Written and read under the mutex.
+/// What a token shares with its waiters. Written and read under the mutex.
 pub(super) type Trigger = Arc<AtomicBool>;
 
 /// One who waits.
@@ -66,13 +66,13 @@ impl Waiter {
     }
 }
 
-/// Those who wait, in the order of their coming, and what became of those who did.
+/// The waiters, in the order of arrival, and what became of earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Waiter>,
     /// How many wait for each space.
     wanted: Vec<u64>,
-    /// What became of those who no longer wait, until their threads look.
+    /// What became of former waiters, until their threads look.
     outcomes: BTreeMap<u64, Result<Arc<Account>>>,
 }
 
@@ -94,7 +94,7 @@ impl Queue {
         self.wanted.get(space).copied().unwrap_or(0)
     }
 
-    /// How many spaces somebody waits for.
+    /// How many spaces have waiters.
     pub(super) fn wanted_spaces(&self) -> usize {
         self.wanted.iter().filter(|n| **n > 0).count()
     }
@@ -157,7 +157,7 @@ impl Queue {
         self.outcomes.remove(&arrived)
     }
 
-    /// The one that came at `arrived` leaves by itself. `false` when it does not wait.
+    /// The one that came at `arrived` gives up. `false` when it does not wait.
     pub(super) fn leave(&mut self, arrived: u64, spaces: &[Arc<Space>]) -> bool {
         match self.waiting.iter().position(|w| w.arrived == arrived) {
             Some(at) => self.remove(at, spaces).is_some(),

@@ -1,9 +1,9 @@
 //! One place that memory can be in, and the counters of its bytes.
 //!
 //! What may still be promised or used is one word, `room`: the bytes available, signed, times two,
-//! and in the lowest bit whether anybody waits for them. So an allocation outside of any
+//! and in the lowest bit whether anything waits for them. So an allocation outside of any
 //! reservation is counted with one compare-and-swap, its end with one addition, and that addition
-//! shows at once whether there is somebody to serve; nobody's wake-up is lost between two looks.
+//! shows at once whether there is a waiter to serve; no wake-up is lost between two looks.
 //!
 //! - `committed == promised + unreserved == limit - available`
 //! - `used == sum of what is drawn from reservations + unreserved`, and `used <= committed` at
@@ -23,7 +23,7 @@ use std::sync::Weak;
 /// More bytes than any space has: sums of a few such counts fit the counters.
 pub const MAX_BYTES: u64 = 1 << 60;
 
-/// The bit of `room` that says that somebody waits.
+/// The bit of `room` that says that there are waiters.
 const WAITED: u64 = 1;
 
 /// A kind of memory: the lower, the faster and the scarcer.
@@ -91,8 +91,8 @@ impl SpaceOptions {
     }
 }
 
-/// The counters of a space at one moment. In bytes but for the last three; exact while nobody draws
-/// or gives back.
+/// The counters of a space at one moment. In bytes, except for the last three; exact while nothing
+/// is drawn or given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
     /// Bytes there are.
@@ -136,8 +136,8 @@ impl SpaceUsage {
 
 /// Keeps the books of all spaces under one mutex, the manager's.
 pub(super) trait Clerk: fmt::Debug + Send + Sync {
-    /// Runs `change` under the mutex. If that returns true, serves those who wait, before anybody
-    /// else can come.
+    /// Runs `change` under the mutex. If that returns true, serves the waiters before anything else
+    /// can come.
     fn with_mutex(&self, change: &mut dyn FnMut() -> bool);
 }
 
@@ -289,13 +289,13 @@ impl Space {
         self.excuse();
     }
 
-    /// Remembers how far the commitments are above the limit: somebody allowed it. Under the mutex.
+    /// Remembers how far the commitments are above the limit: a policy allowed it. Under the mutex.
     fn excuse(&self) {
         let beyond = available(self.room.load(Acquire)).min(0).unsigned_abs();
         self.excused.fetch_max(beyond, AcqRel);
     }
 
-    /// Gives bytes back and serves those who wait for them.
+    /// Gives bytes back and serves the waiters for them.
     #[inline]
     pub(super) fn put(&self, bytes: u64) {
         if self.room.fetch_add(bytes << 1, AcqRel) & WAITED != 0 {
@@ -305,12 +305,12 @@ impl Space {
 
     #[cold]
     fn serve(&self) {
-        // Nobody can wait without a manager.
+        // Nothing can wait without a manager.
         self.with_mutex(|| ((), true));
     }
 
-    /// Runs `change` under the mutex, and serves those who wait if it says so. `None`, and nothing
-    /// done, when the manager is gone.
+    /// Runs `change` under the mutex, and serves the waiters if it says so. Does nothing and
+    /// returns `None` when the manager is gone.
     pub(super) fn with_mutex<T>(&self, change: impl FnOnce() -> (T, bool)) -> Option<T> {
         let clerk = self.clerk.upgrade()?;
         let (mut change, mut done) = (Some(change), None);
@@ -327,7 +327,7 @@ impl Space {
         self.room.fetch_add(bytes << 1, AcqRel);
     }
 
-    /// Says whether somebody waits. Under the mutex.
+    /// Says whether there are waiters. Under the mutex.
     pub(super) fn set_waited(&self, waited: bool) {
         match waited {
             true => self.room.fetch_or(WAITED, AcqRel),
@@ -381,8 +381,8 @@ impl Space {
         }
     }
 
-    /// Checks the equations above, given the sums over its live reservations and whether anybody
-    /// waits. Under the mutex, while nobody draws or gives back.
+    /// Checks the equations above, given the sums over its live reservations and whether there are
+    /// waiters. Under the mutex, while nothing is drawn or given back.
     pub(super) fn validate(&self, sizes: u64, drawn: u64, waited: bool) -> Result<()> {
         let bad = |what: &str| Err(Error::internal(format!("{}: {what}; {:?}", self.id, self.snapshot(0, 0))));
         let room = self.room.load(Acquire);
@@ -411,11 +411,13 @@ impl Space {
 
 fn check(id: SpaceId, capacity: u64, limit: u64) -> Result<()> {
     if capacity > MAX_BYTES {
-        return Err(Error::invalid(format!("{id}: a capacity of {capacity} bytes; {MAX_BYTES} is the most")));
+        return Err(Error::invalid(format!(
+            "{id}: a capacity of {capacity} bytes is too large; {MAX_BYTES} is the most"
+        )));
     }
     if limit > capacity {
         return Err(Error::invalid(format!(
-            "{id}: a limit of {} is above the capacity, {}; lower it",
+            "{id}: a limit of {} exceeds the capacity, {}; lower it",
             size::human(limit),
             size::human(capacity)
         )));

@@ -80,7 +80,7 @@ impl Strategy {
         ranks.retain(|rank| !rank.is_empty());
         match ranks.is_empty() {
             false => Ok(ranks),
-            true => Err(Error::invalid(format!("{} is not there; there are {}", self.text(), there_are(spaces)))),
+            true => Err(Error::invalid(format!("{} does not exist; there are {}", self.text(), there_are(spaces)))),
         }
     }
 

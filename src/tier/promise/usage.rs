@@ -5,7 +5,7 @@
 use crate::base::sync::AtomicU64;
 use std::sync::atomic::Ordering::*;
 
-/// Bytes in use now, and the most there were. `peak >= now` whenever nobody is adding.
+/// Bytes in use now, and the most there were. `peak >= now` whenever nothing is being added.
 #[derive(Debug, Default)]
 pub struct Usage {
     now: AtomicU64,
@@ -24,7 +24,7 @@ impl Usage {
         self.peak.load(Acquire)
     }
 
-    /// Starts the peak anew, from what is in use now.
+    /// Sets the peak back to what is in use now.
     pub fn reset_peak(&self) {
         self.peak.swap(0, AcqRel);
         // Reads by writing: an `add` is either before this and counted here, or after it and then

@@ -147,3 +147,42 @@ fn without_the_pool_the_driver_serves_every_request() {
     assert_eq!((count("native_alloc"), count("native_free"), count("phys_create")), (4, 3, 0));
     assert_eq!(host.mem_info(D).unwrap().free, GIB);
 }
+
+#[test]
+fn without_the_pool_each_device_has_its_counters_and_its_limit() {
+    let (host, ctx) = context(2, Config { pool: false, limit: Limit::Bytes(8 * MIB), ..Config::default() });
+    let s1 = host.stream_create(DeviceId(1)).unwrap();
+    let on = |d: u32, size| Request { device: Some(DeviceId(d)), ..request(size, StreamHandle::LEGACY) };
+    let counts = |d| {
+        let s = ctx.stats(DeviceId(d)).unwrap();
+        assert_eq!((s.live, s.mapped), (s.requested, s.requested));
+        (s.live, s.peak_live, s.allocations, s.mallocs - s.frees, s.out_of_memory, s.limit)
+    };
+    let p = ctx.malloc(&on(0, 5 * MIB)).unwrap();
+    let q = ctx.malloc(&request(3 * MIB, s1)).unwrap();
+    assert_eq!(counts(0), (5 * MIB, 5 * MIB, 1, 1, 0, 8 * MIB));
+    assert_eq!(counts(1), (3 * MIB, 3 * MIB, 1, 1, 0, 8 * MIB));
+    // The limit of one is not the other's. Changing a size takes the old memory and the new.
+    let refused = ctx.malloc(&on(0, 3 * MIB + 1)).unwrap_err();
+    assert_eq!(refused.status, Status::OutOfMemory);
+    assert!(refused.message.contains("5.00 MiB are live there, and the limit is 8.00 MiB"), "{refused}");
+    assert_eq!(ctx.realloc(p, 4 * MIB, StreamHandle::LEGACY).unwrap_err().status, Status::OutOfMemory);
+    let q = ctx.realloc(q, 5 * MIB, s1).unwrap();
+    assert_eq!(counts(0), (5 * MIB, 5 * MIB, 1, 1, 2, 8 * MIB));
+    assert_eq!(counts(1), (5 * MIB, 8 * MIB, 1, 1, 0, 8 * MIB));
+    // Another limit, below what is live; none, up to what the device has.
+    ctx.set_limit(DeviceId(0), MIB).unwrap();
+    assert_eq!(ctx.malloc(&on(0, 0)).unwrap_err().status, Status::OutOfMemory);
+    ctx.set_limit(DeviceId(0), 0).unwrap();
+    assert_eq!(ctx.malloc(&on(0, GIB - 4 * MIB)).unwrap_err().status, Status::OutOfMemory);
+    assert_eq!(counts(0), (5 * MIB, 5 * MIB, 1, 1, 4, 0));
+    for d in 0..2 {
+        ctx.reset_peaks(DeviceId(d)).unwrap();
+        assert_eq!(counts(d).1, 5 * MIB);
+    }
+    assert_eq!(ctx.stats(DeviceId(2)).unwrap_err().status, Status::Invalid);
+    [p, q].into_iter().for_each(|p| ctx.free(p).unwrap());
+    assert_eq!((counts(0).0, counts(1).0), (0, 0));
+    (0..2).for_each(|d| host.device_sync(DeviceId(d)).unwrap());
+    assert!(host.reports().is_empty());
+}

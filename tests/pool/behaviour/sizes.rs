@@ -62,7 +62,9 @@ fn sizes_that_cannot_be_are_out_of_memory_and_change_nothing() {
                 refused += 1;
             }
         }
+        let counted = rig.pool.stats().out_of_memory;
         assert_eq!(rig.pool.realloc(kept, size, s).unwrap_err().status, Status::OutOfMemory);
+        assert_eq!(rig.pool.stats().out_of_memory, counted + 1, "realloc to {size} bytes");
     }
     let after = rig.pool.stats();
     assert!(after.out_of_memory >= refused);

@@ -12,7 +12,8 @@ pub fn child(test: &str, role: &str, stdin: Stdio) -> Output {
     out
 }
 
-/// In the process of all tests, runs this one in another and is true; in that other one it is false.
+/// In the process of all tests, runs this one in another and is true; in that other one it is
+/// false.
 #[track_caller]
 pub fn runs_elsewhere(module: &str, test: &str) -> bool {
     if role().is_some() {

@@ -9,7 +9,8 @@ pub use alone::{child, role, runs_elsewhere};
 pub use program::{forget_settings, have, must_succeed, run};
 pub use rng::Rng;
 
-/// Runs the rest of the test that is named in a process of its own, because it counts or changes what belongs to a process.
+/// Runs the rest of the test that is named in a process of its own, because it counts or changes
+/// what belongs to a process.
 #[macro_export]
 macro_rules! alone {
     ($test:literal) => {

@@ -3,8 +3,9 @@
 #     GPUMEM_BACKEND=host GPUMEM_ARENA_DEBUG=check julia --project=bindings/julia/Gpumem.jl \
 #         bindings/julia/Gpumem.jl/examples/training_loop.jl
 #
-# To Julia a buffer is a few words, so its collector has no reason to run, whatever there is on the device. Each step makes 50
-# buffers and garbage of the host's own (`PRESSURE`, in bytes a step), which is what makes the collector run at all.
+# To Julia a buffer is a few words, so its collector has no reason to run, whatever there is on the
+# device. Each step makes 50 buffers and garbage of the host's own (`PRESSURE`, in bytes a step),
+# which is what makes the collector run at all.
 using Gpumem
 
 const BYTES = 4 * 4096
@@ -27,7 +28,8 @@ function step(parameters, number, pressure)
     return op("update", x, (number + length(garbage)) % 256)
 end
 
-# Runs twice `STEPS` steps. Gives a row for each 50: step, MiB mapped, live buffers, late finalizers.
+# Runs twice `STEPS` steps. Gives a row for each 50: step, MiB mapped, live buffers, late
+# finalizers.
 function train(pressure; arenas)
     GC.gc(); trim()
     parameters = fill!(DeviceBuffer(BYTES), 0)

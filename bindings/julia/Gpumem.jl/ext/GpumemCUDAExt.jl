@@ -9,8 +9,8 @@ Gpumem.Stream(s::CUDA.CuStream) = Gpumem.Stream(Ptr{Cvoid}(UInt(reinterpret(UInt
 """
     CuArray{T}(buffer, dims...)
 
-An array of CUDA.jl's on a buffer's memory, which it does not own: it keeps the buffer from being collected, but an arena ends
-it all the same, and views of the array must not outlive it.
+An array of CUDA.jl's on a buffer's memory, which it does not own: it keeps the buffer from being
+collected, but an arena ends it all the same, and views of the array must not outlive it.
 """
 function CUDA.CuArray{T}(b::Gpumem.DeviceBuffer, dims::Integer...) where {T}
     shape = isempty(dims) ? (sizeof(b) ÷ sizeof(T),) : Int.(dims)

@@ -3,8 +3,9 @@
 """
     Arena
 
-Allocations that end together. [`with_arena`](@ref) makes one and ends it; by hand, [`enter!`](@ref), [`in_arena`](@ref) and
-[`exit!`](@ref) or [`abort!`](@ref). An arena belongs to no thread: a task that Julia moves to another thread stays in it.
+Allocations that end together. [`with_arena`](@ref) makes one and ends it; by hand,
+[`enter!`](@ref), [`in_arena`](@ref) and [`exit!`](@ref) or [`abort!`](@ref). An arena belongs to no
+thread: a task that Julia moves to another thread stays in it.
 """
 mutable struct Arena
     handle::Ptr{Cvoid}
@@ -13,9 +14,9 @@ mutable struct Arena
 end
 
 """
-What the end of an arena did. `freed` and `kept` are counts of allocations, `freed_bytes` and `kept_bytes` as asked for;
-`unknown`, `duplicate` and `foreign` count entries of the keep list that changed nothing; `depth` is how many arenas were around
-it, `nanoseconds` how long it was open.
+What the end of an arena did. `freed` and `kept` are counts of allocations, `freed_bytes` and
+`kept_bytes` as asked for; `unknown`, `duplicate` and `foreign` count entries of the keep list that
+changed nothing; `depth` is how many arenas were around it, `nanoseconds` how long it was open.
 """
 struct ArenaReport
     size::UInt32
@@ -31,7 +32,8 @@ struct ArenaReport
 end
 
 """
-A moment's picture of an open arena, from [`arena_stats`](@ref): counts of allocations, bytes as asked for, `name` as text.
+A moment's picture of an open arena, from [`arena_stats`](@ref): counts of allocations, bytes as
+asked for, `name` as text.
 """
 struct ArenaStats
     size::UInt32
@@ -67,8 +69,9 @@ function filled(call, ::Type{T}) where {T}
     return out[]
 end
 
-# Calls `f` with an arena as the thread's current one. Neither this nor `f` may yield: the thread would stay attached under
-# whatever task comes next on it. Does nothing where it is the current one already, or NULL.
+# Calls `f` with an arena as the thread's current one. Neither this nor `f` may yield: the thread
+# would stay attached under whatever task comes next on it. Does nothing where it is the current one
+# already, or NULL.
 function on_thread(f, handle::Ptr{Cvoid})
     now = Ref{Ptr{Cvoid}}(C_NULL)
     ok(GC.@preserve now C.arena_current_get(Base.unsafe_convert(Ptr{Ptr{Cvoid}}, now)))
@@ -84,8 +87,9 @@ end
 """
     enter!(name = "") -> Arena
 
-Opens an arena inside the task's current one, if it has one, and leaves that as it is: [`in_arena`](@ref) allocates in the new
-one. End it with [`exit!`](@ref) or [`abort!`](@ref). The name is for statistics and texts; it is cut at 63 bytes.
+Opens an arena inside the task's current one, if it has one, and leaves that as it is:
+[`in_arena`](@ref) allocates in the new one. End it with [`exit!`](@ref) or [`abort!`](@ref). The
+name is for statistics and texts; it is cut at 63 bytes.
 """
 function enter!(name::AbstractString = "")
     text, out = String(name), Ref{Ptr{Cvoid}}(C_NULL)
@@ -101,10 +105,11 @@ end
 """
     exit!(arena, keep = DeviceBuffer[]) -> ArenaReport
 
-Ends an arena: frees what was allocated in it, whoever still holds it, but for `keep`. What is kept moves to the arena around
-it, or becomes ordinary where there is none. Entries are buffers or addresses (`Ptr`) inside of one; entries that name nothing
-of this arena are counted in the report. Refused, and the arena is open as before, while an arena inside is open or a
-thread is attached.
+Ends an arena: frees what was allocated in it, no matter who still holds it, except for `keep`. What
+is kept moves to the arena around it, or becomes ordinary where there is none. Entries are buffers
+or addresses (`Ptr`) inside of one; entries that name nothing of this arena are counted in the
+report. Refused, and the arena is open as before, while an arena inside is open or a thread is
+attached.
 """
 function exit!(arena::Arena, keep = DeviceBuffer[])
     entries = collect(Any, keep)
@@ -136,17 +141,18 @@ end
 """
     in_arena(f, arena)
 
-Calls `f`; what the task allocates meanwhile is in `arena`. Any number of tasks may be in one arena, on any threads: this is
-how a task that was spawned inside of [`with_arena`](@ref) takes part. Its allocations must be over before the arena ends; one
-that comes too late is refused.
+Calls `f`; what the task allocates meanwhile is in `arena`. Any number of tasks may be in one arena,
+on any threads: this is how a task that was spawned inside of [`with_arena`](@ref) takes part. Its
+allocations must be over before the arena ends; one that comes too late is refused.
 """
 in_arena(f, arena::Arena) = with_handle(f, :gpumem_arenas, arena.handle)
 
 """
     attached(f, arena)
 
-Calls `f` with the arena attached to the thread, for foreign code that allocates by itself. `f` must not yield: no locks, no
-input or output, no waiting for tasks. Not for [`DeviceBuffer`](@ref), which follows the task.
+Calls `f` with the arena attached to the thread, for foreign code that allocates by itself. `f` must
+not yield: no locks, no input or output, no waiting for tasks. Not for [`DeviceBuffer`](@ref), which
+follows the task.
 """
 attached(f, arena::Arena) = on_thread(f, arena.handle)
 
@@ -165,8 +171,8 @@ arena_name(handle::Ptr{Cvoid}) = filled(p -> C.arena_stats_get(handle, p), Arena
 """
     kept(result)
 
-The buffers in what a block returned, which [`with_arena`](@ref) keeps: a buffer, or those in tuples, arrays, dictionaries and
-named tuples. Give it a method for types of your own.
+The buffers in what a block returned, which [`with_arena`](@ref) keeps: a buffer, or those in
+tuples, arrays, dictionaries and named tuples. Give it a method for types of your own.
 """
 kept(::Any) = DeviceBuffer[]
 kept(b::DeviceBuffer) = DeviceBuffer[b]
@@ -179,17 +185,18 @@ kept(several::AbstractDict) = reduce(vcat, (kept(one) for one in values(several)
 """
     with_arena(f; keep = kept, name = "")
 
-Calls `f(arena)` in a new arena, inside of the task's current one, and ends it: everything that the task allocated in it is
-free, whoever still holds it, but for the buffers `keep(result)`. Returns what `f` returned.
+Calls `f(arena)` in a new arena, inside of the task's current one, and ends it: everything that the
+task allocated in it is free, no matter who still holds it, except for the buffers `keep(result)`.
+Returns what `f` returned.
 
     loss = with_arena(name = "step") do arena
         ...
         loss_buffer
     end
 
-By default what `f` returned is kept ([`kept`](@ref)). After an exception nothing is kept, arenas inside are ended too, and the
-exception goes on. A buffer that was not kept stays as an object: [`islive`](@ref) is false, its uses are errors, its finalizer
-does nothing.
+By default what `f` returned is kept ([`kept`](@ref)). After an exception nothing is kept, arenas
+inside are ended too, and the exception goes on. A buffer that was not kept stays as an object:
+[`islive`](@ref) is false, its uses are errors, its finalizer does nothing.
 """
 function with_arena(f; keep = kept, name::AbstractString = "")
     arena = enter!(name)
@@ -214,7 +221,8 @@ escape!(b::DeviceBuffer) = (check(b, "escape!", "buffer"); GC.@preserve b ok(C.a
 """
     promote!(buffer)
 
-Moves a buffer to the arena around its own, or out of all where there is none: what an exit does to what it keeps, at once.
+Moves a buffer to the arena around its own, or out of all where there is none: what an exit does to
+what it keeps, at once.
 """
 promote!(b::DeviceBuffer) = (check(b, "promote!", "buffer"); GC.@preserve b ok(C.arena_promote(b.ptr)))
 

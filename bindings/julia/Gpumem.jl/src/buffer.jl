@@ -4,25 +4,28 @@
     DeviceBuffer(bytes; stream = Gpumem.default_stream)
     DeviceBuffer(array; stream = Gpumem.default_stream)
 
-`bytes` of device memory, not cleared and aligned to 256 bytes, or a copy of an array of plain data. Usable by work that is
-submitted to `stream` from now on.
+`bytes` of device memory, not cleared and aligned to 256 bytes, or a copy of an array of plain data.
+Usable by work that is submitted to `stream` from now on.
 
-It ends once, whoever comes first: [`free!`](@ref), the end of the arena that was current for the task
-([`with_arena`](@ref)), or the collector. All of them free by the allocation's number, so that none ever frees what lives at the
-address by then. A use after that is a [`GpumemError`](@ref). `length` and `sizeof` are bytes.
+It ends once, by whichever comes first: [`free!`](@ref), the end of the arena that was current for
+the task ([`with_arena`](@ref)), or the collector. All of them free by the allocation's number, so
+that none ever frees what lives at the address by then. A use after that is a [`GpumemError`](@ref).
+`length` and `sizeof` are bytes.
 
-`copyto!` copies between buffers, and from and to arrays; `fill!` fills with a byte; `Vector{T}(buffer)` is a copy on the host.
-Copies from and to arrays wait until they are done; the others are in the order of a stream and wait for nothing.
+`copyto!` copies between buffers, and from and to arrays; `fill!` fills with a byte;
+`Vector{T}(buffer)` is a copy on the host. Copies from and to arrays wait until they are done; the
+others are in the order of a stream and wait for nothing.
 
-Throws `GPUMEM_ERROR_OUT_OF_MEMORY` when there is no memory. Collecting garbage first may help; nobody does it unasked.
+Throws `GPUMEM_ERROR_OUT_OF_MEMORY` when there is no memory. Collecting garbage first may help;
+nobody does it unasked.
 """
 mutable struct DeviceBuffer
     ptr::Ptr{Cvoid}
     bytes::Int
     id::UInt64
     stream::Stream
-    # Only spares a second call. Whether memory is freed is decided by its number, inside of the library, so it does no harm
-    # that two tasks may both see `false`.
+    # Only spares a second call. Whether memory is freed is decided by its number, inside of the
+    # library, so it does no harm that two tasks may both see `false`.
     freed::Bool
 
     function DeviceBuffer(bytes::Integer; stream::Stream = default_stream)
@@ -53,8 +56,9 @@ struct MallocOptions
     reservation::Ptr{Cvoid}
 end
 
-# Memory for the current task: in its arena and drawn from its reservation. Both are named to the library instead of attached
-# to the thread, as the task may be on another thread by the next call, and other tasks on this one.
+# Memory for the current task: in its arena and drawn from its reservation. Both are named to the
+# library instead of attached to the thread, as the task may be on another thread by the next call,
+# and other tasks on this one.
 function allocate(bytes::Csize_t, stream::Stream)
     arena, reservation = current_handle(:gpumem_arenas), current_handle(:gpumem_reservations)
     out = Ref{Ptr{Cvoid}}(C_NULL)
@@ -107,8 +111,8 @@ end
 """
     free!(buffer; stream = nothing)
 
-Frees a buffer in the order of the stream it was allocated on, or of `stream`; nobody waits. Nothing happens when it is gone
-already, by an earlier `free!` or by the end of its arena.
+Frees a buffer in the order of the stream it was allocated on, or of `stream`; nobody waits. Nothing
+happens when it is gone already, by an earlier `free!` or by the end of its arena.
 """
 function free!(b::DeviceBuffer; stream::Union{Nothing,Stream} = nothing)
     b.freed && return
@@ -120,7 +124,8 @@ end
 """
     islive(buffer) -> Bool
 
-Whether the buffer's memory is still its own: neither freed nor ended with an arena, even if the address lives again.
+Whether the buffer's memory is still its own: neither freed nor ended with an arena, even if the
+address lives again.
 """
 function islive(b::DeviceBuffer)
     b.freed && return false
@@ -132,8 +137,8 @@ end
 """
     address(buffer) -> Ptr{Cvoid}
 
-The device address, for foreign calls; not for the host to read. Keep the buffer alive with `GC.@preserve` for as long as the
-address is used.
+The device address, for foreign calls; not for the host to read. Keep the buffer alive with
+`GC.@preserve` for as long as the address is used.
 """
 address(b::DeviceBuffer) = b.ptr
 Base.pointer(b::DeviceBuffer) = Ptr{UInt8}(b.ptr)
@@ -152,7 +157,8 @@ Base.sizeof(b::DeviceBuffer) = b.bytes
 """
     check(buffer, op = "use", operand = "buffer")
 
-Throws unless the buffer may be used. With `GPUMEM_ARENA_DEBUG=check` the text names the arena that ended it:
+Throws unless the buffer may be used. With `GPUMEM_ARENA_DEBUG=check` the text names the arena that
+ended it:
 `use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", ...)`.
 """
 function check(b::DeviceBuffer, op::AbstractString = "use", operand::AbstractString = "buffer")
@@ -183,8 +189,9 @@ end
     copyto!(array, buffer; offset = 0, stream)
     copyto!(destination, source; destination_offset = 0, source_offset = 0, bytes, stream)
 
-Copies an array of plain data to or from a buffer, from `offset` bytes on, and waits; or between two buffers, in the order of
-`stream`. Not legal while the stream is being captured, but for copies between buffers.
+Copies an array of plain data to or from a buffer, from `offset` bytes on, and waits; or between two
+buffers, in the order of `stream`. Not legal while the stream is being captured, but for copies
+between buffers.
 """
 function Base.copyto!(b::DeviceBuffer, array::DenseArray{T}; offset::Integer = 0, stream::Stream = b.stream) where {T}
     isbitstype(T) || throw(ArgumentError("elements of type $T are no plain data"))
@@ -227,7 +234,8 @@ end
     Vector{T}(buffer; stream)
     Array(buffer; stream)
 
-The buffer's contents as elements of plain data, as many as there are whole ones; bytes by default. Waits until they are there.
+The buffer's contents as elements of plain data, as many as there are whole ones; bytes by default.
+Waits until they are there.
 """
 Base.Vector{T}(b::DeviceBuffer; stream::Stream = b.stream) where {T} =
     copyto!(Vector{T}(undef, b.bytes ÷ sizeof(T)), b; stream = stream)

@@ -3,8 +3,9 @@
 """
     Capture
 
-The memory of one or more CUDA graphs, from [`capture`](@ref): nobody else gets an address of it until the last
-[`release!`](@ref). It is not released by the collector, which cannot see the graphs that use it.
+The memory of one or more CUDA graphs, from [`capture`](@ref): nobody else gets an address of it
+until the last [`release!`](@ref). It is not released by the collector, which cannot see the graphs
+that use it.
 """
 mutable struct Capture
     handle::Ptr{Cvoid}
@@ -14,9 +15,9 @@ end
 """
     capture(f; stream) -> (result, Capture)
 
-Calls `f()`; what is allocated on `stream` meanwhile, by any task, comes from memory of its own, for the CUDA graph that is
-captured in the block. After an exception that memory is freed and the exception goes on. Release the `Capture` when no launch
-of the graph will follow.
+Calls `f()`; what is allocated on `stream` meanwhile, by any task, comes from memory of its own, for
+the CUDA graph that is captured in the block. After an exception that memory is freed and the
+exception goes on. Release the `Capture` when no launch of the graph will follow.
 """
 function capture(f; stream::Stream)
     out = Ref{Ptr{Cvoid}}(C_NULL)
@@ -36,7 +37,8 @@ end
     release!(capture)
     release!(reservation) -> bytes still drawn
 
-Gives up one reference to a capture's memory, which is ordinary memory after the last; or ends a reservation.
+Gives up one reference to a capture's memory, which is ordinary memory after the last; or ends a
+reservation.
 """
 function release!(c::Capture)
     ok(C.capture_release(c.handle))

@@ -3,8 +3,9 @@
 """
     GpumemError(status, text)
 
-What the library refused: `status` is its number (`GPUMEM_ERROR_*`), `text` says what was asked, what there was, and what to do
-next. Compare statuses, not texts. `Gpumem.status_name(status)` has the name.
+What the library refused: `status` is its number (`GPUMEM_ERROR_*`), `text` says what was asked,
+what there was, and what to do next. Compare statuses, not texts. `Gpumem.status_name(status)` has
+the name.
 """
 struct GpumemError <: Exception
     status::Int32
@@ -29,7 +30,8 @@ end
 const loaded = Ref{Ptr{Cvoid}}(C_NULL)
 const loading = ReentrantLock()
 
-# The preference `library`, where Julia has preferences (1.6 and newer); they are read without another package.
+# The preference `library`, where Julia has preferences (1.6 and newer); they are read without
+# another package.
 function preferred_library()
     isdefined(Base, :get_preferences) || return ""
     here = Base.PkgId(@__MODULE__).uuid
@@ -37,7 +39,8 @@ function preferred_library()
     return string(get(Base.get_preferences(here), "library", ""))
 end
 
-# Every place that the library may be in: the path, and who named it. The first that is named counts, and no other.
+# Every place that the library may be in: the path, and who named it. The first that is named
+# counts, and no other.
 function library_path()
     path = get(ENV, "GPUMEM_LIBRARY", "")
     isempty(path) || return path, "GPUMEM_LIBRARY"
@@ -50,7 +53,8 @@ end
 """
     Gpumem.library() -> Ptr
 
-The handle of libgpumem, which is loaded if need be. Throws where there is none, and says where it was looked for.
+The handle of libgpumem, which is loaded if need be. Throws where there is none, and says where it
+was looked for.
 """
 function library()
     loaded[] == C_NULL || return loaded[]
@@ -67,7 +71,8 @@ function library()
     return loaded[]
 end
 
-# The address of a function of the library, kept in `slot`. Two threads that both look it up store the same.
+# The address of a function of the library, kept in `slot`. Two threads that both look it up store
+# the same.
 @noinline function resolve!(slot::Ref{Ptr{Cvoid}}, name::Symbol)
     found = dlsym(library(), name; throw_error = false)
     found === nothing && throw(GpumemError(UNSUPPORTED, "this libgpumem has no $name; it is older than this package"))
@@ -152,7 +157,8 @@ version() = VersionNumber(unsafe_string(C.version_string()))
 "The kind of device in use, \"cuda\" or \"host\"; \"none\" when the library cannot start."
 backend() = unsafe_string(C.backend_name())
 
-# The text of the thread's last failure. The task must not have yielded since: it might be on another thread.
+# The text of the thread's last failure. The task must not have yielded since: it might be on
+# another thread.
 function last_error()
     text = Vector{UInt8}(undef, 1024)
     length = GC.@preserve text C.last_error(pointer(text), sizeof(text))
@@ -164,8 +170,9 @@ end
 # Throws unless a call succeeded.
 @inline ok(status::Int32) = (status == OK || fail(status); nothing)
 
-# Makes a call that may wait, and lets the collector run meanwhile: a thread that waits inside of a foreign function would
-# otherwise stop every thread at its next collection, also the one that is waited for. `f` must not allocate.
+# Makes a call that may wait, and lets the collector run meanwhile: a thread that waits inside of a
+# foreign function would otherwise stop every thread at its next collection, also the one that is
+# waited for. `f` must not allocate.
 @inline function waiting(f)
     state = ccall(:jl_gc_safe_enter, Int8, ())
     status = f()

@@ -1,9 +1,10 @@
 # Counters.
 
 """
-One device's counters, from [`stats`](@ref). Bytes, but for counts: `allocations` (live ones), `mallocs`, `frees`, `extents`,
-`moved`, `stitches`, `growths`, `streams`, `double_frees`, `unknown_pointers`, `late_frees` (of finalizers that came after the
-end of the buffer), `out_of_memory`.
+One device's counters, from [`stats`](@ref). Bytes, but for counts: `allocations` (live ones),
+`mallocs`, `frees`, `extents`, `moved`, `stitches`, `growths`, `streams`, `double_frees`,
+`unknown_pointers`, `late_frees` (of finalizers that came after the end of the buffer),
+`out_of_memory`.
 """
 struct Stats
     size::UInt32
@@ -51,7 +52,8 @@ stats(device::Integer = current_device()) = filled(p -> C.stats_get(device, p), 
 """
     trim(keep_bytes = 0)
 
-Gives free physical memory back to the devices, until no more than `keep_bytes` stay mapped on each. Live memory stays.
+Gives free physical memory back to the devices, until no more than `keep_bytes` stay mapped on each.
+Live memory stays.
 """
 trim(keep_bytes::Integer = 0) = ok(C.trim(keep_bytes))
 

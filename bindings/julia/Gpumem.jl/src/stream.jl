@@ -4,9 +4,10 @@
     Stream()            # a new stream of the current device
     Stream(handle)      # a CUDA stream that somebody else owns
 
-A queue of work on a device, done in order. A new one belongs to the caller until [`destroy!`](@ref); the handle must be a live
-stream wherever it is passed. `Gpumem.default_stream` is the device's legacy default stream, and what functions take when no
-stream is given. With CUDA.jl loaded, `Stream(CUDA.stream())` is the task's stream there.
+A queue of work on a device, done in order. A new one belongs to the caller until
+[`destroy!`](@ref); the handle must be a live stream wherever it is passed. `Gpumem.default_stream`
+is the device's legacy default stream, and what functions take when no stream is given. With CUDA.jl
+loaded, `Stream(CUDA.stream())` is the task's stream there.
 """
 struct Stream
     handle::Ptr{Cvoid}
@@ -30,7 +31,8 @@ destroy!(s::Stream) = ok(C.stream_destroy(s.handle))
 """
     synchronize(stream = Gpumem.default_stream)
 
-Waits until everything submitted to a stream is done. The collector can run meanwhile, other tasks of this thread cannot.
+Waits until everything submitted to a stream is done. The collector can run meanwhile, other tasks
+of this thread cannot.
 """
 function synchronize(s::Stream = default_stream)
     h = s.handle

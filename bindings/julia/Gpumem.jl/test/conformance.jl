@@ -16,7 +16,8 @@ function refused(f, status)
     return GpumemError(0, "")
 end
 
-# Collects until nothing is left to collect: objects may hang in a register or two of the frames around.
+# Collects until nothing is left to collect: objects may hang in a register or two of the frames
+# around.
 collect_all() = foreach(_ -> GC.gc(), 1:3)
 
 # Waits without yielding, so that the task stays on its thread.
@@ -45,7 +46,8 @@ function behaviour(f, name)
     return set
 end
 
-# Everything that allocates is in functions of its own, so that no frame of a test keeps a buffer alive unseen.
+# Everything that allocates is in functions of its own, so that no frame of a test keeps a buffer
+# alive unseen.
 @noinline make_and_drop(n, bytes) = (foreach(_ -> DeviceBuffer(bytes), 1:n); nothing)
 
 behaviour("zero_bytes") do

@@ -1,4 +1,5 @@
-"""`python -m gpumem doctor`, `run`, `replay`, `plan`, `bench`: the gpumem command that comes with the package."""
+"""`python -m gpumem doctor`, `run`, `replay`, `plan`, `bench`: the gpumem command that comes with
+the package."""
 
 import os
 import shutil

@@ -16,8 +16,9 @@ from ._types import Address, Keep
 
 @dataclasses.dataclass(frozen=True)
 class ArenaReport:
-    """What the end of an arena did: counts of allocations, bytes as asked for. `unknown`, `duplicate` and `foreign` count entries of
-    the keep list that changed nothing; `depth` is how many arenas were around it, `nanoseconds` how long it was open."""
+    """What the end of an arena did: counts of allocations, bytes as asked for. `unknown`,
+    `duplicate` and `foreign` count entries of the keep list that changed nothing; `depth` is how
+    many arenas were around it, `nanoseconds` how long it was open."""
 
     depth: int
     freed: int
@@ -71,18 +72,21 @@ def _addresses(keep):
 
 
 class Arena:
-    """Frees what was allocated in it when it ends, whoever still holds it, but for what it is told to keep.
+    """Frees what was allocated in it when it ends, no matter who still holds it, except for what it
+    is told to keep.
 
         with gpumem.arena("step", keep=lambda: [loss]) as step:
             ...
 
-    What the thread allocates in the block belongs to the arena, whichever library does it. What is kept moves to the arena around
-    it, or becomes ordinary where there is none. `keep` is a function that is called at the end, or what it would return: buffers,
-    tensors, arrays, addresses, or lists, tuples and dictionaries of them. After an exception nothing is kept, arenas inside are ended
-    too, and the exception goes on. `report` says afterwards what was done.
+    What the thread allocates in the block belongs to the arena, whichever library does it. What is
+    kept moves to the arena around it, or becomes ordinary where there is none. `keep` is a function
+    that is called at the end, or what it would return: buffers, tensors, arrays, addresses, or
+    lists, tuples and dictionaries of them. After an exception nothing is kept, arenas inside are
+    ended too, and the exception goes on. `report` says afterwards what was done.
 
-    By hand: `enter()` and `exit(keep)` or `abort()`, on one thread. Other threads take part by `attached()`. Arenas follow
-    threads: what asynchronous tasks of one thread allocate while one of them is in an arena is in that.
+    By hand: `enter()` and `exit(keep)` or `abort()`, on one thread. Other threads take part by
+    `attached()`. Arenas follow threads: what asynchronous tasks of one thread allocate while one of
+    them is in an arena is in that.
     """
 
     __slots__ = ("handle", "name", "keep", "report")
@@ -102,8 +106,8 @@ class Arena:
         return self
 
     def exit(self, keep: Keep = None) -> ArenaReport:
-        """Ends it, and returns an `ArenaReport`. Refused, and open as before, while an arena inside of it is open or another thread is
-        attached."""
+        """Ends it, and returns an `ArenaReport`. Refused, and open as before, while an arena inside
+        of it is open or another thread is attached."""
         entries = _addresses(keep)
         array = (ctypes.c_void_p * len(entries))(*entries) if entries else None
         out = initialised(d.gpumem_arena_report)
@@ -111,7 +115,8 @@ class Arena:
         return self._ended(out)
 
     def abort(self) -> ArenaReport:
-        """Ends it and all arenas that are open inside of it, keeping nothing; the report is on all of them."""
+        """Ends it and all arenas that are open inside of it, keeping nothing; the report is on all
+        of them."""
         out = initialised(d.gpumem_arena_report)
         ok(C.gpumem_arena_abort(self.handle, ctypes.byref(out)))
         return self._ended(out)
@@ -165,7 +170,8 @@ class Arena:
 
 
 def arena(name: str = "", keep: Keep = None) -> Arena:
-    """An `Arena` for a `with` block: everything that is allocated in it is free afterwards, but for `keep`."""
+    """An `Arena` for a `with` block: everything that is allocated in it is free afterwards, but for
+    `keep`."""
     return Arena(name, keep)
 
 
@@ -203,5 +209,6 @@ def promote(ptr: Address) -> None:
 
 
 def check(ptr: Address, operation: str = "use", operand: str = "pointer") -> None:
-    """Raises `UseAfterFree` where GPUMEM_ARENA_DEBUG=check finds that an arena has freed what was at an address."""
+    """Raises `UseAfterFree` where GPUMEM_ARENA_DEBUG=check finds that an arena has freed what was
+    at an address."""
     ok(C.gpumem_check(_values.address(ptr), operation.encode(), operand.encode()))

@@ -22,9 +22,11 @@ _byref, _c_void_p, _c_uint64 = ctypes.byref, ctypes.c_void_p, ctypes.c_uint64
 
 
 def malloc(nbytes: Size, stream: StreamLike = None) -> int:
-    """Allocates in the order of a stream (None: the current device's legacy default stream) and returns the address, a number.
+    """Allocates in the order of a stream (None: the current device's legacy default stream) and
+    returns the address, a number.
 
-    Aligned to 256 bytes, not cleared; 0 bytes give an address of their own. The caller frees it. Nobody waits.
+    Aligned to 256 bytes, not cleared; 0 bytes give an address of their own. The caller frees it.
+    Nobody waits.
     """
     # Out of range, ctypes would cut it.
     if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
@@ -46,9 +48,9 @@ def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, 
                 arena: Arena | int | None = None, reservation: Reservation | int | None = None) -> int:
     """As `malloc`, with every option that there is.
 
-    `evictable` memory can be moved out of the device and back (`evict`, `sleep`); what is `exportable` can be shared with another
-    process; `single_handle` is one physical allocation, for NCCL and RDMA; behind what has a `guard` nothing is mapped. `tag` is a
-    number or a text.
+    `evictable` memory can be moved out of the device and back (`evict`, `sleep`); what is
+    `exportable` can be shared with another process; `single_handle` is one physical allocation, for
+    NCCL and RDMA; behind what has a `guard` nothing is mapped. `tag` is a number or a text.
     """
     o = initialised(d.gpumem_malloc_options)
     o.flags = (evictable and d.MALLOC_EVICTABLE) | (exportable and d.MALLOC_EXPORTABLE) | (
@@ -62,10 +64,11 @@ def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, 
 
 
 def free(ptr: Address, stream: StreamLike = None) -> None:
-    """Frees what `malloc` gave, in the order of a stream: the memory is reused once the work submitted there before is done.
+    """Frees what `malloc` gave, in the order of a stream: the memory is reused once the work
+    submitted there before is done.
 
-    None stands for the current device's legacy default stream. None of `ptr` does nothing. A free too many raises `DoubleFree` or
-    `UnknownPointer`, and harms nothing.
+    None stands for the current device's legacy default stream. None of `ptr` does nothing. A free
+    too many raises `DoubleFree` or `UnknownPointer`, and harms nothing.
     """
     status = _free_async(ptr, stream if stream is None else _values.stream(stream))
     if status:
@@ -81,7 +84,8 @@ def usable_size(ptr: Address) -> int:
 
 
 def record_stream(ptr: Address, stream: StreamLike) -> None:
-    """Announces that an allocation is used on `stream` too: after it is freed, reuse waits for the work submitted there."""
+    """Announces that an allocation is used on `stream` too: after it is freed, reuse waits for the
+    work submitted there."""
     ok(C.gpumem_record_stream(_values.address(ptr), _values.stream(stream)))
 
 
@@ -128,13 +132,16 @@ def _lengths(shape: Shape) -> tuple[int, ...]:
 
 
 class Buffer:
-    """Device memory that is freed once: by `free()`, at the end of its `with` block or of its arena, or when it is dropped.
+    """Device memory that is freed once: by `free()`, at the end of its `with` block or of its
+    arena, or when it is dropped.
 
-    Whoever comes first, frees; all do it by the allocation's number, so nobody ever frees what lives at the address by then. A use
-    after that raises `UseAfterFree`. Other libraries take it by `__cuda_array_interface__` and DLPack, and keep it alive.
+    The first of them frees. All go by the allocation's number, so none frees what lives at the
+    address by then. A use after that raises `UseAfterFree`. Other libraries take it by
+    `__cuda_array_interface__` and DLPack, and keep it alive.
 
-    `shape` and `dtype` are what they see; without a shape it is `nbytes` bytes, with one `nbytes` follows from it. `dtype` is NumPy's, by
-    name, by `typestr` such as "<f4", or as an object of NumPy's. Options are those of `malloc_with`.
+    `shape` and `dtype` are what they see; without a shape it is `nbytes` bytes, with one `nbytes`
+    follows from it. `dtype` is NumPy's, by name, by `typestr` such as "<f4", or as an object of
+    NumPy's. Options are those of `malloc_with`.
     """
 
     __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "__weakref__")
@@ -175,7 +182,8 @@ class Buffer:
 
     @classmethod
     def of(cls, data: Any, *, stream: StreamLike = None, **options: Any) -> Buffer:
-        """A copy of host memory: bytes, an array of NumPy's, anything with the buffer protocol. Waits until it is made."""
+        """A copy of host memory: bytes, an array of NumPy's, anything with the buffer protocol.
+        Waits until it is made."""
         shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
         if shape is None or dtype is None:
             view = memoryview(data)
@@ -186,7 +194,8 @@ class Buffer:
 
     @classmethod
     def adopt(cls, ptr: Address, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None) -> Buffer:
-        """Takes over an allocation that was made by `malloc` or by other code with gpumem: from now on the buffer frees it."""
+        """Takes over an allocation that was made by `malloc` or by other code with gpumem: from now
+        on the buffer frees it."""
         info = pointer_info(ptr)
         self = cls.__new__(cls)
         self._gone = True
@@ -203,14 +212,16 @@ class Buffer:
 
     @property
     def live(self) -> bool:
-        """Whether the memory is still its own: neither freed nor ended with an arena, even if the address lives again."""
+        """Whether the memory is still its own: neither freed nor ended with an arena, even if the
+        address lives again."""
         if self._gone:
             return False
         number = _c_uint64()
         return _id_get(self.ptr, _byref(number)) == 0 and number.value == self.id
 
     def free(self, stream: StreamLike = None) -> None:
-        """Frees it, in the order of the stream that it was allocated on, or of `stream`. Nothing happens when it is gone already."""
+        """Frees it, in the order of the stream that it was allocated on, or of `stream`. Nothing
+        happens when it is gone already."""
         if self._gone:
             return
         status = (_free_id(self.ptr, self.id) if stream is None
@@ -220,24 +231,28 @@ class Buffer:
         self._gone = True
 
     def check(self, operation: str = "use", operand: str = "buffer") -> None:
-        """Raises `UseAfterFree` unless it may be used. With GPUMEM_ARENA_DEBUG=check the text names the arena that ended it."""
+        """Raises `UseAfterFree` unless it may be used. With GPUMEM_ARENA_DEBUG=check the text names
+        the arena that ended it."""
         ok(C.gpumem_check_id(self.ptr, self.id, operation.encode(), operand.encode()))
         if not self.live:
             raise UseAfterFree(f"{operation} {operand} is no longer allocated: it was freed, or the arena of its allocation has ended "
                                "without keeping it (GPUMEM_ARENA_DEBUG=check names the arena)")
 
     def escape(self) -> None:
-        """Takes it out of all arenas: a constant that is made in a step and cached for those to come."""
+        """Takes it out of all arenas: a constant that is made in a step and cached for those to
+        come."""
         self.check("escape", "buffer")
         ok(C.gpumem_arena_escape(self.ptr))
 
     def promote(self) -> None:
-        """Moves it to the arena around its own, or out of all where there is none: what an exit does to what it keeps, at once."""
+        """Moves it to the arena around its own, or out of all where there is none: what an exit
+        does to what it keeps, at once."""
         self.check("promote", "buffer")
         ok(C.gpumem_arena_promote(self.ptr))
 
     def record_stream(self, stream: StreamLike) -> None:
-        """Announces that it is used on `stream` too: after it is freed, reuse waits for the work submitted there."""
+        """Announces that it is used on `stream` too: after it is freed, reuse waits for the work
+        submitted there."""
         record_stream(self.ptr, stream)
 
     def __enter__(self) -> Buffer:
@@ -246,7 +261,8 @@ class Buffer:
     def __exit__(self, *_):
         self.free()
 
-    # Runs on any thread, at the end of the interpreter too, when modules are gone: what it needs are its defaults.
+    # Runs on any thread, at the end of the interpreter too, when modules are gone: what it needs
+    # are its defaults.
     def __del__(self, _free=_free_id):
         try:
             if not self._gone:
@@ -268,7 +284,8 @@ class Buffer:
     def copy_from(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Buffer:
         """Copies host memory, or all of another buffer, to here from `offset` on.
 
-        From the host it waits until it is done; between buffers it is in the order of `stream` and waits for nothing.
+        From the host it waits until it is done; between buffers it is in the order of `stream` and
+        waits for nothing.
         """
         stream = self.stream if stream is None else _values.stream(stream)
         if isinstance(data, Buffer):
@@ -314,7 +331,8 @@ class Buffer:
         return out
 
     def view(self, shape: Shape, dtype: DType = None, offset: Size = 0) -> View:
-        """Part of it, with a shape and a dtype of its own. It keeps the buffer alive, and frees nothing."""
+        """Part of it, with a shape and a dtype of its own. It keeps the buffer alive, and frees
+        nothing."""
         return View(self, shape, _dlpack.typestr(dtype) if dtype is not None else self.typestr, _values.size(offset))
 
     def __len__(self) -> int:
@@ -381,21 +399,24 @@ class View:
 
 
 def pointer_info(ptr: Address) -> d.gpumem_pointer_info:
-    """Facts about the live allocation that contains an address: base, requested, usable, stream, id, tag, device, flags."""
+    """Facts about the live allocation that contains an address: base, requested, usable, stream,
+    id, tag, device, flags."""
     out = initialised(d.gpumem_pointer_info)
     ok(C.gpumem_pointer_info_get(_values.address(ptr), _byref(out)))
     return out
 
 
 def export_fd(buffer: Address) -> int:
-    """A file descriptor for memory that was allocated with `exportable=True`. The caller closes it; it keeps the memory alive."""
+    """A file descriptor for memory that was allocated with `exportable=True`. The caller closes it;
+    it keeps the memory alive."""
     out = ctypes.c_int()
     ok(C.gpumem_export_fd(_values.address(buffer), _byref(out)))
     return out.value
 
 
 def import_fd(fd: int, nbytes: Size, device: int = 0, *, shape: Shape | None = None, dtype: DType = None) -> Buffer:
-    """A buffer over memory that `export_fd` exported in this or another process. `nbytes` is what the exporter asked for."""
+    """A buffer over memory that `export_fd` exported in this or another process. `nbytes` is what
+    the exporter asked for."""
     out = _c_void_p()
     ok(C.gpumem_import_fd(fd, _values.size(nbytes), device, _byref(out)))
     return Buffer.adopt(out.value, shape=shape, dtype=dtype)

@@ -16,7 +16,8 @@ from ._types import Size, StreamLike
 
 @dataclasses.dataclass(frozen=True)
 class CaptureStats:
-    """The counters of a capture's memory: bytes, but `allocations`, `references`, `deviations` and `streams` are counts."""
+    """The counters of a capture's memory: bytes, but `allocations`, `references`, `deviations` and
+    `streams` are counts."""
 
     device: int
     reserved: int
@@ -32,16 +33,18 @@ class CaptureStats:
 
 
 class Capture:
-    """The memory of one or more CUDA graphs: nobody else gets an address of it until the last `release()`.
+    """The memory of one or more CUDA graphs: nobody else gets an address of it until the last
+    `release()`.
 
         with gpumem.capture(stream) as memory:
             ...                              # begin the stream's capture, allocate, launch, end it
         ...                                  # launch the graph, any number of times
         memory.release()
 
-    After an exception what was allocated in the block is freed and the exception goes on. Never released by itself: Python cannot see
-    the graphs that use it. `monotone` hands nothing out twice; `record` notes how long allocations live, for `solve()`, and `layout`
-    is a capture that was solved; `share` uses another one's memory, for graphs that never run at the same time.
+    After an exception what was allocated in the block is freed and the exception goes on. Never
+    released by itself: Python cannot see the graphs that use it. `monotone` hands nothing out
+    twice; `record` notes how long allocations live, for `solve()`, and `layout` is a capture that
+    was solved; `share` uses another one's memory, for graphs that never run at the same time.
     """
 
     __slots__ = ("handle", "stream", "references", "_options")
@@ -79,7 +82,8 @@ class Capture:
         return self
 
     def release(self) -> None:
-        """Gives a reference up; with the last one it is ordinary memory. No launch of the graph must follow."""
+        """Gives a reference up; with the last one it is ordinary memory. No launch of the graph
+        must follow."""
         ok(C.gpumem_capture_release(self.handle))
         self.references -= 1
 

@@ -35,13 +35,15 @@ def item_bytes(text):
 
 
 def array_interface(ptr, shape, text, stream):
-    """What `__cuda_array_interface__` is, version 3. The consumer's work comes after the stream's."""
+    """What `__cuda_array_interface__` is, version 3. The consumer's work comes after the
+    stream's."""
     return {"shape": shape, "typestr": text, "data": (ptr if math.prod(shape) else 0, False), "strides": None, "version": 3,
             "stream": stream or 1}
 
 
 def device(number):
-    """DLPack's device: CUDA's, or an extension where the host device stands in, whose memory is not for the host to read."""
+    """DLPack's device: CUDA's, or an extension where the host device stands in, whose memory is not
+    for the host to read."""
     return (CUDA if C.gpumem_backend_name() == b"cuda" else EXTENSION), number
 
 
@@ -117,13 +119,14 @@ _nothing_at = ctypes.cast(C.gpumem_version, ctypes.c_void_p).value
 
 @atexit.register
 def _let_go():
-    """Whoever still holds a tensor deletes it when there is no interpreter any more: then that must do nothing."""
+    """A tensor may be deleted when there is no interpreter any more; that must do nothing."""
     for at, (_, kind) in list(_out.items()):
         kind.from_address(at).deleter = _nothing_at
 
 
 def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version, dl_device, copy):
-    """A capsule with a tensor over memory of `owner`, which it keeps alive until its consumer deletes it."""
+    """A capsule with a tensor over memory of `owner`, which it keeps alive until its consumer
+    deletes it."""
     if copy:
         raise BufferError("a copy was asked for; gpumem exports views only")
     if dl_device is not None and tuple(dl_device) != tuple(own_device):

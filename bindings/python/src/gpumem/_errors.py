@@ -9,7 +9,8 @@ from ._library import C
 
 
 class Error(RuntimeError):
-    """A refusal of libgpumem's. `status` is its number; the text says what was asked, what there was, and what to do next."""
+    """A refusal of libgpumem's. `status` is its number; the text says what was asked, what there
+    was, and what to do next."""
 
     status: int | None = None
 

@@ -1,4 +1,5 @@
-"""Memory that leaves its device and comes back: evict and restore, hold and unhold, sleep and wake."""
+"""Memory that leaves its device and comes back: evict and restore, hold and unhold, sleep and
+wake."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class MoveReport:
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """Where an evictable allocation is: `tier` is "gpu", "host" or "disk", or None while it is moved."""
+    """Where an evictable allocation is: `tier` is "gpu", "host" or "disk", or None while it is
+    moved."""
 
     tier: str | None
     id: int
@@ -72,29 +74,34 @@ def _move(call, what, to, stream, progress):
 def evict(buffer: Address, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves an evictable allocation out of its device, and returns when its device memory is free.
 
-    `to` is a tier ("host", "disk") or a space (("disk", 1)); by default the nearest with room. What uses the memory is waited for on the
-    device; with `stream` only that stream's work. `progress(done, total)` is called now and then, and cancels by returning False.
+    `to` is a tier ("host", "disk") or a space (("disk", 1)); by default the nearest with room. What
+    uses the memory is waited for on the device; with `stream` only that stream's work.
+    `progress(done, total)` is called now and then, and cancels by returning False.
     """
     return _move(C.gpumem_evict, _values.address(buffer), to, stream, progress)
 
 
 def restore(buffer: Address, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
-    """Moves an evictable allocation back to its device, to the addresses it has, and returns when its bytes are there."""
+    """Moves an evictable allocation back to its device, to the addresses it has, and returns when
+    its bytes are there."""
     return _move(C.gpumem_restore, _values.address(buffer), to, stream, progress)
 
 
 def sleep(tag: Tag, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
-    """Moves all evictable allocations with a tag (a number or a text) out of their devices: as `evict` does each."""
+    """Moves all evictable allocations with a tag (a number or a text) out of their devices: as
+    `evict` does each."""
     return _move(C.gpumem_evict_tag, _values.tag(tag), to, stream, progress)
 
 
 def wake(tag: Tag, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
-    """Moves all evictable allocations with a tag back to where they were: as `restore` does each."""
+    """Moves all evictable allocations with a tag back to where they were: as `restore` does
+    each."""
     return _move(C.gpumem_restore_tag, _values.tag(tag), None, stream, progress)
 
 
 def hold(buffer: Address) -> None:
-    """Keeps an evictable allocation in its device, brought back if need be, until `unhold` has been called as often."""
+    """Keeps an evictable allocation in its device, brought back if need be, until `unhold` has been
+    called as often."""
     ok(C.gpumem_hold(_values.address(buffer)))
 
 

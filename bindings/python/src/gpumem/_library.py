@@ -11,7 +11,8 @@ FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
 
 
 def path():
-    """Where the library is and who says so: GPUMEM_LIBRARY, the folder of this package, or the loader's path."""
+    """Where the library is and who says so: GPUMEM_LIBRARY, the folder of this package, or the
+    loader's path."""
     named = os.environ.get("GPUMEM_LIBRARY")
     if named:
         return named, "GPUMEM_LIBRARY"
@@ -46,7 +47,8 @@ C = load()
 
 
 def initialised(kind):
-    """A structure of the library's, all zero but for its first field, which says how large it is."""
+    """A structure of the library's, all zero but for its first field, which says how large it
+    is."""
     return kind(ctypes.sizeof(kind))
 
 

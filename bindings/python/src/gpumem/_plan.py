@@ -22,8 +22,8 @@ STATUSES = {d.PLAN_OPTIMAL: "optimal", d.PLAN_FEASIBLE: "feasible", d.PLAN_INFEA
 
 @dataclasses.dataclass(frozen=True)
 class PlanStats:
-    """What solving gave. Bytes; `gap` is how far `arena_bytes` is above `lower_bound`, as a share of it; `status` is "optimal",
-    "feasible", "infeasible" or "out of time"."""
+    """What solving gave. Bytes; `gap` is how far `arena_bytes` is above `lower_bound`, as a share
+    of it; `status` is "optimal", "feasible", "infeasible" or "out of time"."""
 
     status: str
     arena_bytes: int
@@ -42,14 +42,16 @@ class PlanStats:
 
 
 class Plan:
-    """Buffers, or a graph of values and operations, to be laid out in an arena near its smallest size. Needs no device.
+    """Buffers, or a graph of values and operations, to be laid out in an arena near its smallest
+    size. Needs no device.
 
         p = gpumem.Plan(alignment=256)
         a = p.buffer(1 << 20, 0, 3)             # live at steps 0, 1 and 2
         layout = p.solve()
         layout[a]                               # its offset
 
-    With values the steps follow from the operations that write and read them: `value`, `op`, `view`, `in_place`, `keep`.
+    With values the steps follow from the operations that write and read them: `value`, `op`,
+    `view`, `in_place`, `keep`.
     """
 
     def __init__(self, *, capacity: Size = 0, unit: int = 0, alignment: int = 0, reuse: bool = True) -> None:
@@ -83,12 +85,14 @@ class Plan:
     def buffer(self, nbytes: Size, lower: int, upper: int, *, name: str | None = None, alignment: int = 0, guard: int = 0,
                kind: str = "temporary", offset: int | None = None, prefer: int | None = None, gaps: Sequence[tuple[int, int]] = (),
                arena: int | None = None) -> int:
-        """Adds a buffer that is live at steps from `lower` to before `upper`, and returns its number. `offset` fixes its place, `prefer`
-        suggests one; `gaps` are ranges of steps at which it holds nothing; `guard` bytes behind it stay unused."""
+        """Adds a buffer that is live at steps from `lower` to before `upper`, and returns its
+        number. `offset` fixes its place, `prefer` suggests one; `gaps` are ranges of steps at which
+        it holds nothing; `guard` bytes behind it stay unused."""
         return self._add(C.gpumem_plan_buffer_add, nbytes, lower, upper, name, alignment, guard, kind, offset, prefer, gaps, arena)
 
     def buffers(self, nbytes: Any, lowers: Any, uppers: Any) -> int:
-        """Adds many temporaries at once from three sequences or arrays, and returns the number of the first."""
+        """Adds many temporaries at once from three sequences or arrays, and returns the number of
+        the first."""
         columns = [_u64(column) for column in (nbytes, lowers, uppers)]
         count = len(columns[0][1])
         if any(len(c[1]) != count for c in columns):
@@ -99,11 +103,13 @@ class Plan:
 
     def value(self, nbytes: Size, *, name: str | None = None, alignment: int = 0, guard: int = 0, kind: str = "temporary",
               offset: int | None = None, prefer: int | None = None, arena: int | None = None) -> int:
-        """Adds a value, whose live range follows from the operations that write and read it, and returns its number."""
+        """Adds a value, whose live range follows from the operations that write and read it, and
+        returns its number."""
         return self._add(C.gpumem_plan_value_add, nbytes, 0, 0, name, alignment, guard, kind, offset, prefer, (), arena)
 
     def op(self, inputs: Sequence[int], outputs: Sequence[int], name: str | None = None) -> int:
-        """Adds an operation that reads and writes values; it runs after those added before. Returns its number."""
+        """Adds an operation that reads and writes values; it runs after those added before. Returns
+        its number."""
         reads, writes = (ctypes.c_uint32 * len(inputs))(*inputs), (ctypes.c_uint32 * len(outputs))(*outputs)
         out = ctypes.c_uint32()
         ok(C.gpumem_plan_op_add(self.handle, None if name is None else name.encode(), reads, len(inputs), writes, len(outputs),
@@ -142,8 +148,9 @@ class Plan:
         return out.value
 
     def solve(self, *, effort: str = "normal", time_limit: float | None = None, threads: int = 0, from_last: bool = False) -> Layout:
-        """Lays it out and returns a `Layout`. `effort` is "normal" or "fast", `time_limit` seconds. Raises `OutOfMemory` where nothing
-        within the capacities was found; the text has the capacity and the smallest size found."""
+        """Lays it out and returns a `Layout`. `effort` is "normal" or "fast", `time_limit` seconds.
+        Raises `OutOfMemory` where nothing within the capacities was found; the text has the
+        capacity and the smallest size found."""
         efforts = {"normal": d.PLAN_EFFORT_NORMAL, "fast": d.PLAN_EFFORT_FAST}
         if effort not in efforts:
             raise ValueError(f"{effort!r} is no effort; they are {', '.join(efforts)}")
@@ -156,7 +163,8 @@ class Plan:
         return Layout(self)
 
     def verify(self, offsets: Sequence[int | None], arenas: Sequence[int] | None = None) -> int:
-        """Checks a layout of the caller's own, and returns the bytes that it needs. Raises `Invalid` for the first thing that is wrong."""
+        """Checks a layout of the caller's own, and returns the bytes that it needs. Raises
+        `Invalid` for the first thing that is wrong."""
         address, array = _u64([d.PLAN_NO_OFFSET if at is None else at for at in offsets])
         numbers = None if arenas is None else (ctypes.c_uint32 * len(arenas))(*arenas)
         out = ctypes.c_uint64()
@@ -179,10 +187,12 @@ class Plan:
 
 
 class Layout:
-    """Where everything of a solved plan is: `layout[number]` is an offset, None for what has no slot.
+    """Where everything of a solved plan is: `layout[number]` is an offset, None for what has no
+    slot.
 
-    `stats` has the figures; `report()`, `csv()` and `svg()` are texts; a notebook shows the picture. `materialise()` allocates the arena.
-    It is of the moment of the solve; the texts and `materialise` are of the plan's latest.
+    `stats` has the figures; `report()`, `csv()` and `svg()` are texts; a notebook shows the
+    picture. `materialise()` allocates the arena. It is of the moment of the solve; the texts and
+    `materialise` are of the plan's latest.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -207,7 +217,8 @@ class Layout:
         return list(self._arenas)
 
     def numpy(self) -> Any:
-        """All offsets as an array of NumPy's, of uint64; the largest number stands for what has no slot."""
+        """All offsets as an array of NumPy's, of uint64; the largest number stands for what has no
+        slot."""
         import numpy
 
         return numpy.array(self._offsets, dtype=numpy.uint64)
@@ -243,7 +254,8 @@ class Layout:
         return self.svg()
 
     def materialise(self, arena: int = 0, stream: StreamLike = None) -> Buffer:
-        """Allocates an arena; a `Buffer`. What is laid out is at `buffer.ptr + layout[number]`, or `buffer.view(shape, dtype, offset)`."""
+        """Allocates an arena; a `Buffer`. What is laid out is at `buffer.ptr + layout[number]`, or
+        `buffer.view(shape, dtype, offset)`."""
         out = ctypes.c_void_p()
         ok(C.gpumem_plan_materialise(self.plan.handle, arena, _values.stream(stream), ctypes.byref(out)))
         return Buffer.adopt(out.value, stream=stream)
@@ -255,7 +267,8 @@ class Layout:
 
 
 def _u64(values):
-    """The address of an array of uint64, and what keeps it: an array of NumPy's as it is, anything else copied."""
+    """The address of an array of uint64, and what keeps it: an array of NumPy's as it is, anything
+    else copied."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if hasattr(values, "__array_interface__"):
@@ -295,9 +308,10 @@ def plan(buffers: Any, *, capacity: Size = 0, alignment: int = 0, unit: int = 0,
          time_limit: float | None = None, threads: int = 0) -> Layout:
     """Lays buffers with known live ranges out in one arena, and returns a `Layout`.
 
-    `buffers` is a list of (bytes, lower, upper), or of dictionaries of `Plan.buffer`'s parameters; an array of NumPy's with three
-    columns; or a table (pandas, a structured array, a dictionary of columns) with columns bytes or size, lower, upper.
-    A buffer is live at steps from `lower` to before `upper`.
+    `buffers` is a list of (bytes, lower, upper), or of dictionaries of `Plan.buffer`'s parameters;
+    an array of NumPy's with three columns; or a table (pandas, a structured array, a dictionary of
+    columns) with columns bytes or size, lower, upper. A buffer is live at steps from `lower` to
+    before `upper`.
     """
     made = Plan(capacity=capacity, alignment=alignment, unit=unit, reuse=reuse)
     table = _rows(buffers)

@@ -26,8 +26,9 @@ def space(value):
 
 @dataclasses.dataclass(frozen=True)
 class ReservationInfo:
-    """Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use of it, `used` also what a policy took
-    from outside, `peak` the most of that. `number` is one that no other reservation has had."""
+    """Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use
+    of it, `used` also what a policy took from outside, `peak` the most of that. `number` is one
+    that no other reservation has had."""
 
     number: int
     promised: int
@@ -40,8 +41,9 @@ class ReservationInfo:
 class Reservation:
     """A promise of bytes, from `reserve`.
 
-    In a `with` block what the thread allocates draws from it; it ends with the block, after an exception too, and what is live by then
-    stays. Other threads take part with `attach_thread()`, or a stream with `attach_stream()`.
+    In a `with` block what the thread allocates draws from it; it ends with the block, after an
+    exception too, and what is live by then stays. Other threads take part with `attach_thread()`,
+    or a stream with `attach_stream()`.
     """
 
     __slots__ = ("handle", "nbytes", "_attached")
@@ -50,7 +52,8 @@ class Reservation:
         self.handle, self.nbytes, self._attached = handle, nbytes, False
 
     def attach_thread(self) -> Reservation:
-        """What the calling thread allocates from now on draws from it, on streams without a reservation of their own."""
+        """What the calling thread allocates from now on draws from it, on streams without a
+        reservation of their own."""
         ok(C.gpumem_reservation_attach_thread(self.handle))
         return self
 
@@ -73,7 +76,8 @@ class Reservation:
         ok(C.gpumem_reservation_shrink(self.handle, _values.size(nbytes)))
 
     def release(self) -> int:
-        """Ends it, and returns how many bytes are still drawn: they count as use outside of any reservation from now on."""
+        """Ends it, and returns how many bytes are still drawn: they count as use outside of any
+        reservation from now on."""
         drawn = ctypes.c_uint64()
         ok(C.gpumem_reservation_release(self.handle, ctypes.byref(drawn)))
         self._attached = False
@@ -112,14 +116,16 @@ def milliseconds(timeout):
 
 
 def reserve(nbytes: Size, timeout: float = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:
-    """Promises bytes of the current device, or of a space such as ("host", 0), or waits for them in turn.
+    """Promises bytes of the current device, or of a space such as ("host", 0), or waits for them in
+    turn.
 
         with gpumem.reserve("4GiB", timeout=10):
             ...
 
-    `timeout` is in seconds; 0 does not wait, None waits without an end. Raises `TimedOut`, or `OutOfMemory` where there can never be as
-    much or `timeout` is 0. With `least` less will do, but not less than that. `policy` says what an allocation does that does not
-    fit: "fail", "ignore" (it takes what is missing from outside), or "increase" (the reservation grows).
+    `timeout` is in seconds; 0 does not wait, None waits without an end. Raises `TimedOut`, or
+    `OutOfMemory` where there can never be as much or `timeout` is 0. With `least` less will do, but
+    not less than that. `policy` says what an allocation does that does not fit: "fail", "ignore"
+    (it takes what is missing from outside), or "increase" (the reservation grows).
     """
     o = initialised(d.gpumem_reserve_options)
     o.bytes, o.least_bytes, o.timeout_ms = _values.size(nbytes), _values.size(least), milliseconds(timeout)

@@ -16,10 +16,12 @@ from ._types import Size
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """One device's counters, from `stats()`. Bytes, but from `allocations` on counts, and `limit` is bytes again.
+    """One device's counters, from `stats()`. Bytes, but from `allocations` on counts, and `limit`
+    is bytes again.
 
-    `mapped` is the physical memory that gpumem holds at addresses, `requested` what callers asked for and have not freed, `live` what
-    was handed out for it. `print` shows the rest of it for people.
+    `mapped` is the physical memory that gpumem holds at addresses, `requested` what callers asked
+    for and have not freed, `live` what was handed out for it. `print` shows the rest of it for
+    people.
     """
 
     device: int
@@ -91,7 +93,8 @@ def device_memory(device: int | None = None) -> tuple[int, int]:
 
 
 def stats(device: int | None = None) -> Stats:
-    """A moment's picture of a device's memory, by default the current one's; other threads go on while it is taken."""
+    """A moment's picture of a device's memory, by default the current one's; other threads go on
+    while it is taken."""
     out = initialised(d.gpumem_stats)
     ok(C.gpumem_stats_get(current_device() if device is None else device, ctypes.byref(out)))
     return as_dataclass(Stats, out)
@@ -103,8 +106,8 @@ def reset_peak(device: int | None = None) -> None:
 
 
 def trim(keep: Size = 0, device: int | None = None) -> None:
-    """Gives free physical memory back, until no more than `keep` bytes stay mapped on each device, or on the one that is named. Live
-    memory stays."""
+    """Gives free physical memory back, until no more than `keep` bytes stay mapped on each device,
+    or on the one that is named. Live memory stays."""
     ok(C.gpumem_trim(_values.size(keep)) if device is None else C.gpumem_device_trim(device, _values.size(keep)))
 
 
@@ -119,7 +122,8 @@ def validate() -> None:
 
 
 def filled_text(call: Any) -> str:
-    """A text of unknown length, from a call that takes a buffer, its size, and where to say how much it needs."""
+    """A text of unknown length, from a call that takes a buffer, its size, and where to say how
+    much it needs."""
     needed = ctypes.c_size_t(4096)
     while True:
         room = needed.value

@@ -11,8 +11,9 @@ from ._types import StreamLike
 
 
 class Stream:
-    """A new stream of the current device, which does not synchronise with the legacy default stream. Destroyed by `destroy()`, at
-    the end of its `with` block, or when it is dropped. Work submitted to it still runs."""
+    """A new stream of the current device, which does not synchronise with the legacy default
+    stream. Destroyed by `destroy()`, at the end of its `with` block, or when it is dropped. Work
+    submitted to it still runs."""
 
     __slots__ = ("handle", "__weakref__")
 
@@ -57,5 +58,6 @@ class Stream:
 
 
 def synchronize(stream: StreamLike = None, *, device: int = False) -> None:
-    """Waits until everything submitted to a stream is done, or with `device=True` to the whole current device."""
+    """Waits until everything submitted to a stream is done, or with `device=True` to the whole
+    current device."""
     ok(C.gpumem_device_sync() if device else C.gpumem_stream_sync(_values.stream(stream)))

@@ -6,7 +6,8 @@ from typing import Any, Callable, Sequence, Tuple, Union
 
 # Bytes, or a text such as "4GiB".
 Size = Union[int, str]
-# None (the default stream), a number, or a stream of gpumem's, PyTorch's, CuPy's, Numba's or Warp's.
+# None (the default stream), a number, or a stream of gpumem's, PyTorch's, CuPy's, Numba's or
+# Warp's.
 StreamLike = Any
 # A number, or what has a device address: a Buffer, a tensor, an array.
 Address = Any
@@ -17,7 +18,8 @@ Shape = Union[int, Sequence[int]]
 DType = Any
 # "host", "disk", "gpu", or one of that tier: ("disk", 1).
 Where = Union[str, Tuple[str, int]]
-# What an arena's end keeps, or a function that returns it: addresses, or lists, tuples and dictionaries of them.
+# What an arena's end keeps, or a function that returns it: addresses, or lists, tuples and
+# dictionaries of them.
 Keep = Any
 # Called with bytes done and bytes in all; returning False cancels.
 Progress = Callable[[int, int], Any]

@@ -35,8 +35,8 @@ def human(bytes_):
 
 
 def stream(value):
-    """The address of a stream: None (the default stream), a number, gpumem's, PyTorch's, CuPy's, Numba's or Warp's object, or
-    whatever has `__cuda_stream__`."""
+    """The address of a stream: None (the default stream), a number, gpumem's, PyTorch's, CuPy's,
+    Numba's or Warp's object, or whatever has `__cuda_stream__`."""
     if value is None:
         return None
     if isinstance(value, int):

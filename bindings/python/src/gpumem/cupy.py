@@ -2,8 +2,9 @@
 
     cupy.cuda.set_allocator(gpumem.cupy.allocator)
 
-or `gpumem.cupy.enable()`, which also gives back what CuPy's own pool has. Arrays are allocated and freed in the order of CuPy's
-current stream. `cupy.get_default_memory_pool()` counts nothing any more: `gpumem.stats()` does.
+or `gpumem.cupy.enable()`, which also gives back what CuPy's own pool has. Arrays are allocated and
+freed in the order of CuPy's current stream. `cupy.get_default_memory_pool()` counts nothing any
+more: `gpumem.stats()` does.
 """
 
 import cupy
@@ -12,7 +13,8 @@ from ._buffer import Buffer
 
 
 def allocator(nbytes):
-    """What `cupy.cuda.set_allocator` takes: memory of gpumem's for the current device, in the order of CuPy's current stream."""
+    """What `cupy.cuda.set_allocator` takes: memory of gpumem's for the current device, in the order
+    of CuPy's current stream."""
     if nbytes == 0:
         return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, None, cupy.cuda.device.get_device_id()), 0)
     try:

@@ -2,12 +2,13 @@
 
     NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba python program.py
 
-or `gpumem.numba.enable()` before the first use of CUDA. An External Memory Management plugin of interface version 1, for Numba's own
-CUDA target and for the package numba-cuda. Memory is allocated and freed in the order of the legacy default stream, which the streams
-of `numba.cuda.stream()` wait for, and it for them.
+or `gpumem.numba.enable()` before the first use of CUDA. An External Memory Management plugin of
+interface version 1, for Numba's own CUDA target and for the package numba-cuda. Memory is allocated
+and freed in the order of the legacy default stream, which the streams of `numba.cuda.stream()` wait
+for, and it for them.
 
-Handles for other processes (`DeviceNDArray.get_ipc_handle`) are there for memory that was allocated in `exportable()`, and go through
-`multiprocessing` (queues, arguments of processes).
+Handles for other processes (`DeviceNDArray.get_ipc_handle`) are there for memory that was allocated
+in `exportable()`, and go through `multiprocessing` (queues, arguments of processes).
 """
 
 import contextlib
@@ -25,7 +26,8 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def exportable():
-    """A block in which the thread's arrays get memory that other processes can be given. Each takes whole pages, of 2 MiB."""
+    """A block in which the thread's arrays get memory that other processes can be given. Each takes
+    whole pages, of 2 MiB."""
     before = getattr(_local, "exportable", False)
     _local.exportable = True
     try:
@@ -48,13 +50,14 @@ class GpumemManager(HostOnlyCUDAMemoryManager):
             # What Numba keeps for later may be what is missing.
             self.deallocations.clear()
             buffer = Buffer(size, **options)
-        # The finalizer holds the buffer, and frees by its number: once, and nothing after its arena's end.
+        # The finalizer holds the buffer, and frees by its number: once, and nothing after its
+        # arena's end.
         return MemoryPointer(self.context, _pointer(buffer.ptr), size, finalizer=buffer.free)
 
     def get_memory_info(self):
         free, total = _stats.device_memory()
         stats = _stats.stats()
-        # What gpumem holds and nobody has is free to whoever allocates here.
+        # What gpumem holds unused is free for requests here.
         return MemoryInfo(free=free + stats.free + stats.waiting + stats.stock, total=total)
 
     def get_ipc_handle(self, memory):
@@ -73,7 +76,8 @@ class GpumemManager(HostOnlyCUDAMemoryManager):
 
 
 def _pointer(address):
-    """An address as this version of Numba has it: numba-cuda of 2026 takes numbers of the driver's own type."""
+    """An address as this version of Numba has it: numba-cuda of 2026 takes numbers of the driver's
+    own type."""
     kind = _device_pointer_type()
     return kind(address) if kind is not None else ctypes.c_uint64(address)
 
@@ -98,8 +102,8 @@ def _address(memory):
 
 
 class GpumemIpcHandle(IpcHandle):
-    """Memory of another process. Pickling it, which `multiprocessing` does, makes a file descriptor that is fetched when it is opened,
-    once for each time that it is pickled."""
+    """Memory of another process. Pickling it, which `multiprocessing` does, makes a file descriptor
+    that is fetched when it is opened, once for each time that it is pickled."""
 
     def __init__(self, base, address, size, source_info=None, offset=0, descriptor=None, pid=None):
         super().__init__(base, None, size, source_info, offset)

@@ -2,8 +2,8 @@
 
     rmm.mr.set_current_device_resource(gpumem.rmm.resource())
 
-Each allocation passes through Python; C++ programs use `gpumem::memory_resource` of gpumem/rmm.hpp instead. Together with PyTorch and
-CuPy it is one pool.
+Each allocation passes through Python; C++ programs use `gpumem::memory_resource` of gpumem/rmm.hpp
+instead. Together with PyTorch and CuPy it is one pool.
 """
 
 import rmm
@@ -13,7 +13,8 @@ from ._buffer import free, malloc
 
 
 def resource():
-    """A resource of RMM's that allocates from gpumem, on the current device, in the order of the stream that RMM names."""
+    """A resource of RMM's that allocates from gpumem, on the current device, in the order of the
+    stream that RMM names."""
     return rmm.mr.CallbackMemoryResource(_allocate, _deallocate)
 
 

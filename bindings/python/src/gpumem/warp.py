@@ -2,7 +2,8 @@
 
     wp.set_cuda_allocator(gpumem.warp.Allocator())
 
-or `gpumem.warp.enable()`. Arrays are allocated and freed in the order of the current stream of Warp's device.
+or `gpumem.warp.enable()`. Arrays are allocated and freed in the order of the current stream of
+Warp's device.
 """
 
 import warp
@@ -15,7 +16,8 @@ class Allocator:
     """What `warp.set_cuda_allocator` takes."""
 
     def allocate(self, size_in_bytes):
-        """An address, in the order of the current stream of the device whose context is current. 0 bytes are 0."""
+        """An address, in the order of the current stream of the device whose context is current. 0
+        bytes are 0."""
         return malloc(size_in_bytes, _current_stream()) if size_in_bytes else 0
 
     def deallocate(self, ptr, size_in_bytes):

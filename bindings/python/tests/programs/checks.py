@@ -1,6 +1,8 @@
-"""What the programs here share: each prints `ok NAME` or `FAIL NAME: why` for every check, and ends with 1 when one failed.
+"""What the programs here share: each prints `ok NAME` or `FAIL NAME: why` for every check, and ends
+with 1 when one failed.
 
-They need a GPU and a framework. gpu/python.sh runs them, and test_frameworks.py where there is a GPU.
+They need a GPU and a framework. gpu/python.sh runs them, and test_frameworks.py where there is a
+GPU.
 """
 
 import sys

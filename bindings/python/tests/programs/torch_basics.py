@@ -1,4 +1,5 @@
-"""PyTorch on gpumem: statistics, snapshots, streams, graphs, pools, running out of memory, memory that sleeps, arenas.
+"""PyTorch on gpumem: statistics, snapshots, streams, graphs, pools, running out of memory, memory
+that sleeps, arenas.
 
     torch_basics.py [pluggable]
 """

@@ -1,4 +1,5 @@
-"""torch.compile(mode="reduce-overhead"): cudagraph trees, whose checkpoints of pools are the allocator's."""
+"""torch.compile(mode="reduce-overhead"): cudagraph trees, whose checkpoints of pools are the
+allocator's."""
 
 import gpumem.torch
 
@@ -27,7 +28,8 @@ def inference():
 
 
 def trees():
-    # Two functions whose graphs follow one another by different ways: the pool is set back to earlier states.
+    # Two functions whose graphs follow one another by different ways: the pool is set back to
+    # earlier states.
     a = torch.compile(lambda t: (t * 2).sin() + 1, mode="reduce-overhead")
     b = torch.compile(lambda t: (t - 1).cos() * t, mode="reduce-overhead")
     c = torch.compile(lambda t, u: t @ u.T, mode="reduce-overhead")

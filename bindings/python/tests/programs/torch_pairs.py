@@ -1,5 +1,5 @@
-"""What a torch.empty and its end take: `torch_pairs.py native|gpumem|pluggable`. One line of JSON: ns by size, the least of several
-rounds, on the default stream and on another."""
+"""What a torch.empty and its end take: `torch_pairs.py native|gpumem|pluggable`. One line of JSON:
+ns by size, the least of several rounds, on the default stream and on another."""
 
 import json
 import statistics

@@ -1,11 +1,13 @@
-"""Sleep and wake of weights against plain copies: `torch_sleep.py GIB CYCLES`. Figures, and checks: speed, and nothing grows."""
+"""Sleep and wake of weights against plain copies: `torch_sleep.py GIB CYCLES`. Figures, and checks:
+speed, and nothing grows."""
 
 import math
 import os
 import sys
 import time
 
-# Half of what the system says that it has is the default, and a virtual machine may say little until memory is used.
+# Half of what the system says that it has is the default, and a virtual machine may say little
+# until memory is used.
 os.environ.setdefault("GPUMEM_PINNED_LIMIT", f"{math.ceil(1.1 * float(sys.argv[1])) + 1}G")
 
 import gpumem.torch  # noqa: E402

@@ -1,5 +1,6 @@
-"""PyTorch's allocator of gpumem's over the host device, with a stub of CUDA's runtime: what it counts, pools and their checkpoints,
-tags, arenas, errors. No tensor has contents here. test_torch_allocator.py starts it."""
+"""PyTorch's allocator of gpumem's over the host device, with a stub of CUDA's runtime: what it
+counts, pools and their checkpoints, tags, arenas, errors. No tensor has contents here.
+test_torch_allocator.py starts it."""
 
 import ctypes
 import inspect

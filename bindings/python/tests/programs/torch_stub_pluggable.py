@@ -1,4 +1,5 @@
-"""PyTorch's pluggable interface where there is no compiler, over the host device with a stub of CUDA's runtime."""
+"""PyTorch's pluggable interface where there is no compiler, over the host device with a stub of
+CUDA's runtime."""
 
 import os
 import warnings

@@ -1,4 +1,5 @@
-"""CUDA tensors in queues between processes, over the host device with a stub of CUDA's runtime: handles, descriptors, ends."""
+"""CUDA tensors in queues between processes, over the host device with a stub of CUDA's runtime:
+handles, descriptors, ends."""
 
 import gpumem.torch
 

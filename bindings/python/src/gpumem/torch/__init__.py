@@ -3,18 +3,20 @@
     import gpumem.torch
     gpumem.torch.enable()                        # before the first tensor on the GPU
 
-Every CUDA tensor then comes from the pool that gpumem's other users in the process have too. Statistics, `memory_summary`,
-snapshots and their history, `torch.OutOfMemoryError`, `torch.cuda.graph`, `torch.cuda.MemPool`, `torch.compile(mode="reduce-overhead")`
-work as with PyTorch's own allocator.
+Every CUDA tensor then comes from the pool that gpumem's other users in the process have too.
+Statistics, `memory_summary`, snapshots and their history, `torch.OutOfMemoryError`,
+`torch.cuda.graph`, `torch.cuda.MemPool`, `torch.compile(mode="reduce-overhead")` work as with
+PyTorch's own allocator.
 
     with gpumem.torch.tag("weights"):            # memory that can leave the device
         model = build()
     gpumem.torch.sleep("weights")                # to pinned host memory; its device memory is free for others
     gpumem.torch.wake("weights")                 # back at the same addresses: captured graphs go on
 
-This needs a C++ compiler the first time, as PyTorch has no stable interface for it. Without one `enable()` takes PyTorch's pluggable
-interface (`enable(native=False)`), which has no checkpoints (reduce-overhead), no handles for other processes, no snapshots, and no
-tags; `pool()` works without `enable()`.
+This needs a C++ compiler the first time, as PyTorch has no stable interface for it. Without one
+`enable()` takes PyTorch's pluggable interface (`enable(native=False)`), which has no checkpoints
+(reduce-overhead), no handles for other processes, no snapshots, and no tags; `pool()` works without
+`enable()`.
 """
 
 from __future__ import annotations
@@ -47,11 +49,13 @@ def enabled() -> str | None:
 
 
 def enable(*, native: bool | None = None, ipc: bool = False) -> str:
-    """Makes gpumem PyTorch's allocator for CUDA, before the first tensor there; doing it again does nothing. Returns the mode.
+    """Makes gpumem PyTorch's allocator for CUDA, before the first tensor there; doing it again does
+    nothing. Returns the mode.
 
-    `native`: True insists on the built allocator and raises `BuildError` without a compiler; False takes the pluggable interface; None
-    takes what works, with a warning where that is the pluggable one. `ipc=True` makes all tensors shareable with other processes, at
-    some cost in memory; without it only those that are allocated in `shared()` are.
+    `native`: True insists on the built allocator and raises `BuildError` without a compiler; False
+    takes the pluggable interface; None takes what works, with a warning where that is the pluggable
+    one. `ipc=True` makes all tensors shareable with other processes, at some cost in memory;
+    without it only those that are allocated in `shared()` are.
     """
     global _mode, _native
     with _lock:
@@ -88,7 +92,8 @@ def enable(*, native: bool | None = None, ipc: bool = False) -> str:
 
 
 def allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
-    """A `torch.cuda.memory.CUDAPluggableAllocator` with all hooks, for those who set things up themselves."""
+    """A `torch.cuda.memory.CUDAPluggableAllocator` with all hooks, for those who set things up
+    themselves."""
     global _pluggable
     if _pluggable is None:
         made = torch.cuda.memory.CUDAPluggableAllocator.__new__(torch.cuda.memory.CUDAPluggableAllocator)
@@ -101,8 +106,8 @@ def allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
 
 
 def pool(**options: Any) -> torch.cuda.MemPool:
-    """A `torch.cuda.MemPool` whose segments come from gpumem, for `torch.cuda.use_mem_pool`; also without `enable()`, beside PyTorch's
-    own allocator, which then keeps its statistics."""
+    """A `torch.cuda.MemPool` whose segments come from gpumem, for `torch.cuda.use_mem_pool`; also
+    without `enable()`, beside PyTorch's own allocator, which then keeps its statistics."""
     if _mode is not None:
         return torch.cuda.MemPool(**options)
     return torch.cuda.MemPool(allocator().allocator(), **options)
@@ -127,7 +132,8 @@ def _routed(kind, tag):
 
 
 def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
-    """A block in which the thread's tensors get memory that can leave the device under a tag, a text or a number (`sleep`, `wake`)."""
+    """A block in which the thread's tensors get memory that can leave the device under a tag, a
+    text or a number (`sleep`, `wake`)."""
     number = _values.tag(name)
     if number == 0:
         raise ValueError("a tag is a text or a number that is not 0")
@@ -135,10 +141,12 @@ def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
 
 
 def adopt(tensors: Any, name: Tag) -> None:
-    """Moves what is on the GPU already into memory of a tag: the parameters and buffers of a module, or tensors in a list.
+    """Moves what is on the GPU already into memory of a tag: the parameters and buffers of a
+    module, or tensors in a list.
 
-    They stay the same tensors, at other addresses, so do it before graphs are captured. Takes as much memory again until
-    it is done. For models that others have loaded, perhaps by threads of their own, which a `tag` block does not see.
+    They stay the same tensors, at other addresses, so do it before graphs are captured. Takes as
+    much memory again until it is done. For models that others have loaded, perhaps by threads of
+    their own, which a `tag` block does not see.
     """
     if isinstance(tensors, torch.nn.Module):
         tensors = [*tensors.parameters(), *tensors.buffers()]
@@ -148,7 +156,8 @@ def adopt(tensors: Any, name: Tag) -> None:
             if not tensor.is_cuda or tensor.numel() == 0:
                 continue
             old = tensor.untyped_storage()
-            # Tensors that share a storage go on sharing one. The old ones live until all have moved, so that no address comes again.
+            # Tensors that share a storage go on sharing one. The old ones live until all have
+            # moved, so that no address comes again.
             if old.data_ptr() not in moved:
                 moved[old.data_ptr()] = old, old.clone()
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -156,15 +165,17 @@ def adopt(tensors: Any, name: Tag) -> None:
 
 
 def shared() -> contextlib.AbstractContextManager[None]:
-    """A block in which the thread's tensors get memory that other processes can be given: through `torch.multiprocessing` queues, with
-    gpumem enabled there too."""
+    """A block in which the thread's tensors get memory that other processes can be given: through
+    `torch.multiprocessing` queues, with gpumem enabled there too."""
     return _routed(2, 0)
 
 
 def sleep(name: Tag, to: Where | None = None, *, progress: Progress | None = None) -> _evict.MoveReport:
-    """Moves all tensors of a tag out of the device, to pinned host memory or where `to` says ("host", "disk"), and returns a `MoveReport`.
+    """Moves all tensors of a tag out of the device, to pinned host memory or where `to` says
+    ("host", "disk"), and returns a `MoveReport`.
 
-    Their device memory is free for others. They keep their addresses; using them before `wake` faults. Waits for the device.
+    Their device memory is free for others. They keep their addresses; using them before `wake`
+    faults. Waits for the device.
     """
     native, number = _needs_native("gpumem.torch.sleep()"), _values.tag(name)
     torch.cuda.synchronize()
@@ -174,7 +185,8 @@ def sleep(name: Tag, to: Where | None = None, *, progress: Progress | None = Non
 
 
 def wake(name: Tag, *, progress: Progress | None = None) -> _evict.MoveReport:
-    """Brings all tensors of a tag back to their addresses, and returns a `MoveReport`. Captured graphs that use them go on."""
+    """Brings all tensors of a tag back to their addresses, and returns a `MoveReport`. Captured
+    graphs that use them go on."""
     native, number = _needs_native("gpumem.torch.wake()"), _values.tag(name)
     report = _evict.wake(number, progress=progress)
     _said(native.gpumem_torch_asleep(number, 0))
@@ -188,11 +200,12 @@ def _said(why):
 
 @contextlib.contextmanager
 def arena(name: str = "", keep: Keep = None) -> Iterator[_arena.Arena]:
-    """An arena for a step: the tensors that the thread makes in the block are free after it, whoever still holds them, but for `keep` (a
-    function that is called at the end, or what it would return: tensors, lists, tuples, dictionaries).
+    """An arena for a step: the tensors that the thread makes in the block are free after it, no
+    matter who still holds them, except for `keep` (a function that is called at the end, or what it
+    would return: tensors, lists, tuples, dictionaries).
 
-    A tensor that was not kept must not be used afterwards; that it ends later than its memory does no harm. Gradients are made by
-    threads of autograd's own, and so are not in the arena.
+    A tensor that was not kept must not be used afterwards; that it ends later than its memory does
+    no harm. Gradients are made by threads of autograd's own, and so are not in the arena.
     """
     native = _needs_native("gpumem.torch.arena()")
     opened = _arena.Arena(name, keep)

@@ -131,7 +131,7 @@ class Allocator final : public native::CUDAAllocator {
     (void)gpumem_free_id(owned->ptr, owned->id);
     report(owned->ptr, -int64_t(counted(owned->block.requested)), owned->block.device);
   }
-  // After the end of an arena: what it took is gone, whoever still holds a tensor over it.
+  // After the end of an arena: what it took is gone, no matter who still holds a tensor over it.
   void arena_ended() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (Owned* owned : owned_) {

@@ -1,7 +1,8 @@
-"""Builds allocator.cpp and the headers beside it against the installed PyTorch, once per version of either, into the user's cache.
+"""Builds allocator.cpp and the headers beside it against the installed PyTorch, once per version of
+either, into the user's cache.
 
-Needs a C++17 compiler and CUDA's headers: of the toolkit (CUDA_HOME, or nvcc on the PATH), or of the packages that come with PyTorch,
-together with nvidia-cuda-crt. No device code, so no nvcc.
+Needs a C++17 compiler and CUDA's headers: of the toolkit (CUDA_HOME, or nvcc on the PATH), or of
+the packages that come with PyTorch, together with nvidia-cuda-crt. No device code, so no nvcc.
 """
 
 import ctypes
@@ -24,7 +25,8 @@ class BuildError(RuntimeError):
 
 
 def cache():
-    """gpumem/ in TORCH_EXTENSIONS_DIR, where PyTorch's own extensions are built if it is set, else in the user's cache folder."""
+    """gpumem/ in TORCH_EXTENSIONS_DIR, where PyTorch's own extensions are built if it is set, else
+    in the user's cache folder."""
     named = os.environ.get("TORCH_EXTENSIONS_DIR")
     if named:
         return pathlib.Path(named) / "gpumem"
@@ -69,7 +71,8 @@ def commands(torch, output):
               f"-I{headers()}", "-isystem", str(root / "include"), "-isystem", str(root / "include/torch/csrc/api/include")]
     for folder in includes:
         common += ["-isystem", str(folder)]
-    # The process's own C++ library, by name: some compilers have only a static one, and two in a process break locales and streams.
+    # The process's own C++ library, by name: some compilers have only a static one, and two in a
+    # process break locales and streams.
     link = [str(SOURCE), "-o", str(output), library, f"-L{root / 'lib'}", "-lc10", "-lc10_cuda", "-ltorch_cuda", "-nodefaultlibs",
             _loaded("libstdc++.so.6"), "-lm", "-lgcc_s", "-lgcc", "-lpthread", "-lc"]
     for standard in ("c++17", "c++20"):

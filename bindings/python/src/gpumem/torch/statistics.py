@@ -1,4 +1,5 @@
-"""Statistics for PyTorch's pluggable interface, which has none: functions of torch.cuda that read libgpumem's counters."""
+"""Statistics for PyTorch's pluggable interface, which has none: functions of torch.cuda that read
+libgpumem's counters."""
 
 import torch
 
@@ -19,7 +20,8 @@ def _pools(**values):
 
 
 def memory_stats_as_nested_dict(device=None):
-    """libgpumem's counters under the names of PyTorch's. Tensors are counted with all other memory of the device that is gpumem's."""
+    """libgpumem's counters under the names of PyTorch's. Tensors are counted with all other memory
+    of the device that is gpumem's."""
     if not torch.cuda.is_initialized():
         return {}
     s = _stats.stats(_device(device))

@@ -6,7 +6,7 @@
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit};
-use super::instance::{RangeMax, Sections};
+use super::instance::{sections, RangeMax};
 use super::numbers::mix;
 use super::options::Effort;
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ const ORDER_STEPS: u64 = 1_000_000;
 const PATIENCE: u32 = 12;
 
 /// Tries to make `placed` smaller, until the budget is spent.
-pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
+pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
     let n = arena.movable();
     // The orders take a while to sort before the clock is looked at.
     if budget.interrupted() {
@@ -57,7 +57,7 @@ pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &m
 
 /// Places in an order that changes with every round.
 fn reorder(
-    arena: &Arena,
+    arena: &Arena<'_>,
     goal: u64,
     start: &[u32],
     placed: &mut Placed,
@@ -112,10 +112,11 @@ fn reorder(
 
 /// The greedy orders of other planners, and where each places: by size, by size and life, by life, by both multiplied,
 /// and by how much is live at the fullest step.
-fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
+fn orders(arena: &Arena<'_>) -> Vec<(Vec<u32>, Fit)> {
     let shapes = &arena.shapes.shapes[..arena.movable()];
     let size = |i: u32| shapes[i as usize].size;
-    let life = |i: u32| arena.lives[i as usize].1 - arena.lives[i as usize].0;
+    let birth = |i: u32| arena.life(i as usize).0;
+    let life = |i: u32| arena.life(i as usize).1 - birth(i);
     let sorted = |key: &dyn Fn(u32) -> (u128, u64, u64)| {
         let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
         // Stable: what ties stays in the order of adding.
@@ -137,7 +138,7 @@ fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
     }
     orders.push((by_size.clone(), Fit::First));
     orders.push((by_size, Fit::Best));
-    orders.push((sorted(&|i| (size(i).into(), life(i), u64::MAX - arena.lives[i as usize].0)), Fit::Best));
+    orders.push((sorted(&|i| (size(i).into(), life(i), u64::MAX - birth(i))), Fit::Best));
     orders.push((sorted(&|i| (life(i).into(), size(i), 0)), Fit::Best));
     orders.push((sorted(&|i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
     let breadth = breadth(arena);
@@ -148,20 +149,17 @@ fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
 
 /// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and how many sections
 /// come after the first such.
-fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
+fn breadth(arena: &Arena<'_>) -> Vec<(u64, u64)> {
     // Without reuse all have one section; what is live together still says what to place first.
-    let sections = Sections::new(arena.lives.iter().copied());
-    let ranges = |i: usize| -> Vec<(u32, u32)> {
-        if arena.reuse {
-            arena.shapes.ranges(i).to_vec()
-        } else {
-            vec![sections.of(arena.lives[i].0, arena.lives[i].1)]
-        }
+    let (lives, count) = if arena.reuse {
+        (Vec::new(), arena.sections)
+    } else {
+        sections((0..arena.movable()).map(|i| arena.life(i)).collect())
     };
-    let count = if arena.reuse { arena.sections } else { sections.len() };
+    let ranges = |i: usize| lives.get(i..=i).unwrap_or_else(|| arena.shapes.ranges(i));
     let mut change = vec![0u64; count + 1];
     for i in 0..arena.movable() {
-        for (from, to) in ranges(i) {
+        for &(from, to) in ranges(i) {
             let size = arena.shapes.shapes[i].size;
             change[from as usize] = change[from as usize].wrapping_add(size);
             change[to as usize] = change[to as usize].wrapping_sub(size);
@@ -182,7 +180,7 @@ fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
     let most = RangeMax::new(&rank);
     (0..arena.movable())
         .map(|i| {
-            let first = ranges(i).into_iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
+            let first = ranges(i).iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
             let section = order.get(order.len() - first as usize).copied().unwrap_or(0);
             (change[section as usize], first)
         })

@@ -14,7 +14,7 @@
 //! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
 //! | `blocks` | what cannot move, over those sections |
 //! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
-//! | `online` | one as an allocator makes it, for a first answer |
+//! | `nested`, `online` | layouts for a first answer: in two passes, and as an allocator makes them |
 //! | `large` | the largest items by search, all others in the holes |
 //! | `niche` | the exact search |
 //! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
@@ -39,6 +39,7 @@ mod instance;
 mod large;
 mod lay_out;
 mod loads;
+mod nested;
 mod niche;
 mod numbers;
 mod online;
@@ -79,16 +80,18 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let occupied = |i: &u32| buffers[*i as usize].occupies() && !problem.left_out().contains(buffers[*i as usize].kind);
     let mut ids = Vec::with_capacity(buffers.len());
     ids.extend((0..buffers.len() as u32).filter(occupied));
-    let of = |ids: &[u32]| ids.iter().map(|&i| &buffers[i as usize]).collect::<Vec<&Buffer>>();
-    // Of one arena, sections say what is live as well as the steps do.
-    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, &ids));
+    // With a limit the clock decides, and nothing else.
+    let steps = options.time_limit.map_or(STEPS.min(STEPS_A_BUFFER * ids.len() as u64), |_| u64::MAX);
+    let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
+    let mut budget = Budget::new(steps, deadline, options.cancel);
+    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, &ids, &mut budget));
     let mut layout = Layout {
         slots: Vec::new(),
         arenas: vec![ArenaUse::default(); arenas.len()],
         size: 0,
         lower_bound: match &only {
-            Some(arena) if arena.obstacles.is_empty() && problem.reuse() => arena.peak(),
-            _ => bounds::of_all(problem, of(&ids).into_iter()),
+            Some(arena) => arena.bound,
+            None => bounds::of_all(problem, ids.iter().map(|&i| &buffers[i as usize])),
         },
         total_unshared: ids.iter().map(|&i| buffers[i as usize].extent()).sum(),
         status: LayoutStatus::Optimal,
@@ -105,10 +108,6 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     if beyond_capacity(problem, &ids, layout.lower_bound) {
         return without_slots(layout, LayoutStatus::Infeasible);
     }
-    // With a limit the clock decides, and nothing else.
-    let steps = options.time_limit.map_or(STEPS.min(STEPS_A_BUFFER * ids.len() as u64), |_| u64::MAX);
-    let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
-    let mut budget = Budget::new(steps, deadline, options.cancel);
     // By arena, its buffers, and where the movable ones were seen to fit when the buffers were divided.
     let mut homes: Vec<(Vec<u32>, Option<Vec<u64>>)> = Vec::new();
     if only.is_some() {
@@ -125,11 +124,7 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let mut placements = Vec::new();
     for (index, (ids, found)) in (0u32..).zip(homes) {
         let capacity = arenas[index as usize].capacity;
-        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, &ids));
-        arena.bound = match arenas.len() {
-            1 => layout.lower_bound,
-            _ => bounds::of_arena(problem, index, of(&ids).into_iter()),
-        };
+        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, &ids, &mut budget));
         let fixed = |i: u32| match buffers[i as usize].place {
             Place::Fixed(offset) => Some((i, offset)),
             _ => None,

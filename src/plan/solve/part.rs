@@ -26,8 +26,8 @@ const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
 
 /// The best of the greedy orders. They are tried to the end whatever the goal and however many steps are left, so that no
 /// layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more items than
-/// can be compared with one another. Clock and flag end all but the first, which is cut short when `first` is interrupted:
-/// there is a layout in any case.
+/// can be compared with one another. Clock and flag end all but the first; `first` may end that, too, and then there is no
+/// layout.
 pub(super) fn greedy(
     instance: &Instance,
     earlier: Option<Vec<u64>>,
@@ -41,11 +41,8 @@ pub(super) fn greedy(
     let mut uncounted = budget.without_count();
     let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
     let floor = instance.obstacles.iter().map(|o| o.end).max().unwrap_or(0);
-    let on_line =
-        |best: &mut Best, clock: &mut Budget<'_>| online::place(&instance.items, floor, &mut best.scratch, clock);
     if n as u64 > FIRST_STEPS {
-        let size = on_line(&mut best, &mut uncounted);
-        best.offer(Some(size));
+        online::improve(&instance.items, floor, &mut best, &mut uncounted);
         if uncounted.interrupted() {
             budget.join(0, true);
         }
@@ -70,6 +67,11 @@ pub(super) fn greedy(
         }
     }
     for &by in orders {
+        // Sorting takes long where there is much.
+        if n as u64 > FIRST_STEPS && uncounted.is_late() {
+            budget.join(0, true);
+            return best;
+        }
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let size = match best.size {
             u64::MAX => skyline.place(&ranks, u64::MAX, &mut best.scratch, first),
@@ -81,10 +83,6 @@ pub(super) fn greedy(
         }
         if first.interrupted() || uncounted.interrupted() {
             budget.join(0, true);
-            if best.size == u64::MAX {
-                let size = on_line(&mut best, first);
-                best.offer(Some(size));
-            }
             return best;
         }
     }

@@ -80,6 +80,6 @@ mod tests {
         // A thousand short lives in a row, each across a border of some stretch, take no more than a few of them do.
         let row = (0..1_000).map(|k| (10 * k, 10 * k + 10, 64, 1));
         assert!(place(row, 0).into_iter().max().unwrap() < 64 * 20);
-        assert_eq!(place(std::iter::empty(), 0), []);
+        assert!(place(std::iter::empty(), 0).is_empty());
     }
 }

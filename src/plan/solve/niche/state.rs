@@ -38,7 +38,10 @@ pub(super) struct Section {
 
 /// An entry of the trail: how to go back.
 enum Change {
-    Section(u32, Section),
+    /// The last of `saved`.
+    Section(u32),
+    /// The choices of a section: most changes.
+    Choices(u32, u32),
     Placed(u32),
 }
 
@@ -71,6 +74,7 @@ pub(super) struct State<'a> {
     pub(super) offsets: Vec<u64>,
     zobrist: Vec<u64>,
     trail: Vec<Change>,
+    saved: Vec<Section>,
     /// Ranges of sections to look at again.
     dirty: Vec<(u32, u32)>,
     /// Whether the last placement finished a section.
@@ -159,6 +163,7 @@ impl<'a> State<'a> {
             offsets: vec![0; items.len()],
             zobrist: (0..items.len() as u64).map(|i| mix(i ^ 0x5bf0_3635)).collect(),
             trail: Vec::new(),
+            saved: Vec::new(),
             steps: vec![(0, 0); sections + 1],
             dirty: Vec::new(),
             finished_any: false,
@@ -188,6 +193,7 @@ impl<'a> State<'a> {
             }
         }
         self.trail.clear();
+        self.saved.clear();
         self.dirty.clear();
         true
     }
@@ -206,7 +212,7 @@ impl<'a> State<'a> {
         for k in from as usize..to as usize {
             self.left[k] -= 1;
             let section = self.sections[k];
-            self.trail.push(Change::Section(k as u32, section));
+            self.save(k, section);
             let hit = &mut self.sections[k];
             fits &= waste <= section.slack;
             hit.slack = section.slack.saturating_sub(waste);
@@ -228,7 +234,7 @@ impl<'a> State<'a> {
     pub(super) fn raise(&mut self, k: usize, height: u64) -> bool {
         let section = self.sections[k];
         let Some((floor, next, slack)) = self.raised(k, height) else { return false };
-        self.trail.push(Change::Section(k as u32, section));
+        self.save(k, section);
         let mark = section.mark ^ mark_of(k, section.floor) ^ mark_of(k, floor);
         self.sections[k] = Section { floor, slack, mark, choices: NO_NICHE, next };
         true
@@ -376,7 +382,7 @@ impl<'a> State<'a> {
                     fault = fault.or(Some(k));
                 }
                 if section.choices != choices {
-                    self.trail.push(Change::Section(k as u32, section));
+                    self.trail.push(Change::Choices(k as u32, section.choices));
                     self.sections[k].choices = choices;
                 }
             }
@@ -456,7 +462,7 @@ impl<'a> State<'a> {
         for k in flat.0 as usize..flat.1 as usize {
             let section = self.sections[k];
             if section.choices != choices(k) {
-                self.trail.push(Change::Section(k as u32, section));
+                self.trail.push(Change::Choices(k as u32, section.choices));
                 self.sections[k].choices = choices(k);
             }
         }
@@ -474,6 +480,11 @@ impl<'a> State<'a> {
         }
     }
 
+    fn save(&mut self, k: usize, section: Section) {
+        self.trail.push(Change::Section(k as u32));
+        self.saved.push(section);
+    }
+
     /// How far the trail goes.
     pub(super) fn mark(&self) -> usize {
         self.trail.len()
@@ -484,7 +495,8 @@ impl<'a> State<'a> {
         self.dirty.clear();
         while self.trail.len() > mark {
             match self.trail.pop() {
-                Some(Change::Section(k, section)) => self.sections[k as usize] = section,
+                Some(Change::Section(k)) => self.sections[k as usize] = self.saved.pop().unwrap_or_default(),
+                Some(Change::Choices(k, choices)) => self.sections[k as usize].choices = choices,
                 Some(Change::Placed(item)) => {
                     let item = item as usize;
                     let bit = self.bit[item];

@@ -6,7 +6,7 @@ use super::instance::{sections, totals};
 use super::numbers::gcd;
 use super::options::Effort;
 use super::{bounds, nested};
-use crate::plan::problem::{Buffer, Interval, Place, Problem, Reserved};
+use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 
 /// What is to be in one arena, in bytes.
 pub(super) struct Arena<'p> {

@@ -4,13 +4,13 @@
 //! capacity. Sums promise more than a layout can keep, so the arena is laid out by the greedy orders, and what comes to
 //! lie above its capacity goes on to the next. An arena without a capacity takes all the rest.
 
+use super::arena;
 use super::arena::Arena;
 use super::budget::Budget;
 use super::division::{Assigned, Task};
 use super::first_fit::FirstFit;
 use super::loads::Loads;
 use super::options::Effort;
-use super::{arena, bounds};
 use crate::plan::problem::Place;
 
 /// As [`super::assign::assign`].

@@ -61,6 +61,7 @@ use arena::{stride, Arena, Task};
 use budget::Budget;
 use std::time::{Duration, Instant};
 
+pub use check::{clash, Clash};
 pub use options::{Effort, SolveOptions};
 
 /// Most steps of the search without a time limit, and for each buffer.

@@ -11,7 +11,7 @@ use super::division::{Assigned, Task};
 use super::loads::Loads;
 use super::numbers::mix;
 use super::options::SolveOptions;
-use super::{bounds, stacked};
+use super::stacked;
 use crate::plan::problem::Place;
 use std::cmp::Reverse;
 

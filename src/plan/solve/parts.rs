@@ -11,7 +11,7 @@ use super::first_fit::Shape;
 use super::instance::{Instance, Item};
 use super::numbers::gcd;
 use super::options::Effort;
-use super::part;
+use super::{online, part};
 use crate::plan::problem::MAX_BYTES;
 
 /// An arena's movable shapes as items, in grains.
@@ -69,16 +69,28 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
     let mut first = budget.after(FIRST_STEPS);
     let obstacles = whole.obstacles_of(&groups);
     let only = groups.len() == 1;
+    let many = arena.movable() as u64 > FIRST_STEPS;
+    let mut clock = budget.without_count();
     let mut parts: Vec<(Vec<u32>, Instance, Best)> = groups
         .into_iter()
         .zip(obstacles)
         .map(|(ids, obstacles)| {
             let items = if only { std::mem::take(&mut whole.items) } else { whole.items_of(&ids) };
             let instance = whole.instance(items, obstacles);
-            let best = part::greedy(&instance, earlier(arena, &ids, whole.grain), task.effort, &mut first, budget);
+            let mut best = Best::none(&instance);
+            if many && !clock.is_late() {
+                let floor = instance.obstacles.iter().map(|o| o.end).max().unwrap_or(0);
+                online::improve(&instance.items, floor, &mut best, &mut clock);
+            }
             (ids, instance, best)
         })
         .collect();
+    let count = parts.len() as u32;
+    for ((ids, instance, best), done) in parts.iter_mut().zip(0..) {
+        let mut share = budget.part(count - done);
+        part::greedy(instance, earlier(arena, ids, whole.grain), task.effort, best, &mut first, &mut share);
+        budget.join_part(&share);
+    }
     if parts.iter().any(|(_, _, best)| best.size == u64::MAX) {
         return arena.none();
     }

@@ -24,7 +24,8 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
         return;
     }
     let mut fit = FirstFit::new(&arena.shapes);
-    let mut best_order: Vec<u32> = Vec::new();
+    // What comes of the orders does not hang on `placed`, so that a search that went further there costs nothing here.
+    let (mut own, mut best_order) = (u64::MAX, Vec::new());
     let mut offsets = vec![0; arena.shapes.shapes.len()];
     // Not counted, since they are what every layout is measured by; but they have an end of their own, as do clock and
     // flag. There is a layout by now.
@@ -36,8 +37,8 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
         fit.restart(&arena.obstacles);
         if let Some(size) = fit.place(order.iter().copied(), how, u64::MAX, &mut offsets, &mut uncounted) {
             let size = size.max(arena.obstructed);
-            if size < placed.size || best_order.is_empty() {
-                best_order.clone_from(&order);
+            if size < own {
+                (own, best_order) = (size, order);
             }
             if size < placed.size {
                 placed.size = size;
@@ -51,7 +52,7 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
     }
     let goal = task.goal.max(arena.bound).max(arena.obstructed);
     if task.effort != Effort::Fast {
-        reorder(arena, goal, &best_order, placed, &mut fit, budget);
+        reorder(arena, goal, (own, &best_order), placed, &mut fit, budget);
     }
 }
 
@@ -59,7 +60,7 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
 fn reorder(
     arena: &Arena<'_>,
     goal: u64,
-    start: &[u32],
+    (mut own, start): (u64, &[u32]),
     placed: &mut Placed,
     fit: &mut FirstFit<'_>,
     budget: &mut Budget<'_>,
@@ -88,10 +89,12 @@ fn reorder(
         };
         let size = size.max(arena.obstructed);
         since += 1;
+        if size < own {
+            (own, since) = (size, 0);
+        }
         if size < placed.size {
             placed.size = size;
             placed.offsets.copy_from_slice(&offsets[..n]);
-            since = 0;
         }
         if since > PATIENCE {
             reset(&mut place);
@@ -100,7 +103,7 @@ fn reorder(
         for (i, at) in place.iter_mut().enumerate() {
             let draw = mix(round << 32 ^ i as u64);
             let end = offsets[i] + arena.shapes.shapes[i].size;
-            if end >= placed.size || end > goal {
+            if end >= own || end > goal {
                 // To the front, by a random share of the way.
                 *at -= ((u128::from(*at) * u128::from(draw >> 40)) >> 24) as u64;
             } else if draw & 7 == 0 {

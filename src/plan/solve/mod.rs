@@ -73,6 +73,13 @@ const STEPS_A_BUFFER: u64 = 5_000;
 /// Errors are contradictions in the problem: sizes that add up to more than 2^62 bytes, fixed buffers that overlap or are
 /// off the unit. A capacity that cannot be met is no error but a status.
 pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
+    // With a limit the clock decides, and nothing else.
+    let most = STEPS.min(STEPS_A_BUFFER.saturating_mul(problem.buffers().len() as u64));
+    solve_within(problem, options, options.time_limit.map_or(most, |_| u64::MAX))
+}
+
+/// Does so with so many steps of search.
+fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Result<Layout> {
     let start = Instant::now();
     check::check(problem)?;
     let buffers = problem.buffers();
@@ -81,8 +88,6 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let occupied = |i: &u32| buffers[*i as usize].occupies() && !problem.left_out().contains(buffers[*i as usize].kind);
     let mut ids = Vec::with_capacity(buffers.len());
     ids.extend((0..buffers.len() as u32).filter(occupied));
-    // With a limit the clock decides, and nothing else.
-    let steps = options.time_limit.map_or(STEPS.min(STEPS_A_BUFFER * ids.len() as u64), |_| u64::MAX);
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
     let mut budget = Budget::new(steps, deadline, options.cancel);
     let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, &ids, &mut budget));
@@ -189,4 +194,45 @@ fn beyond_capacity(problem: &Problem, ids: &[u32], lower_bound: u64) -> bool {
         arena.capacity.is_some_and(|c| c < bounds::of_arena(problem, index, bound))
     };
     all.is_some_and(|all| all < lower_bound) || (arenas.len() > 1 && (0u32..).zip(arenas).any(is_beyond))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::plan::{verify, Interval};
+    use fastrand::Rng;
+
+    /// Whatever a problem holds, more steps never give a larger arena.
+    #[test]
+    fn more_effort_gives_nothing_worse() {
+        let mut smaller = 0;
+        for seed in 0..60 {
+            let rng = &mut Rng::with_seed(seed);
+            let count = [12, 40, 120][seed as usize % 3];
+            let mut problem = Problem::new();
+            for k in 0..count {
+                let lower = if seed % 2 == 0 { k } else { rng.u64(..count) };
+                let mut buffer = Buffer::new(rng.u64(1..1_000), lower, lower + rng.u64(1..=20));
+                match seed / 6 % 5 {
+                    1 => buffer.alignment = 1 << rng.u64(..8),
+                    2 if rng.u64(..9) == 0 => buffer.place = Place::Preferred(rng.u64(..3_000)),
+                    3 if buffer.upper - lower > 2 => buffer.gaps = vec![Interval::new(lower + 1, lower + 2)],
+                    // Apart from one another.
+                    4 if k % 9 == 0 => buffer.place = Place::Fixed(1_000 * (k / 9)),
+                    _ => {}
+                }
+                problem.add(buffer).unwrap();
+            }
+            let mut last = u64::MAX;
+            for steps in (0..15).map(|k| 5 << k) {
+                let layout = solve_within(&problem, &SolveOptions::default(), steps).unwrap();
+                assert_eq!(verify(&problem, &layout), Ok(()));
+                assert!(layout.size <= last, "seed {seed}: {} with {steps} steps, {last} with half", layout.size);
+                smaller += u32::from(layout.size < last && last < u64::MAX);
+                last = layout.size;
+            }
+        }
+        assert!(smaller > 20, "{smaller}");
+    }
 }

@@ -30,7 +30,10 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
     // Not counted, since they are what every layout is measured by; but they have an end of their own, as do clock and
     // flag. There is a layout by now.
     let mut uncounted = budget.apart(ORDER_STEPS);
-    for (order, how) in orders(arena) {
+    let mut orders = orders(arena);
+    // Sorting takes long where there is much.
+    while !arena.is_late(&mut uncounted) {
+        let Some((order, how)) = orders.next() else { break };
         if task.effort == Effort::Fast && !best_order.is_empty() {
             return;
         }
@@ -115,39 +118,41 @@ fn reorder(
 
 /// The greedy orders of other planners, and where each places: by size, by size and life, by life, by both multiplied,
 /// and by how much is live at the fullest step.
-fn orders(arena: &Arena<'_>) -> Vec<(Vec<u32>, Fit)> {
+fn orders<'a>(arena: &'a Arena<'_>) -> impl Iterator<Item = (Vec<u32>, Fit)> + 'a {
+    type Key<'k> = Box<dyn Fn(u32) -> (u128, u64, u64) + 'k>;
     let shapes = &arena.shapes.shapes[..arena.movable()];
     let size = |i: u32| shapes[i as usize].size;
+    let align = |i: u32| shapes[i as usize].align;
     let birth = |i: u32| arena.life(i as usize).0;
-    let life = |i: u32| arena.life(i as usize).1 - birth(i);
-    let sorted = |key: &dyn Fn(u32) -> (u128, u64, u64)| {
+    let life = move |i: u32| arena.life(i as usize).1 - birth(i);
+    let mut keys: Vec<(Key<'a>, Fit)> = Vec::new();
+    if let Some(earlier) = &arena.earlier {
+        keys.push((Box::new(move |i| (u128::MAX - u128::from(earlier[i as usize]), 0, 0)), Fit::First));
+    }
+    if shapes.iter().any(|s| s.align != shapes[0].align) {
+        // Of falling alignment, sizes that are multiples of it first: little padding is needed.
+        let whole = move |i| u64::from(size(i).is_multiple_of(align(i)));
+        keys.push((Box::new(move |i| (align(i).into(), whole(i), size(i))), Fit::First));
+        keys.push((Box::new(move |i| (align(i).into(), size(i), 0)), Fit::Best));
+    }
+    keys.push((Box::new(move |i| (size(i).into(), 0, 0)), Fit::First));
+    keys.push((Box::new(move |i| (size(i).into(), 0, 0)), Fit::Best));
+    keys.push((Box::new(move |i| (size(i).into(), life(i), u64::MAX - birth(i))), Fit::Best));
+    keys.push((Box::new(move |i| (life(i).into(), size(i), 0)), Fit::Best));
+    keys.push((Box::new(move |i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
+    let last = std::iter::once_with(move || {
+        let breadth = breadth(arena);
+        // Of sections equally full the first goes first.
+        let key: Key<'a> =
+            Box::new(move |i| (breadth[i as usize].0.into(), breadth[i as usize].1, shapes[i as usize].size));
+        (key, Fit::Best)
+    });
+    keys.into_iter().chain(last).map(|(key, fit)| {
         let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
         // Stable: what ties stays in the order of adding.
         order.sort_by_key(|&i| Reverse(key(i)));
-        order
-    };
-    let mut orders = Vec::new();
-    if let Some(earlier) = &arena.earlier {
-        let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
-        order.sort_by_key(|&i| earlier[i as usize]);
-        orders.push((order, Fit::First));
-    }
-    let by_size = sorted(&|i| (size(i).into(), 0, 0));
-    let align = |i: u32| shapes[i as usize].align;
-    if shapes.iter().any(|s| s.align != shapes[0].align) {
-        // Of falling alignment, sizes that are multiples of it first: little padding is needed.
-        orders.push((sorted(&|i| (align(i).into(), u64::from(size(i).is_multiple_of(align(i))), size(i))), Fit::First));
-        orders.push((sorted(&|i| (align(i).into(), size(i), 0)), Fit::Best));
-    }
-    orders.push((by_size.clone(), Fit::First));
-    orders.push((by_size, Fit::Best));
-    orders.push((sorted(&|i| (size(i).into(), life(i), u64::MAX - birth(i))), Fit::Best));
-    orders.push((sorted(&|i| (life(i).into(), size(i), 0)), Fit::Best));
-    orders.push((sorted(&|i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
-    let breadth = breadth(arena);
-    // Of sections equally full the first goes first.
-    orders.push((sorted(&|i| (breadth[i as usize].0.into(), breadth[i as usize].1, size(i))), Fit::Best));
-    orders
+        (order, fit)
+    })
 }
 
 /// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and how many sections

@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn more_effort_gives_nothing_worse() {
         let mut smaller = 0;
-        for seed in 0..60 {
+        for seed in 0..40 {
             let rng = &mut Rng::with_seed(seed);
             let count = [12, 40, 120][seed as usize % 3];
             let mut problem = Problem::new();
@@ -225,14 +225,14 @@ mod tests {
                 problem.add(buffer).unwrap();
             }
             let mut last = u64::MAX;
-            for steps in (0..15).map(|k| 5 << k) {
+            for steps in (0..8).map(|k| 5 << (2 * k)) {
                 let layout = solve_within(&problem, &SolveOptions::default(), steps).unwrap();
                 assert_eq!(verify(&problem, &layout), Ok(()));
-                assert!(layout.size <= last, "seed {seed}: {} with {steps} steps, {last} with half", layout.size);
+                assert!(layout.size <= last, "seed {seed}: {} with {steps} steps, {last} with fewer", layout.size);
                 smaller += u32::from(layout.size < last && last < u64::MAX);
                 last = layout.size;
             }
         }
-        assert!(smaller > 20, "{smaller}");
+        assert!(smaller > 10, "{smaller}");
     }
 }

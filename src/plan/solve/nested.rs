@@ -38,9 +38,9 @@ pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> V
     let mut bases = [[0; 2]; u64::BITS as usize + 1];
     let mut top = base;
     for length in shortest..=longest {
-        for grid in 0..2 {
+        for (grid, base) in bases[length as usize].iter_mut().enumerate() {
             let first = grid * nodes + (1 << (longest - length));
-            bases[length as usize][grid] = top;
+            *base = top;
             top += filled[first..first + (1 << (longest - length))].iter().copied().max().unwrap_or(0);
         }
     }

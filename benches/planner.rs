@@ -1,5 +1,6 @@
 //! The planner, measured: `cargo bench --bench planner -- [--limit S] [--orders N] [--threads N] [--fast]
-//! [--set NAME:COUNT] [FILE.csv] ...`.
+//! [--set NAME:COUNT] [FILE.csv] ...`; or `-- --table FOLDER`, which makes the tables of docs/benchmarks.md: every CSV
+//! file in the folder, those with a name of one letter in ten orders, and generated sets with three limits.
 //!
 //! Solves each file (columns id, lower, upper, size, and further ones that `gpumem plan` knows are ignored) and each
 //! generated set, checks the layout with `verify`, and prints one line of tab-separated columns. With `--orders N` each
@@ -7,20 +8,21 @@
 //! solving; memory is the largest resident set while solving less what was resident before.
 //!
 //! Sets: `uniform`, `wide`, `ladder`, `training`, `random`, `guillotine`. `--aligned` gives every buffer an alignment
-//! of 64 to 4,096; `--fixed P` solves once, and then again with P in 1,000 of the buffers fixed where they came to lie.
+//! of 64 to 4,096; `--fixed P` solves once, quickly, and then again with P in 1,000 of the buffers fixed where they came
+//! to lie.
 #![allow(dead_code, missing_docs)]
 
 #[path = "../tests/plan/plan_support/generate/mod.rs"]
 mod generate;
 
 use generate::Rng;
-use gpumem::plan::{solve, verify, Buffer, Effort, Place, Problem, SolveOptions};
+use gpumem::plan::{solve, verify, Buffer, Effort, Layout, Place, Problem, SolveOptions};
 use std::error::Error;
 use std::time::Duration;
 
 type Failure = Box<dyn Error>;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Settings {
     limit: Option<f64>,
     orders: u64,
@@ -33,7 +35,20 @@ struct Settings {
 fn main() -> Result<(), Failure> {
     let mut settings = Settings { orders: 1, ..Settings::default() };
     let mut args = std::env::args().skip(1);
-    println!("problem\tbuffers\tbound\tarena\tgap %\tstatus\tprocessor s (median)\t(worst)\twall s (worst)\tMB");
+    let mut header = true;
+    let mut show = |name: &str, buffers: Vec<Buffer>, settings: &Settings| {
+        if std::mem::take(&mut header) {
+            println!(
+                "problem\tbuffers\tbound\tarena\tgap %\tstatus\tprocessor s (median)\t(worst)\twall s (worst)\tMB"
+            );
+        }
+        let Row { buffers, layout, median, worst, wall, memory } = measure(buffers, settings)?;
+        let (bound, size, gap, status) = (layout.lower_bound, layout.size, 100.0 * layout.gap(), layout.status.name());
+        println!(
+            "{name}\t{buffers}\t{bound}\t{size}\t{gap:.3}\t{status}\t{median:.3}\t{worst:.3}\t{wall:.3}\t{memory:.1}"
+        );
+        Ok::<(), Failure>(())
+    };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         match arg.as_str() {
@@ -44,12 +59,66 @@ fn main() -> Result<(), Failure> {
             "--fixed" => settings.fixed = value()?.parse()?,
             "--fast" => settings.fast = true,
             "--aligned" => settings.aligned = true,
+            "--table" => table(&value()?)?,
             "--set" => {
                 let set = value()?;
                 let (name, count) = set.split_once(':').ok_or("--set takes NAME:COUNT")?;
-                measure(&set, made(name, count.parse()?)?, &settings)?;
+                show(&set, made(name, count.parse()?)?, &settings)?;
             }
-            file => measure(file.rsplit('/').next().unwrap_or(file), read(file)?, &settings)?,
+            file => show(file.rsplit('/').next().unwrap_or(file), read(file)?, &settings)?,
+        }
+    }
+    Ok(())
+}
+
+/// Limits of the second table, seconds; sizes of its sets.
+const LIMITS: [f64; 3] = [0.1, 1.0, 10.0];
+const COUNTS: [u64; 5] = [1_000, 10_000, 100_000, 1_000_000, 5_000_000];
+
+/// Every file of a folder, and every set with every limit.
+fn table(folder: &str) -> Result<(), Failure> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if let (Some("csv"), Some(name)) = (path.extension().and_then(|e| e.to_str()), path.file_stem()) {
+            files.push((name.len() > 1, name.to_string_lossy().into_owned(), path.to_string_lossy().into_owned()));
+        }
+    }
+    files.sort();
+    println!("| problem | buffers | lower bound | arena, worst order | median s | worst s | MB |\n|---|---|---|---|---|---|---|");
+    for (large, name, file) in files {
+        let settings = Settings { orders: if large { 1 } else { 10 }, ..Settings::default() };
+        let Row { buffers, layout, median, worst, memory, .. } = measure(read(&file)?, &settings)?;
+        let (bound, size) = (layout.lower_bound, layout.size);
+        println!("| {name} | {buffers} | {bound} | {size} | {median:.3} | {worst:.3} | {memory:.0} |");
+    }
+    println!("\n| set | buffers | above the bound at 0.1 s | at 1 s | at 10 s | MB |\n|---|---|---|---|---|---|");
+    for (set, class) in [
+        ("uniform", "uniform"),
+        ("wide", "wide"),
+        ("ladder", "ladder"),
+        ("guillotine", "guillotine"),
+        ("uniform", "aligned"),
+        ("uniform", "fixed"),
+    ] {
+        for count in COUNTS {
+            print!("| {class} | {count} |");
+            let mut most = 0f64;
+            for limit in LIMITS {
+                let fixed = if class == "fixed" { 5 } else { 0 };
+                let settings = Settings {
+                    limit: Some(limit),
+                    orders: 1,
+                    aligned: class == "aligned",
+                    fixed,
+                    ..Settings::default()
+                };
+                let Row { layout, wall, memory, .. } = measure(made(set, count)?, &settings)?;
+                let late = if wall > limit + 0.05 { format!(" ({wall:.2} s)") } else { String::new() };
+                print!(" {:.2} %{late} |", 100.0 * layout.gap());
+                most = most.max(memory);
+            }
+            println!(" {most:.0} |");
         }
     }
     Ok(())
@@ -102,13 +171,25 @@ fn made(name: &str, count: u64) -> Result<Vec<Buffer>, Failure> {
     Ok(problem.buffers().to_vec())
 }
 
-fn measure(name: &str, mut buffers: Vec<Buffer>, settings: &Settings) -> Result<(), Failure> {
+/// What was measured of one problem, in the order that came off worst.
+struct Row {
+    buffers: usize,
+    layout: Layout,
+    /// Processor seconds of all orders.
+    median: f64,
+    worst: f64,
+    wall: f64,
+    memory: f64,
+}
+
+fn measure(mut buffers: Vec<Buffer>, settings: &Settings) -> Result<Row, Failure> {
     let rng = &mut Rng::new(7);
     if settings.aligned {
         buffers.iter_mut().for_each(|b| b.alignment = 64 << rng.below(7));
     }
     if settings.fixed > 0 {
-        let layout = solve(&problem(&buffers)?, &SolveOptions::default())?;
+        let fast = SolveOptions { effort: Effort::Fast, ..SolveOptions::default() };
+        let layout = solve(&problem(&buffers)?, &fast)?;
         for (buffer, slot) in buffers.iter_mut().zip(layout.slots) {
             if let (true, Some(slot)) = (rng.below(1_000) < settings.fixed, slot) {
                 buffer.place = Place::Fixed(slot.offset);
@@ -139,19 +220,16 @@ fn measure(name: &str, mut buffers: Vec<Buffer>, settings: &Settings) -> Result<
         }
     }
     seconds.sort_by(f64::total_cmp);
-    let Some(layout) = worst else { return Ok(()) };
-    println!(
-        "{name}\t{}\t{}\t{}\t{:.3}\t{}\t{:.3}\t{:.3}\t{wall:.3}\t{:.1}",
-        buffers.len(),
-        layout.lower_bound,
-        layout.size,
-        100.0 * layout.gap(),
-        layout.status.name(),
-        seconds.get(seconds.len() / 2).unwrap_or(&0.0),
-        seconds.last().unwrap_or(&0.0),
-        memory as f64 / 1000.0,
-    );
-    Ok(())
+    let layout = worst.ok_or("--orders must be 1 or more")?;
+    let (median, worst) = (seconds.get(seconds.len() / 2), seconds.last());
+    Ok(Row {
+        buffers: buffers.len(),
+        layout,
+        median: *median.unwrap_or(&0.0),
+        worst: *worst.unwrap_or(&0.0),
+        wall,
+        memory: memory as f64 / 1000.0,
+    })
 }
 
 fn problem(buffers: &[Buffer]) -> Result<Problem, Failure> {

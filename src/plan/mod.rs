@@ -31,6 +31,6 @@ pub use graph::{Graph, Lowered, OpId, Placement, Preset, Value, ValueId};
 pub use layout::{ArenaUse, Layout, LayoutStatus, Slot};
 pub use problem::{Arena, Buffer, BufferId, Interval, Kind, Kinds, Place, Problem, Reserved, Step};
 pub use report::{critical, csv, peak_bytes, report};
-pub use solve::{solve, Effort, SolveOptions};
+pub use solve::{clash, solve, Clash, Effort, SolveOptions};
 pub use svg::svg;
 pub use verify::{verify, verify_slots};

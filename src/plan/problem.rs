@@ -182,9 +182,11 @@ impl Buffer {
 
     /// The ranges of steps at which it is live, in order, none empty.
     pub fn live(&self) -> impl Iterator<Item = Interval> + Clone + '_ {
-        let starts = std::iter::once(self.lower).chain(self.gaps.iter().map(|g| g.upper));
-        let ends = self.gaps.iter().map(|g| g.lower).chain(std::iter::once(self.upper));
-        starts.zip(ends).map(|(lower, upper)| Interval { lower, upper }).filter(|i| !i.is_empty())
+        let stretch = |k: usize| {
+            let lower = k.checked_sub(1).and_then(|k| self.gaps.get(k)).map_or(self.lower, |gap| gap.upper);
+            Interval { lower, upper: self.gaps.get(k).map_or(self.upper, |gap| gap.lower) }
+        };
+        (0..=self.gaps.len()).map(stretch).filter(|live| !live.is_empty())
     }
 
     /// Checks everything that does not depend on other buffers.

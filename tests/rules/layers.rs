@@ -37,9 +37,6 @@ const UNSAFE_FILES: [(&str, &str); 0] = [];
 /// The crates of the workspace, by their root file's folder.
 const CRATES: [&str; 3] = ["src", "cli/src", "preload/src"];
 
-/// Folders whose files may still lead to each other in circles: so many of them, and no more.
-const CIRCLES: [(&str, usize); 1] = [("src/plan/graph", 9)];
-
 /// Types whose methods are spread over the files of a folder: there a call counts as a use, too.
 const SPREAD: [(&str, &[&str]); 1] = [("src/pool", &["Pool", "HeapState", "Heap", "Order"])];
 
@@ -303,23 +300,11 @@ fn graph_of(root: &str) -> Graph {
 #[test]
 fn files_do_not_lead_to_each_other() {
     let mut faults = Vec::new();
-    let mut excused = BTreeMap::new();
     for root in CRATES {
         let graph = graph_of(root);
         assert!(graph.values().map(BTreeSet::len).sum::<usize>() > graph.len(), "{root}: hardly any uses were read");
         for (files, circle) in circles::circles(&graph) {
-            let of =
-                |folder: &str| files.iter().all(|file| format!("{root}/{file}").starts_with(&format!("{folder}/")));
-            match CIRCLES.iter().find(|(folder, _)| of(folder)) {
-                Some((folder, _)) => *excused.entry(*folder).or_default() += files.len(),
-                None => faults.push(format!("{root}: {} files lead to each other: {circle}", files.len())),
-            }
-        }
-    }
-    for (folder, most) in CIRCLES {
-        let now: usize = excused.remove(folder).unwrap_or_default();
-        if now > most {
-            faults.push(format!("{folder}: {now} files are in circles, {most} were; break the new one"));
+            faults.push(format!("{root}: {} files lead to each other: {circle}", files.len()));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));

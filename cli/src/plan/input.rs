@@ -23,7 +23,7 @@ use super::columns::{Column, Header};
 use super::row::{Bad, Row, LEFT_OUT};
 use crate::source::{self, explain, quote, OpenError};
 use csv::ByteRecord;
-use gpumem::plan::{Kinds, Problem};
+use gpumem::plan::{self, Clash, Kinds, Place, Problem};
 use std::collections::hash_map::{Entry, HashMap};
 use std::io::Read;
 use std::path::Path;
@@ -168,7 +168,7 @@ impl Input {
     }
 
     /// The line of a buffer, from 1.
-    pub fn line(&self, buffer: usize) -> u64 {
+    fn line(&self, buffer: usize) -> u64 {
         let mut records = self.records();
         for _ in 0..=buffer {
             records.next();
@@ -176,8 +176,24 @@ impl Input {
         records.line()
     }
 
+    /// Refuses two buffers at fixed offsets that share a byte of one arena at some step: before anything is solved, so
+    /// that the message can name both lines.
+    pub fn places_apart(&self) -> Result<(), InputError> {
+        let Some(Clash { buffers: [first, second], step }) = plan::clash(&self.problem) else { return Ok(()) };
+        let (Some(buffer), line) = (self.problem.buffers().get(first.index()), self.line(first.index())) else {
+            return Ok(());
+        };
+        let Place::Fixed(at) = buffer.place else { return Ok(()) };
+        let last = (at + buffer.extent()).saturating_sub(1);
+        let expected = format!(
+            "an offset apart from bytes {at} to {last} of line {line}, as both buffers are live at step {step}"
+        );
+        // The later line is the one to change.
+        Err(self.bad(second.index(), Column::Offset, expected))
+    }
+
     /// What is wrong with a field of a buffer.
-    pub fn bad(&self, buffer: usize, column: Column, expected: String) -> InputError {
+    fn bad(&self, buffer: usize, column: Column, expected: String) -> InputError {
         let mut records = self.records();
         for _ in 0..buffer {
             records.next();

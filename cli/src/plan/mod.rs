@@ -1,7 +1,6 @@
 //! `gpumem plan`: buffers as CSV in, offsets in one arena out.
 
 mod columns;
-mod fixed;
 mod input;
 mod output;
 mod peak;
@@ -84,7 +83,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let svg = args.svg.as_deref().map(Target::new).transpose()?;
     one_on_stdout(args, [&out, &svg])?;
     let mut input = Input::read(&args.file)?;
-    fixed::check(&input)?;
+    input.places_apart()?;
     for arena in 0..input.problem.arenas().len() as u32 {
         input.problem.set_arena_capacity(arena, args.capacity).map_err(|e| e.message)?;
     }

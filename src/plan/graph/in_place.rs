@@ -1,21 +1,13 @@
 //! Values that are written over an input which dies there.
 
-use super::lower::Slots;
+use super::builder::Graph;
 use super::order::Schedule;
-use super::value::{OpId, ValueId};
+use super::slots::Slots;
+use super::value::{Candidate, OpId, ValueId};
 use super::views::Bytes;
-use super::Graph;
 use crate::base::{Error, Result};
 use crate::plan::problem::{Kind, Place};
 use std::collections::BTreeMap;
-
-/// An input that may be written over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) op: OpId,
-    pub(super) input: ValueId,
-    pub(super) output: ValueId,
-}
 
 impl Graph {
     /// States that `op` may write `output` over `input`, byte for byte from the input's first: an element-wise

@@ -1,9 +1,10 @@
 //! What must live to the end because something else was computed from it.
 
+use super::builder::Graph;
 use super::lists::Lists;
 use super::uses::Uses;
+use super::value::NONE;
 use super::views::Bytes;
-use super::{Graph, NONE};
 use crate::plan::problem::Kind;
 
 impl Graph {

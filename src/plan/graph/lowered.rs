@@ -1,7 +1,6 @@
 //! A graph turned into a problem.
 
-use super::in_place::Candidate;
-use super::value::{OpId, ValueId};
+use super::value::{Candidate, OpId, ValueId};
 use crate::plan::layout::{Layout, Slot};
 use crate::plan::problem::{BufferId, Problem, Step};
 

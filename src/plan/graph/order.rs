@@ -1,7 +1,7 @@
 //! The execution order.
 
-use super::value::OpId;
-use super::{Graph, NONE};
+use super::builder::Graph;
+use super::value::{OpId, NONE};
 use crate::base::{Error, Result};
 use crate::plan::problem::Step;
 

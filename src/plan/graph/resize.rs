@@ -1,7 +1,7 @@
 //! Another size for a value that is there.
 
+use super::builder::Graph;
 use super::value::ValueId;
-use super::Graph;
 use crate::base::{Error, Result};
 
 impl Graph {

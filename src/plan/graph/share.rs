@@ -1,54 +1,11 @@
 //! Weights at the places that another plan gave them.
 
+use super::builder::Graph;
 use super::lowered::Lowered;
-use super::Graph;
+use super::shares::{Shared, Shares};
 use crate::base::{Error, Result};
 use crate::plan::layout::Layout;
 use crate::plan::problem::MAX_BYTES;
-use std::collections::BTreeMap;
-
-/// Bytes of an arena that belong to another plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shared {
-    pub(super) arena: u32,
-    pub(super) offset: u64,
-    pub(super) size: u64,
-}
-
-/// A weight with a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Named {
-    pub(super) at: Shared,
-    /// Bytes behind it that the other plan keeps clear.
-    pub(super) guard: u64,
-}
-
-/// What is shared: in order of name and of place, so that lowering does not depend on the order of stating, and each
-/// once, however often it is stated.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Shares {
-    pub(super) named: BTreeMap<Box<str>, Named>,
-    /// Weights without a name, which are only to be kept clear, and the guards behind them.
-    pub(super) unnamed: BTreeMap<Shared, u64>,
-}
-
-impl Shares {
-    fn add(&mut self, name: &str, at: Shared, guard: u64) -> Result<()> {
-        if let Some(known) = self.named.get_mut(name) {
-            if known.at != at {
-                return Err(Error::invalid(format!(
-                    "shared weight {name}: it is {} bytes at offset {} of arena {} already and cannot be {} bytes at \
-                     offset {} of arena {} too; unshare it first to share it elsewhere",
-                    known.at.size, known.at.offset, known.at.arena, at.size, at.offset, at.arena
-                )));
-            }
-            known.guard = known.guard.max(guard);
-        } else {
-            self.named.insert(name.into(), Named { at, guard });
-        }
-        Ok(())
-    }
-}
 
 impl Graph {
     /// States that another plan has the weight `name` in bytes `[offset, offset + size)` of arena `arena`, and that both

@@ -1,12 +1,11 @@
 //! Shared weights on their way into a problem.
 
-use super::lower::Draft;
+use super::builder::Graph;
 use super::lowered::{Placement, Weight};
-use super::share::Shared;
+use super::shares::Shared;
+use super::slots::Draft;
 use super::views::Bytes;
-use super::Graph;
 use crate::base::{Error, Result};
-use crate::plan::layout::Slot;
 use crate::plan::problem::{Buffer, Interval, Kind, Place, Reserved};
 use std::collections::BTreeMap;
 
@@ -166,12 +165,6 @@ fn guards_are_clear(pieces: &[Piece<'_>]) -> Result<()> {
 impl Piece<'_> {
     fn text(&self) -> &str {
         self.name.unwrap_or("without a name")
-    }
-}
-
-impl Shared {
-    pub(super) fn slot(self) -> Slot {
-        Slot { arena: self.arena, offset: self.offset }
     }
 }
 

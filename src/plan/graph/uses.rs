@@ -1,8 +1,9 @@
 //! Who writes and reads what, when, and the live ranges that follow.
 
+use super::builder::{Graph, Item};
 use super::order::Schedule;
+use super::value::NONE;
 use super::views::Bytes;
-use super::{Graph, NONE};
 use crate::base::{Error, Result};
 use crate::plan::problem::{Interval, Kind, Step};
 
@@ -241,7 +242,7 @@ impl Graph {
     }
 }
 
-impl super::Item {
+impl Item {
     /// Whether the stated range includes `step`.
     fn live_at(&self, step: Step) -> bool {
         let b = &self.buffer;

@@ -3,6 +3,9 @@
 use crate::plan::problem::{Buffer, Kind, Place};
 use std::fmt;
 
+/// No value, no operation.
+pub(super) const NONE: u32 = u32::MAX;
+
 /// A value of a graph: its index, in the order of adding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub u32);
@@ -35,6 +38,14 @@ impl fmt::Display for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
+}
+
+/// An input that may be written over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) op: OpId,
+    pub(super) input: ValueId,
+    pub(super) output: ValueId,
 }
 
 /// A tensor whose live range follows from the operations that write and read it.

@@ -3,10 +3,7 @@
 //! A *family* is a root, which is no view, and everything that is a view of it, directly or not. One family has one
 //! slot, so it lives as one.
 
-use super::value::ValueId;
-use super::{Graph, NONE};
-use crate::base::{Error, Result};
-use crate::plan::problem::{Kind, Place};
+use super::value::NONE;
 
 /// Bytes of a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +35,13 @@ impl Views {
         self.children.push(NONE);
         self.siblings.push(NONE);
         self.links.push(Bytes { root, offset: 0 });
+    }
+
+    /// Makes `child`, a root, a view of `parent`: these bytes of the root that it has.
+    pub(super) fn link(&mut self, child: u32, parent: u32, bytes: Bytes) {
+        self.parents[child as usize] = parent;
+        self.siblings[child as usize] = std::mem::replace(&mut self.children[parent as usize], child);
+        self.links[child as usize] = bytes;
     }
 
     /// The stated parent of `value`, or `NONE`.
@@ -85,114 +89,4 @@ fn find(links: &mut [Bytes], value: u32) -> Bytes {
         offset -= link.offset;
     }
     found
-}
-
-impl Graph {
-    /// States that `child` is bytes `[offset, offset + its size)` of `parent`.
-    ///
-    /// For a reshape, a cast to a type of the same size, a part of the outermost axis, or one input of a concatenation
-    /// that is written where it ends up. The child gets no slot of its own: it is where its parent is, and the root of
-    /// the whole family lives from the first operation that writes any member to the last that reads or writes one.
-    /// Offsets of views of views add up. The child may be the output of an operation: one that reads the parent too
-    /// is taken for a reshape that moves nothing; any other writes those bytes of the root.
-    ///
-    /// The child is a value that is no view yet and has no range, guard or place of its own. Lowering checks what depends
-    /// on the root, which may become a view itself until then: a child of a kind that lives throughout needs a root of
-    /// the same kind, one that is bound to an arena a root that is bound to it too, and its offset in the root is to be a
-    /// multiple of its alignment, unless that was left to the graph. The slot is then aligned for all members.
-    pub fn view(&mut self, child: ValueId, parent: ValueId, offset: u64) -> Result<()> {
-        self.known(child)?;
-        self.known(parent)?;
-        let text = |id: ValueId| self.value_text(id.0);
-        if child == parent {
-            return Err(Error::invalid(format!("{} cannot be a view of itself", text(child))));
-        }
-        let stated = self.views.parent(child.0);
-        if stated != NONE {
-            return Err(Error::invalid(format!(
-                "{} cannot become a view of {}: it is one of {} already",
-                text(child),
-                text(parent),
-                self.value_text(stated)
-            )));
-        }
-        let top = self.views.find(parent.0);
-        let text = |id: ValueId| self.value_text(id.0);
-        let refuse =
-            |why: String| Err(Error::invalid(format!("{} cannot be a view of {}: {why}", text(child), text(parent))));
-        if top.root == child.0 {
-            return refuse("that is a view of it".to_string());
-        }
-        let (own, within) = (&self.values[child.index()], &self.values[parent.index()]);
-        if own.stated {
-            return refuse(
-                "it has a range of its own, and a view lives as its root does; add it with add_value".into(),
-            );
-        }
-        if own.buffer.place != Place::Anywhere {
-            return refuse("it has a place of its own; give the place to the root of its views".into());
-        }
-        if own.buffer.guard != 0 {
-            return refuse(format!(
-                "it has a guard of its own, {} bytes; give it to the root of its views",
-                own.buffer.guard
-            ));
-        }
-        if offset.checked_add(own.buffer.size).is_none_or(|upper| upper > within.buffer.size) {
-            return refuse(format!(
-                "{} bytes at offset {offset} pass the parent's {} bytes",
-                own.buffer.size, within.buffer.size
-            ));
-        }
-        if self.values[child.index()].aligned_by_graph {
-            // It is where its root is, whatever slots are aligned to.
-            self.values[child.index()].buffer.alignment = 1;
-        }
-        self.views.parents[child.index()] = parent.0;
-        self.views.siblings[child.index()] = std::mem::replace(&mut self.views.children[parent.index()], child.0);
-        self.views.links[child.index()] = Bytes { root: top.root, offset: top.offset + offset };
-        Ok(())
-    }
-
-    /// Checks every view against its root. Returns what the slot of each root must be aligned to.
-    pub(super) fn slot_alignments(&self, roots: &[Bytes]) -> Result<Vec<u64>> {
-        let mut alignments: Vec<u64> = self.values.iter().map(|v| v.buffer.alignment).collect();
-        for (v, item) in self.values.iter().enumerate() {
-            let Bytes { root, offset } = roots[v];
-            if root as usize == v {
-                continue;
-            }
-            let top = &self.values[root as usize].buffer;
-            let own = &item.buffer;
-            let refuse = |why: String| {
-                let (view, root) = (self.value_text(v as u32), self.value_text(root));
-                Err(Error::invalid(format!("{view} is a view of bytes of {root}, {why}")))
-            };
-            if !matches!(own.kind, Kind::Temporary | Kind::Output) && own.kind != top.kind {
-                return refuse(format!(
-                    "but of kind {:?} and that of kind {:?}; give both the same",
-                    own.kind, top.kind
-                ));
-            }
-            if own.arena.is_some() && own.arena != top.arena {
-                return refuse("but bound to an arena, and that is not bound to it; bind that one".into());
-            }
-            if !offset.is_multiple_of(own.alignment) {
-                let alignment = own.alignment;
-                return refuse(format!(
-                    "but {offset} bytes into it, which is no multiple of its alignment {alignment}"
-                ));
-            }
-            match top.place {
-                Place::Fixed(fixed) if !fixed.is_multiple_of(own.alignment) => {
-                    let alignment = own.alignment;
-                    return refuse(format!(
-                        "which is fixed at offset {fixed}, so it cannot have its alignment {alignment}"
-                    ));
-                }
-                _ => alignments[root as usize] = alignments[root as usize].max(own.alignment),
-            }
-        }
-        Ok(alignments)
-    }
 }

@@ -1,22 +1,22 @@
 //! One arena: what is to be in it, and a layout of that.
 
-use super::first_fit::Shapes;
-use super::instance::{totals, Sections};
+use super::budget::{Budget, FIRST_STEPS};
+use super::first_fit::{Shape, Shapes};
+use super::instance::{sections, totals};
 use super::numbers::gcd;
 use super::options::Effort;
+use super::{bounds, nested};
 use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 
 /// What is to be in one arena, in bytes.
-#[derive(Default)]
-pub(super) struct Arena {
+pub(super) struct Arena<'p> {
+    pub(super) problem: &'p Problem,
     /// Everything that occupies bytes: movable buffers, then obstacles.
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
     pub(super) buffers: Vec<u32>,
     /// Whether what is not live together may share bytes.
     pub(super) reuse: bool,
-    /// First step and end of each movable shape, gaps included: some greedy orders go by them.
-    pub(super) lives: Vec<(u64, u64)>,
     /// Fixed buffers and reserved ranges: shape and offset.
     pub(super) obstacles: Vec<(u32, u64)>,
     /// Where movable shapes would like to be.
@@ -60,62 +60,112 @@ pub(super) struct Task {
     pub(super) threads: u32,
 }
 
-impl Arena {
+impl<'p> Arena<'p> {
+    /// Nothing yet.
+    pub(super) fn empty(problem: &'p Problem) -> Arena<'p> {
+        Arena {
+            problem,
+            shapes: Shapes::default(),
+            buffers: Vec::new(),
+            reuse: problem.reuse(),
+            obstacles: Vec::new(),
+            preferred: Vec::new(),
+            sections: 0,
+            obstructed: 0,
+            bound: 0,
+            earlier: None,
+        }
+    }
+
     /// The buffers `ids` and the reserved ranges of arena `index`.
-    pub(super) fn new(problem: &Problem, index: u32, ids: &[u32]) -> Arena {
+    pub(super) fn new(problem: &'p Problem, index: u32, ids: &[u32], budget: &mut Budget<'_>) -> Arena<'p> {
         let buffers = problem.buffers();
         let steps = Steps::new(problem, index);
-        let reserved = || blocking(problem, index).map(|r| steps.of_reserved(r));
-        let mut arena = Arena { reuse: problem.reuse(), ..Arena::default() };
-        let ranges = ids.iter().flat_map(|&i| steps.of_buffer(&buffers[i as usize]));
-        let ranges: Vec<_> = ranges.chain(reserved()).collect();
-        let sections = Sections::new(ranges.iter().copied());
-        drop(ranges);
-        arena.sections = sections.len();
+        let mut arena = Arena::empty(problem);
+        let mut ranges = Vec::with_capacity(ids.len());
+        arena.shapes.shapes.reserve_exact(ids.len());
+        arena.buffers.reserve_exact(ids.len());
+        // Where they are live is said below.
+        let mut push = |arena: &mut Arena<'_>, size, align, steps: &mut dyn Iterator<Item = (u64, u64)>| {
+            let first = ranges.len() as u32;
+            ranges.extend(steps);
+            arena.shapes.shapes.push(Shape { size, align, from: 0, to: 0, first, last: ranges.len() as u32 });
+        };
         let mut fixed = Vec::new();
-        let movable = ids.iter().filter(|&&i| !matches!(buffers[i as usize].place, Place::Fixed(_))).count();
-        arena.shapes.shapes.reserve_exact(ids.len() + reserved().count());
-        arena.shapes.ranges.reserve_exact(ids.len() + reserved().count());
-        arena.buffers.reserve_exact(movable);
-        arena.lives.reserve_exact(movable);
         for &i in ids {
             let buffer = &buffers[i as usize];
-            let ranges = steps.of_buffer(buffer).map(|(from, to)| sections.of(from, to));
-            let (shape, stride) = (arena.shapes.shapes.len() as u32, stride(buffer.alignment, problem.unit()));
+            let (shape, stride) = (arena.buffers.len() as u32, stride(buffer.alignment, problem.unit()));
             match buffer.place {
                 Place::Fixed(offset) => {
-                    fixed.push((i, offset));
+                    fixed.push((buffer, offset));
                     continue;
                 }
                 Place::Preferred(offset) if offset.is_multiple_of(stride) => arena.preferred.push((shape, offset)),
                 _ => {}
             }
-            arena.shapes.push(buffer.extent(), stride, ranges);
+            push(&mut arena, buffer.extent(), stride, &mut steps.of_buffer(buffer));
             arena.buffers.push(i);
-            arena.lives.push((buffer.lower, buffer.upper));
         }
-        for (i, offset) in fixed {
-            let buffer = &buffers[i as usize];
-            let ranges = steps.of_buffer(buffer).map(|(from, to)| sections.of(from, to));
-            arena.obstacle(offset, buffer.extent(), ranges);
+        for (buffer, offset) in fixed {
+            arena.obstacle(offset, buffer.extent());
+            push(&mut arena, buffer.extent(), 1, &mut steps.of_buffer(buffer));
         }
-        for (range, (from, to)) in blocking(problem, index).zip(reserved()) {
-            arena.obstacle(range.offset, range.size, std::iter::once(sections.of(from, to)));
+        for range in blocking(problem, index) {
+            arena.obstacle(range.offset, range.size);
+            push(&mut arena, range.size, 1, &mut std::iter::once(steps.of_reserved(range)));
         }
+        let of_buffers = || bounds::of_arena(problem, index, ids.iter().map(|&i| &buffers[i as usize]));
+        if arena.is_late(budget) {
+            arena.bound = of_buffers();
+            return arena;
+        }
+        (arena.shapes.ranges, arena.sections) = sections(ranges);
+        for shape in &mut arena.shapes.shapes {
+            let ranges = &arena.shapes.ranges[shape.first as usize..shape.last as usize];
+            (shape.from, shape.to) = (ranges[0].0, ranges[ranges.len() - 1].1);
+        }
+        arena.bound = if arena.obstacles.is_empty() && arena.reuse {
+            // Sections say what is live as well as steps do.
+            let shapes = &arena.shapes;
+            let of = |i: usize| shapes.ranges(i).iter().map(move |r| (r.0, r.1, shapes.shapes[i].size));
+            totals((0..arena.movable()).flat_map(of), arena.sections).into_iter().max().unwrap_or(0)
+        } else {
+            of_buffers()
+        };
         arena
     }
 
-    /// The largest sum of sizes in one section, of what can move.
-    pub(super) fn peak(&self) -> u64 {
-        let of = |i: usize| self.shapes.ranges(i).iter().map(move |r| (r.0, r.1, self.shapes.shapes[i].size));
-        let totals = totals((0..self.movable()).flat_map(of), self.sections);
-        totals.into_iter().max().unwrap_or(0)
+    /// The next shape cannot move.
+    pub(super) fn obstacle(&mut self, offset: u64, size: u64) {
+        self.obstacles.push((self.shapes.shapes.len() as u32, offset));
+        self.obstructed = self.obstructed.max(offset + size);
     }
 
-    pub(super) fn obstacle(&mut self, offset: u64, size: u64, ranges: impl Iterator<Item = (u32, u32)>) {
-        self.obstacles.push((self.shapes.shapes.len() as u32, offset));
-        self.shapes.push(size, 1, ranges);
-        self.obstructed = self.obstructed.max(offset + size);
+    /// Whether there is no more time, and so much to do that it may not be done all the same.
+    pub(super) fn is_late(&self, budget: &mut Budget<'_>) -> bool {
+        self.movable() as u64 > FIRST_STEPS && budget.is_late()
+    }
+
+    /// First step and end of a movable shape, gaps included: some greedy orders go by them.
+    pub(super) fn life(&self, i: usize) -> (u64, u64) {
+        let buffer = &self.problem.buffers()[self.buffers[i] as usize];
+        (buffer.lower, buffer.upper)
+    }
+
+    /// No layout: all others are smaller.
+    pub(super) fn none(&self) -> Placed {
+        Placed { offsets: vec![0; self.movable()], size: u64::MAX, optimal: false }
+    }
+
+    /// The quickest layout there is.
+    pub(super) fn at_once(&self) -> Placed {
+        let thing = |i: usize| {
+            let (from, to) = if self.reuse { self.life(i) } else { (0, 1) };
+            (from, to, self.shapes.shapes[i].size, self.shapes.shapes[i].align)
+        };
+        let offsets = nested::place((0..self.movable()).map(thing), self.obstructed);
+        let size = self.size(&offsets);
+        Placed { offsets, size, optimal: size <= self.bound }
     }
 
     /// How many shapes can move.

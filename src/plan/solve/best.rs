@@ -1,5 +1,7 @@
 //! The smallest layout of a part that has been found.
 
+use super::instance::Instance;
+
 /// The best layout so far.
 pub(super) struct Best {
     pub(super) size: u64,
@@ -11,6 +13,12 @@ pub(super) struct Best {
 }
 
 impl Best {
+    /// None yet.
+    pub(super) fn none(instance: &Instance) -> Best {
+        let n = instance.items.len();
+        Best { size: u64::MAX, offsets: vec![0; n], bound: instance.bound(), scratch: vec![0; n] }
+    }
+
     /// Keeps a layout if it is smaller than the best.
     pub(super) fn take(&mut self, size: u64, offsets: &mut Vec<u64>) {
         if size < self.size {

@@ -32,21 +32,19 @@ pub(super) fn of_all<'a>(problem: &Problem, buffers: impl Iterator<Item = &'a Bu
 /// The largest sum of live buffers and reserved bytes at one step. `reserved` by arena: ranges of one may overlap and
 /// count once, those of two do not.
 fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer>, reserved: &[Vec<&Reserved>]) -> u64 {
-    // (step, is a birth, bytes): at equal steps deaths come first.
-    let mut events: Vec<(u64, bool, u64)> = Vec::new();
-    for buffer in buffers {
-        for live in buffer.live() {
-            events.push((live.lower, true, buffer.extent()));
-            events.push((live.upper, false, buffer.extent()));
-        }
-    }
+    // Step and bytes; at equal steps deaths come first.
+    const BIRTH: u64 = 1 << 63;
+    let mut events: Vec<(u64, u64)> = Vec::with_capacity(2 * buffers.size_hint().0);
+    buffers.for_each(|b| events.extend(b.live().flat_map(|l| [(l.lower, b.extent() | BIRTH), (l.upper, b.extent())])));
     for ranges in reserved {
-        events.extend(covered(ranges));
+        events.extend(
+            covered(ranges).into_iter().map(|(step, comes, bytes)| (step, bytes | if comes { BIRTH } else { 0 })),
+        );
     }
     events.sort_unstable();
     let (mut live, mut most) = (0u64, 0);
-    for (_, birth, bytes) in events {
-        live = if birth { live + bytes } else { live - bytes };
+    for (_, bytes) in events {
+        live = if bytes & BIRTH != 0 { live + (bytes & !BIRTH) } else { live - bytes };
         most = most.max(live);
     }
     most

@@ -46,6 +46,12 @@ impl<'a> Budget<'a> {
         self.deadline.is_some()
     }
 
+    /// Looks at clock and flag: whether one of them has ended it.
+    pub(super) fn is_late(&mut self) -> bool {
+        self.look();
+        self.interrupted
+    }
+
     /// Whether nothing is left.
     pub(super) fn spent(&self) -> bool {
         self.left == 0

@@ -3,13 +3,13 @@
 use super::arena::stride;
 use super::numbers::gcd;
 use crate::base::{Error, Result};
-use crate::plan::problem::{Buffer, Interval, Place, Problem, MAX_BYTES};
+use crate::plan::problem::{Buffer, BufferId, Interval, Place, Problem, Step, MAX_BYTES};
 use std::collections::BTreeMap;
 
 /// Checks that everything adds up and that fixed buffers can be where they must be.
 pub(super) fn check(problem: &Problem) -> Result<()> {
     sums(problem)?;
-    fixed(problem)
+    places(problem)
 }
 
 /// The largest offset that any layout can come to must stay countable.
@@ -43,29 +43,55 @@ fn sums(problem: &Problem) -> Result<()> {
     Ok(())
 }
 
+/// Two buffers fixed where they share a byte at some step: no layout has both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clash {
+    /// The buffers, in order of adding.
+    pub buffers: [BufferId; 2],
+    /// The first step at which both are live; 0 where bytes are not reused.
+    pub step: Step,
+}
+
+/// The arena in which a buffer is for certain.
+fn home(problem: &Problem, buffer: &Buffer) -> Option<u32> {
+    buffer.arena.or((problem.arenas().len() == 1).then_some(0))
+}
+
+/// Fixed buffers that take bytes: where, and which.
+fn fixed(problem: &Problem) -> impl Iterator<Item = (u64, u64, u32, &Buffer)> {
+    let taking = |b: &Buffer| b.occupies() && !problem.left_out().contains(b.kind);
+    (0u32..).zip(problem.buffers()).filter_map(move |(id, b)| match b.place {
+        Place::Fixed(at) if taking(b) => Some((at, at + b.extent(), id, b)),
+        _ => None,
+    })
+}
+
 /// Fixed buffers must be on the unit, and apart from one another and from reserved ranges.
-fn fixed(problem: &Problem) -> Result<()> {
-    let mut all: Vec<(u64, u64, u32, &Buffer)> = Vec::new();
+fn places(problem: &Problem) -> Result<()> {
     for (id, buffer) in (0u32..).zip(problem.buffers()) {
         let Place::Fixed(at) = buffer.place else { continue };
-        if problem.left_out().contains(buffer.kind) {
-            continue;
-        }
-        if !at.is_multiple_of(stride(buffer.alignment, problem.unit())) {
+        if !problem.left_out().contains(buffer.kind) && !at.is_multiple_of(stride(buffer.alignment, problem.unit())) {
             return Err(Error::invalid(format!(
                 "{} is fixed at offset {at}, which is not a multiple of the unit, {}",
                 named(id, buffer),
                 problem.unit()
             )));
         }
-        if buffer.occupies() {
-            all.push((at, at + buffer.extent(), id, buffer));
-        }
     }
-    let home = |b: &Buffer| b.arena.or((problem.arenas().len() == 1).then_some(0));
-    apart(problem, &all, home)?;
-    for &(at, end, id, buffer) in &all {
-        for range in problem.reserved().iter().filter(|r| Some(r.arena) == home(buffer) && r.size > 0) {
+    if let Some(Clash { buffers, .. }) = clash(problem) {
+        let text = |id: BufferId| {
+            let buffer = &problem.buffers()[id.index()];
+            let Place::Fixed(at) = buffer.place else { return (named(id.0, buffer), String::new()) };
+            (named(id.0, buffer), format!("[{at}, {})", at + buffer.extent()))
+        };
+        let [(one, bytes), (other, at)] = buffers.map(text);
+        return Err(Error::invalid(format!(
+            "{one} is fixed at bytes {bytes} and {other} at {at}, and both are live at some step; move one, or end its \
+             live range earlier"
+        )));
+    }
+    for (at, end, id, buffer) in fixed(problem) {
+        for range in problem.reserved().iter().filter(|r| Some(r.arena) == home(problem, buffer) && r.size > 0) {
             let apart = range.offset + range.size <= at || end <= range.offset;
             let meets = |live: Interval| live.overlaps(range.during);
             if !apart && !range.during.is_empty() && buffer.live().any(meets) {
@@ -82,45 +108,36 @@ fn fixed(problem: &Problem) -> Result<()> {
     Ok(())
 }
 
-/// That no two of these fixed buffers of one arena share a byte while both are live: one sweep over the steps, with what
-/// is live in order of offset.
-fn apart(problem: &Problem, all: &[(u64, u64, u32, &Buffer)], home: impl Fn(&Buffer) -> Option<u32>) -> Result<()> {
-    // (step, whether it begins, which): at equal steps ends come first.
-    let mut events: Vec<(u64, bool, usize)> = Vec::new();
-    for (n, &(.., buffer)) in all.iter().enumerate().filter(|(_, f)| home(f.3).is_some()) {
+/// Two fixed buffers of one arena that share a byte while both are live, if there are: one sweep over the steps, with what
+/// is live in order of offset. What is bound to none of several arenas may still go where it is in nobody's way.
+pub fn clash(problem: &Problem) -> Option<Clash> {
+    // (step, whether it begins, arena, first byte, end, buffer): at equal steps ends come first.
+    let mut events: Vec<(Step, bool, u32, u64, u64, u32)> = Vec::new();
+    for (at, end, id, buffer) in fixed(problem) {
+        let Some(arena) = home(problem, buffer) else { continue };
         if problem.reuse() {
             for live in buffer.live() {
-                events.extend([(live.lower, true, n), (live.upper, false, n)]);
+                events.extend([(live.lower, true, arena, at, end, id), (live.upper, false, arena, at, end, id)]);
             }
         } else {
-            events.push((0, true, n));
+            events.push((0, true, arena, at, end, id));
         }
     }
     events.sort_unstable();
-    let mut live: BTreeMap<(u32, u64), usize> = BTreeMap::new();
-    for (_, begins, n) in events {
-        let (at, end, id, buffer) = all[n];
-        let arena = home(buffer).unwrap_or(0);
+    let mut live: BTreeMap<(u32, u64), (u64, u32)> = BTreeMap::new();
+    for (step, begins, arena, at, end, id) in events {
         if !begins {
             live.remove(&(arena, at));
             continue;
         }
-        let below = live.range((arena, 0)..=(arena, at)).next_back().map(|(_, &n)| all[n]).filter(|b| b.1 > at);
-        let above = live.range((arena, at)..(arena, end)).next().map(|(_, &n)| all[n]);
-        if let Some((at2, end2, id2, other)) = below.or(above) {
-            let mut both = [(id, at, end, buffer), (id2, at2, end2, other)];
-            both.sort_unstable_by_key(|b| b.0);
-            let [(id, at, end, buffer), (id2, at2, end2, other)] = both;
-            return Err(Error::invalid(format!(
-                "{} is fixed at bytes [{at}, {end}) and {} at [{at2}, {end2}), and both are live at some step; \
-                 move one, or end its live range earlier",
-                named(id, buffer),
-                named(id2, other)
-            )));
+        let below = live.range((arena, 0)..=(arena, at)).next_back().filter(|(_, b)| b.0 > at);
+        let above = live.range((arena, at)..(arena, end)).next();
+        if let Some((_, &(_, other))) = below.or(above) {
+            return Some(Clash { buffers: [id.min(other), id.max(other)].map(BufferId), step });
         }
-        live.insert((arena, at), n);
+        live.insert((arena, at), (end, id));
     }
-    Ok(())
+    None
 }
 
 /// A buffer for messages.

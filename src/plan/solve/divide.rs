@@ -4,13 +4,13 @@
 //! capacity. Sums promise more than a layout can keep, so the arena is laid out by the greedy orders, and what comes to
 //! lie above its capacity goes on to the next. An arena without a capacity takes all the rest.
 
+use super::arena;
 use super::arena::Arena;
 use super::budget::Budget;
 use super::division::{Assigned, Task};
 use super::first_fit::FirstFit;
 use super::loads::Loads;
 use super::options::Effort;
-use super::{arena, bounds};
 use crate::plan::problem::Place;
 
 /// As [`super::assign::assign`].
@@ -125,8 +125,7 @@ fn lay_out(
     let mut mine = mine.to_vec();
     mine.sort_unstable();
     let ids: Vec<u32> = mine.iter().map(|&k| task.ids[k as usize]).collect();
-    let mut arena = Arena::new(task.problem, index as u32, &ids);
-    arena.bound = bounds::of_arena(task.problem, index as u32, mine.iter().map(|&k| task.buffer(k)));
+    let mut arena = Arena::new(task.problem, index as u32, &ids, budget);
     // A wish may wait until it is known who is there.
     arena.preferred.clear();
     let mut greedy = budget.without_count();

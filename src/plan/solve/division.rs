@@ -2,7 +2,7 @@
 
 use super::arena::{blocking, stride, Steps};
 use super::first_fit::Shapes;
-use super::instance::Sections;
+use super::instance::sections;
 use crate::plan::problem::{Buffer, Place, Problem};
 use std::cmp::Reverse;
 
@@ -58,18 +58,18 @@ impl<'a> Task<'a> {
         let reserved: Vec<_> = (0..arenas).flat_map(|a| blocking(problem, a)).collect();
         let ranges: Vec<(u64, u64)> =
             ids.iter().flat_map(|&i| live(i)).chain(reserved.iter().map(|r| one.of_reserved(r))).collect();
-        let sections = Sections::new(ranges.iter().copied());
+        let (ranges, count) = sections(ranges);
+        let mut ranges = ranges.into_iter();
         let mut shapes = Shapes::default();
         for &i in ids {
             let buffer = &buffers[i as usize];
-            let ranges = live(i).map(|(from, to)| sections.of(from, to));
+            let ranges = ranges.by_ref().take(live(i).count());
             shapes.push(buffer.extent(), stride(buffer.alignment, problem.unit()), ranges);
         }
         let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); arenas as usize];
         for range in reserved {
-            let (from, to) = one.of_reserved(range);
             obstacles[range.arena as usize].push((shapes.shapes.len() as u32, range.offset));
-            shapes.push(range.size, 1, std::iter::once(sections.of(from, to)));
+            shapes.push(range.size, 1, ranges.by_ref().take(1));
         }
         let mut order: Vec<u32> = (0..ids.len() as u32).collect();
         order.sort_by_key(|&k| {
@@ -82,7 +82,7 @@ impl<'a> Task<'a> {
             };
             (class, Reverse(buffer.extent()), k)
         });
-        Task { problem, ids, shapes, sections: sections.len(), obstacles, order }
+        Task { problem, ids, shapes, sections: count, obstacles, order }
     }
 
     /// The buffer at a position.

@@ -6,7 +6,7 @@
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit};
-use super::instance::{RangeMax, Sections};
+use super::instance::{sections, RangeMax};
 use super::numbers::mix;
 use super::options::Effort;
 use std::cmp::Reverse;
@@ -17,27 +17,31 @@ const ORDER_STEPS: u64 = 1_000_000;
 const PATIENCE: u32 = 12;
 
 /// Tries to make `placed` smaller, until the budget is spent.
-pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
+pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
     let n = arena.movable();
     // The orders take a while to sort before the clock is looked at.
     if budget.interrupted() {
         return;
     }
     let mut fit = FirstFit::new(&arena.shapes);
-    let mut best_order: Vec<u32> = Vec::new();
+    // What comes of the orders does not hang on `placed`, so that a search that went further there costs nothing here.
+    let (mut own, mut best_order) = (u64::MAX, Vec::new());
     let mut offsets = vec![0; arena.shapes.shapes.len()];
     // Not counted, since they are what every layout is measured by; but they have an end of their own, as do clock and
     // flag. There is a layout by now.
     let mut uncounted = budget.apart(ORDER_STEPS);
-    for (order, how) in orders(arena) {
+    let mut orders = orders(arena);
+    // Sorting takes long where there is much.
+    while !arena.is_late(&mut uncounted) {
+        let Some((order, how)) = orders.next() else { break };
         if task.effort == Effort::Fast && !best_order.is_empty() {
             return;
         }
         fit.restart(&arena.obstacles);
         if let Some(size) = fit.place(order.iter().copied(), how, u64::MAX, &mut offsets, &mut uncounted) {
             let size = size.max(arena.obstructed);
-            if size < placed.size || best_order.is_empty() {
-                best_order.clone_from(&order);
+            if size < own {
+                (own, best_order) = (size, order);
             }
             if size < placed.size {
                 placed.size = size;
@@ -51,15 +55,15 @@ pub(super) fn improve(arena: &Arena, task: Task, placed: &mut Placed, budget: &m
     }
     let goal = task.goal.max(arena.bound).max(arena.obstructed);
     if task.effort != Effort::Fast {
-        reorder(arena, goal, &best_order, placed, &mut fit, budget);
+        reorder(arena, goal, (own, &best_order), placed, &mut fit, budget);
     }
 }
 
 /// Places in an order that changes with every round.
 fn reorder(
-    arena: &Arena,
+    arena: &Arena<'_>,
     goal: u64,
-    start: &[u32],
+    (mut own, start): (u64, &[u32]),
     placed: &mut Placed,
     fit: &mut FirstFit<'_>,
     budget: &mut Budget<'_>,
@@ -88,10 +92,12 @@ fn reorder(
         };
         let size = size.max(arena.obstructed);
         since += 1;
+        if size < own {
+            (own, since) = (size, 0);
+        }
         if size < placed.size {
             placed.size = size;
             placed.offsets.copy_from_slice(&offsets[..n]);
-            since = 0;
         }
         if since > PATIENCE {
             reset(&mut place);
@@ -100,7 +106,7 @@ fn reorder(
         for (i, at) in place.iter_mut().enumerate() {
             let draw = mix(round << 32 ^ i as u64);
             let end = offsets[i] + arena.shapes.shapes[i].size;
-            if end >= placed.size || end > goal {
+            if end >= own || end > goal {
                 // To the front, by a random share of the way.
                 *at -= ((u128::from(*at) * u128::from(draw >> 40)) >> 24) as u64;
             } else if draw & 7 == 0 {
@@ -112,56 +118,56 @@ fn reorder(
 
 /// The greedy orders of other planners, and where each places: by size, by size and life, by life, by both multiplied,
 /// and by how much is live at the fullest step.
-fn orders(arena: &Arena) -> Vec<(Vec<u32>, Fit)> {
+fn orders<'a>(arena: &'a Arena<'_>) -> impl Iterator<Item = (Vec<u32>, Fit)> + 'a {
+    type Key<'k> = Box<dyn Fn(u32) -> (u128, u64, u64) + 'k>;
     let shapes = &arena.shapes.shapes[..arena.movable()];
     let size = |i: u32| shapes[i as usize].size;
-    let life = |i: u32| arena.lives[i as usize].1 - arena.lives[i as usize].0;
-    let sorted = |key: &dyn Fn(u32) -> (u128, u64, u64)| {
+    let align = |i: u32| shapes[i as usize].align;
+    let birth = |i: u32| arena.life(i as usize).0;
+    let life = move |i: u32| arena.life(i as usize).1 - birth(i);
+    let mut keys: Vec<(Key<'a>, Fit)> = Vec::new();
+    if let Some(earlier) = &arena.earlier {
+        keys.push((Box::new(move |i| (u128::MAX - u128::from(earlier[i as usize]), 0, 0)), Fit::First));
+    }
+    if shapes.iter().any(|s| s.align != shapes[0].align) {
+        // Of falling alignment, sizes that are multiples of it first: little padding is needed.
+        let whole = move |i| u64::from(size(i).is_multiple_of(align(i)));
+        keys.push((Box::new(move |i| (align(i).into(), whole(i), size(i))), Fit::First));
+        keys.push((Box::new(move |i| (align(i).into(), size(i), 0)), Fit::Best));
+    }
+    keys.push((Box::new(move |i| (size(i).into(), 0, 0)), Fit::First));
+    keys.push((Box::new(move |i| (size(i).into(), 0, 0)), Fit::Best));
+    keys.push((Box::new(move |i| (size(i).into(), life(i), u64::MAX - birth(i))), Fit::Best));
+    keys.push((Box::new(move |i| (life(i).into(), size(i), 0)), Fit::Best));
+    keys.push((Box::new(move |i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
+    let last = std::iter::once_with(move || {
+        let breadth = breadth(arena);
+        // Of sections equally full the first goes first.
+        let key: Key<'a> =
+            Box::new(move |i| (breadth[i as usize].0.into(), breadth[i as usize].1, shapes[i as usize].size));
+        (key, Fit::Best)
+    });
+    keys.into_iter().chain(last).map(|(key, fit)| {
         let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
         // Stable: what ties stays in the order of adding.
         order.sort_by_key(|&i| Reverse(key(i)));
-        order
-    };
-    let mut orders = Vec::new();
-    if let Some(earlier) = &arena.earlier {
-        let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
-        order.sort_by_key(|&i| earlier[i as usize]);
-        orders.push((order, Fit::First));
-    }
-    let by_size = sorted(&|i| (size(i).into(), 0, 0));
-    let align = |i: u32| shapes[i as usize].align;
-    if shapes.iter().any(|s| s.align != shapes[0].align) {
-        // Of falling alignment, sizes that are multiples of it first: little padding is needed.
-        orders.push((sorted(&|i| (align(i).into(), u64::from(size(i).is_multiple_of(align(i))), size(i))), Fit::First));
-        orders.push((sorted(&|i| (align(i).into(), size(i), 0)), Fit::Best));
-    }
-    orders.push((by_size.clone(), Fit::First));
-    orders.push((by_size, Fit::Best));
-    orders.push((sorted(&|i| (size(i).into(), life(i), u64::MAX - arena.lives[i as usize].0)), Fit::Best));
-    orders.push((sorted(&|i| (life(i).into(), size(i), 0)), Fit::Best));
-    orders.push((sorted(&|i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
-    let breadth = breadth(arena);
-    // Of sections equally full the first goes first.
-    orders.push((sorted(&|i| (breadth[i as usize].0.into(), breadth[i as usize].1, size(i))), Fit::Best));
-    orders
+        (order, fit)
+    })
 }
 
 /// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and how many sections
 /// come after the first such.
-fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
+fn breadth(arena: &Arena<'_>) -> Vec<(u64, u64)> {
     // Without reuse all have one section; what is live together still says what to place first.
-    let sections = Sections::new(arena.lives.iter().copied());
-    let ranges = |i: usize| -> Vec<(u32, u32)> {
-        if arena.reuse {
-            arena.shapes.ranges(i).to_vec()
-        } else {
-            vec![sections.of(arena.lives[i].0, arena.lives[i].1)]
-        }
+    let (lives, count) = if arena.reuse {
+        (Vec::new(), arena.sections)
+    } else {
+        sections((0..arena.movable()).map(|i| arena.life(i)).collect())
     };
-    let count = if arena.reuse { arena.sections } else { sections.len() };
+    let ranges = |i: usize| lives.get(i..=i).unwrap_or_else(|| arena.shapes.ranges(i));
     let mut change = vec![0u64; count + 1];
     for i in 0..arena.movable() {
-        for (from, to) in ranges(i) {
+        for &(from, to) in ranges(i) {
             let size = arena.shapes.shapes[i].size;
             change[from as usize] = change[from as usize].wrapping_add(size);
             change[to as usize] = change[to as usize].wrapping_sub(size);
@@ -182,7 +188,7 @@ fn breadth(arena: &Arena) -> Vec<(u64, u64)> {
     let most = RangeMax::new(&rank);
     (0..arena.movable())
         .map(|i| {
-            let first = ranges(i).into_iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
+            let first = ranges(i).iter().map(|r| most.max(r.0 as usize..r.1 as usize)).max().unwrap_or(0);
             let section = order.get(order.len() - first as usize).copied().unwrap_or(0);
             (change[section as usize], first)
         })

@@ -37,11 +37,12 @@ pub(super) struct Instance {
 impl Instance {
     /// An instance of these items, whose `from` and `to` may be any steps: sections are found anew.
     pub(super) fn from_ranges(mut items: Vec<Item>) -> Instance {
-        let sections = Sections::new(items.iter().map(|i| (u64::from(i.from), u64::from(i.to))));
-        for item in &mut items {
-            (item.from, item.to) = sections.of(u64::from(item.from), u64::from(item.to));
+        let steps: Vec<_> = items.iter().map(|i| (u64::from(i.from), u64::from(i.to))).collect();
+        let (ranges, count) = sections(steps);
+        for (item, range) in items.iter_mut().zip(ranges) {
+            (item.from, item.to) = range;
         }
-        Instance::around(items, Vec::new(), sections.len())
+        Instance::around(items, Vec::new(), count)
     }
 
     /// An instance of items around obstacles, over so many sections.
@@ -210,91 +211,29 @@ impl Heights {
     }
 }
 
-/// Maps ranges of steps to ranges of sections.
-pub(super) struct Sections {
-    /// The first step, and how many times two steps are in a bucket.
-    first: u64,
-    shift: u32,
-    /// By bucket, how many of `steps` lie before it; empty where each bucket is one step.
-    buckets: Vec<u32>,
-    /// The steps at which something is born or dies, sorted; empty where each bucket is one step.
-    steps: Vec<u64>,
-    /// For each of them, or for each bucket, how many sections lie before it.
-    before: Vec<u32>,
-}
-
-impl Sections {
-    /// Finds the sections of these live ranges, none of them empty.
-    pub(super) fn new(ranges: impl Iterator<Item = (u64, u64)> + Clone) -> Sections {
-        let (mut first, mut last, mut count) = (u64::MAX, 0, 0);
-        for (from, to) in ranges.clone() {
-            (first, last, count) = (first.min(from), last.max(to), count + 1);
-        }
-        let mut sections = Sections { first, shift: 0, buckets: Vec::new(), steps: Vec::new(), before: Vec::new() };
-        if count == 0 {
-            return sections;
-        }
-        // Steps are the indices of a table where they are not much more than the ranges.
-        let table = 4 * count;
-        let mut points = (last - first).saturating_add(1) as usize;
-        if last - first > table {
-            let steps = &mut sections.steps;
-            steps.extend(ranges.clone().flat_map(|(from, to)| [from, to]));
-            steps.sort_unstable();
-            steps.dedup();
-            points = steps.len();
-            sections.shift = ((last - first) / points as u64).max(1).ilog2();
-            let mut at = 0;
-            for (k, &step) in (0u32..).zip(steps.iter()) {
-                while at <= (step - first) >> sections.shift {
-                    sections.buckets.push(k);
-                    at += 1;
-                }
-            }
-            sections.buckets.push(points as u32);
-        }
-        const BORN: u8 = 1;
-        const DIES: u8 = 2;
-        let mut what = vec![0u8; points];
-        for (from, to) in ranges {
-            what[sections.index(from)] |= BORN;
-            what[sections.index(to)] |= DIES;
-        }
-        // A section ends at a death that follows a birth.
-        let (mut count, mut growing) = (0, false);
-        let before = what.into_iter().map(|what| {
-            if what & DIES != 0 && growing {
-                (count, growing) = (count + 1, false);
-            }
-            growing |= what & BORN != 0;
-            count
-        });
-        sections.before = before.collect();
-        sections
+/// Ranges of steps, none of them empty, as ranges of sections; and how many sections there are.
+pub(super) fn sections(ranges: Vec<(u64, u64)>) -> (Vec<(u32, u32)>, usize) {
+    // Of one step, deaths sort before births.
+    const BIRTH: u64 = 1 << 63;
+    let mut events = Vec::with_capacity(2 * ranges.len());
+    let mut of = vec![(0, 0); ranges.len()];
+    for (i, (from, to)) in (0u64..).zip(ranges) {
+        events.extend([(from, i | BIRTH), (to, i)]);
     }
-
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.before.last().map_or(0, |&n| n as usize)
-    }
-
-    /// The sections in a range that was among those given.
-    pub(super) fn of(&self, from: u64, to: u64) -> (u32, u32) {
-        (self.before[self.index(from)], self.before[self.index(to)])
-    }
-
-    /// Where a step is in `before`.
-    #[inline]
-    fn index(&self, step: u64) -> usize {
-        let bucket = ((step - self.first) >> self.shift) as usize;
-        match self.buckets.get(bucket..bucket + 2) {
-            None => bucket,
-            Some(ends) => {
-                let first = ends[0] as usize;
-                first + self.steps[first..ends[1] as usize].partition_point(|&s| s < step)
-            }
+    events.sort_unstable();
+    // A section ends at a death that follows a birth.
+    let (mut count, mut growing) = (0, false);
+    for (_, event) in events {
+        let range = &mut of[(event & !BIRTH) as usize];
+        if event & BIRTH != 0 {
+            range.0 = count;
+            growing = true;
+        } else {
+            count += u32::from(std::mem::take(&mut growing));
+            range.1 = count;
         }
     }
+    (of, count as usize)
 }
 
 /// The items by a section of each: what ties stays in order.

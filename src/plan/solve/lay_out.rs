@@ -11,11 +11,19 @@ const SIMPLER_SHARE: u32 = 4;
 /// And to the search around obstacles, which may have to round sizes.
 const ROUNDED_SHARE: u32 = 2;
 
-impl Arena {
+impl Arena<'_> {
     /// Lays the arena out.
     pub(super) fn lay_out(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
-        let mut placed = self.lay_out_freely(task, budget);
-        if !self.preferred.is_empty() {
+        let many = self.movable() as u64 > FIRST_STEPS;
+        let mut placed = if many { self.at_once() } else { self.none() };
+        if !self.is_late(budget) {
+            let other = self.lay_out_freely(task, budget);
+            if other.size <= placed.size {
+                placed = other;
+            }
+        }
+        // Without sections there was no time for anything.
+        if !self.preferred.is_empty() && self.sections > 0 {
             self.prefer(task, &mut placed, budget);
             placed.size = self.size(&placed.offsets);
         }
@@ -87,17 +95,19 @@ impl Arena {
     fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
         let mut wishes = vec![false; self.movable()];
         self.preferred.iter().for_each(|&(shape, _)| wishes[shape as usize] = true);
-        let mut held =
-            Arena { reuse: self.reuse, sections: self.sections, obstructed: self.obstructed, ..Arena::default() };
+        let mut held = Arena::empty(self.problem);
+        (held.sections, held.obstructed) = (self.sections, self.obstructed);
+        let push = |held: &mut Arena<'_>, shape: u32| {
+            let Shape { size, align, .. } = self.shapes.shapes[shape as usize];
+            held.shapes.push(size, align, self.shapes.ranges(shape as usize).iter().copied());
+        };
         let mut free = FirstFit::new(&self.shapes);
         free.restart(&self.obstacles);
         let mut moved = Vec::new();
         for shape in 0..self.movable() as u32 {
             if !wishes[shape as usize] {
-                let Shape { size, align, .. } = self.shapes.shapes[shape as usize];
-                held.shapes.push(size, align, self.shapes.ranges(shape as usize).iter().copied());
+                push(&mut held, shape);
                 held.buffers.push(self.buffers[shape as usize]);
-                held.lives.push(self.lives[shape as usize]);
                 moved.push(shape);
             }
         }
@@ -111,11 +121,12 @@ impl Arena {
                 return None;
             }
             free.put(shape, offset);
-            held.obstacle(offset, bytes, self.shapes.ranges(shape as usize).iter().copied());
+            held.obstacle(offset, bytes);
+            push(&mut held, shape);
         }
         for &(shape, offset) in &self.obstacles {
-            let bytes = self.shapes.shapes[shape as usize].size;
-            held.obstacle(offset, bytes, self.shapes.ranges(shape as usize).iter().copied());
+            held.obstacle(offset, self.shapes.shapes[shape as usize].size);
+            push(&mut held, shape);
         }
         held.bound = self.bound;
         let found = held.lay_out_freely(Task { goal: size, ..task }, budget);

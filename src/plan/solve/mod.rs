@@ -14,7 +14,7 @@
 //! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
 //! | `blocks` | what cannot move, over those sections |
 //! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
-//! | `online` | one as an allocator makes it, for a first answer |
+//! | `nested`, `online` | layouts for a first answer: in two passes, and as an allocator makes them |
 //! | `large` | the largest items by search, all others in the holes |
 //! | `niche` | the exact search |
 //! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
@@ -39,6 +39,7 @@ mod instance;
 mod large;
 mod lay_out;
 mod loads;
+mod nested;
 mod niche;
 mod numbers;
 mod online;
@@ -60,6 +61,7 @@ use arena::{stride, Arena, Task};
 use budget::Budget;
 use std::time::{Duration, Instant};
 
+pub use check::{clash, Clash};
 pub use options::{Effort, SolveOptions};
 
 /// Most steps of the search without a time limit, and for each buffer.
@@ -71,6 +73,13 @@ const STEPS_A_BUFFER: u64 = 5_000;
 /// Errors are contradictions in the problem: sizes that add up to more than 2^62 bytes, fixed buffers that overlap or are
 /// off the unit. A capacity that cannot be met is no error but a status.
 pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
+    // With a limit the clock decides, and nothing else.
+    let most = STEPS.min(STEPS_A_BUFFER.saturating_mul(problem.buffers().len() as u64));
+    solve_within(problem, options, options.time_limit.map_or(most, |_| u64::MAX))
+}
+
+/// Does so with so many steps of search.
+fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Result<Layout> {
     let start = Instant::now();
     check::check(problem)?;
     let buffers = problem.buffers();
@@ -79,16 +88,16 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let occupied = |i: &u32| buffers[*i as usize].occupies() && !problem.left_out().contains(buffers[*i as usize].kind);
     let mut ids = Vec::with_capacity(buffers.len());
     ids.extend((0..buffers.len() as u32).filter(occupied));
-    let of = |ids: &[u32]| ids.iter().map(|&i| &buffers[i as usize]).collect::<Vec<&Buffer>>();
-    // Of one arena, sections say what is live as well as the steps do.
-    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, &ids));
+    let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
+    let mut budget = Budget::new(steps, deadline, options.cancel);
+    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, &ids, &mut budget));
     let mut layout = Layout {
         slots: Vec::new(),
         arenas: vec![ArenaUse::default(); arenas.len()],
         size: 0,
         lower_bound: match &only {
-            Some(arena) if arena.obstacles.is_empty() && problem.reuse() => arena.peak(),
-            _ => bounds::of_all(problem, of(&ids).into_iter()),
+            Some(arena) => arena.bound,
+            None => bounds::of_all(problem, ids.iter().map(|&i| &buffers[i as usize])),
         },
         total_unshared: ids.iter().map(|&i| buffers[i as usize].extent()).sum(),
         status: LayoutStatus::Optimal,
@@ -105,10 +114,6 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     if beyond_capacity(problem, &ids, layout.lower_bound) {
         return without_slots(layout, LayoutStatus::Infeasible);
     }
-    // With a limit the clock decides, and nothing else.
-    let steps = options.time_limit.map_or(STEPS.min(STEPS_A_BUFFER * ids.len() as u64), |_| u64::MAX);
-    let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
-    let mut budget = Budget::new(steps, deadline, options.cancel);
     // By arena, its buffers, and where the movable ones were seen to fit when the buffers were divided.
     let mut homes: Vec<(Vec<u32>, Option<Vec<u64>>)> = Vec::new();
     if only.is_some() {
@@ -125,11 +130,7 @@ pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     let mut placements = Vec::new();
     for (index, (ids, found)) in (0u32..).zip(homes) {
         let capacity = arenas[index as usize].capacity;
-        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, &ids));
-        arena.bound = match arenas.len() {
-            1 => layout.lower_bound,
-            _ => bounds::of_arena(problem, index, of(&ids).into_iter()),
-        };
+        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, &ids, &mut budget));
         let fixed = |i: u32| match buffers[i as usize].place {
             Place::Fixed(offset) => Some((i, offset)),
             _ => None,
@@ -193,4 +194,45 @@ fn beyond_capacity(problem: &Problem, ids: &[u32], lower_bound: u64) -> bool {
         arena.capacity.is_some_and(|c| c < bounds::of_arena(problem, index, bound))
     };
     all.is_some_and(|all| all < lower_bound) || (arenas.len() > 1 && (0u32..).zip(arenas).any(is_beyond))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::plan::{verify, Interval};
+    use fastrand::Rng;
+
+    /// Whatever a problem holds, more steps never give a larger arena.
+    #[test]
+    fn more_effort_gives_nothing_worse() {
+        let mut smaller = 0;
+        for seed in 0..40 {
+            let rng = &mut Rng::with_seed(seed);
+            let count = [12, 40, 120][seed as usize % 3];
+            let mut problem = Problem::new();
+            for k in 0..count {
+                let lower = if seed % 2 == 0 { k } else { rng.u64(..count) };
+                let mut buffer = Buffer::new(rng.u64(1..1_000), lower, lower + rng.u64(1..=20));
+                match seed / 6 % 5 {
+                    1 => buffer.alignment = 1 << rng.u64(..8),
+                    2 if rng.u64(..9) == 0 => buffer.place = Place::Preferred(rng.u64(..3_000)),
+                    3 if buffer.upper - lower > 2 => buffer.gaps = vec![Interval::new(lower + 1, lower + 2)],
+                    // Apart from one another.
+                    4 if k % 9 == 0 => buffer.place = Place::Fixed(1_000 * (k / 9)),
+                    _ => {}
+                }
+                problem.add(buffer).unwrap();
+            }
+            let mut last = u64::MAX;
+            for steps in (0..8).map(|k| 5 << (2 * k)) {
+                let layout = solve_within(&problem, &SolveOptions::default(), steps).unwrap();
+                assert_eq!(verify(&problem, &layout), Ok(()));
+                assert!(layout.size <= last, "seed {seed}: {} with {steps} steps, {last} with fewer", layout.size);
+                smaller += u32::from(layout.size < last && last < u64::MAX);
+                last = layout.size;
+            }
+        }
+        assert!(smaller > 10, "{smaller}");
+    }
 }

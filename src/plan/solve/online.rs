@@ -2,9 +2,10 @@
 //!
 //! Items are placed in the order in which they are born, each in the smallest hole that it fits (best fit), and what
 //! dies becomes a hole that is joined with those beside it. n items take O(n log n) steps, about a microsecond each: a
-//! good first answer where the orders of [`super::skyline`] take long. When the clock ends even that, all get slots of
-//! powers of two, tens of nanoseconds each: when it ended makes no difference, so that more time gives nothing worse.
+//! good first answer where the orders of [`super::skyline`] take long. Before that, all get slots of powers of two, which
+//! takes tens of nanoseconds each.
 
+use super::best::Best;
 use super::budget::Budget;
 use super::instance::{in_order, Item};
 use std::cmp::Reverse;
@@ -13,15 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Holes looked at for an item: the first may be off its alignment.
 const LOOKED_AT: usize = 4;
 
-/// Lays all items out above `base`, into `offsets`, and returns the end of the highest.
-pub(super) fn place(items: &[Item], base: u64, offsets: &mut [u64], clock: &mut Budget<'_>) -> u64 {
+/// Lays all items out above `base` in both ways, as far as the clock allows.
+pub(super) fn improve(items: &[Item], base: u64, best: &mut Best, clock: &mut Budget<'_>) {
     let mut births = in_order(items, |item| item.from);
     let deaths = in_order(items, |item| item.to);
-    if !sweep(items, &mut births, &deaths, &mut Holes::new(base), offsets, clock) {
-        let slots = &mut Slots { top: base, free: std::array::from_fn(|_| Vec::new()) };
-        sweep(items, &mut births, &deaths, slots, offsets, &mut Budget::new(u64::MAX, None, None));
+    let slots = &mut Slots { top: base, free: std::array::from_fn(|_| Vec::new()) };
+    let mut size = sweep(items, &mut births, &deaths, slots, &mut best.scratch, clock);
+    best.offer(size);
+    if size.is_some() {
+        size = sweep(items, &mut births, &deaths, &mut Holes::new(base), &mut best.scratch, clock);
+        best.offer(size);
     }
-    items.iter().zip(offsets.iter()).map(|(item, at)| at + item.size).max().unwrap_or(base)
 }
 
 /// Where items go, and what they leave.
@@ -32,7 +35,7 @@ trait Room {
     fn free(&mut self, offset: u64, item: &Item);
 }
 
-/// Goes over all births and deaths; whether it came to the end.
+/// Goes over all births and deaths: the end of the highest item, if there was time for all.
 fn sweep(
     items: &[Item],
     births: &mut [u32],
@@ -40,22 +43,24 @@ fn sweep(
     room: &mut impl Room,
     offsets: &mut [u64],
     clock: &mut Budget<'_>,
-) -> bool {
-    let mut dead = deaths.iter().copied().peekable();
+) -> Option<u64> {
+    let (mut dead, mut size) = (deaths.iter().copied().peekable(), 0);
     for born in births.chunk_by_mut(|&a, &b| items[a as usize].from == items[b as usize].from) {
         let section = items[born[0] as usize].from;
         if !clock.take(born.len() as u64) {
-            return false;
+            return None;
         }
         while let Some(j) = dead.next_if(|&j| items[j as usize].to <= section) {
             room.free(offsets[j as usize], &items[j as usize]);
         }
         room.sort(born, items);
         for &mut i in born {
-            offsets[i as usize] = room.take(&items[i as usize]);
+            let item = &items[i as usize];
+            offsets[i as usize] = room.take(item);
+            size = size.max(offsets[i as usize] + item.size);
         }
     }
-    true
+    Some(size)
 }
 
 /// Bytes below `top` that nothing is in: no two holes touch, and none touches the top.
@@ -160,7 +165,14 @@ mod tests {
     use super::*;
     use fastrand::Rng;
 
-    /// Live together means apart, whenever the clock ends the sweep; without it no hole is left between neighbours.
+    fn placed(items: &[Item], base: u64, steps: u64) -> Best {
+        let (n, mut clock) = (items.len(), Budget::new(steps, None, None));
+        let mut best = Best { size: u64::MAX, offsets: vec![0; n], bound: 0, scratch: vec![0; n] };
+        improve(items, base, &mut best, &mut clock);
+        best
+    }
+
+    /// Live together means apart, whenever the clock ends it; with time for all no hole is left between neighbours.
     #[test]
     fn what_is_live_together_is_apart_and_holes_are_used_again() {
         for seed in 0..300 {
@@ -171,11 +183,10 @@ mod tests {
                     Item { from, to: from + rng.u32(1..10), size: rng.u64(1..40), align: 1 << rng.u64(..4) }
                 })
                 .collect();
-            let mut offsets = vec![u64::MAX; items.len()];
-            let mut clock = Budget::new(if seed % 3 == 0 { rng.u64(..40) } else { u64::MAX }, None, None);
-            let top = place(&items, 104, &mut offsets, &mut clock);
+            let steps = items.len() as u64 + 1 + if seed % 3 == 0 { rng.u64(..40) } else { 60 };
+            let Best { size, offsets, .. } = placed(&items, 104, steps);
             let ends = || items.iter().zip(&offsets).map(|(item, at)| at + item.size);
-            assert_eq!(ends().max().unwrap(), top);
+            assert_eq!(ends().max().unwrap(), size);
             for (n, (a, &at)) in items.iter().zip(&offsets).enumerate() {
                 assert!(at >= 104 && at.is_multiple_of(a.align), "seed {seed}: {a:?} at {at}");
                 for (b, &other) in items.iter().zip(&offsets).take(n) {
@@ -185,13 +196,14 @@ mod tests {
                 }
             }
         }
-        // Two that die side by side make room for one as large as both, also when the clock ended the sweep before.
+        // Two that die side by side make room for one as large as both, also when there is time for slots only.
         let item = |from, to, size| Item { from, to, size, align: 1 };
         let items = [item(0, 1, 32), item(0, 1, 32), item(0, 2, 32), item(1, 2, 64)];
-        assert_eq!(place(&items, 0, &mut [0; 4], &mut Budget::new(u64::MAX, None, None)), 96);
+        assert_eq!(placed(&items, 0, u64::MAX).size, 96);
         let chain: Vec<Item> = (0..50).map(|k| item(k, k + 1, 64 - u64::from(k) / 2)).collect();
-        for steps in [0, u64::MAX] {
-            assert_eq!(place(&chain, 0, &mut [0; 50], &mut Budget::new(steps, None, None)), 64);
+        for steps in [51, u64::MAX] {
+            assert_eq!(placed(&chain, 0, steps).size, 64);
         }
+        assert_eq!(placed(&chain, 0, 9).size, u64::MAX);
     }
 }

@@ -9,7 +9,7 @@ use super::options::Effort;
 use super::order::{rank, By, Rule};
 use super::portfolio::Portfolio;
 use super::skyline::Skyline;
-use super::{large, online, repair};
+use super::{large, repair};
 
 /// Most items for the orders that compare every item with every other.
 const FIRST_FIT_ITEMS: usize = 4_000;
@@ -24,34 +24,23 @@ const OTHERS_SHARE: u64 = 8;
 /// Orders of the greedy layouts.
 const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
 
-/// The best of the greedy orders. They are tried to the end whatever the goal and however many steps are left, so that no
-/// layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more items than
-/// can be compared with one another. Clock and flag end all but the first, which is cut short when `first` is interrupted:
-/// there is a layout in any case.
+/// Improves on `best` by greedy orders. They are tried to the end whatever the goal and however many steps are left, so
+/// that no layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more items
+/// than can be compared with one another. Clock and flag end all but the first; `first` may end that, too.
 pub(super) fn greedy(
     instance: &Instance,
     earlier: Option<Vec<u64>>,
     effort: Effort,
+    best: &mut Best,
     first: &mut Budget<'_>,
     budget: &mut Budget<'_>,
-) -> Best {
+) {
     let n = instance.items.len();
-    let bound = instance.bound();
-    let mut best = Best { size: u64::MAX, offsets: vec![0; n], bound, scratch: vec![0; n] };
     let mut uncounted = budget.without_count();
     let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
-    let floor = instance.obstacles.iter().map(|o| o.end).max().unwrap_or(0);
-    let on_line =
-        |best: &mut Best, clock: &mut Budget<'_>| online::place(&instance.items, floor, &mut best.scratch, clock);
-    if n as u64 > FIRST_STEPS {
-        let size = on_line(&mut best, &mut uncounted);
-        best.offer(Some(size));
-        if uncounted.interrupted() {
-            budget.join(0, true);
-        }
-        if best.size <= best.bound || uncounted.interrupted() {
-            return best;
-        }
+    if best.size <= best.bound || (best.size < u64::MAX && uncounted.is_late()) {
+        budget.join(0, uncounted.interrupted());
+        return;
     }
     let pressure = instance.pressure();
     let mut ranks = Vec::new();
@@ -66,10 +55,15 @@ pub(super) fn greedy(
         let size = skyline.place(&ranks, u64::MAX, &mut best.scratch, first);
         best.offer(size);
         if best.size <= best.bound {
-            return best;
+            return;
         }
     }
     for &by in orders {
+        // Sorting takes long where there is much.
+        if n as u64 > FIRST_STEPS && uncounted.is_late() {
+            budget.join(0, true);
+            return;
+        }
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
         let size = match best.size {
             u64::MAX => skyline.place(&ranks, u64::MAX, &mut best.scratch, first),
@@ -77,19 +71,15 @@ pub(super) fn greedy(
         };
         best.offer(size);
         if best.size <= best.bound {
-            return best;
+            return;
         }
         if first.interrupted() || uncounted.interrupted() {
             budget.join(0, true);
-            if best.size == u64::MAX {
-                let size = on_line(&mut best, first);
-                best.offer(Some(size));
-            }
-            return best;
+            return;
         }
     }
     if n > FIRST_FIT_ITEMS {
-        return best;
+        return;
     }
     let (shapes, obstacles) = Shapes::of(instance);
     let mut first_fit = FirstFit::new(&shapes);
@@ -102,10 +92,10 @@ pub(super) fn greedy(
     if let Some(earlier) = earlier {
         let mut order: Vec<u32> = (0..n as u32).collect();
         order.sort_by_key(|&i| earlier[i as usize]);
-        try_order(&mut best, &order, Fit::First);
+        try_order(best, &order, Fit::First);
     }
     if effort == Effort::Fast {
-        return best;
+        return;
     }
     for by in ORDERS {
         rank(&instance.items, &pressure, Rule::greedy(by), &mut ranks);
@@ -113,13 +103,12 @@ pub(super) fn greedy(
         for (i, &r) in ranks.iter().enumerate() {
             order[r as usize] = i as u32;
         }
-        try_order(&mut best, &order, Fit::First);
-        try_order(&mut best, &order, Fit::Best);
+        try_order(best, &order, Fit::First);
+        try_order(best, &order, Fit::Best);
         if best.size <= best.bound {
-            break;
+            return;
         }
     }
-    best
 }
 
 /// Makes `best` smaller until it is within `goal`, proved to be the smallest, or the budget is spent.

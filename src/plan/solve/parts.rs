@@ -8,10 +8,10 @@ use super::best::Best;
 use super::blocks::Obstacle;
 use super::budget::{Budget, FIRST_STEPS};
 use super::first_fit::Shape;
-use super::instance::{in_order, Instance, Item};
+use super::instance::{Instance, Item};
 use super::numbers::gcd;
 use super::options::Effort;
-use super::part;
+use super::{online, part};
 use crate::plan::problem::MAX_BYTES;
 
 /// An arena's movable shapes as items, in grains.
@@ -31,7 +31,7 @@ struct Whole {
 /// Where alignments differ, the problem with all of them raised to the largest is solved first: it asks for more, but
 /// with everything a multiple of one number nothing is padded and the search is exact, so that its layouts are often
 /// the smaller ones.
-pub(super) fn lay_out(arena: &Arena, task: Task, budget: &mut Budget<'_>) -> Placed {
+pub(super) fn lay_out(arena: &Arena<'_>, task: Task, budget: &mut Budget<'_>) -> Placed {
     let shapes = &arena.shapes.shapes[..arena.movable()];
     let largest = shapes.iter().map(|s| s.align).max().unwrap_or(1);
     let differ = shapes.iter().any(|s| s.align != largest);
@@ -56,23 +56,44 @@ pub(super) fn lay_out(arena: &Arena, task: Task, budget: &mut Budget<'_>) -> Pla
 }
 
 /// Lays them out with alignments of at least `least`.
-fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_>) -> Placed {
+fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budget<'_>) -> Placed {
     let mut whole = Whole::new(arena, least);
-    let groups = whole.split();
+    if arena.is_late(budget) {
+        return arena.none();
+    }
+    let groups = whole.split(arena.sections);
+    if arena.is_late(budget) {
+        return arena.none();
+    }
     let goal = task.goal.max(arena.bound) / whole.grain;
     let mut first = budget.after(FIRST_STEPS);
     let obstacles = whole.obstacles_of(&groups);
     let only = groups.len() == 1;
+    let many = arena.movable() as u64 > FIRST_STEPS;
+    let mut clock = budget.without_count();
     let mut parts: Vec<(Vec<u32>, Instance, Best)> = groups
         .into_iter()
         .zip(obstacles)
         .map(|(ids, obstacles)| {
             let items = if only { std::mem::take(&mut whole.items) } else { whole.items_of(&ids) };
             let instance = whole.instance(items, obstacles);
-            let best = part::greedy(&instance, earlier(arena, &ids, whole.grain), task.effort, &mut first, budget);
+            let mut best = Best::none(&instance);
+            if many && !clock.is_late() {
+                let floor = instance.obstacles.iter().map(|o| o.end).max().unwrap_or(0);
+                online::improve(&instance.items, floor, &mut best, &mut clock);
+            }
             (ids, instance, best)
         })
         .collect();
+    let count = parts.len() as u32;
+    for ((ids, instance, best), done) in parts.iter_mut().zip(0..) {
+        let mut share = budget.part(count - done);
+        part::greedy(instance, earlier(arena, ids, whole.grain), task.effort, best, &mut first, &mut share);
+        budget.join_part(&share);
+    }
+    if parts.iter().any(|(_, _, best)| best.size == u64::MAX) {
+        return arena.none();
+    }
     // The largest part makes the size; when it has become small enough, the next largest does.
     parts.sort_by_key(|(ids, _, best)| (std::cmp::Reverse(best.size), ids.first().copied()));
     let mut small_enough = goal;
@@ -99,13 +120,13 @@ fn lay_out_aligned(arena: &Arena, least: u64, task: Task, budget: &mut Budget<'_
 }
 
 /// The offsets of an earlier layout for these items, in grains.
-fn earlier(arena: &Arena, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
+fn earlier(arena: &Arena<'_>, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
     let earlier = arena.earlier.as_ref()?;
     Some(ids.iter().map(|&i| earlier[i as usize] / grain).collect())
 }
 
 impl Whole {
-    fn new(arena: &Arena, least: u64) -> Whole {
+    fn new(arena: &Arena<'_>, least: u64) -> Whole {
         let raised = |s: &Shape| s.align.max(least);
         let shapes = &arena.shapes.shapes[..arena.movable()];
         let step = shapes.iter().fold(0, |g, s| gcd(g, raised(s))).max(1);
@@ -131,21 +152,25 @@ impl Whole {
         Whole { items, obstacles, grain, step, exact: arena.is_whole() }
     }
 
-    /// The items in groups such that no section is covered by two groups.
-    fn split(&self) -> Vec<Vec<u32>> {
-        let mut groups: Vec<Vec<u32>> = Vec::new();
-        let mut until = 0;
-        for i in in_order(&self.items, |item| item.from) {
-            let item = &self.items[i as usize];
-            match groups.last_mut() {
-                Some(group) if item.from < until => group.push(i),
-                _ => groups.push(vec![i]),
-            }
-            until = until.max(item.to);
+    /// The items in groups such that no section is covered by two groups, by section and then by item.
+    fn split(&self, sections: usize) -> Vec<Vec<u32>> {
+        // By section, how many items cover it and the one before.
+        let mut across = vec![0u32; sections + 1];
+        for item in &self.items {
+            across[item.from as usize + 1] = across[item.from as usize + 1].wrapping_add(1);
+            across[item.to as usize] = across[item.to as usize].wrapping_sub(1);
         }
-        for group in &mut groups {
-            group.sort_unstable();
+        let (mut many, mut count) = (0u32, 0);
+        for section in &mut across {
+            many = many.wrapping_add(*section);
+            count += u32::from(many == 0);
+            *section = count - 1;
         }
+        let mut groups: Vec<Vec<u32>> = vec![Vec::new(); count as usize];
+        for (i, item) in (0u32..).zip(&self.items) {
+            groups[across[item.from as usize] as usize].push(i);
+        }
+        groups.retain(|group| !group.is_empty());
         groups
     }
 
@@ -188,7 +213,7 @@ impl Whole {
     }
 
     /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top then costs nothing.
-    fn turn_over(&self, arena: &Arena, top: u64, placed: &mut Placed) {
+    fn turn_over(&self, arena: &Arena<'_>, top: u64, placed: &mut Placed) {
         let shapes = &arena.shapes.shapes[..arena.movable()];
         let even = shapes.iter().all(|s| self.step.is_multiple_of(s.align));
         if self.step == 1 || !even || !arena.obstacles.is_empty() {

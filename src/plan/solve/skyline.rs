@@ -26,8 +26,10 @@ pub(super) struct Skyline<'a> {
     sections: usize,
     /// Items by how wide they are: one class for each power of two.
     classes: Vec<Class>,
-    /// The class of each item, and where it is in it.
-    position: Vec<(u8, u32)>,
+    /// By logarithm of the width, the class.
+    class_of: [u8; u32::BITS as usize],
+    /// Where each item is in its class.
+    position: Vec<u32>,
     flats: Vec<Flat>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// The end of the highest item placed so far.
@@ -41,23 +43,27 @@ struct Flat {
     end: u32,
     /// First section of the flat on the left.
     left: u32,
-    alive: bool,
 }
+
+/// The height of a flat that is part of another.
+const GONE: u64 = u64::MAX;
 
 impl<'a> Skyline<'a> {
     pub(super) fn new(instance: &'a Instance) -> Skyline<'a> {
         let items = &instance.items[..];
         let sections = instance.totals.len();
-        let mut by_class: Vec<Vec<u32>> = vec![Vec::new(); 1 + u32::BITS as usize];
+        let mut by_class: Vec<Vec<u32>> = vec![Vec::new(); u32::BITS as usize];
         for (i, item) in items.iter().enumerate() {
             by_class[(item.to - item.from).ilog2() as usize].push(i as u32);
         }
-        let mut position = vec![(0, 0); items.len()];
+        let mut position = vec![0; items.len()];
+        let mut class_of = [0; u32::BITS as usize];
         let mut classes = Vec::new();
-        for members in by_class.into_iter().filter(|m| !m.is_empty()) {
+        for (width, members) in by_class.into_iter().enumerate().filter(|(_, m)| !m.is_empty()) {
+            class_of[width] = classes.len() as u8;
             let class = Class::new(items, sections, members, !instance.obstacles.is_empty());
             for (at, &i) in class.by_start.iter().enumerate() {
-                position[i as usize] = (classes.len() as u8, at as u32);
+                position[i as usize] = at as u32;
             }
             classes.push(class);
         }
@@ -67,6 +73,7 @@ impl<'a> Skyline<'a> {
             ceilings: Ceilings::new(&instance.obstacles, sections),
             sections,
             classes,
+            class_of,
             position,
             flats,
             heap: BinaryHeap::new(),
@@ -93,14 +100,14 @@ impl<'a> Skyline<'a> {
         self.flats.fill(Flat::default());
         self.heap.clear();
         self.ceilings.restart();
-        self.flats[0] = Flat { height: 0, end: self.sections as u32, left: 0, alive: true };
+        self.flats[0] = Flat { height: 0, end: self.sections as u32, left: 0 };
         self.heap.push(Reverse((0, 0)));
         self.size = 0;
         let mut placed = 0;
         while placed < self.items.len() {
             let Reverse((height, from)) = self.heap.pop()?;
             let flat = self.flats[from as usize];
-            if !flat.alive || flat.height != height {
+            if flat.height != height {
                 continue;
             }
             let above = self.ceilings.lowest(from, flat.end, height);
@@ -125,8 +132,8 @@ impl<'a> Skyline<'a> {
             offsets[i] = offset;
             self.size = self.size.max(top);
             placed += 1;
-            let (class, at) = self.position[i];
-            self.classes[class as usize].tree.remove(at as usize);
+            let class = self.class_of[(self.items[i].to - self.items[i].from).ilog2() as usize];
+            self.classes[class as usize].tree.remove(self.position[i] as usize);
             self.cover(from, self.items[i].from, self.items[i].to, top);
         }
         Some(self.size)
@@ -173,7 +180,7 @@ impl<'a> Skyline<'a> {
             self.heap.push(Reverse((flat.height, start)));
             left = start;
         }
-        self.flats[from as usize] = Flat { height: top, end: to, left, alive: true };
+        self.flats[from as usize] = Flat { height: top, end: to, left };
         self.join(from);
     }
 
@@ -185,13 +192,13 @@ impl<'a> Skyline<'a> {
             let left = self.flats[from as usize].left;
             if self.flats[left as usize].height == height {
                 self.flats[left as usize].end = self.flats[from as usize].end;
-                self.flats[from as usize].alive = false;
+                self.flats[from as usize].height = GONE;
                 from = left;
             }
         }
         let mut end = self.flats[from as usize].end;
         if (end as usize) < self.sections && self.flats[end as usize].height == height {
-            self.flats[end as usize].alive = false;
+            self.flats[end as usize].height = GONE;
             end = self.flats[end as usize].end;
             self.flats[from as usize].end = end;
         }

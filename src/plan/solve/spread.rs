@@ -11,7 +11,7 @@ use super::division::{Assigned, Task};
 use super::loads::Loads;
 use super::numbers::mix;
 use super::options::SolveOptions;
-use super::{bounds, stacked};
+use super::stacked;
 use crate::plan::problem::Place;
 use std::cmp::Reverse;
 
@@ -96,8 +96,7 @@ fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget:
     for (index, of_arena) in (0u32..).zip(task.problem.arenas()) {
         let mine = || (0..found.homes.len() as u32).filter(|&k| found.homes[k as usize] == index);
         let ids: Vec<u32> = mine().map(|k| task.ids[k as usize]).collect();
-        let mut arena = Arena::new(task.problem, index, &ids);
-        arena.bound = bounds::of_arena(task.problem, index, mine().map(|k| task.buffer(k)));
+        let mut arena = Arena::new(task.problem, index, &ids, budget);
         // A wish may wait until it is known who is there.
         arena.preferred.clear();
         let capacity = of_arena.capacity.unwrap_or(u64::MAX);

@@ -216,10 +216,10 @@ impl<'a> Niche<'a> {
         if low {
             rise = rise.min(self.state.lowest_top(niche));
         }
-        for w in 0..self.state.words {
+        for w in self.state.words(niche) {
             let mut set = self.state.fitting(niche, w);
             while set != 0 {
-                let i = w * 64 + set.trailing_zeros() as usize;
+                let i = self.state.by_start[w * 64 + set.trailing_zeros() as usize] as usize;
                 set &= set - 1;
                 let item = &self.state.items[i];
                 if low && !self.state.stands(i, floor) {

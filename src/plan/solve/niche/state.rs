@@ -8,7 +8,7 @@
 //!   of niches. A section that has none has items that fit and cannot stand there; it has to rise.
 
 use super::super::blocks::Blocks;
-use super::super::instance::{Instance, Item};
+use super::super::instance::{in_order, Instance, Item};
 use super::super::numbers::mix;
 
 /// Floor of a finished section: above every other.
@@ -38,7 +38,10 @@ pub(super) struct Section {
 
 /// An entry of the trail: how to go back.
 enum Change {
-    Section(u32, Section),
+    /// The last of `saved`.
+    Section(u32),
+    /// The choices of a section: most changes.
+    Choices(u32, u32),
     Placed(u32),
 }
 
@@ -51,10 +54,13 @@ pub(super) struct State<'a> {
     /// Per section, where it begins.
     floors: Vec<u64>,
     capacity: u64,
-    /// Words of a set of items.
-    pub(super) words: usize,
-    /// Per section boundary, a set of items: those that start at it or later, and those that end at it or earlier.
-    starting_from: Vec<u64>,
+    /// Items by first section, as sets have them, and where each item is in that order.
+    pub(super) by_start: Vec<u32>,
+    bit: Vec<u32>,
+    /// Words of a set.
+    width: usize,
+    /// Per section boundary, how many items start before it, and the set of those that end at it or earlier.
+    starting_before: Vec<u32>,
     ending_by: Vec<u64>,
     /// Per section boundary, the items that end at it, and those that start at it.
     ending_at: Vec<Vec<u32>>,
@@ -68,6 +74,7 @@ pub(super) struct State<'a> {
     pub(super) offsets: Vec<u64>,
     zobrist: Vec<u64>,
     trail: Vec<Change>,
+    saved: Vec<Section>,
     /// Ranges of sections to look at again.
     dirty: Vec<(u32, u32)>,
     /// Whether the last placement finished a section.
@@ -105,20 +112,23 @@ impl<'a> State<'a> {
     pub(super) fn new(instance: &'a Instance) -> State<'a> {
         let items = &instance.items[..];
         let sections = instance.totals.len();
-        let words = items.len().div_ceil(64);
-        let mut starting_from = vec![0; (sections + 1) * words];
-        let mut ending_by = vec![0; (sections + 1) * words];
-        for (i, item) in items.iter().enumerate() {
-            let bit = 1u64 << (i % 64);
-            starting_from[item.from as usize * words + i / 64] |= bit;
-            ending_by[item.to as usize * words + i / 64] |= bit;
+        let by_start = in_order(items, |item| item.from);
+        let mut bit = vec![0; items.len()];
+        let width = items.len().div_ceil(64);
+        let mut starting_before = vec![0; sections + 1];
+        let mut ending_by = vec![0; (sections + 1) * width];
+        for (at, &i) in by_start.iter().enumerate() {
+            let item = &items[i as usize];
+            bit[i as usize] = at as u32;
+            starting_before[item.from as usize + 1] = at as u32 + 1;
+            ending_by[item.to as usize * width + at / 64] |= 1u64 << (at % 64);
         }
-        // What starts later starts from here on, too; what ended before has ended.
-        for k in words..(sections + 1) * words {
-            ending_by[k] |= ending_by[k - words];
+        // What started or ended before has done so here, too.
+        for k in 0..sections {
+            starting_before[k + 1] = starting_before[k + 1].max(starting_before[k]);
         }
-        for k in (0..sections * words).rev() {
-            starting_from[k] |= starting_from[k + words];
+        for k in width..(sections + 1) * width {
+            ending_by[k] |= ending_by[k - width];
         }
         let mut ending_at = vec![Vec::new(); sections + 1];
         let mut starting_at = vec![Vec::new(); sections + 1];
@@ -140,10 +150,12 @@ impl<'a> State<'a> {
             starting_at,
             sums: [Vec::new(), Vec::new()],
             capacity: 0,
-            words,
-            starting_from,
+            by_start,
+            bit,
+            width,
+            starting_before,
             ending_by,
-            unplaced: vec![0; words],
+            unplaced: vec![0; width],
             sections: vec![Section::default(); sections],
             left: vec![0; sections],
             weight: vec![1.0; sections],
@@ -151,6 +163,7 @@ impl<'a> State<'a> {
             offsets: vec![0; items.len()],
             zobrist: (0..items.len() as u64).map(|i| mix(i ^ 0x5bf0_3635)).collect(),
             trail: Vec::new(),
+            saved: Vec::new(),
             steps: vec![(0, 0); sections + 1],
             dirty: Vec::new(),
             finished_any: false,
@@ -180,6 +193,7 @@ impl<'a> State<'a> {
             }
         }
         self.trail.clear();
+        self.saved.clear();
         self.dirty.clear();
         true
     }
@@ -191,13 +205,14 @@ impl<'a> State<'a> {
         let waste = offset - floor;
         self.finished_any = false;
         self.trail.push(Change::Placed(item as u32));
-        self.unplaced[item / 64] &= !(1 << (item % 64));
+        let bit = self.bit[item];
+        self.unplaced[bit as usize / 64] &= !(1 << (bit % 64));
         self.offsets[item] = offset;
         let mut fits = true;
         for k in from as usize..to as usize {
             self.left[k] -= 1;
             let section = self.sections[k];
-            self.trail.push(Change::Section(k as u32, section));
+            self.save(k, section);
             let hit = &mut self.sections[k];
             fits &= waste <= section.slack;
             hit.slack = section.slack.saturating_sub(waste);
@@ -219,7 +234,7 @@ impl<'a> State<'a> {
     pub(super) fn raise(&mut self, k: usize, height: u64) -> bool {
         let section = self.sections[k];
         let Some((floor, next, slack)) = self.raised(k, height) else { return false };
-        self.trail.push(Change::Section(k as u32, section));
+        self.save(k, section);
         let mark = section.mark ^ mark_of(k, section.floor) ^ mark_of(k, floor);
         self.sections[k] = Section { floor, slack, mark, choices: NO_NICHE, next };
         true
@@ -322,10 +337,10 @@ impl<'a> State<'a> {
     fn count_choices(&mut self, niche: (u32, u32), floor: u64, wall: u64) -> bool {
         let (from, to) = (niche.0 as usize, niche.1 as usize);
         let low = self.look_up(niche);
-        for w in 0..self.words {
+        for w in self.words(niche) {
             let mut set = self.fitting(niche, w);
             while set != 0 {
-                let i = w * 64 + set.trailing_zeros() as usize;
+                let i = self.by_start[w * 64 + set.trailing_zeros() as usize] as usize;
                 set &= set - 1;
                 let item = &self.items[i];
                 let stands = !low || self.stands(i, floor);
@@ -367,7 +382,7 @@ impl<'a> State<'a> {
                     fault = fault.or(Some(k));
                 }
                 if section.choices != choices {
-                    self.trail.push(Change::Section(k as u32, section));
+                    self.trail.push(Change::Choices(k as u32, section.choices));
                     self.sections[k].choices = choices;
                 }
             }
@@ -429,7 +444,7 @@ impl<'a> State<'a> {
         sums.push(floor);
         let mut count = 0;
         for &i in among {
-            if self.unplaced[i as usize / 64] >> (i % 64) & 1 == 1 {
+            if self.is_unplaced(i as usize) {
                 count += 1;
                 if count > MOST_SUMMED {
                     return None;
@@ -447,7 +462,7 @@ impl<'a> State<'a> {
         for k in flat.0 as usize..flat.1 as usize {
             let section = self.sections[k];
             if section.choices != choices(k) {
-                self.trail.push(Change::Section(k as u32, section));
+                self.trail.push(Change::Choices(k as u32, section.choices));
                 self.sections[k].choices = choices(k);
             }
         }
@@ -465,6 +480,11 @@ impl<'a> State<'a> {
         }
     }
 
+    fn save(&mut self, k: usize, section: Section) {
+        self.trail.push(Change::Section(k as u32));
+        self.saved.push(section);
+    }
+
     /// How far the trail goes.
     pub(super) fn mark(&self) -> usize {
         self.trail.len()
@@ -475,10 +495,12 @@ impl<'a> State<'a> {
         self.dirty.clear();
         while self.trail.len() > mark {
             match self.trail.pop() {
-                Some(Change::Section(k, section)) => self.sections[k as usize] = section,
+                Some(Change::Section(k)) => self.sections[k as usize] = self.saved.pop().unwrap_or_default(),
+                Some(Change::Choices(k, choices)) => self.sections[k as usize].choices = choices,
                 Some(Change::Placed(item)) => {
                     let item = item as usize;
-                    self.unplaced[item / 64] |= 1 << (item % 64);
+                    let bit = self.bit[item];
+                    self.unplaced[bit as usize / 64] |= 1 << (bit % 64);
                     for k in self.items[item].from..self.items[item].to {
                         self.left[k as usize] += 1;
                     }
@@ -493,12 +515,24 @@ impl<'a> State<'a> {
         self.dirty.push((from, to));
     }
 
+    fn is_unplaced(&self, item: usize) -> bool {
+        let bit = self.bit[item] as usize;
+        self.unplaced[bit / 64] >> (bit % 64) & 1 == 1
+    }
+
+    /// The words of a set in which there may be items within `niche`: those that start in it.
+    #[inline]
+    pub(super) fn words(&self, niche: (u32, u32)) -> std::ops::Range<usize> {
+        let before = |boundary: u32| self.starting_before[boundary as usize] as usize;
+        before(niche.0) / 64..before(niche.1).div_ceil(64)
+    }
+
     /// Word `w` of the set of unplaced items that lie within `niche`.
     #[inline]
     pub(super) fn fitting(&self, niche: (u32, u32), w: usize) -> u64 {
-        self.starting_from[niche.0 as usize * self.words + w]
-            & self.ending_by[niche.1 as usize * self.words + w]
-            & self.unplaced[w]
+        let before = (self.starting_before[niche.0 as usize] as usize).saturating_sub(w * 64);
+        let starting = u64::MAX.checked_shl(before as u32).unwrap_or(0);
+        starting & self.ending_by[niche.1 as usize * self.width + w] & self.unplaced[w]
     }
 
     /// The lower of the floors beside `flat`.
@@ -548,7 +582,7 @@ impl<'a> State<'a> {
     fn validate(&self) -> bool {
         (0..self.sections.len()).all(|k| {
             let section = &self.sections[k];
-            let unplaced = |i: &usize| self.unplaced[i / 64] >> (i % 64) & 1 == 1;
+            let unplaced = |i: &usize| self.is_unplaced(*i);
             let covers = |i: &usize| self.items[*i].from as usize <= k && k < self.items[*i].to as usize;
             let mine: Vec<usize> = (0..self.items.len()).filter(unplaced).filter(covers).collect();
             let sizes: u64 = mine.iter().map(|&i| self.items[i].size).sum();

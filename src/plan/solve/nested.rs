@@ -1,0 +1,85 @@
+//! A layout in two passes, for when there is no time for any other.
+//!
+//! All steps are halved again and again, and each buffer belongs to the shortest of these stretches that has its whole
+//! life. Two stretches of one length have no step in common, so they use the same bytes; what belongs to one of them
+//! lies side by side. A short life may cross a border of long stretches: a second grid is shifted by a third of all
+//! steps, and no life is near long borders of both.
+
+/// What is to be placed: first step and end, bytes, and what its offset is a multiple of.
+pub(super) type Thing = (u64, u64, u64, u64);
+
+/// Offsets above `base`, in the order of the things.
+pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> Vec<u64> {
+    let (mut first, mut last, mut count) = (u64::MAX, 0, 0);
+    things.clone().for_each(|(from, to, ..)| (first, last, count) = (first.min(from), last.max(to - 1), count + 1));
+    let bits = |steps: u64| u64::BITS - steps.leading_zeros();
+    // Steps are counted in pairs, so that no sum is too large.
+    let span = last.saturating_sub(first) / 2;
+    let shifts = [0, span / 3];
+    // Of each grid's stretches, numbered as in a heap, 1 is all steps. There are fewer of the shortest than things.
+    let (longest, shortest) = (bits(span + span / 3), bits(span / (count + 1)));
+    let nodes = 2usize << (longest - shortest);
+    let stretch = |from: u64, to: u64| {
+        let of = |grid: usize| {
+            let at = |step: u64| (step - first) / 2 + shifts[grid];
+            let length = bits(at(from) ^ at(to - 1)).max(shortest);
+            (length, grid, grid * nodes + (1 << (longest - length)) + (at(from) >> length) as usize)
+        };
+        of(0).min(of(1))
+    };
+    let mut filled = vec![0u64; 2 * nodes];
+    let mut offsets = Vec::with_capacity(count as usize);
+    things.clone().for_each(|(from, to, size, stride)| {
+        let filled = &mut filled[stretch(from, to).2];
+        offsets.push(*filled);
+        *filled += size + stride - 1;
+    });
+    // Where the stretches of each length and grid begin.
+    let mut bases = [[0; 2]; u64::BITS as usize + 1];
+    let mut top = base;
+    for length in shortest..=longest {
+        for (grid, base) in bases[length as usize].iter_mut().enumerate() {
+            let first = grid * nodes + (1 << (longest - length));
+            *base = top;
+            top += filled[first..first + (1 << (longest - length))].iter().copied().max().unwrap_or(0);
+        }
+    }
+    for ((from, to, _, stride), at) in things.zip(&mut offsets) {
+        let (length, grid, _) = stretch(from, to);
+        *at = (bases[length as usize][grid] + *at).next_multiple_of(stride);
+    }
+    offsets
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use fastrand::Rng;
+
+    #[test]
+    fn what_is_live_together_is_apart() {
+        for seed in 0..400 {
+            let rng = &mut Rng::with_seed(seed);
+            let steps = [1, 40, 5_000, u64::MAX - 90][seed as usize % 4];
+            let things: Vec<Thing> = (0..rng.usize(1..60))
+                .map(|_| {
+                    let from = rng.u64(..steps);
+                    (from, from + rng.u64(1..90), rng.u64(1..40), [1, 3, 8, 48][rng.usize(..4)])
+                })
+                .collect();
+            let offsets = place(things.iter().copied(), 104);
+            for (n, (a, &at)) in things.iter().zip(&offsets).enumerate() {
+                assert!(at >= 104 && at.is_multiple_of(a.3), "seed {seed}: {a:?} at {at}");
+                for (b, &other) in things.iter().zip(&offsets).take(n) {
+                    let (together, apart) = (a.0 < b.1 && b.0 < a.1, at + a.2 <= other || other + b.2 <= at);
+                    assert!(!together || apart, "seed {seed}: {a:?} at {at}, {b:?} at {other}");
+                }
+            }
+        }
+        // A thousand short lives in a row, each across a border of some stretch, take no more than a few of them do.
+        let row = (0..1_000).map(|k| (10 * k, 10 * k + 10, 64, 1));
+        assert!(place(row, 0).into_iter().max().unwrap() < 64 * 20);
+        assert!(place(std::iter::empty(), 0).is_empty());
+    }
+}

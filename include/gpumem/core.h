@@ -181,7 +181,7 @@ gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
 // captured, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
 gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 
-// Changes the size of an allocation, keeping its contents up to the smaller of both sizes.
+// Changes the size of an allocation, keeping its contents up to the smaller of gpumem_usable_size and bytes.
 //
 // ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer
 // that must be freed. Grows in place by mapping where it can, otherwise moves by a copy in the

@@ -116,7 +116,7 @@ fn heaps_share_one_budget() {
     let mut rng = fastrand::Rng::with_seed(3);
     let (mut live, mut bytes, mut peak) = (Vec::new(), 0, 0);
     for turn in 0..40_000 {
-        let size = (64 * KIB << rng.u32(0..10)) + rng.u64(..64 * KIB);
+        let size = ((64 * KIB) << rng.u32(0..10)) + rng.u64(..64 * KIB);
         live.push((rig.malloc(size, streams[turn % 3]), size));
         bytes += size;
         peak = peak.max(bytes);

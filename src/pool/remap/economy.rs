@@ -73,7 +73,7 @@ impl Pool {
     /// What the budget of all heaps leaves for a growth, bytes, but for what is in flight. No limit
     /// where other heaps do not hold `size` free bytes, in extents.
     pub(crate) fn budget(&self, heap: &Heap, st: &HeapState, size: u64) -> u64 {
-        if st.private.is_some() || heap.of_captures {
+        if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || heap.of_captures {
             return u64::MAX;
         }
         let live = self.live_now() + size;

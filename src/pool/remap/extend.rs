@@ -79,7 +79,7 @@ impl Pool {
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
         // Before other heaps' locks are taken: it looks into them.
-        let mut room = self.room(heap, st, want)?;
+        let mut room = self.room(heap, st, want);
         let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want.reach), false)?;
         // What is captured does not run behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
@@ -208,7 +208,7 @@ impl Pool {
     /// How much may be created for a request of `size` bytes. The slack is the heap's own and
     /// counts from when it last started afresh, so that a workload that repeats is decided alike
     /// each time.
-    fn room(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Room> {
+    fn room(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Room {
         let size = want.size;
         // What waits for another stream is in use as far as this heap is concerned.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
@@ -224,7 +224,7 @@ impl Pool {
             left if left < cheap.max(floor) => left.saturating_add(self.in_flight(heap, st, want.reach)),
             left => left,
         };
-        Ok(Room { hard: self.headroom().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) })
+        Room { hard: self.headroom().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -365,7 +365,7 @@ impl Pool {
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
-            let room = self.room(heap, st, Want { size: need, ..want })?;
+            let room = self.room(heap, st, Want { size: need, ..want });
             let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, room) else {
                 return Ok(false);
             };

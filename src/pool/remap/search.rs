@@ -2,8 +2,9 @@
 //!
 //! What is mapped still where it was wanted before → other streams' memory that is known to be
 //! settled, taken over by the extent or borrowed by the block, with no driver call → what settles
-//! in a moment → what the device, when it is asked, has passed of other streams → stitch and grow (`extend.rs`) → what a context marker settles, then free memory of every heap given back, then the device
-//! waited for, each with all of the before → out of memory.
+//! in a moment → what the device, when it is asked, has passed of other streams → stitch and grow
+//! (`extend.rs`) → what a context marker settles, then what the device settles when it is waited
+//! for, then free memory of every heap given back, each with all of the before → out of memory.
 
 use crate::base::{Error, Result};
 use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};

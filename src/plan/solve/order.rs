@@ -111,14 +111,18 @@ pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<
         };
         (noisy, second, size)
     };
-    let mut order: Vec<u32> = (0..items.len() as u32).collect();
-    order.sort_by(|&a, &b| {
-        let (x, y) = (key(a), key(b));
-        y.0.total_cmp(&x.0).then(y.1.total_cmp(&x.1)).then(y.2.total_cmp(&x.2)).then(a.cmp(&b))
+    // None is below 0, so their bits are in the same order. The first is kept beside the item, as most are decided by it.
+    let mut order: Vec<(u64, u32)> = (0..items.len() as u32).map(|i| (key(i).0.to_bits(), i)).collect();
+    order.sort_unstable_by(|a, b| {
+        let others = || {
+            let (x, y) = (key(a.1), key(b.1));
+            y.1.total_cmp(&x.1).then(y.2.total_cmp(&x.2)).then(a.1.cmp(&b.1))
+        };
+        b.0.cmp(&a.0).then_with(others)
     });
     rank.clear();
     rank.resize(items.len(), 0);
-    for (position, &i) in order.iter().enumerate() {
+    for (position, &(_, i)) in order.iter().enumerate() {
         rank[i as usize] = position as u32;
     }
 }

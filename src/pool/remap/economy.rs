@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn nothing_is_earned_by_a_first_pass() {
-        assert_eq!(earned(4 << 30, 1 << 30, 150), 0);
-        assert_eq!(earned((4 << 30) + (40 << 20), 1 << 30, 150), 10 << 20);
+        assert_eq!(earned(FREE << 30, 1 << 30, 150), 0);
+        assert_eq!(earned((FREE << 30) + (40 << 20), 1 << 30, 150), 10 << 20);
         assert_eq!(earned(u64::MAX, 1 << 30, 150), (1 << 30) / 1000 * 150);
         assert_eq!(earned(u64::MAX, 1 << 30, 0), 0);
     }

@@ -79,7 +79,7 @@ impl Pool {
         let live = self.live_now() + size;
         let peak = self.counters.most_live.fetch_max(live, Relaxed).max(live);
         let (mut heaps, mut free) = (1, 0);
-        for of_other in self.with_free_extents(heap).map(|h| h.free.load(Relaxed)) {
+        for of_other in self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)) {
             heaps = (heaps + 1).min(MOST_FLOORS);
             free += of_other;
         }
@@ -97,7 +97,7 @@ impl Pool {
     /// Freed bytes that the device has not passed, as far as is known. What cannot be looked at
     /// counts.
     pub(crate) fn in_flight(&self, heap: &Heap, st: &HeapState, reach: usize) -> u64 {
-        let of_others = self.with_free_extents(heap).take(reach).map(|other| {
+        let of_others = self.others_with(heap, self.page).take(reach).map(|other| {
             let found = other.try_lock().filter(|st| st.private.is_none());
             found.map_or(other.free.load(Relaxed), |st| st.in_flight(&self.order))
         });

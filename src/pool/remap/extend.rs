@@ -176,7 +176,7 @@ impl Pool {
         let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
-        for other in self.with_free_extents(me).take(reach) {
+        for other in self.others_with(me, self.page).take(reach) {
             if have >= need {
                 break;
             }

@@ -98,8 +98,7 @@ impl Pool {
         how: Adoption,
         which: impl Fn(&Heap) -> bool,
     ) -> Result<bool> {
-        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size && which(h);
-        for other in self.all_heaps().filter(may).take(want.reach) {
+        for other in self.others_with(me, want.size).filter(|h| which(h)).take(want.reach) {
             let Some(mut from) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             let most = match how {
                 Adoption::AfterAsking => {
@@ -195,8 +194,7 @@ impl Pool {
         if mine.private.is_some() {
             return None;
         }
-        let may = |h: &&Heap| h.number != me.number && h.free.load(Relaxed) >= want.size;
-        self.all_heaps().filter(may).take(want.reach).find_map(|other| {
+        self.others_with(me, want.size).take(want.reach).find_map(|other| {
             let mut st = other.try_lock().filter(|st| st.private.is_none())?;
             let known = st.cut_for(want.size, want.align, |r| self.usable(r.order, me));
             let r = known.or_else(|| match me.of_captures {
@@ -266,7 +264,7 @@ impl Pool {
         req: &AllocRequest,
     ) -> Result<Option<Obtained>> {
         let a_lot = want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8);
-        let elsewhere = self.with_free_extents(heap).map(|h| h.free.load(Relaxed)).sum::<u64>();
+        let elsewhere = self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)).sum::<u64>();
         let over = self.budget(heap, st, want.size) < want.size;
         if st.private.is_some() || (elsewhere < a_lot && !over) {
             return Ok(None);
@@ -284,7 +282,7 @@ impl Pool {
             }
         }
         self.settle(st)?;
-        for other in self.with_free_extents(heap).take(want.reach) {
+        for other in self.others_with(heap, self.page).take(want.reach) {
             let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             self.refresh(heap, other, &mut st, want.stream)?;
             other.publish(&st);

@@ -31,6 +31,15 @@ impl<'a> Answer<'a> {
     }
 }
 
+impl Obtained {
+    fn answer(self, st: Locked<'_, HeapState>) -> Answer<'_> {
+        match self {
+            Obtained::Region(r) => Answer::Region(st, r),
+            Obtained::Block(addr) => Answer::Block(addr),
+        }
+    }
+}
+
 impl Pool {
     /// A live region for a request that the thread's heap had no object or block for: its own free
     /// memory, what is still mapped elsewhere, other heaps' memory (with a `block` for it, also a
@@ -58,10 +67,8 @@ impl Pool {
             }
             let known = attempt == 0 && !heap.of_captures;
             if known {
-                match self.take_known(heap, &mut st, want, block, req)? {
-                    Some(Obtained::Region(r)) => return Ok(Answer::Region(st, r)),
-                    Some(Obtained::Block(addr)) => return Ok(Answer::Block(addr)),
-                    None => {}
+                if let Some(found) = self.take_known(heap, &mut st, want, block, req)? {
+                    return Ok(found.answer(st));
                 }
             }
             self.ask_for_markers(heap.lane, &st, want.stream)?;
@@ -74,15 +81,14 @@ impl Pool {
                 return Ok(Answer::Block(addr));
             }
             if known {
-                match self.look_around(heap, &mut st, want, block, req)? {
-                    Some(Obtained::Region(r)) => return Ok(Answer::Region(st, r)),
-                    Some(Obtained::Block(addr)) => return Ok(Answer::Block(addr)),
-                    None => {}
+                if let Some(found) = self.look_around(heap, &mut st, want, block, req)? {
+                    return Ok(found.answer(st));
                 }
             }
             if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
                 return Ok(Answer::Region(st, r));
             }
+            let borrows = block.is_some() && st.private.is_none() && !heap.of_captures;
             heap.publish(&st);
             drop(st);
             match attempt {
@@ -93,7 +99,8 @@ impl Pool {
                     }
                 }
                 // Nor when another heap has as much: parts of extents can be lent, not given back.
-                1 if !self.with_free_extents(heap).any(|h| h.free.load(Relaxed) >= want.size) => {}
+                // What nothing can be lent to does not wait for that.
+                1 if !borrows || self.others_with(heap, want.size).next().is_none() => {}
                 1 | 3 => self.order.drain(&*self.driver, Some(want.stream))?,
                 2 | 4 => {
                     let _changing = self.change();

@@ -181,10 +181,10 @@ impl Pool {
         self.heaps.iter().take(count).filter_map(OnceBox::get)
     }
 
-    /// Other heaps that have an extent's worth of free memory, or more.
-    pub(crate) fn with_free_extents<'a>(&'a self, heap: &Heap) -> impl Iterator<Item = &'a Heap> {
+    /// Other heaps that have so many free bytes, or more.
+    pub(crate) fn others_with<'a>(&'a self, heap: &Heap, bytes: u64) -> impl Iterator<Item = &'a Heap> {
         let number = heap.number;
-        self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= self.page)
+        self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= bytes)
     }
 
     /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it,

@@ -21,10 +21,10 @@
 //! It is free memory like any other: moved, trimmed, and given up before a request fails.
 //!
 //! Heaps have their peaks at different times, so what each of them may map is more in all than the
-//! device needs. While other heaps hold as much free memory as is asked for, growth also stays
-//! within the budget of all: with *peak* the most that they had live together when one of them ran
-//! short, *remapped* the bytes that all have moved, and *in flight* what is freed and the device has
-//! not passed, when it is asked just then,
+//! device needs. While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter
+//! of it, growth also stays within the budget of all: with *peak* the most that they had live together
+//! when one of them ran short, *remapped* the bytes that all have moved, and *in flight* what is
+//! freed and the device has not passed, when it is asked just then,
 //!
 //! ```text
 //! mapped <= peak + slack + min((remapped - FREE * peak) / RENT, peak * share) + in flight
@@ -55,6 +55,13 @@ const EARNED_TOGETHER: u32 = 3;
 
 const FLOOR_TOGETHER: u64 = 2;
 
+/// What other heaps have free counts where it is the whole request, or one part in so many of it
+/// and no less than so many bytes: pieces of a smaller one are not worth moving, and a heap that
+/// has moved them starts afresh, which costs streams that take turns their extents' places.
+const WORTH: u64 = 4;
+
+pub(crate) const MUCH_ELSEWHERE: u64 = 64 << 20;
+
 /// No more heaps than this have a least slack in the budget: others rest.
 const MOST_FLOORS: u64 = 16;
 
@@ -71,7 +78,7 @@ impl Pool {
     }
 
     /// What the budget of all heaps leaves for a growth, bytes, but for what is in flight. No limit
-    /// where other heaps do not hold `size` free bytes, in extents.
+    /// where other heaps do not hold `size` free bytes, or much and a part of it, in extents.
     pub(crate) fn budget(&self, heap: &Heap, st: &HeapState, size: u64) -> u64 {
         if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || heap.of_captures {
             return u64::MAX;
@@ -83,7 +90,7 @@ impl Pool {
             heaps = (heaps + 1).min(MOST_FLOORS);
             free += of_other;
         }
-        if free < size {
+        if free < size.min((size / WORTH).max(MUCH_ELSEWHERE)) {
             return u64::MAX;
         }
         let options = &self.options;

@@ -8,13 +8,11 @@ use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Block, Heap, HeapState, Trial};
 use crate::pool::memory::Mapped;
 use crate::pool::order::Tag;
+use crate::pool::remap::economy::MUCH_ELSEWHERE;
 use crate::pool::remap::sources::{sources_in, take_out, Source};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// So many free bytes of other heaps are worth a context marker.
-const MUCH_ELSEWHERE: u64 = 64 << 20;
 
 /// Extents that are one part in so many of what another heap has free may be taken even by a heap
 /// that lacks nothing.
@@ -251,10 +249,11 @@ impl Pool {
     }
 
     /// Before anything is mapped while other heaps hold a lot of free memory, or more than the
-    /// budget of all has: brings what is known of them up to date. In the first case one context
-    /// marker says of everything that was freed whether the device has passed it, on streams that
-    /// rest or are gone, too; not once a capture was met, which the marker could end, and not if it
-    /// has been in vain of late. Returns what there is then.
+    /// budget of all has: brings what is known of them up to date. One context marker says of
+    /// everything that was freed whether the device has passed it, on streams that rest or are
+    /// gone, too. It is left out where little is free elsewhere, once a capture was met, which the
+    /// marker could end, and if it has been in vain of late; not for a large request over the
+    /// budget, which costs more to map than the question. Returns what there is then.
     pub(crate) fn look_around(
         &self,
         heap: &Heap,
@@ -263,13 +262,17 @@ impl Pool {
         block: Option<Block>,
         req: &AllocRequest,
     ) -> Result<Option<Obtained>> {
-        let a_lot = want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8);
-        let elsewhere = self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)).sum::<u64>();
-        let over = self.budget(heap, st, want.size) < want.size;
-        if st.private.is_some() || (elsewhere < a_lot && !over) {
+        if st.private.is_some() {
             return Ok(None);
         }
-        let ask = elsewhere >= a_lot && self.order.captures.changes() == 0 && st.asking.again();
+        let elsewhere = self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)).sum::<u64>();
+        let over = self.budget(heap, st, want.size) < want.size;
+        let a_lot = match over {
+            true => MUCH_ELSEWHERE,
+            false => want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8),
+        };
+        let dear = over && want.size >= MUCH_ELSEWHERE;
+        let ask = elsewhere >= a_lot && self.order.captures.changes() == 0 && (dear || st.asking.again());
         if !ask && !over {
             return Ok(None);
         }

@@ -70,6 +70,23 @@ fn what_hundreds_of_streams_have_left_is_asked_about() {
     }
 }
 
+/// A stream that rests has left less than the request, with no marker behind it.
+#[test]
+fn what_one_stream_has_left_is_part_of_a_larger_request() {
+    for host in [checked(8 * GIB), late(5, 8 * GIB)] {
+        let rig = Rig::new(host, PoolOptions::default());
+        let (first, second) = (rig.stream(), rig.stream());
+        let live = [(); 4].map(|()| rig.malloc(400 * MIB, first));
+        use_and_free(&rig, second, &[300 * MIB]);
+        rig.sync();
+        let large = rig.malloc(500 * MIB, first);
+        let mapped = rig.pool.stats().mapped;
+        assert!(mapped <= 2164 * MIB, "{} MiB mapped for 2100 live", mapped / MIB);
+        live.into_iter().chain([large]).for_each(|p| rig.free(p, first));
+        rig.close();
+    }
+}
+
 #[test]
 fn a_stream_that_comes_later_takes_over_from_one_that_rests() {
     let rig = Rig::new(checked(8 * GIB), PoolOptions::default());

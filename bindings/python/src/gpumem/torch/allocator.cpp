@@ -543,8 +543,8 @@ class Allocator final : public native::CUDAAllocator {
           lock.lock();
         }
         heap->chunks.at(static_cast<char*>(ptr)).context = context;
+        told(TraceEntry::ALLOC, device, ptr, n, stream, heap->id, context);
         note(ptr, Block{n, stream, device, heap, std::move(context)});
-        told(TraceEntry::ALLOC, device, ptr, counted(n), stream, heap->id);
         lock.unlock();
         report(ptr, int64_t(counted(n)), device);
         return ptr;
@@ -554,8 +554,8 @@ class Allocator final : public native::CUDAAllocator {
     if (C10_UNLIKELY(status != GPUMEM_OK)) ptr = again(n, device, stream, status);
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      if (C10_UNLIKELY(recording_ || watched_)) told(TraceEntry::ALLOC, device, ptr, n, stream, {0, 0}, context);
       note(ptr, Block{n, stream, device, nullptr, std::move(context)});
-      if (C10_UNLIKELY(recording_ || watched_)) told(TraceEntry::ALLOC, device, ptr, counted(n), stream, {0, 0});
     }
     report(ptr, int64_t(counted(n)), device);
     return ptr;
@@ -563,15 +563,17 @@ class Allocator final : public native::CUDAAllocator {
 
   void put(void* ptr) {
     Block block;
+    const Context context = gather(native::RecordContext::ALL);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = blocks_.find(ptr);
       TORCH_CHECK(found != blocks_.end(), "invalid device pointer: ", ptr);
       if (C10_UNLIKELY(recording_ || watched_)) {
-        const auto id = found->second.heap == nullptr ? MempoolId_t{0, 0} : found->second.heap->id;
-        const auto size = counted(found->second.requested);
-        told(TraceEntry::FREE_REQUESTED, found->second.device, ptr, size, found->second.stream, id, native::RecordContext::ALL);
-        told(TraceEntry::FREE_COMPLETED, found->second.device, ptr, size, found->second.stream, id, native::RecordContext::ALL);
+        const Block& b = found->second;
+        const auto id = b.heap == nullptr ? MempoolId_t{0, 0} : b.heap->id;
+        for (const auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+          told(action, b.device, ptr, b.requested, b.stream, id, context);
+        }
       }
       block = forget(found);
       if (block.heap != nullptr) heap_free(*block.heap, static_cast<char*>(ptr));
@@ -629,13 +631,14 @@ class Allocator final : public native::CUDAAllocator {
     const auto s = counters(device);
     std::vector<native::OutOfMemoryObserver> observers;
     int64_t allocated = 0;
+    const Context context = gather(native::RecordContext::ALLOC);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       auto& stats = of(device).stats;
       stats.num_ooms++;
       allocated = stats.allocated_bytes[size_t(StatType::AGGREGATE)].current;
       observers = observers_;
-      if (recording_) told(TraceEntry::OOM, device, reinterpret_cast<void*>(free), n, stream, {0, 0});
+      if (recording_) told(TraceEntry::OOM, device, reinterpret_cast<void*>(free), n, stream, {0, 0}, context);
     }
     c10::reportOutOfMemoryToProfiler(int64_t(n), size_t(allocated), s.mapped + s.stock, c10::Device(c10::DeviceType::CUDA, device));
     for (const auto& observer : observers) observer(device, n, s.limit ? s.limit : total, free);
@@ -872,15 +875,13 @@ class Allocator final : public native::CUDAAllocator {
     const auto recorder = recorder_.load();
     return C10_UNLIKELY(recorder != nullptr) && when_.load() >= level ? recorder() : nullptr;
   }
+  // For the trace and its listeners, with the stack of the call where stacks of calls are wanted. Of tensors `size` is what was asked
+  // for.
   void told(TraceEntry::Action action, DeviceIndex device, void* ptr, size_t size, cudaStream_t stream, MempoolId_t id,
-            native::RecordContext level = native::RecordContext::ALLOC) {
+            const Context& context = nullptr) {
     if (C10_LIKELY(!recording_ && !watched_)) return;
-    Context context;
-    if (when_.load() >= level) {
-      const auto found = blocks_.find(ptr);
-      if (found != blocks_.end()) context = found->second.context;
-    }
-    TraceEntry entry(action, device, reinterpret_cast<size_t>(ptr), size, stream, id, c10::getApproximateTime(), context,
+    TraceEntry entry(action, device, reinterpret_cast<size_t>(ptr), size, stream, id, c10::getApproximateTime(),
+                     when_.load() >= native::RecordContext::ALLOC ? context : nullptr,
                      compile_contexts.empty() ? "" : compile_contexts.back());
     for (const auto& tracker : trackers_) tracker(entry);
     if (!recording_ || skip_.count(action) != 0) return;

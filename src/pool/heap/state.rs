@@ -131,7 +131,7 @@ pub(crate) struct HeapState {
     pub(crate) requested_bytes: u64,
     pub(crate) mallocs: u64,
     pub(crate) frees: u64,
-    /// Extents moved for this heap since it last started afresh.
+    /// Of the heap's own extents those moved since it last started afresh.
     pub(crate) moves: u64,
     pub(crate) waiting_bytes: u64,
     /// Who counts what is live: then nothing is handed out without a receipt.
@@ -296,11 +296,11 @@ impl HeapState {
         (from, size)
     }
 
-    /// Counts what a stitch or a flip moved.
+    /// Counts what a stitch or a flip moved, and how much of that was the heap's own.
     #[inline]
-    pub(crate) fn count_moves(&mut self, moved: u64) {
+    pub(crate) fn count_moves(&mut self, moved: u64, own: u64) {
         if moved > 0 {
-            self.moves += moved;
+            self.moves += own;
             self.moved += moved;
             self.stitches += 1;
         }

@@ -290,7 +290,8 @@ impl Pool {
         });
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
-        st.count_moves(moves.len() as u64);
+        let own = moves.iter().filter(|s| s.heap == heap.number).count();
+        st.count_moves(moves.len() as u64, own as u64);
         let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);

@@ -89,7 +89,7 @@ impl Pool {
         }
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
-        st.count_moves(moved);
+        st.count_moves(moved, moved);
         st.learnt.afresh.taken_back(len as u64);
         let (from, size) = st.place_in(region, want.size, want.align);
         let cut = st.regions.cut_apart(region, from, size);

@@ -3,6 +3,7 @@
 use crate::pool_support::{checked, late, request, Rig};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
+use gpumem::driver::Call;
 use gpumem::pool::PoolOptions;
 
 /// How a program waits before it uses another stream.
@@ -68,6 +69,24 @@ fn what_hundreds_of_streams_have_left_is_asked_about() {
         assert!(mapped <= 400 * MIB, "{} MiB mapped for 100 live", mapped / MIB);
         rig.close();
     }
+}
+
+/// What one stream leaves, the next takes over where it is mapped.
+#[test]
+fn streams_that_take_turns_stop_mapping() {
+    let rig = Rig::new(checked(32 * GIB), PoolOptions::default());
+    let mut turn = || {
+        let s = rig.stream();
+        let all = [(); 4].map(|()| rig.malloc(25 * MIB, s));
+        all.into_iter().for_each(|p| rig.free(p, s));
+        rig.sync();
+    };
+    (0..100).for_each(|_| turn());
+    rig.fault.start_recording();
+    (0..100).for_each(|_| turn());
+    let maps = rig.fault.stop_recording().iter().filter(|c| **c == Call::Map).count();
+    assert!(maps <= 100, "{maps} extents mapped for 400 requests");
+    rig.close();
 }
 
 /// A stream that rests has left less than the request, with no marker behind it.

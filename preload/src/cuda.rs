@@ -41,5 +41,10 @@ pub struct Location {
     pub id: c_int,
 }
 
+/// A `CUgraphNodeParams`, in words: the type, a reserved one, what the type needs, a reserved one.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NodeParams(pub [u64; 32]);
+
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 pub const RELEASE_THRESHOLD: c_int = 4;

@@ -48,6 +48,10 @@ macro_rules! functions {
                 "cuStreamEndCapture", 10000 .. 99999, Legacy: cuStreamEndCapture(stream: Stream, graph: *mut usize) = captures::end;
                 "cuStreamEndCapture", 10000 .. 99999, Own: cuStreamEndCapture_ptsz(stream: Stream, graph: *mut usize) = captures::end_own;
                 "cuStreamDestroy", 4000 .. 99999, Any: cuStreamDestroy_v2(stream: Stream) = captures::destroy;
+                "cuGraphAddNode", 12020 .. 12030, Any: cuGraphAddNode(out: *mut usize, graph: usize, from: *const usize, count: usize, params: *mut NodeParams) = graphs::add_1;
+                "cuGraphAddNode", 12030 .. 99999, Any: cuGraphAddNode_v2(out: *mut usize, graph: usize, from: *const usize, edges: *const c_void, count: usize, params: *mut NodeParams) = graphs::add;
+                "cuGraphNodeSetParams", 12020 .. 99999, Any: cuGraphNodeSetParams(node: usize, params: *mut NodeParams) = graphs::set;
+                "cuGraphExecNodeSetParams", 12020 .. 99999, Any: cuGraphExecNodeSetParams(exec: usize, node: usize, params: *mut NodeParams) = graphs::set_in;
                 "cuMemCreate", 10020 .. 99999, Any: cuMemCreate(out: *mut u64, bytes: usize, prop: *const c_void, flags: u64) = pressure::create;
                 "cuMemAllocManaged", 6000 .. 99999, Any: cuMemAllocManaged(out: *mut Ptr, bytes: usize, flags: c_uint) = pressure::managed;
                 "cuArrayCreate", 3020 .. 99999, Any: cuArrayCreate_v2(out: *mut usize, desc: *const c_void) = pressure::array;

@@ -4,10 +4,10 @@
 //! `cuGetProcAddress`: the driver is asked first, and what it answers is replaced where it is a
 //! function that is hooked.
 
-use crate::cuda::{Access, Code, Ctx, IpcHandle, Location, MemPool, Ptr, Stream, NOT_INITIALIZED, SUCCESS};
+use crate::cuda::{Access, Code, Ctx, IpcHandle, Location, MemPool, NodeParams, Ptr, Stream, NOT_INITIALIZED, SUCCESS};
 use crate::functions::functions;
 use crate::real::{Hook, Real, Thread, HOOKS};
-use crate::{alloc, captures, contexts, counters, facts, guard, ipc, mempool, ordered, pressure, settings};
+use crate::{alloc, captures, contexts, counters, facts, graphs, guard, ipc, mempool, ordered, pressure, settings};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
 macro_rules! exports {

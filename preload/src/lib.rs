@@ -15,6 +15,7 @@
 //! | `facts` | what pointers are, how much memory there is |
 //! | `ipc`, `name`, `porter` | memory handles for other processes, what they name, handing the memory over |
 //! | `contexts` | contexts that end, peers |
+//! | `graphs` | memset nodes that name no context |
 //! | `pressure` | other calls that fail for lack of memory that gpumem could give back |
 //! | `settings`, `counters`, `summary` | environment, what is counted, what is said at the end |
 //!
@@ -35,6 +36,7 @@ mod cuda;
 mod elf;
 mod facts;
 mod functions;
+mod graphs;
 mod guard;
 mod hooks;
 mod ipc;

@@ -1,6 +1,6 @@
 //! The driver's functions.
 
-use crate::cuda::{Access, Code, Ctx, IpcHandle, Location, MemPool, Ptr, Stream, NOT_INITIALIZED, SUCCESS};
+use crate::cuda::{Access, Code, Ctx, IpcHandle, Location, MemPool, NodeParams, Ptr, Stream, NOT_INITIALIZED, SUCCESS};
 use crate::functions::functions;
 use crate::guard::Inside;
 use crate::own_dlsym::own_dlsym;

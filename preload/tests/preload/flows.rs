@@ -56,6 +56,15 @@ fn pitched_memory() {
 }
 
 #[test]
+fn a_memset_node_needs_no_context() {
+    for how in ["proc", "own", "dlsym"] {
+        if alike(how, "nodes", &[]).is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
 fn the_default_pool_tells_what_gpumem_has() {
     let Some(with) = alike("proc", "pool", &[]) else { return };
     for line in [

@@ -58,6 +58,9 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuMemPoolSetAccess, 11020, cuMemPoolSetAccess, (handle, const access_desc *, size_t))                                    \
     X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, (handle, int))                                                     \
     X(cuStreamEndCapture, 10000, cuStreamEndCapture, (handle, handle *))                                                       \
+    X(cuGraphAddNode, 12040, cuGraphAddNode_v2, (handle *, handle, const handle *, const void *, size_t, uint64_t *))          \
+    X(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams, (handle, uint64_t *))                                                 \
+    X(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams, (handle, handle, uint64_t *))                                 \
     X(cuArrayCreate, 3020, cuArrayCreate_v2, (handle *, const void *))                                                         \
     X(simHold, 2000, simHold, (handle))                                                                                        \
     X(simRelease, 2000, simRelease, (handle))                                                                                  \
@@ -258,6 +261,23 @@ static void facts(void) {
     CODE(cuMemGetInfo(&free2, &total));
     SAY("back %d\n", free2 >= free0 - (4 << 20));
     CODE(cuMemGetAddressRange(&base, &n, p) != 0);
+}
+/* A memset that names no context; then nodes that are none of gpumem's business, and errors. */
+static void nodes(void) {
+    ptr p;
+    handle node = 0;
+    uint64_t memset_node[32] = {2}, host_node[32] = {4};
+    CODE(cuMemAlloc(&p, 4096));
+    memset_node[2] = p;
+    CODE(cuGraphAddNode(&node, 1, 0, 0, 0, memset_node));
+    CODE(cuGraphNodeSetParams(node, memset_node));
+    CODE(cuGraphExecNodeSetParams(1, node, memset_node));
+    SAY("left as it was %d\n", memset_node[7] == 0);
+    CODE(cuGraphAddNode(&node, 1, 0, 0, 0, host_node));
+    CODE(cuGraphNodeSetParams(node, 0));
+    memset_node[2] = 0x1234;
+    CODE(cuGraphAddNode(&node, 1, 0, 0, 0, memset_node));
+    CODE(cuMemFree(p));
 }
 static void *capture_elsewhere(void *arg) {
     ptr *p = arg;
@@ -503,7 +523,7 @@ static void pairs(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(capture) FLOW(held) FLOW(reset) FLOW(created)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(reset) FLOW(created)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(limited) FLOW(peers) FLOW(share) FLOW(pairs)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

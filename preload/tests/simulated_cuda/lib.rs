@@ -218,6 +218,7 @@ unsafe fn resolve(name: *const c_char, out: *mut *mut c_void, version: c_int, fl
     let found = match (name, version) {
         ("cuGetProcAddress", 11030..12000) => find("cuGetProcAddress"),
         ("cuDevicePrimaryCtxRelease" | "cuDevicePrimaryCtxReset", 7000..11000) => find(name),
+        ("cuGraphAddNode", 12020..12030) => find(name),
         _ if version < 2000 => 0,
         _ => suffixes.iter().map(|s| find(&format!("{name}{s}"))).find(|a| *a != 0).unwrap_or(0),
     };
@@ -493,6 +494,19 @@ cuda! {
     fn cuStreamEndCapture(s: usize, g: *mut u64) { let dev = home!(s); give(g, sim().host.capture_end(dev, StreamHandle(s)).map(|g| g.0)) }
     fn cuStreamEndCapture_ptsz(s: usize, g: *mut u64) { cuStreamEndCapture(own(s), g) }
     fn cuGraphLaunch(g: u64, s: usize) { let dev = home!(s); code(sim().host.graph_launch(dev, GraphHandle(g), StreamHandle(s))) }
+    fn cuGraphAddNode(out: *mut usize, g: usize, from: *const usize, n: usize, p: *mut u64) { cuGraphAddNode_v2(out, g, from, std::ptr::null(), n, p) }
+    fn cuGraphAddNode_v2(out: *mut usize, _g: usize, _from: *const usize, _edges: *const c_void, _n: usize, p: *mut u64) {
+        if out.is_null() { return 1; }
+        out.write(1);
+        cuGraphNodeSetParams(1, p)
+    }
+    fn cuGraphNodeSetParams(_node: usize, p: *mut u64) {
+        if p.is_null() { return 1; }
+        // A memset that names no context takes that of its memory, which only the driver's own has.
+        let (kind, memory, context) = (*p as u32, *p.add(2), *p.add(7));
+        u32::from(kind == 2 && context == 0 && !sim().state.lock().unwrap().native.contains_key(&memory))
+    }
+    fn cuGraphExecNodeSetParams(_exec: usize, node: usize, p: *mut u64) { cuGraphNodeSetParams(node, p) }
     fn cuArrayCreate_v2(out: *mut usize, _d: *const c_void) {
         // A block of half the device, for want of an array.
         let dev = here!();

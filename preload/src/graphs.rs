@@ -1,0 +1,65 @@
+//! Memset nodes of graphs that name no context.
+//!
+//! The driver then takes the context of the memory. Memory that is mapped has none, as memory from
+//! `cuMemAllocAsync` has none, and the driver says "invalid value". What a program gets from
+//! `cuMemAlloc` has the context that was current, so a node over gpumem's memory is given that.
+
+use crate::cuda::{Code, NodeParams};
+use crate::real::Real;
+use crate::served;
+use std::ffi::c_void;
+
+/// `CU_GRAPH_NODE_TYPE_MEMSET`.
+const MEMSET: u32 = 2;
+/// Where `CUDA_MEMSET_NODE_PARAMS_v2` has the address, and the context.
+const ADDRESS: usize = 2;
+const CONTEXT: usize = 7;
+
+/// Calls the driver with the parameters, completed where they lack a context.
+unsafe fn with_context(real: &Real, params: *mut NodeParams, call: impl FnOnce(*mut NodeParams) -> Code) -> Code {
+    // SAFETY: null, or the program's parameters; each of their words is set or zero by contract.
+    let Some(given) = (unsafe { params.as_ref() }) else { return call(params) };
+    let lacks = given.0[0] as u32 == MEMSET && given.0[CONTEXT] == 0 && served::owner(given.0[ADDRESS]).is_some();
+    if !lacks {
+        return call(params);
+    }
+    let mut completed = *given;
+    completed.0[CONTEXT] = real.current() as u64;
+    call(&mut completed)
+}
+
+pub unsafe fn add_1(
+    real: &Real,
+    out: *mut usize,
+    graph: usize,
+    from: *const usize,
+    count: usize,
+    params: *mut NodeParams,
+) -> Code {
+    // SAFETY: the program's arguments.
+    unsafe { with_context(real, params, |p| real.cuGraphAddNode(out, graph, from, count, p)) }
+}
+
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn add(
+    real: &Real,
+    out: *mut usize,
+    graph: usize,
+    from: *const usize,
+    edges: *const c_void,
+    count: usize,
+    params: *mut NodeParams,
+) -> Code {
+    // SAFETY: the program's arguments.
+    unsafe { with_context(real, params, |p| real.cuGraphAddNode_v2(out, graph, from, edges, count, p)) }
+}
+
+pub unsafe fn set(real: &Real, node: usize, params: *mut NodeParams) -> Code {
+    // SAFETY: the program's arguments.
+    unsafe { with_context(real, params, |p| real.cuGraphNodeSetParams(node, p)) }
+}
+
+pub unsafe fn set_in(real: &Real, exec: usize, node: usize, params: *mut NodeParams) -> Code {
+    // SAFETY: the program's arguments.
+    unsafe { with_context(real, params, |p| real.cuGraphExecNodeSetParams(exec, node, p)) }
+}

@@ -15,9 +15,8 @@ use super::portfolio::Portfolio;
 /// The first k: one in so many items, and no fewer than this.
 const FIRST_SHARE: usize = 32;
 const FEWEST: usize = 256;
-/// After so many times that first fit ended within one in `SAME` of all items from where it ended before, k is doubled.
+/// After so many times that first fit ended at the same item as before, k is doubled.
 const STUCK: u32 = 2;
-const SAME: usize = 500;
 /// Runs of the search over the largest.
 const RUNS: u64 = 12;
 /// Most items times sections that are searched: two bits of each search for each of them.
@@ -35,7 +34,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     let mut fit = FirstFit::new(&shapes);
     let mut offsets = vec![0; items.len()];
     let mut k = (items.len() / FIRST_SHARE).max(FEWEST);
-    // Where first fit came to its end, and how often it came no further.
+    // Where first fit came to its end, and how often it was there again.
     let (mut reached, mut stuck) = (0, 0);
     while k < items.len() && best.size > goal && !budget.spent() {
         let (large, rest) = order.split_at(k);
@@ -48,8 +47,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
             if fit.place(rest.iter().copied(), Fit::First, goal, &mut offsets, budget).is_some() {
                 best.take(instance.top(&offsets), &mut offsets);
             }
-            let further = fit.len().abs_diff(reached) > items.len() / SAME;
-            stuck = if further { 0 } else { stuck + 1 };
+            stuck = if fit.len() == reached { stuck + 1 } else { 0 };
             reached = fit.len();
         }
         // What first fit fails at again and again wants more of the search.

@@ -107,10 +107,10 @@ impl Work {
         (0..self.items.len() as u32).filter(|&i| self.alive[i as usize])
     }
 
-    /// Whether an item can be glued: not if it is aligned or a border, or cannot move and is to stay alone.
+    /// Whether an item can be glued: not if it is a border, or cannot move and is to stay alone.
     fn is_usable(&self, i: u32) -> bool {
         let item = &self.items[i as usize];
-        item.align == 1 && item.size > 0 && (self.holds || self.held[i as usize].is_none())
+        item.size > 0 && (self.holds || self.held[i as usize].is_none())
     }
 
     /// Whether the seed wants what starts with item `i` glued.
@@ -118,7 +118,7 @@ impl Work {
         mix(self.seed ^ u64::from(i)) % ALL < self.share
     }
 
-    /// Makes one piece of `parts`, unless those that cannot move stand against it.
+    /// Makes one piece of `parts`, unless alignments or those that cannot move stand against it.
     fn join(&mut self, from: u32, to: u32, size: u64, parts: Vec<(u32, u64)>) {
         let mut held = parts.iter().filter_map(|&(part, up)| self.held[part as usize].map(|at| at.checked_sub(up)));
         let bottom = held.next();
@@ -126,6 +126,15 @@ impl Work {
             return;
         }
         let bottom = bottom.flatten();
+        // Wherever the piece may lie, each part must be where it can be.
+        let align = parts.iter().map(|&(part, _)| self.items[part as usize].align).max().unwrap_or(1);
+        let is_aligned = |&(part, up): &(u32, u64)| {
+            let needed = self.items[part as usize].align;
+            (bottom.unwrap_or(0) + up).is_multiple_of(needed) && (bottom.is_some() || align.is_multiple_of(needed))
+        };
+        if !parts.iter().all(is_aligned) {
+            return;
+        }
         let is_part = |i: u32| parts.iter().any(|&(part, _)| part == i);
         let in_the_way = |i: u32, bottom: u64| {
             let (item, at) = (&self.items[i as usize], self.held[i as usize]);
@@ -139,7 +148,7 @@ impl Work {
         for (part, _) in &parts {
             self.alive[*part as usize] = false;
         }
-        self.items.push(Item { from, to, size, align: 1 });
+        self.items.push(Item { from, to, size, align: if bottom.is_some() { 1 } else { align } });
         self.pieces.push(parts);
         self.alive.push(true);
     }
@@ -223,12 +232,14 @@ impl Work {
         stacks
     }
 
-    /// Items on top of one another: each and how high it lies.
+    /// Items on top of one another, those of large alignment below: each and how high it lies.
     fn piled(&self, items: &[u32]) -> Vec<(u32, u64)> {
+        let mut order = items.to_vec();
+        order.sort_by_key(|&i| std::cmp::Reverse(self.items[i as usize].align));
         let mut height = 0;
-        items
-            .iter()
-            .map(|&i| {
+        order
+            .into_iter()
+            .map(|i| {
                 let at = height;
                 height += self.items[i as usize].size;
                 (i, at)

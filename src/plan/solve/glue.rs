@@ -29,20 +29,11 @@ pub(super) struct Glued {
 /// Of eight things that fit, all.
 pub(super) const ALL: u64 = 8;
 
-/// How much to glue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Glue {
-    /// Items side by side, and two items beside one.
-    Triples,
-    /// Those, and stacks of up to three items beside one another.
-    Stacks,
-}
-
 impl Glued {
     /// Glues `share` in [`ALL`] of what fits together in only one way, as the seed has it.
-    pub(super) fn new(instance: &Instance, glue: Glue, share: u64, seed: u64) -> Glued {
+    pub(super) fn new(instance: &Instance, share: u64, seed: u64) -> Glued {
         // What cannot move holds much when it is glued, for better or worse: in half of all attempts it is not.
-        let holds = if seed == 0 { glue != Glue::Triples } else { seed & 2 == 0 };
+        let holds = seed & 2 == 0;
         let mut items = instance.items.clone();
         items.extend(instance.obstacles.iter().map(|o| Item {
             from: o.from,
@@ -61,7 +52,7 @@ impl Glued {
             share,
             seed,
         };
-        while work.glue_pairs() || work.glue_stacks(glue) {}
+        while work.glue_pairs() || work.glue_stacks() {}
         let (fixed, roots): (Vec<u32>, Vec<u32>) = work.alive().partition(|&i| work.held[i as usize].is_some());
         let items: Vec<Item> = roots.iter().map(|&i| work.items[i as usize]).collect();
         let held: Vec<(u32, u64)> =
@@ -116,10 +107,10 @@ impl Work {
         (0..self.items.len() as u32).filter(|&i| self.alive[i as usize])
     }
 
-    /// Whether an item can be glued: not if it is aligned or a border, or cannot move and is to stay alone.
+    /// Whether an item can be glued: not if it is a border, or cannot move and is to stay alone.
     fn is_usable(&self, i: u32) -> bool {
         let item = &self.items[i as usize];
-        item.align == 1 && item.size > 0 && (self.holds || self.held[i as usize].is_none())
+        item.size > 0 && (self.holds || self.held[i as usize].is_none())
     }
 
     /// Whether the seed wants what starts with item `i` glued.
@@ -127,7 +118,7 @@ impl Work {
         mix(self.seed ^ u64::from(i)) % ALL < self.share
     }
 
-    /// Makes one piece of `parts`, unless those that cannot move stand against it.
+    /// Makes one piece of `parts`, unless alignments or those that cannot move stand against it.
     fn join(&mut self, from: u32, to: u32, size: u64, parts: Vec<(u32, u64)>) {
         let mut held = parts.iter().filter_map(|&(part, up)| self.held[part as usize].map(|at| at.checked_sub(up)));
         let bottom = held.next();
@@ -135,6 +126,15 @@ impl Work {
             return;
         }
         let bottom = bottom.flatten();
+        // Wherever the piece may lie, each part must be where it can be.
+        let align = parts.iter().map(|&(part, _)| self.items[part as usize].align).max().unwrap_or(1);
+        let is_aligned = |&(part, up): &(u32, u64)| {
+            let needed = self.items[part as usize].align;
+            (bottom.unwrap_or(0) + up).is_multiple_of(needed) && (bottom.is_some() || align.is_multiple_of(needed))
+        };
+        if !parts.iter().all(is_aligned) {
+            return;
+        }
         let is_part = |i: u32| parts.iter().any(|&(part, _)| part == i);
         let in_the_way = |i: u32, bottom: u64| {
             let (item, at) = (&self.items[i as usize], self.held[i as usize]);
@@ -148,7 +148,7 @@ impl Work {
         for (part, _) in &parts {
             self.alive[*part as usize] = false;
         }
-        self.items.push(Item { from, to, size, align: 1 });
+        self.items.push(Item { from, to, size, align: if bottom.is_some() { 1 } else { align } });
         self.pieces.push(parts);
         self.alive.push(true);
     }
@@ -178,14 +178,10 @@ impl Work {
     }
 
     /// Glues stacks of items that end where others of the same height start, where both are the only ones.
-    fn glue_stacks(&mut self, glue: Glue) -> bool {
-        let highest = match glue {
-            Glue::Triples => 2,
-            Glue::Stacks => HIGHEST,
-        };
+    fn glue_stacks(&mut self) -> bool {
         let before = self.items.len();
-        let mut ending = self.stacks(highest, |item| item.to);
-        let mut starting = self.stacks(highest, |item| item.from);
+        let mut ending = self.stacks(|item| item.to);
+        let mut starting = self.stacks(|item| item.from);
         let order = |s: &Stack| (s.boundary, s.size);
         ending.sort_by_key(order);
         starting.sort_by_key(order);
@@ -194,8 +190,7 @@ impl Work {
             while right.next_if(|r| order(&r[0]) < order(&left[0])).is_some() {}
             let Some(right) = right.peek().filter(|r| order(&r[0]) == order(&left[0])) else { continue };
             let ([left], [right]) = (left, *right) else { continue };
-            let many = left.items.len() + right.items.len();
-            if many == 2 || (glue == Glue::Triples && many > 3) {
+            if left.items.len() + right.items.len() == 2 {
                 continue;
             }
             let all = || left.items.iter().chain(&right.items);
@@ -208,8 +203,8 @@ impl Work {
         self.items.len() > before
     }
 
-    /// All stacks of up to `highest` items of one live range, by the boundary on the given side.
-    fn stacks(&self, highest: usize, boundary: impl Fn(&Item) -> u32) -> Vec<Stack> {
+    /// All stacks of up to [`HIGHEST`] items of one live range, by the boundary on the given side.
+    fn stacks(&self, boundary: impl Fn(&Item) -> u32) -> Vec<Stack> {
         let item = |i: u32| &self.items[i as usize];
         let range = |i: u32| (item(i).from, item(i).to);
         let mut usable: Vec<u32> = self.alive().filter(|&i| self.is_usable(i)).collect();
@@ -225,7 +220,7 @@ impl Work {
                 // On top of every stack of earlier items that is not too high yet.
                 let until = if group.len() <= MOST_ALIKE { stacks.len() } else { first };
                 for below in first..until {
-                    if stacks[below].items.len() < highest {
+                    if stacks[below].items.len() < HIGHEST {
                         let mut items = stacks[below].items.clone();
                         items.push(i);
                         stacks.push(stack(items, stacks[below].size + item(i).size));
@@ -237,12 +232,14 @@ impl Work {
         stacks
     }
 
-    /// Items on top of one another: each and how high it lies.
+    /// Items on top of one another, those of large alignment below: each and how high it lies.
     fn piled(&self, items: &[u32]) -> Vec<(u32, u64)> {
+        let mut order = items.to_vec();
+        order.sort_by_key(|&i| std::cmp::Reverse(self.items[i as usize].align));
         let mut height = 0;
-        items
-            .iter()
-            .map(|&i| {
+        order
+            .into_iter()
+            .map(|i| {
                 let at = height;
                 height += self.items[i as usize].size;
                 (i, at)

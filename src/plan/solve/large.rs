@@ -10,31 +10,19 @@ use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Instance;
 use super::niche::Outcome;
-use super::order::{rank, By, Rule};
 use super::portfolio::Portfolio;
-use super::skyline::Skyline;
 
 /// The first k: one in so many items, and no fewer than this.
 const FIRST_SHARE: usize = 32;
 const FEWEST: usize = 256;
-/// After so many times that first fit ended within one in `SAME` of all items from where it ended before, k is doubled.
+/// After so many times that first fit ended at the same item as before, k is doubled.
 const STUCK: u32 = 2;
-const SAME: usize = 500;
 /// Runs of the search over the largest.
 const RUNS: u64 = 12;
 /// Most items times sections that are searched: two bits of each search for each of them.
 const MOST_CELLS: usize = 1 << 26;
 /// Most sections covered by all of them together: the search notes each, so that it can go back.
 const MOST_COVERED: u64 = 1 << 22;
-
-/// How the largest are laid out.
-#[derive(Clone, Copy)]
-enum How {
-    /// By the exact search, as low as sums allow.
-    Search,
-    /// Greedily, within the goal.
-    Greedy,
-}
 
 /// Tries to bring `best` within `goal`, until all k have had their turn or the budget is spent.
 pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
@@ -45,60 +33,40 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     let (shapes, obstacles) = Shapes::of(instance);
     let mut fit = FirstFit::new(&shapes);
     let mut offsets = vec![0; items.len()];
-    for how in [How::Search, How::Greedy] {
-        let mut k = (items.len() / FIRST_SHARE).max(FEWEST);
-        // Where first fit came to its end, and how often it came no further.
-        let (mut reached, mut stuck) = (0, 0);
-        while k < items.len() && best.size > goal && !budget.spent() {
-            let (large, rest) = order.split_at(k);
-            if let Some(at) = lay_out(instance, large, goal, how, threads, budget) {
-                fit.restart(&obstacles);
-                for (&i, &at) in large.iter().zip(&at) {
-                    fit.put(i, at);
-                    offsets[i as usize] = at;
-                }
-                if fit.place(rest.iter().copied(), Fit::First, goal, &mut offsets, budget).is_some() {
-                    best.take(instance.top(&offsets), &mut offsets);
-                }
-                let further = fit.len().abs_diff(reached) > items.len() / SAME;
-                stuck = if further { 0 } else { stuck + 1 };
-                reached = fit.len();
+    let mut k = (items.len() / FIRST_SHARE).max(FEWEST);
+    // Where first fit came to its end, and how often it was there again.
+    let (mut reached, mut stuck) = (0, 0);
+    while k < items.len() && best.size > goal && !budget.spent() {
+        let (large, rest) = order.split_at(k);
+        if let Some(at) = lay_out(instance, large, threads, budget) {
+            fit.restart(&obstacles);
+            for (&i, &at) in large.iter().zip(&at) {
+                fit.put(i, at);
+                offsets[i as usize] = at;
             }
-            // What first fit fails at again and again wants more of the search.
-            k += if stuck >= STUCK { k } else { k / 4 };
-            stuck %= STUCK;
+            if fit.place(rest.iter().copied(), Fit::First, goal, &mut offsets, budget).is_some() {
+                best.take(instance.top(&offsets), &mut offsets);
+            }
+            stuck = if fit.len() == reached { stuck + 1 } else { 0 };
+            reached = fit.len();
         }
+        // What first fit fails at again and again wants more of the search.
+        k += if stuck >= STUCK { k } else { k / 4 };
+        stuck %= STUCK;
     }
 }
 
-/// Lays `some` of the items out alone, if that is possible in the way asked for: their offsets.
-fn lay_out(
-    instance: &Instance,
-    some: &[u32],
-    goal: u64,
-    how: How,
-    threads: u32,
-    budget: &mut Budget<'_>,
-) -> Option<Vec<u64>> {
+/// Lays `some` of the items out alone, as low as sums allow: their offsets.
+fn lay_out(instance: &Instance, some: &[u32], threads: u32, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
     let alone = if instance.obstacles.is_empty() {
         Instance::from_ranges(some.iter().map(|&i| instance.items[i as usize]).collect())
     } else {
         instance.above(some, |_| None)
     };
-    let mut offsets = vec![0; some.len()];
-    match how {
-        How::Search if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS || alone.covered() > MOST_COVERED => {
-            None
-        }
-        How::Search => {
-            let portfolio = Portfolio::new(&alone, threads);
-            let outcome = portfolio.search(alone.bound(), RUNS, &mut offsets, budget);
-            (outcome == Outcome::Found).then_some(offsets)
-        }
-        How::Greedy => {
-            let mut ranks = Vec::new();
-            rank(&alone.items, &alone.pressure(), Rule::greedy(By::Pressure), &mut ranks);
-            Skyline::new(&alone).place(&ranks, goal, &mut offsets, budget).map(|_| offsets)
-        }
+    if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS || alone.covered() > MOST_COVERED {
+        return None;
     }
+    let mut offsets = vec![0; some.len()];
+    let outcome = Portfolio::new(&alone, threads).search(alone.bound(), RUNS, &mut offsets, budget);
+    (outcome == Outcome::Found).then_some(offsets)
 }

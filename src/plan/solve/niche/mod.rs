@@ -228,7 +228,7 @@ impl<'a> Niche<'a> {
                 if item.from <= covering && covering < item.to {
                     self.candidates.push(i as u32);
                 } else {
-                    rise = rise.min(floor + item.size);
+                    rise = rise.min(floor.next_multiple_of(item.align) + item.size);
                 }
             }
         }

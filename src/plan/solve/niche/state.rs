@@ -22,8 +22,6 @@ const HEAVY: f64 = 1e100;
 
 /// Most items for which debug builds validate the state.
 const MOST_VALIDATED: usize = 24;
-/// Most items whose sums are listed: 2^6 of them.
-const MOST_SUMMED: u32 = 6;
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Section {
@@ -62,9 +60,6 @@ pub(super) struct State<'a> {
     /// Per section boundary, how many items start before it, and the set of those that end at it or earlier.
     starting_before: Vec<u32>,
     ending_by: Vec<u64>,
-    /// Per section boundary, the items that end at it, and those that start at it.
-    ending_at: Vec<Vec<u32>>,
-    starting_at: Vec<Vec<u32>>,
     unplaced: Vec<u64>,
     pub(super) sections: Vec<Section>,
     left: Vec<u32>,
@@ -79,29 +74,12 @@ pub(super) struct State<'a> {
     dirty: Vec<(u32, u32)>,
     /// Whether the last placement finished a section.
     pub(super) finished_any: bool,
-    /// Scratch of `can_meet`: what stacks on either side of a boundary can sum to.
-    sums: [Vec<u64>; 2],
     /// Scratch of `count_choices`: changes in number and bytes from one section to the next.
     steps: Vec<(u32, u64)>,
     /// The same for items that fit and cannot stand.
     hidden: Vec<(u32, u64)>,
     /// Scratch of `look_up`: where stretches end, and the lowest block above each.
     ceilings: Vec<(u32, u64)>,
-}
-
-/// Whether some height of `a` and some of `b` differ by no more than the lower one's slack.
-fn meet(a: &[u64], slack_a: u64, b: &[u64], slack_b: u64) -> bool {
-    let mut j = 0;
-    for &x in a {
-        // The first of `b` that `x` plus waste can reach or that can reach `x`.
-        while j < b.len() && b[j] < x && x - b[j] > slack_b {
-            j += 1;
-        }
-        if j < b.len() && (b[j] <= x || b[j] - x <= slack_a) {
-            return true;
-        }
-    }
-    false
 }
 
 fn mark_of(section: usize, floor: u64) -> u64 {
@@ -130,12 +108,6 @@ impl<'a> State<'a> {
         for k in width..(sections + 1) * width {
             ending_by[k] |= ending_by[k - width];
         }
-        let mut ending_at = vec![Vec::new(); sections + 1];
-        let mut starting_at = vec![Vec::new(); sections + 1];
-        for (i, item) in items.iter().enumerate() {
-            ending_at[item.to as usize].push(i as u32);
-            starting_at[item.from as usize].push(i as u32);
-        }
         let (blocks, floors) = instance.blocks();
         let hidden =
             if blocks.is_empty() && instance.bands.is_empty() { Vec::new() } else { vec![(0, 0); sections + 1] };
@@ -146,9 +118,6 @@ impl<'a> State<'a> {
             floors,
             hidden,
             ceilings: Vec::new(),
-            ending_at,
-            starting_at,
-            sums: [Vec::new(), Vec::new()],
             capacity: 0,
             by_start,
             bit,
@@ -316,10 +285,6 @@ impl<'a> State<'a> {
                 if floor == FINISHED {
                     continue;
                 }
-                if !self.can_meet(flat.0 as usize) || !self.can_meet(at) {
-                    self.dirty.clear();
-                    return false;
-                }
                 let wall = self.wall(flat);
                 if wall < floor || !self.is_niche(flat, floor) {
                     self.set_choices(flat, |_| NO_NICHE);
@@ -399,63 +364,6 @@ impl<'a> State<'a> {
             self.dirty.push(niche);
         }
         true
-    }
-
-    /// Whether the floors on both sides of a boundary can become level: the next item that crosses it needs that. Only
-    /// items that end at the boundary raise the left floor alone, and only those that start at it the right one.
-    fn can_meet(&mut self, boundary: usize) -> bool {
-        if boundary == 0 || boundary >= self.sections.len() {
-            return true;
-        }
-        let (left, right) = (self.sections[boundary - 1], self.sections[boundary]);
-        if left.floor == FINISHED || right.floor == FINISHED || left.floor == right.floor {
-            return true;
-        }
-        let level = |low: &Section, high: &Section| low.floor < high.floor && high.floor - low.floor <= low.slack;
-        if level(&left, &right) || level(&right, &left) {
-            return true;
-        }
-        // Obstacles raise floors, too.
-        let clear = |k: usize, section: &Section| self.blocks.from(k, section.next).is_empty();
-        if !clear(boundary - 1, &left) || !clear(boundary, &right) {
-            return true;
-        }
-        let mut sums = std::mem::take(&mut self.sums);
-        let ending = self.sums_of(&self.ending_at[boundary], left.floor, &mut sums[0]);
-        let starting = self.sums_of(&self.starting_at[boundary], right.floor, &mut sums[1]);
-        let mut meets = true;
-        if let (Some(ending), Some(_)) = (ending, starting) {
-            if self.left[boundary - 1] > ending {
-                meets = meet(&sums[0], left.slack, &sums[1], right.slack);
-            }
-        }
-        self.sums = sums;
-        if !meets {
-            self.blame(boundary - 1);
-            self.blame(boundary);
-        }
-        meets
-    }
-
-    /// The heights that `floor` and some of the unplaced items of `among` can add up to, sorted, and how many items
-    /// those are; `None` if they are too many to say.
-    fn sums_of(&self, among: &[u32], floor: u64, sums: &mut Vec<u64>) -> Option<u32> {
-        sums.clear();
-        sums.push(floor);
-        let mut count = 0;
-        for &i in among {
-            if self.is_unplaced(i as usize) {
-                count += 1;
-                if count > MOST_SUMMED {
-                    return None;
-                }
-                for s in 0..sums.len() {
-                    sums.push(sums[s] + self.items[i as usize].size);
-                }
-            }
-        }
-        sums.sort_unstable();
-        Some(count)
     }
 
     fn set_choices(&mut self, flat: (u32, u32), choices: impl Fn(usize) -> u32) {

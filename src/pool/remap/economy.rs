@@ -56,10 +56,10 @@ const EARNED_TOGETHER: u32 = 3;
 const FLOOR_TOGETHER: u64 = 2;
 
 /// What other heaps have free counts where it is the whole request, or one part in so many of it
-/// and no less than so many bytes: pieces of a smaller one are not worth moving, and a heap that
-/// has moved them starts afresh, which costs streams that take turns their extents' places.
+/// and much: pieces of a small request are not worth moving.
 const WORTH: u64 = 4;
 
+/// So many free bytes of other heaps are much, and worth a context marker.
 pub(crate) const MUCH_ELSEWHERE: u64 = 64 << 20;
 
 /// No more heaps than this have a least slack in the budget: others rest.

@@ -75,7 +75,7 @@ fn what_hundreds_of_streams_have_left_is_asked_about() {
 #[test]
 fn streams_that_take_turns_stop_mapping() {
     let rig = Rig::new(checked(32 * GIB), PoolOptions::default());
-    let mut turn = || {
+    let turn = || {
         let s = rig.stream();
         let all = [(); 4].map(|()| rig.malloc(25 * MIB, s));
         all.into_iter().for_each(|p| rig.free(p, s));

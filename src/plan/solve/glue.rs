@@ -29,11 +29,20 @@ pub(super) struct Glued {
 /// Of eight things that fit, all.
 pub(super) const ALL: u64 = 8;
 
+/// How much to glue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Glue {
+    /// Items side by side, and two items beside one.
+    Triples,
+    /// Those, and stacks of up to three items beside one another.
+    Stacks,
+}
+
 impl Glued {
     /// Glues `share` in [`ALL`] of what fits together in only one way, as the seed has it.
-    pub(super) fn new(instance: &Instance, share: u64, seed: u64) -> Glued {
+    pub(super) fn new(instance: &Instance, glue: Glue, share: u64, seed: u64) -> Glued {
         // What cannot move holds much when it is glued, for better or worse: in half of all attempts it is not.
-        let holds = seed & 2 == 0;
+        let holds = if seed == 0 { glue != Glue::Triples } else { seed & 2 == 0 };
         let mut items = instance.items.clone();
         items.extend(instance.obstacles.iter().map(|o| Item {
             from: o.from,
@@ -52,7 +61,7 @@ impl Glued {
             share,
             seed,
         };
-        while work.glue_pairs() || work.glue_stacks() {}
+        while work.glue_pairs() || work.glue_stacks(glue) {}
         let (fixed, roots): (Vec<u32>, Vec<u32>) = work.alive().partition(|&i| work.held[i as usize].is_some());
         let items: Vec<Item> = roots.iter().map(|&i| work.items[i as usize]).collect();
         let held: Vec<(u32, u64)> =
@@ -178,10 +187,14 @@ impl Work {
     }
 
     /// Glues stacks of items that end where others of the same height start, where both are the only ones.
-    fn glue_stacks(&mut self) -> bool {
+    fn glue_stacks(&mut self, glue: Glue) -> bool {
+        let highest = match glue {
+            Glue::Triples => 2,
+            Glue::Stacks => HIGHEST,
+        };
         let before = self.items.len();
-        let mut ending = self.stacks(|item| item.to);
-        let mut starting = self.stacks(|item| item.from);
+        let mut ending = self.stacks(highest, |item| item.to);
+        let mut starting = self.stacks(highest, |item| item.from);
         let order = |s: &Stack| (s.boundary, s.size);
         ending.sort_by_key(order);
         starting.sort_by_key(order);
@@ -190,7 +203,8 @@ impl Work {
             while right.next_if(|r| order(&r[0]) < order(&left[0])).is_some() {}
             let Some(right) = right.peek().filter(|r| order(&r[0]) == order(&left[0])) else { continue };
             let ([left], [right]) = (left, *right) else { continue };
-            if left.items.len() + right.items.len() == 2 {
+            let many = left.items.len() + right.items.len();
+            if many == 2 || (glue == Glue::Triples && many > 3) {
                 continue;
             }
             let all = || left.items.iter().chain(&right.items);
@@ -203,8 +217,8 @@ impl Work {
         self.items.len() > before
     }
 
-    /// All stacks of up to [`HIGHEST`] items of one live range, by the boundary on the given side.
-    fn stacks(&self, boundary: impl Fn(&Item) -> u32) -> Vec<Stack> {
+    /// All stacks of up to `highest` items of one live range, by the boundary on the given side.
+    fn stacks(&self, highest: usize, boundary: impl Fn(&Item) -> u32) -> Vec<Stack> {
         let item = |i: u32| &self.items[i as usize];
         let range = |i: u32| (item(i).from, item(i).to);
         let mut usable: Vec<u32> = self.alive().filter(|&i| self.is_usable(i)).collect();
@@ -220,7 +234,7 @@ impl Work {
                 // On top of every stack of earlier items that is not too high yet.
                 let until = if group.len() <= MOST_ALIKE { stacks.len() } else { first };
                 for below in first..until {
-                    if stacks[below].items.len() < HIGHEST {
+                    if stacks[below].items.len() < highest {
                         let mut items = stacks[below].items.clone();
                         items.push(i);
                         stacks.push(stack(items, stacks[below].size + item(i).size));

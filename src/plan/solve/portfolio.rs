@@ -4,7 +4,7 @@
 //! from it; so each run is short, and has noise of its own on its order. The ways are those that
 //! found most in the least time on MiniMalloc's cases; now and then a run takes twice the steps.
 //! What they miss, others find: every third run, and each one around obstacles, takes the next of
-//! every rule, glued and plain, first without noise.
+//! every rule with every kind of glue, first without noise.
 //!
 //! Items are sorted first, so that the order in which buffers were added makes no difference.
 //!
@@ -13,33 +13,39 @@
 //! many threads there are and on nothing else.
 
 use super::budget::Budget;
-use super::glue::{Glued, ALL};
+use super::glue::{Glue, Glued, ALL};
 use super::instance::{Instance, Item};
 use super::niche::{Niche, Outcome};
 use super::numbers::mix;
 use super::order::{rank, Ask, By, Rule};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many in eight of what fits are glued, if any; which section is asked next; what goes first.
-type Way = (Option<u64>, Ask, By);
+/// What is glued, and how many in eight of what fits; which section is asked next; what goes first.
+type Way = (Option<(Glue, u64)>, Ask, By);
 
 /// Without noise, once each.
-const FIRST: [Way; 3] =
-    [(Some(ALL), Ask::Fewest, By::Pressure), (Some(ALL), Ask::Hardest, By::Width), (None, Ask::Fewest, By::Pressure)];
+const FIRST: [Way; 4] = [
+    (Some((Glue::Stacks, ALL)), Ask::Fewest, By::Pressure),
+    (Some((Glue::Stacks, ALL)), Ask::Hardest, By::Width),
+    (None, Ask::Fewest, By::Pressure),
+    (Some((Glue::Triples, ALL)), Ask::Fewest, By::Pressure),
+];
 /// With noise, in turn.
-const WAYS: [Way; 7] = [
-    (Some(ALL), Ask::Hardest, By::Width),
-    (Some(7), Ask::Fewest, By::Area),
-    (Some(4), Ask::Hardest, By::Area),
-    (Some(ALL), Ask::Fewest, By::Width),
+const WAYS: [Way; 8] = [
+    (Some((Glue::Stacks, ALL)), Ask::Hardest, By::Width),
+    (Some((Glue::Stacks, 7)), Ask::Fewest, By::Area),
+    (Some((Glue::Stacks, 4)), Ask::Hardest, By::Area),
+    (Some((Glue::Stacks, ALL)), Ask::Fewest, By::Width),
     (None, Ask::Hardest, By::Width),
-    (Some(7), Ask::Lowest, By::Width),
-    (Some(ALL), Ask::Lowest, By::Area),
+    (Some((Glue::Stacks, 7)), Ask::Lowest, By::Width),
+    (Some((Glue::Stacks, ALL)), Ask::Lowest, By::Area),
+    (Some((Glue::Triples, 7)), Ask::Hardest, By::Width),
 ];
 /// How far the noise spreads what items are ordered by, in turn.
 const SPREADS: [f64; 4] = [0.03, 0.1, 0.3, 1.0];
-/// How many in eight of what fits are glued where every rule is tried, once noise has begun.
-const RULES_SHARE: u64 = 6;
+/// What every rule is tried with, and how many in eight of what fits is glued once noise has begun.
+const KINDS: [Option<Glue>; 3] = [Some(Glue::Stacks), Some(Glue::Triples), None];
+const KINDS_SHARE: u64 = 6;
 /// Steps of a run, for each item: without a mistake it takes one. Many short runs find more than a
 /// few long ones.
 const STEPS: u64 = 2;
@@ -53,8 +59,8 @@ pub(super) struct Portfolio {
     instance: Instance,
     /// Where each of them was before.
     order: Vec<u32>,
-    /// All that fits glued, if that makes a difference.
-    glued: Option<Glued>,
+    /// All that fits glued, as long as that makes a difference.
+    glued: Vec<(Glue, Glued)>,
     threads: u64,
 }
 
@@ -81,7 +87,8 @@ impl Portfolio {
         };
         // A glued item could not follow floors that differ below its pieces, nor lie in two bands.
         let even = instance.floors.iter().all(|&f| f == 0) && instance.bands.is_empty();
-        let glued = even.then(|| Glued::new(&instance, ALL, 0)).filter(Glued::is_different);
+        let glues = [Glue::Stacks, Glue::Triples].into_iter().filter(|_| even);
+        let glued = glues.map(|g| (g, Glued::new(&instance, g, ALL, 0))).filter(|(_, g)| g.is_different()).collect();
         Portfolio { instance, order, glued, threads: u64::from(threads).clamp(1, MOST_THREADS) }
     }
 
@@ -168,18 +175,18 @@ impl Portfolio {
 struct Lane<'p> {
     portfolio: &'p Portfolio,
     capacity: u64,
-    /// Of the items as they are, and with all that fits glued: made when they are first used.
+    /// Of the items as they are, and of each of the glued instances: made when they are first used.
     plain: Option<Searcher<'p>>,
-    glued: Option<Searcher<'p>>,
+    glued: Vec<Option<Searcher<'p>>>,
 }
 
 impl<'p> Lane<'p> {
     fn new(portfolio: &'p Portfolio, capacity: u64) -> Lane<'p> {
-        Lane { portfolio, capacity, plain: None, glued: None }
+        Lane { portfolio, capacity, plain: None, glued: portfolio.glued.iter().map(|_| None).collect() }
     }
 
     /// What is glued in a run, by what rule it goes, and how many times the usual steps it may take.
-    fn way(&self, run: u64) -> (Option<u64>, Rule, u64) {
+    fn way(&self, run: u64) -> (Option<(Glue, u64)>, Rule, u64) {
         let free = self.portfolio.instance.obstacles.is_empty();
         if free && run % 3 < 2 {
             let run = run / 3 * 2 + run % 3;
@@ -192,17 +199,16 @@ impl<'p> Lane<'p> {
             return (glue, Rule { ask, by, noise, spread }, luby(round + 1));
         }
         let run = if free { run / 3 } else { run };
-        // Each rule glued and plain.
-        let round = run / 2;
-        let share = if round < Rule::COUNT { ALL } else { RULES_SHARE };
-        let glue = (run % 2 == 0).then_some(share);
+        let (kinds, round) = (KINDS.len() as u64, run / KINDS.len() as u64);
+        let share = if round < Rule::COUNT { ALL } else { KINDS_SHARE };
+        let glue = KINDS[(run % kinds) as usize].map(|glue| (glue, share));
         (glue, Rule::of_round(round), luby(round / Rule::COUNT + 1))
     }
 
     fn run(&mut self, run: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
         let (capacity, instance) = (self.capacity, &self.portfolio.instance);
         let (glue, rule, effort) = self.way(run);
-        let (Some(share), Some(all)) = (glue, &self.portfolio.glued) else {
+        let Some((glue, share)) = glue.filter(|_| !self.portfolio.glued.is_empty()) else {
             let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
             let outcome = plain.run(rule, effort, budget);
             if outcome == Outcome::Found {
@@ -218,11 +224,16 @@ impl<'p> Lane<'p> {
             // Only the items as they are can prove anything.
             Outcome::Impossible | Outcome::Unknown => Outcome::Unknown,
         };
-        if share == ALL {
-            return search(all, self.glued.get_or_insert_with(|| Searcher::new(&all.instance, capacity)));
+        let known = self.portfolio.glued.iter().zip(&mut self.glued).find(|((g, _), _)| *g == glue && share == ALL);
+        match known {
+            Some(((_, glued), made)) => {
+                search(glued, made.get_or_insert_with(|| Searcher::new(&glued.instance, capacity)))
+            }
+            None => {
+                let glued = Glued::new(instance, glue, share, mix(run) | 1);
+                search(&glued, &mut Searcher::new(&glued.instance, capacity))
+            }
         }
-        let glued = Glued::new(instance, share, mix(run) | 1);
-        search(&glued, &mut Searcher::new(&glued.instance, capacity))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a pointer is, and how much memory there is. A program sees its allocation, not the handles
 //! that it is made of.
 
-use crate::cuda::{Code, Ptr, SUCCESS};
+use crate::cuda::{Code, Ctx, Ptr, SUCCESS};
 use crate::real::Real;
 use crate::served::{self, Served};
 use gpumem::pool::AllocInfo;
@@ -45,6 +45,20 @@ fn find(ptr: Ptr) -> Option<(&'static Served, AllocInfo)> {
     Some((served, served.info_containing(ptr)?))
 }
 
+/// The context that an allocation was made in.
+fn made_in(served: &Served, info: &AllocInfo) -> Ctx {
+    if info.tag == 0 {
+        served.primary()
+    } else {
+        info.tag as usize
+    }
+}
+
+/// The context that the allocation at `ptr` was made in; `None` where it is not gpumem's.
+pub fn context(ptr: Ptr) -> Option<Ctx> {
+    find(ptr).map(|(served, info)| made_in(served, &info))
+}
+
 pub unsafe fn range(real: &Real, base: *mut Ptr, bytes: *mut usize, ptr: Ptr) -> Code {
     let Some((_, info)) = find(ptr) else { return real.cuMemGetAddressRange_v2(base, bytes, ptr) };
     // SAFETY: null, or the program's places for both.
@@ -65,7 +79,7 @@ unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void)
     // documentation.
     unsafe {
         match what {
-            CONTEXT => out.cast::<usize>().write(if info.tag == 0 { served.primary() } else { info.tag as usize }),
+            CONTEXT => out.cast::<usize>().write(made_in(served, &info)),
             SYNC_MEMOPS => {
                 let all = served.synchronous.lock().unwrap_or_else(PoisonError::into_inner);
                 out.cast::<c_uint>().write(all.contains(&info.id).into());

@@ -1,12 +1,12 @@
 //! Memset nodes of graphs that name no context.
 //!
-//! The driver then takes the context of the memory. Memory that is mapped has none, as memory from
-//! `cuMemAllocAsync` has none, and the driver says "invalid value". What a program gets from
-//! `cuMemAlloc` has the context that was current, so a node over gpumem's memory is given that.
+//! The driver then takes the context of the memory. Memory that is mapped has none, and the driver
+//! says "invalid value". So a node over gpumem's memory is given the context it was allocated in,
+//! which is what the driver would have taken.
 
 use crate::cuda::{Code, NodeParams};
+use crate::facts;
 use crate::real::Real;
-use crate::served;
 use std::ffi::c_void;
 
 /// `CU_GRAPH_NODE_TYPE_MEMSET`.
@@ -16,15 +16,13 @@ const ADDRESS: usize = 2;
 const CONTEXT: usize = 7;
 
 /// Calls the driver with the parameters, completed where they lack a context.
-unsafe fn with_context(real: &Real, params: *mut NodeParams, call: impl FnOnce(*mut NodeParams) -> Code) -> Code {
+unsafe fn with_context(params: *mut NodeParams, call: impl FnOnce(*mut NodeParams) -> Code) -> Code {
     // SAFETY: null, or the program's parameters; each of their words is set or zero by contract.
     let Some(given) = (unsafe { params.as_ref() }) else { return call(params) };
-    let lacks = given.0[0] as u32 == MEMSET && given.0[CONTEXT] == 0 && served::owner(given.0[ADDRESS]).is_some();
-    if !lacks {
-        return call(params);
-    }
+    let lacks = given.0[0] as u32 == MEMSET && given.0[CONTEXT] == 0;
+    let Some(context) = Some(given.0[ADDRESS]).filter(|_| lacks).and_then(facts::context) else { return call(params) };
     let mut completed = *given;
-    completed.0[CONTEXT] = real.current() as u64;
+    completed.0[CONTEXT] = context as u64;
     call(&mut completed)
 }
 
@@ -37,7 +35,7 @@ pub unsafe fn add_1(
     params: *mut NodeParams,
 ) -> Code {
     // SAFETY: the program's arguments.
-    unsafe { with_context(real, params, |p| real.cuGraphAddNode(out, graph, from, count, p)) }
+    unsafe { with_context(params, |p| real.cuGraphAddNode(out, graph, from, count, p)) }
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -51,15 +49,15 @@ pub unsafe fn add(
     params: *mut NodeParams,
 ) -> Code {
     // SAFETY: the program's arguments.
-    unsafe { with_context(real, params, |p| real.cuGraphAddNode_v2(out, graph, from, edges, count, p)) }
+    unsafe { with_context(params, |p| real.cuGraphAddNode_v2(out, graph, from, edges, count, p)) }
 }
 
 pub unsafe fn set(real: &Real, node: usize, params: *mut NodeParams) -> Code {
     // SAFETY: the program's arguments.
-    unsafe { with_context(real, params, |p| real.cuGraphNodeSetParams(node, p)) }
+    unsafe { with_context(params, |p| real.cuGraphNodeSetParams(node, p)) }
 }
 
 pub unsafe fn set_in(real: &Real, exec: usize, node: usize, params: *mut NodeParams) -> Code {
     // SAFETY: the program's arguments.
-    unsafe { with_context(real, params, |p| real.cuGraphExecNodeSetParams(exec, node, p)) }
+    unsafe { with_context(params, |p| real.cuGraphExecNodeSetParams(exec, node, p)) }
 }

@@ -79,7 +79,7 @@ unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void)
     // documentation.
     unsafe {
         match what {
-            CONTEXT => out.cast::<usize>().write(made_in(served, &info)),
+            CONTEXT => out.cast::<usize>().write(made_in(served, info)),
             SYNC_MEMOPS => {
                 let all = served.synchronous.lock().unwrap_or_else(PoisonError::into_inner);
                 out.cast::<c_uint>().write(all.contains(&info.id).into());

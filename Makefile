@@ -38,7 +38,7 @@ need-cc:
 	  echo 'a C compiler ($(CC)) is missing; install one: apt install gcc libc6-dev, or set CC' >&2; exit 1; }
 
 build: need-cargo need-cc
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --exclude gpumem-static
 # The name that programs linked to the library look for when they start.
 	@ln -sfn libgpumem.so $(RELEASE)/libgpumem.so.0
 

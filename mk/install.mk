@@ -15,33 +15,39 @@ TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 INSTALL ?= install
 # The cargo profile to build with; the tests use dev, which links in seconds.
 CARGO_PROFILE ?= release
-# Set to nothing to keep debug information in the installed library.
-STRIP_FLAGS ?= -Wl,--strip-debug
+# Set to nothing to keep debug information in what is installed, which is then eight times as large.
+STRIP ?= strip --strip-debug
 
 GPUMEM_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 GPUMEM_SOVERSION := 0
-# Its own target folder: this build has another crate type, and would otherwise undo and redo the ordinary one.
 PACKAGE_DIR := $(TARGET)/package
-PACKAGE_STATIC := $(PACKAGE_DIR)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/libgpumem.a
+PACKAGE_BUILT := $(TARGET)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))
 PACKAGE_LIB := $(PACKAGE_DIR)/libgpumem.so.$(GPUMEM_VERSION)
-PACKAGE_PRELOAD := $(TARGET)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/libgpumem_preload.so
+PACKAGE_PRELOAD := $(PACKAGE_BUILT)/libgpumem_preload.so
 # The command has the library inside, so it needs no other file.
-PACKAGE_COMMAND := $(TARGET)/$(if $(filter dev,$(CARGO_PROFILE)),debug,$(CARGO_PROFILE))/gpumem
+PACKAGE_COMMAND := $(PACKAGE_BUILT)/gpumem
 
 # The linker that comes with Rust, where it does: GNU ld would export the name of the version as a symbol of its own.
 RUST_LLD = $(shell d="$$(rustc --print sysroot 2>/dev/null)/lib/rustlib/$$(rustc -vV 2>/dev/null | sed -n 's/^host: //p')/bin/gcc-ld"; \
 	test -x "$$d/ld.lld" && echo "-fuse-ld=lld -B$$d")
 
+# Installs a program or library without debug information: $(call program,from,to)
+define program
+	$(INSTALL) -m 755 $(1) '$(DESTDIR)$(2)'
+	$(if $(STRIP),$(STRIP) '$(DESTDIR)$(2)')
+endef
+comma := ,
+
 .PHONY: package install uninstall
 
 package:
-	$(CARGO) rustc -p gpumem --lib --profile $(CARGO_PROFILE) --crate-type staticlib --target-dir $(PACKAGE_DIR)
+	$(CARGO) build -p gpumem-static -p gpumem-cli -p gpumem-preload --profile $(CARGO_PROFILE)
+	mkdir -p $(PACKAGE_DIR)
 	$(CC) $(RUST_LLD) -shared -o $(PACKAGE_LIB) -Wl,-soname,libgpumem.so.$(GPUMEM_SOVERSION) \
 		-Wl,--version-script=mk/gpumem.map -Wl,-z,nodelete,-z,relro,-z,now,-z,noexecstack \
-		-Wl,--no-undefined -Wl,--gc-sections -Wl,--as-needed $(STRIP_FLAGS) \
-		-Wl,--whole-archive $(PACKAGE_STATIC) -Wl,--no-whole-archive \
+		-Wl,--no-undefined -Wl,--gc-sections -Wl,--as-needed $(if $(STRIP),-Wl$(comma)--strip-debug) \
+		-Wl,--whole-archive $(PACKAGE_BUILT)/libgpumem_static.a -Wl,--no-whole-archive \
 		-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
-	$(CARGO) build -p gpumem-cli -p gpumem-preload --profile $(CARGO_PROFILE)
 	rm -rf $(PACKAGE_DIR)/man && mkdir -p $(PACKAGE_DIR)/man
 	$(PACKAGE_COMMAND) man $(PACKAGE_DIR)/man
 
@@ -58,14 +64,14 @@ install: package
 	$(INSTALL) -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(LIBDIR)/cmake/gpumem' '$(DESTDIR)$(INCLUDEDIR)'
 	$(INSTALL) -m 755 $(PACKAGE_LIB) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_VERSION)'
 # In front of programs only, by gpumem run: nothing is linked to it, so it has no version.
-	$(INSTALL) -m 755 $(PACKAGE_PRELOAD) '$(DESTDIR)$(LIBDIR)/libgpumem_preload.so'
+	$(call program,$(PACKAGE_PRELOAD),$(LIBDIR)/libgpumem_preload.so)
 	ln -sf libgpumem.so.$(GPUMEM_VERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_SOVERSION)'
 	ln -sf libgpumem.so.$(GPUMEM_SOVERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so'
 	$(INSTALL) -d '$(DESTDIR)$(INCLUDEDIR)/gpumem' '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(DATADIR)/man/man1'
 	$(INSTALL) -d '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DATADIR)/doc/gpumem/docs/spec'
 	$(INSTALL) -m 644 include/gpumem.h include/gpumem.hpp '$(DESTDIR)$(INCLUDEDIR)'
 	$(INSTALL) -m 644 $(wildcard include/gpumem/*) '$(DESTDIR)$(INCLUDEDIR)/gpumem'
-	$(INSTALL) -m 755 $(PACKAGE_COMMAND) '$(DESTDIR)$(BINDIR)/gpumem'
+	$(call program,$(PACKAGE_COMMAND),$(BINDIR)/gpumem)
 	$(INSTALL) -m 644 $(PACKAGE_DIR)/man/*.1 '$(DESTDIR)$(DATADIR)/man/man1'
 	$(INSTALL) -m 644 mk/valgrind.supp mk/tsan.supp '$(DESTDIR)$(DATADIR)/gpumem'
 	$(INSTALL) -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE '$(DESTDIR)$(DATADIR)/doc/gpumem'

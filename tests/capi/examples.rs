@@ -4,6 +4,7 @@
 use crate::cc;
 
 use cc::Language;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -38,11 +39,8 @@ fn every_example_runs() {
 /// The recording of the leaking example points to its line.
 #[test]
 fn the_leak_is_found() {
-    if run("c/leak.c").is_none() {
-        return;
-    }
-    let program = cc::scratch("examples").join("c-leak-c");
-    let file = cc::scratch("examples").join("leak.gmrec");
+    let Some(program) = build("c/leak.c", "leak") else { return };
+    let file = cc::scratch("leak").join("leak.gmrec");
     let _ = std::fs::remove_file(&file);
     let mut command = Command::new(&program);
     command.env("GPUMEM_BACKEND", "host").env("GPUMEM_RECORD", &file).env("GPUMEM_RECORD_STACKS", "16");
@@ -61,16 +59,22 @@ fn the_leak_is_found() {
     assert!(left.iter().all(|l| l.stack == left[0].stack));
 }
 
-/// What an example prints, on the host device; `None` when there is no compiler for it.
-fn run(path: &str) -> Option<String> {
+/// An example in a folder of the test's own, as tests run at once; `None` when there is no compiler for it.
+fn build(path: &str, folder: &str) -> Option<PathBuf> {
     let language = if path.starts_with("c/") { Language::C99 } else { Language::Cxx17 };
     if !cc::have(language.compiler()) {
         println!("skipped: {} is not installed", language.compiler());
         return None;
     }
-    let program = cc::scratch("examples").join(path.replace(['/', '.'], "-"));
+    let program = cc::scratch(folder).join(path.replace(['/', '.'], "-"));
     cc::compile(&cc::root().join("examples").join(path), language, &program, &[])
         .unwrap_or_else(|words| panic!("{path}:\n{words}"));
+    Some(program)
+}
+
+/// What an example prints, on the host device; `None` when there is no compiler for it.
+fn run(path: &str) -> Option<String> {
+    let program = build(path, "examples")?;
     let out = cc::run(Command::new(&program).env("GPUMEM_BACKEND", "host"), Duration::from_secs(120));
     cc::must_succeed(path, &out);
     if path == "c/stream_order.c" {

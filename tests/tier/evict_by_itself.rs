@@ -62,7 +62,7 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
                 scope.spawn(move || {
                     let mut rng = fastrand::Rng::with_seed(seed * 100 + t);
                     let s = rig.stream();
-                    for _ in 0..400 / threads {
+                    for _ in 0..240 / threads {
                         // Half of all uses are of an eighth of the buffers.
                         let i = match rng.bool() {
                             true => rng.usize(0..BUFFERS / 8),
@@ -86,7 +86,7 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
                 });
             }
         });
-        assert!(restored.into_inner() > 50);
+        assert!(restored.into_inner() > 30);
         // Those that follow are on another stream.
         rig.host.device_sync(D).unwrap();
         for (p, size, version) in &buffers {
@@ -231,7 +231,7 @@ fn threads_that_meet_at_the_same_memory_leave_it_whole() {
 /// A context that ends stops its mover, whatever that is doing, and waits for it: nothing of it lives on.
 #[test]
 fn the_mover_ends_with_its_context() {
-    for round in 0..16 {
+    for round in (0..16).step_by(2) {
         let rig = Rig::new(Options { pages: 100, mover: true, disk: true, ..Options::default() });
         let s = rig.stream();
         let all: Vec<u64> = (0..90).map(|_| rig.malloc(PAGE, 0, s)).collect();

@@ -68,7 +68,8 @@ fn exact(rig: &Rig, all: &[u64], size: u64) {
 fn a_progress_that_panics_leaves_everything_whole() {
     let rig = Rig::new(Options { disk: true, ..Options::default() });
     let s = rig.stream();
-    let size = 17 * MIB + 5;
+    // Two pieces, one whole and one of a few bytes.
+    let size = 16 * MIB + 5;
     let all: Vec<u64> = (0..2).map(|_| rig.malloc(size, 1, s)).collect();
     for (i, &p) in all.iter().enumerate() {
         rig.fill(s, p, size, i as u64);
@@ -82,7 +83,7 @@ fn a_progress_that_panics_leaves_everything_whole() {
         (Goal::Lower, Goal::Away(To::Tier(Tier::Disk))),
         (Goal::Away(To::Tier(Tier::Disk)), Goal::Nearer(To::Tier(Tier::Host))),
     ] {
-        for at in 1.. {
+        for at in (1..).step_by(3) {
             rig.ctx.shift(What::Tag(1), Goal::Device, Some(s), None).unwrap();
             rig.ctx.shift(What::Tag(1), from, Some(s), None).unwrap();
             exact(&rig, &all, size);
@@ -100,6 +101,7 @@ fn a_progress_that_panics_leaves_everything_whole() {
             exact(&rig, &all, size);
         }
     }
+    println!("{panics} panics");
     assert!(panics > 20, "{panics} panics");
     for p in all {
         rig.ctx.free_async(p, s).unwrap();
@@ -110,7 +112,7 @@ fn a_progress_that_panics_leaves_everything_whole() {
 /// The memory that a move has taken is given to others when the device is done with it, and not before.
 #[test]
 fn copies_in_flight_are_over_before_anybody_gets_their_memory() {
-    for seed in 0..8 {
+    for seed in 0..4 {
         let rig = Rig::new(Options { late: Some(seed), pinned: 128 * MIB, ..Options::default() });
         let s = rig.stream();
         let size = 112 * MIB;

@@ -120,9 +120,9 @@ fn is_used(program: &Program, v: usize) -> bool {
 #[test]
 fn random_graphs_keep_what_they_need() {
     let mut seen = Seen::default();
-    for seed in 0..4000 {
+    for seed in 0..2000 {
         // Small programs first: the first failure is one that can be read.
-        run(seed, 1 + seed % 400 / 20 * (1 + seed / 1000), &mut seen);
+        run(seed, 1 + seed % 400 / 20 * (1 + seed / 500), &mut seen);
     }
     println!("{seen:?}");
     for (what, count) in [
@@ -135,6 +135,6 @@ fn random_graphs_keep_what_they_need() {
         ("other orders", seen.reordered),
         ("exact ranges", seen.exact),
     ] {
-        assert!(count > 500, "only {count} times: {what}");
+        assert!(count > 250, "only {count} times: {what}");
     }
 }

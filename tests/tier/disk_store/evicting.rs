@@ -79,7 +79,7 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
     if let Ok(role) = std::env::var(CHILD) {
         return child(&role);
     }
-    const KILLS: u64 = 120;
+    const KILLS: u64 = 60;
     let mount = Mount::new("evicting");
     let (mut left, mut partial, mut none) = (0, 0, 0);
     for i in 0..KILLS {

@@ -5,6 +5,10 @@
 //! was submitted to the context before is done, on whatever stream. Then the batch is free for
 //! everybody. While a capture is open no marker can be recorded, which would invalidate it, and the
 //! batch stays open.
+//!
+//! A host that runs far ahead of the device frees faster than the device passes. So no more waits
+//! than is live, or 256 MiB: a free beyond that waits for the oldest batches. The driver's own
+//! `cudaFree` would have waited for all that is under way.
 
 use crate::captures;
 use crate::cuda::Ptr;
@@ -19,15 +23,27 @@ const FREES: usize = 64;
 /// or bytes.
 const BYTES: u64 = 16 << 20;
 
+/// So many bytes may wait whatever is live.
+const LEAST: u64 = 256 << 20;
+
 /// Memory with its number.
 type Batch = Vec<(Ptr, u64)>;
+
+/// A batch that has its marker.
+struct Marked {
+    event: EventHandle,
+    batch: Batch,
+    bytes: u64,
+}
 
 #[derive(Default)]
 struct Waiting {
     open: Batch,
     open_bytes: u64,
-    /// With their markers, the oldest first.
-    marked: VecDeque<(EventHandle, Batch)>,
+    /// The oldest first.
+    marked: VecDeque<Marked>,
+    /// In all of them.
+    marked_bytes: u64,
     members: HashSet<Ptr>,
     /// Events to use again.
     spare: Vec<EventHandle>,
@@ -41,6 +57,8 @@ pub trait Home {
     fn dev(&self) -> DeviceId;
     /// Takes memory back that the device has passed.
     fn give_back(&self, ptr: Ptr, id: u64);
+    /// Bytes that have been handed out and not taken back, what is in the quarantine included.
+    fn handed_out(&self) -> u64;
 }
 
 #[derive(Default)]
@@ -77,10 +95,30 @@ impl Quarantine {
         w.open.push((ptr, id));
         w.open_bytes = w.open_bytes.saturating_add(bytes);
         self.count.fetch_add(1, Release);
-        if w.open.len() >= FREES || w.open_bytes >= BYTES {
-            self.mark(home, &mut w);
+        if w.open.len() < FREES && w.open_bytes < BYTES {
+            return true;
+        }
+        self.mark(home, &mut w);
+        if w.marked_bytes > LEAST && w.marked_bytes > home.handed_out() / 2 {
+            drop(w);
+            self.wait(home);
         }
         true
+    }
+
+    /// Waits for the oldest batches until half of what may wait does. No lock is held meanwhile: the
+    /// event may come to stand for a later batch, and this waits longer.
+    fn wait(&self, home: &impl Home) {
+        let most = LEAST.max(home.handed_out() / 2) / 2;
+        loop {
+            self.poll_some(home, false);
+            let w = self.lock();
+            let Some(oldest) = w.marked.front().map(|m| m.event).filter(|_| w.marked_bytes > most) else { return };
+            drop(w);
+            if captures::any() || home.ledger().event_sync(home.dev(), oldest).is_err() {
+                return;
+            }
+        }
     }
 
     /// Frees what the device has passed; with `all`, what has no marker yet gets one first.
@@ -96,11 +134,12 @@ impl Quarantine {
         if all {
             self.mark(home, &mut w);
         }
-        while let Some((event, _)) = w.marked.front() {
-            if !home.ledger().event_query(home.dev(), *event).unwrap_or(false) {
+        while let Some(oldest) = w.marked.front() {
+            if !home.ledger().event_query(home.dev(), oldest.event).unwrap_or(false) {
                 break;
             }
-            let Some((event, batch)) = w.marked.pop_front() else { break };
+            let Some(Marked { event, batch, bytes }) = w.marked.pop_front() else { break };
+            w.marked_bytes = w.marked_bytes.saturating_sub(bytes);
             w.spare.push(event);
             for (ptr, id) in batch {
                 w.members.remove(&ptr);
@@ -121,9 +160,9 @@ impl Quarantine {
         };
         match home.ledger().context_record(home.dev(), event) {
             Ok(()) => {
-                w.open_bytes = 0;
-                let batch = std::mem::take(&mut w.open);
-                w.marked.push_back((event, batch));
+                let (batch, bytes) = (std::mem::take(&mut w.open), std::mem::take(&mut w.open_bytes));
+                w.marked_bytes = w.marked_bytes.saturating_add(bytes);
+                w.marked.push_back(Marked { event, batch, bytes });
             }
             Err(e) => {
                 w.spare.push(event);

@@ -331,6 +331,10 @@ impl Home for Served {
     fn give_back(&self, ptr: Ptr, id: u64) {
         self.put(ptr, id);
     }
+
+    fn handed_out(&self) -> u64 {
+        self.pool.made_pool(self.dev).map_or(0, |p| p.stats().live)
+    }
 }
 
 /// Undoes everything on a device, whose primary context is about to end.

@@ -116,6 +116,19 @@ fn memory_of_work_under_way_is_nobody_elses() {
     with.says("mine 1");
 }
 
+/// A gibibyte is freed behind work that the device has not done, with 32 MiB live.
+#[test]
+fn what_waits_for_the_device_is_bounded() {
+    for free in ["marker", "sync"] {
+        let Some(with) = flow("proc", "ahead", true, &[("SIM_SEED", "7"), ("GPUMEM_FREE", free)]) else { return };
+        assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
+        assert!(!with.err.contains("race"), "{}", with.err);
+        let (_, peak) = with.err.split_once("peak mapped ").unwrap();
+        let mib: f64 = peak.split_once(" MiB").unwrap().0.parse().unwrap();
+        assert!(mib <= 448.0, "{}", with.err);
+    }
+}
+
 #[test]
 fn a_reset_takes_everything_and_the_next_request_starts_afresh() {
     let Some(with) = alike("proc", "reset", &[]) else { return };

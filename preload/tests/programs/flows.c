@@ -327,6 +327,19 @@ static void held(void) {
     CODE(cuMemAlloc(&r, 32 << 20));
     SAY("# same after %d\n", p == r);
 }
+/* A host that never waits for what it submits. */
+static void ahead(void) {
+    handle s;
+    ptr p;
+    int i;
+    CODE(cuStreamCreate(&s, 1));
+    for (i = 0; i < 32; i++) {
+        CODE(cuMemAlloc(&p, 32 << 20));
+        CODE(cuMemsetD8Async(p, i, 32 << 20, s));
+        CODE(cuMemFree(p));
+    }
+    CODE(cuStreamSynchronize(s));
+}
 static void reset(void) {
     ptr p, q;
     size_t free0, free1, total;
@@ -523,7 +536,7 @@ static void pairs(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(reset) FLOW(created)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(limited) FLOW(peers) FLOW(share) FLOW(pairs)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

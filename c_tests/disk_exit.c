@@ -111,7 +111,7 @@ static void a_forked_child_leaves_the_files_alone(void) {
 
 static void an_exit_while_something_moves_is_clean(void) {
     int i;
-    for (i = 0; i < (is_slow() ? 2 : 5); i++) CHECK(exit_code(leave(BY_EXIT_WHILE_MOVING)) == 0);
+    for (i = 0; i < rounds(5); i++) CHECK(exit_code(leave(BY_EXIT_WHILE_MOVING)) == 0);
     /* Whatever was made at the last moment goes with the next. */
     CHECK(exit_code(leave(BY_EXIT)) == 0);
     CHECK(is_empty());

@@ -109,7 +109,7 @@ static void nothing_starts_to_move_at_exit(void) { leave(0, 0); }
 
 static void what_is_moving_stops_at_exit(void) {
     long ms;
-    for (ms = 0; ms < (is_slow() ? 2 : 6); ms++) leave(1, ms);
+    for (ms = 0; ms < rounds(6); ms++) leave(1, ms);
 }
 
 /* That there was something to move: without exit the same goes at once. */

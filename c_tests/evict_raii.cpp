@@ -149,8 +149,7 @@ static void a_progress_is_told_and_may_throw() {
 
 // Threads with more buffers than there is room for, each use of one by one thread at a time.
 static void threads_share_a_device_that_is_too_small() {
-    enum { THREADS = 3, EACH = 4 };
-    const unsigned ROUNDS = is_slow() ? 2 : 6;
+    enum { THREADS = 3, EACH = 4, ROUNDS = 6 };
     int device = 0;
     const std::uint64_t page = gpumem::locate(gpumem::make_evictable<char>(1)).device_bytes;
     gpumem::check(gpumem_device_get(&device));
@@ -168,7 +167,7 @@ static void threads_share_a_device_that_is_too_small() {
                 gpumem::held here(own.back(), s);
                 fill(own.back().data(), page, t * EACH + i, s.get());
             }
-            for (unsigned round = 0; round < ROUNDS; round++) {
+            for (unsigned round = 0; round < unsigned(rounds(ROUNDS)); round++) {
                 for (unsigned i = 0; i < EACH; i++) {
                     if (!is_in(own[i], GPUMEM_TIER_GPU)) restored++;
                     gpumem::held here(own[i], s);

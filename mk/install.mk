@@ -15,7 +15,7 @@ TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 INSTALL ?= install
 # The cargo profile to build with; the tests use dev, which links in seconds.
 CARGO_PROFILE ?= release
-# Set to nothing to keep debug information in what is installed, which is then eight times as large.
+# Set to nothing to keep debug information in what is installed, which is then seven times as large.
 STRIP ?= strip --strip-debug
 
 GPUMEM_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)

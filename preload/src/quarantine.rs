@@ -99,17 +99,21 @@ impl Quarantine {
             return true;
         }
         self.mark(home, &mut w);
-        if w.marked_bytes > LEAST && w.marked_bytes > home.handed_out() / 2 {
-            drop(w);
-            self.wait(home);
+        let waiting = w.marked_bytes;
+        drop(w);
+        if waiting > LEAST {
+            // Half of what is handed out waits when as much waits as is live.
+            let most = LEAST.max(home.handed_out() / 2);
+            if waiting > most {
+                self.wait(home, most / 2);
+            }
         }
         true
     }
 
-    /// Waits for the oldest batches until half of what may wait does. No lock is held meanwhile: the
-    /// event may come to stand for a later batch, and this waits longer.
-    fn wait(&self, home: &impl Home) {
-        let most = LEAST.max(home.handed_out() / 2) / 2;
+    /// Waits for the oldest batches until no more than `most` bytes wait. No lock is held meanwhile:
+    /// the event may come to stand for a later batch, and this waits longer.
+    fn wait(&self, home: &impl Home, most: u64) {
         loop {
             self.poll_some(home, false);
             let w = self.lock();

@@ -68,7 +68,6 @@ fn exact(rig: &Rig, all: &[u64], size: u64) {
 fn a_progress_that_panics_leaves_everything_whole() {
     let rig = Rig::new(Options { disk: true, ..Options::default() });
     let s = rig.stream();
-    // Two pieces, one whole and one of a few bytes.
     let size = 16 * MIB + 5;
     let all: Vec<u64> = (0..2).map(|_| rig.malloc(size, 1, s)).collect();
     for (i, &p) in all.iter().enumerate() {
@@ -101,7 +100,6 @@ fn a_progress_that_panics_leaves_everything_whole() {
             exact(&rig, &all, size);
         }
     }
-    println!("{panics} panics");
     assert!(panics > 20, "{panics} panics");
     for p in all {
         rig.ctx.free_async(p, s).unwrap();

@@ -66,9 +66,9 @@ impl Kernel {
             for (at, word) in pattern(r.clone(), id, stride) {
                 if !read.contains(&at.start) {
                     read = at.start..r.end.min(at.start + most);
-                    page.fill(0);
-                    if let Some(page) = page.get_mut(..(read.end - read.start) as usize) {
+                    if let Some((page, rest)) = page.split_at_mut_checked((read.end - read.start) as usize) {
                         k.load(read.start, page);
+                        rest.iter_mut().take(8).for_each(|b| *b = 0);
                     }
                 }
                 let bytes = page.get((at.start - read.start) as usize..).and_then(|p| p.first_chunk::<8>());

@@ -23,8 +23,8 @@
 //! Heaps have their peaks at different times, so what each of them may map is more in all than the
 //! device needs. While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter
 //! of it, growth also stays within the budget of all: with *peak* the most that they had live
-//! together when one of them ran short, *remapped* the bytes that all have moved, and *in flight* what is
-//! freed and the device has not passed, when it is asked just then,
+//! together when one of them ran short, *remapped* the bytes that all have moved, and *in flight*
+//! what is freed and the device has not passed, when it is asked just then,
 //!
 //! ```text
 //! mapped <= peak + slack + min((remapped - FREE * peak) / RENT, peak * share) + in flight

@@ -1,5 +1,7 @@
-//! Forks: CUDA does not survive them, so gpumem refuses to work in a child of a process that had
-//! started it.
+//! What the operating system knows of this process and thread: forks, signals, numbers, the time.
+//!
+//! CUDA does not survive a fork, so gpumem refuses to work in a child of a process that had started
+//! it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Once;
@@ -46,6 +48,17 @@ pub fn thread_number() -> u32 {
     // SAFETY: no preconditions.
     let number = unsafe { libc::gettid() };
     number.unsigned_abs()
+}
+
+/// Nanoseconds of the system's monotonic clock. `Instant` is the same clock and takes 10 ns more,
+/// for checks and seconds kept apart.
+#[inline]
+pub fn monotonic_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is this function's own. The clock exists on every Linux, so the call succeeds;
+    // otherwise the time is 0.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// Whether this process was forked from one that watched.

@@ -22,7 +22,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Builder;
-use std::time::Instant;
 
 /// Called with each event on the thread on which it happened. It must not panic, and gpumem's calls
 /// in it make no events.
@@ -77,7 +76,8 @@ pub struct Recorder {
     depth: AtomicU32,
     /// A thread may be in a callback: there is, or was, one.
     calls_out: AtomicBool,
-    epoch: Instant,
+    /// The system's time at which the clock of events began, nanoseconds.
+    epoch: u64,
 }
 
 #[derive(Clone)]
@@ -114,7 +114,7 @@ impl Default for Recorder {
             failures: AtomicU64::new(0),
             depth: AtomicU32::new(0),
             calls_out: AtomicBool::new(false),
-            epoch: Instant::now(),
+            epoch: process::monotonic_ns(),
         }
     }
 }
@@ -142,8 +142,7 @@ impl Recorder {
     /// than the free whose address it got; with a fence before it, it takes 23.
     #[inline]
     pub fn now(&self) -> u64 {
-        let t = self.epoch.elapsed();
-        t.as_secs() * 1_000_000_000 + u64::from(t.subsec_nanos())
+        process::monotonic_ns().saturating_sub(self.epoch)
     }
 
     fn running(&self) -> Option<Running> {

@@ -472,7 +472,7 @@ impl Context {
         }
         match self.owner(ptr, "realloc")? {
             pool if pool.device() == dev => self.realloc_on(pool, ptr, size, stream),
-            pool => self.realloc_afar(pool, (ptr, size), (dev, stream)),
+            pool => self.realloc_on_other_device(pool, (ptr, size), (dev, stream)),
         }
     }
 

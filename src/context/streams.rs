@@ -52,7 +52,7 @@ impl Context {
 
     /// [`Self::realloc`] in the order of a stream of another device: the memory stays on its own,
     /// and follows a stream of the pool's there.
-    pub(super) fn realloc_afar(
+    pub(super) fn realloc_on_other_device(
         &self,
         pool: &Pool,
         (ptr, size): (u64, u64),
@@ -108,7 +108,7 @@ impl Context {
         }
         match self.owner(ptr, "record_stream")? {
             pool if pool.device() == dev => pool.record_stream(ptr, stream),
-            pool => pool.record_stream_afar(ptr, dev, stream),
+            pool => pool.record_stream_on_other_device(ptr, dev, stream),
         }
     }
 }

@@ -199,7 +199,7 @@ fn a_device_that_is_named_says_whose_default_stream_is_meant() {
 
 /// The relay settles what it is given: it is reused, not stranded.
 #[test]
-fn memory_that_was_freed_from_afar_is_reused() {
+fn memory_that_another_device_freed_is_reused() {
     let rig = Rig::new(1, Config::default());
     let s = rig.host.stream_create(D0).unwrap();
     for _ in 0..100 {

@@ -6,7 +6,7 @@ use crate::driver::{Driver, Watch};
 use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
 use crate::pool::order::{Order, Tag};
-use crate::pool::state::{Afar, Core, Counters, Pool, Privates};
+use crate::pool::state::{Core, Counters, OtherDevices, Pool, Privates};
 use crate::pool::types::{too_large, PoolOptions, Rank, Ranked, Want};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
@@ -59,7 +59,7 @@ impl Pool {
             changing: std::sync::RwLock::new(()),
             counters: Apart(Counters::default()),
             own: OnceLock::new(),
-            afar: Apart(Afar::new()),
+            other_devices: Apart(OtherDevices::new()),
             privates: Apart(Privates::default()),
             unclaimed: OnceLock::new(),
             counter: OnceLock::new(),

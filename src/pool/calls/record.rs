@@ -9,7 +9,7 @@ use crate::pool::state::{Pool, RemoteStream};
 
 impl Pool {
     /// Like [`Pool::record_stream`], for a stream of another device.
-    pub fn record_stream_afar(&self, ptr: u64, dev: DeviceId, stream: StreamHandle) -> Result<()> {
+    pub fn record_stream_on_other_device(&self, ptr: u64, dev: DeviceId, stream: StreamHandle) -> Result<()> {
         let stream = match stream {
             StreamHandle::PER_THREAD => StreamHandle::LEGACY,
             s => s,

@@ -15,7 +15,7 @@ impl HeapState {
         self.extents.validate()?;
         self.slabs.validate()?;
         self.members.validate()?;
-        self.learnt.afresh.validate()?;
+        self.learnt.fresh_starts.validate()?;
         let (moves, before) = (self.moves, self.moves_when_empty);
         ensure!(before <= moves, "{moves} moves, but {before} when it was last empty");
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);

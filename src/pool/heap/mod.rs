@@ -1,23 +1,24 @@
 //! The memory of one stream. Nothing here calls the driver.
 
-mod afresh;
+mod backoff;
 mod bins;
 mod blocks;
 mod check;
+mod fresh_start;
 mod lock;
 mod members;
 mod memo;
 mod part;
 mod places;
-mod quick;
+mod quick_list;
 pub(crate) mod region;
 mod retire;
 mod settle;
 pub(crate) mod slab;
 mod state;
-mod trial;
 mod waiting;
 
+pub(crate) use backoff::Backoff;
 pub(crate) use lock::Locked;
 pub(crate) use members::{Place, NO_MEMBER};
 pub(crate) use part::{Counts, LayoutInUse, Notes, Now, StreamPart, User};
@@ -26,4 +27,3 @@ pub(crate) use places::Seen;
 pub(crate) use region::{Block, State, GRANULE, MIN_SPLIT};
 pub(crate) use slab::{Taken, SMALL_MAX};
 pub(crate) use state::{Heap, HeapState, Vain, SMALL_HEAP};
-pub(crate) use trial::Trial;

@@ -9,7 +9,7 @@
 
 use crate::base::StreamHandle;
 use crate::pool::heap::bins::Bins;
-use crate::pool::heap::quick::Quick;
+use crate::pool::heap::quick_list::QuickList;
 use crate::pool::order::Tag;
 use crate::pool::types::NONE;
 use rustc_hash::FxHashMap;
@@ -106,7 +106,7 @@ pub(crate) struct Regions {
     blocks: Vec<Block>,
     pub(crate) vacant: Vec<u32>,
     bins: Bins,
-    quick: Quick,
+    quick: QuickList,
     /// By the address of a span's first byte, or after its last: spans do not touch.
     pub(crate) edges: FxHashMap<u64, u32>,
     ready_bytes: u64,
@@ -119,7 +119,7 @@ impl Regions {
             blocks: Vec::new(),
             vacant: Vec::new(),
             bins: Bins::new(),
-            quick: Quick::new(),
+            quick: QuickList::new(),
             edges: FxHashMap::default(),
             ready_bytes: 0,
         }

@@ -8,14 +8,14 @@
 
 use crate::base::size::GIB;
 use crate::base::sync::{lock, AtomicU64};
-use crate::pool::heap::afresh::Afresh;
+use crate::pool::heap::backoff::Backoff;
+use crate::pool::heap::fresh_start::FreshStarts;
 use crate::pool::heap::lock::{Lock, Locked};
 use crate::pool::heap::members::Members;
 use crate::pool::heap::memo::Memo;
 use crate::pool::heap::part::StreamPart;
 use crate::pool::heap::region::{Region, Regions, State, GRANULE, MIN_SPLIT};
 use crate::pool::heap::slab::Slabs;
-use crate::pool::heap::trial::Trial;
 use crate::pool::heap::waiting::{Item, Waiting};
 use crate::pool::memory::Extents;
 use crate::pool::order::{Order, OwnBatch, Tag};
@@ -161,7 +161,7 @@ pub(crate) struct HeapState {
     short_at: u64,
     pub(crate) vain: Vain,
     /// Like `vain`, but of a context marker about other heaps' memory.
-    pub(crate) asking: Trial,
+    pub(crate) asking: Backoff,
     /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of
     /// a span.
     pub(crate) grown_to: u64,
@@ -200,7 +200,7 @@ impl HeapState {
             learnt: Learnt::default(),
             short_at: 0,
             vain: Vain::default(),
-            asking: Trial::default(),
+            asking: Backoff::default(),
             private: None,
             grown_to: 0,
             room: (0, 0),
@@ -366,7 +366,7 @@ impl HeapState {
 #[derive(Default)]
 pub(crate) struct Learnt {
     pub(crate) memo: Memo,
-    pub(crate) afresh: Afresh,
+    pub(crate) fresh_starts: FreshStarts,
     /// The most `live_bytes` was at a growth since it last started afresh.
     pub(crate) peak_live: u64,
     /// Bytes mapped to other addresses for it since then, except for those that were taken back for
@@ -384,9 +384,9 @@ pub(crate) struct Learnt {
 /// other heaps.
 #[derive(Default)]
 pub(crate) struct Vain {
-    pub(crate) patience: Trial,
-    pub(crate) others: Trial,
-    pub(crate) borrowing: Trial,
+    pub(crate) patience: Backoff,
+    pub(crate) others: Backoff,
+    pub(crate) borrowing: Backoff,
 }
 
 impl HeapState {

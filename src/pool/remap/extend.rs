@@ -295,7 +295,7 @@ impl Pool {
         let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
-        st.learnt.afresh.mapped_again((moves.len() + supply.stocked.len()) as u64);
+        st.learnt.fresh_starts.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) =
             commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
         st.learnt.memo.note(want, run);

@@ -90,7 +90,7 @@ impl Pool {
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved, moved);
-        st.learnt.afresh.taken_back(len as u64);
+        st.learnt.fresh_starts.taken_back(len as u64);
         let (from, size) = st.place_in(region, want.size, want.align);
         let cut = st.regions.cut_apart(region, from, size);
         for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {

@@ -1,11 +1,11 @@
 //! Mapping, moving and giving back memory: everything that a request needs when its heap has no
 //! room for it.
 
-mod afresh;
 mod anchor;
 mod economy;
 mod extend;
 mod flip;
+mod fresh_start;
 mod from_heap;
 mod grain;
 mod graves;

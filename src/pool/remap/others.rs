@@ -1,11 +1,11 @@
 //! Free memory of other heaps: taken over by the extent, where it is, or lent by the block.
 //!
 //! Only memory that the device has passed, or that the very stream has freed. What has been in vain
-//! of late is tried less often (`heap/trial.rs`), as it takes other heaps' locks, their threads'
+//! of late is tried less often (`heap/backoff.rs`), as it takes other heaps' locks, their threads'
 //! time, and questions to the device.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Block, Heap, HeapState, Trial};
+use crate::pool::heap::{Backoff, Block, Heap, HeapState};
 use crate::pool::memory::Mapped;
 use crate::pool::order::Tag;
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
@@ -167,7 +167,7 @@ impl Pool {
         block: Option<Block>,
         req: &AllocRequest,
     ) -> Result<Option<Obtained>> {
-        if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || !st.vain.borrowing.again() {
+        if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || !st.vain.borrowing.try_now() {
             return Ok(None);
         }
         let adopted = self.adopt(heap, st, want, Adoption::Known, |_| true)?;
@@ -209,7 +209,10 @@ impl Pool {
     /// to map while more is on its way.
     pub(crate) fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         let queries = self.options.patience;
-        if queries == 0 || st.waiting_bytes < want.size || !st.about_to_settle(&self.order) || !st.vain.patience.again()
+        if queries == 0
+            || st.waiting_bytes < want.size
+            || !st.about_to_settle(&self.order)
+            || !st.vain.patience.try_now()
         {
             return Ok(false);
         }
@@ -240,7 +243,7 @@ impl Pool {
             // range of addresses.
             return self.adopt(heap, st, want, Adoption::AfterAsking, |other| other.of_captures);
         }
-        if !st.vain.others.again() {
+        if !st.vain.others.try_now() {
             return self.adopt(heap, st, want, Adoption::AfterAsking, |other| other.lane == heap.lane);
         }
         let found = self.adopt(heap, st, want, Adoption::AfterAsking, |_| true)?;
@@ -272,7 +275,7 @@ impl Pool {
             false => want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8),
         };
         let dear = over && want.size >= MUCH_ELSEWHERE;
-        let ask = elsewhere >= a_lot && self.order.captures.changes() == 0 && (dear || st.asking.again());
+        let ask = elsewhere >= a_lot && self.order.captures.changes() == 0 && (dear || st.asking.try_now());
         if !ask && !over {
             return Ok(None);
         }
@@ -293,7 +296,7 @@ impl Pool {
         let found = match st.cut_for(want.size, want.align, |_| true) {
             Some(r) => Some(Obtained::Region(r)),
             None => {
-                st.vain.borrowing = Trial::default();
+                st.vain.borrowing = Backoff::default();
                 self.take_known(heap, st, want, block, req)?
             }
         };

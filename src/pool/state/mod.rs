@@ -1,13 +1,13 @@
 //! What a pool consists of.
 
-mod afar;
 mod arenas;
+mod other_devices;
 mod pool;
 mod streams;
 
-pub(crate) use afar::{Afar, RemoteStream};
 pub(crate) use arenas::{Claim, Ids, Privates, Which};
 pub use arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
+pub(crate) use other_devices::{OtherDevices, RemoteStream};
 pub(crate) use pool::{Core, Counters, Zombie};
 pub use pool::{Pool, Unclaimed};
 pub(crate) use streams::{Key, StreamHeaps};

@@ -6,8 +6,8 @@ use crate::driver::{DeviceProps, Driver, EventHandle, PhysHandle, Watch};
 use crate::pool::heap::{Block, Heap, HeapState, Place};
 use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
 use crate::pool::order::{Order, Tag};
-use crate::pool::state::afar::Afar;
 use crate::pool::state::arenas::Privates;
+use crate::pool::state::other_devices::OtherDevices;
 use crate::pool::state::streams::{Key, StreamHeaps};
 use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked};
 use std::collections::{BTreeMap, HashMap};
@@ -97,7 +97,7 @@ pub struct Pool {
     /// Made when first needed.
     pub(crate) own: OnceLock<(StreamHandle, EventHandle)>,
     /// Streams of other devices that memory of this one is used on.
-    pub(crate) afar: Apart<Afar>,
+    pub(crate) other_devices: Apart<OtherDevices>,
     /// Heaps of capture arenas, and which streams allocate from them.
     pub(crate) privates: Apart<Privates>,
     /// What is called with a stream that is being captured and that no route claims, if anything

@@ -1,7 +1,7 @@
 //! Which lane and which heaps are a stream's.
 
-mod afar;
 mod cache;
+mod other_devices;
 mod registry;
 
 pub(crate) use cache::{capture_key, slot, CachedStream, Check, CACHE};

@@ -1,16 +1,16 @@
 //! What the pool promises, one theme a file, on the host device with every access checked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod afresh;
 mod away;
 mod dedicated;
 mod devices;
 mod economy;
 mod footprint;
+mod fresh_start;
 mod handover;
 mod order;
 mod pointers;
-mod quick;
+mod quick_list;
 mod resize;
 mod resting;
 mod scarce;

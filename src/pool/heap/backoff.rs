@@ -9,16 +9,16 @@ const MOST: u32 = FORGIVEN + 4;
 /// Something that costs time and helps only now and then: after each failure in a row it is left
 /// out twice as often. Counted and not timed, so that the same calls do the same thing.
 #[derive(Default)]
-pub(crate) struct Trial {
+pub(crate) struct Backoff {
     /// Tries in vain since the last success.
     vain: u32,
     /// How many more times to leave it out.
     skip: u32,
 }
 
-impl Trial {
+impl Backoff {
     /// Whether to try now; [`Self::ended`] follows if so.
-    pub(crate) fn again(&mut self) -> bool {
+    pub(crate) fn try_now(&mut self) -> bool {
         let now = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
         now
@@ -37,11 +37,11 @@ mod tests {
 
     #[test]
     fn tries_less_and_less_often_until_it_helps() {
-        let mut t = Trial::default();
-        let tried: Vec<u32> = (0..64).filter(|_| t.again().then(|| t.ended(false)).is_some()).collect();
+        let mut t = Backoff::default();
+        let tried: Vec<u32> = (0..64).filter(|_| t.try_now().then(|| t.ended(false)).is_some()).collect();
         assert_eq!(tried, [0, 1, 2, 5, 10, 19, 36, 53], "gaps of 0, 0, 2, 4, 8, 16, 16");
-        while !t.again() {}
+        while !t.try_now() {}
         t.ended(true);
-        assert!(t.again());
+        assert!(t.try_now());
     }
 }

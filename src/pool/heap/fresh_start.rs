@@ -1,4 +1,4 @@
-//! Whether it pays for a heap to start afresh (`remap/afresh.rs`).
+//! Whether it pays for a heap to start afresh (`remap/fresh_start.rs`).
 //!
 //! It pays where the same requests come again, as they are answered with the runs of the time
 //! before and no driver call. Where others come, everything they need is mapped again; so a heap
@@ -20,7 +20,7 @@ const DOUBT_A_PASS: u32 = 16;
 ///
 /// Invariant: `to_pass * DOUBT_A_PASS <= doubt <= MOST_DOUBT`; `doubt` is 0, 1, 3, 7 and so on.
 #[derive(Debug, Default)]
-pub(crate) struct Afresh {
+pub(crate) struct FreshStarts {
     /// Extents that it had, or the stock, and that the driver has mapped for it anew since it last
     /// started afresh.
     pub(crate) mapped_again: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Afresh {
     pub(crate) to_pass: u32,
 }
 
-impl Afresh {
+impl FreshStarts {
     /// Checks the invariant written above.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let fine =
@@ -73,7 +73,7 @@ impl Afresh {
             self.to_pass -= 1;
             return false;
         }
-        *self = Afresh { doubt: self.doubt, open: true, ..Afresh::default() };
+        *self = FreshStarts { doubt: self.doubt, open: true, ..FreshStarts::default() };
         true
     }
 }
@@ -85,16 +85,16 @@ mod tests {
     /// Plays occasions, each after so many moves of 80 extents and so many mapped again; says at
     /// which it starts afresh.
     fn play(occasions: &[(u64, u64)]) -> Vec<usize> {
-        let (mut afresh, mut moves) = (Afresh::default(), 0);
+        let (mut fresh_starts, mut moves) = (FreshStarts::default(), 0);
         let mut starts = Vec::new();
         for (i, &(moved, mapped)) in occasions.iter().enumerate() {
             moves += moved;
-            afresh.mapped_again(mapped);
-            if afresh.decide(moves, 80) {
+            fresh_starts.mapped_again(mapped);
+            if fresh_starts.decide(moves, 80) {
                 moves = 0;
                 starts.push(i);
             }
-            assert_eq!(afresh.validate(), Ok(()));
+            assert_eq!(fresh_starts.validate(), Ok(()));
         }
         starts
     }
@@ -118,12 +118,12 @@ mod tests {
 
     #[test]
     fn what_pays_every_other_time_starts_afresh_less_and_less() {
-        let (mut afresh, mut starts) = (Afresh::default(), 0);
+        let (mut fresh_starts, mut starts) = (FreshStarts::default(), 0);
         for occasion in 1..=200 {
-            if afresh.decide(10 * occasion, 80) {
+            if fresh_starts.decide(10 * occasion, 80) {
                 starts += 1;
-                afresh.moves = 10 * occasion;
-                afresh.mapped_again(10 * (starts % 2));
+                fresh_starts.moves = 10 * occasion;
+                fresh_starts.mapped_again(10 * (starts % 2));
             }
         }
         assert!(starts <= 20, "{starts}");
@@ -137,12 +137,12 @@ mod tests {
     #[test]
     fn what_is_taken_back_as_much_as_it_is_mapped_again_pays() {
         for (taken_back, pays) in [(10, true), (9, false)] {
-            let mut afresh = Afresh::default();
-            assert!(afresh.decide(10, 80));
-            afresh.mapped_again(10);
-            afresh.taken_back(taken_back);
-            assert!(afresh.decide(10, 80));
-            assert_eq!(afresh.doubt == 0, pays);
+            let mut fresh_starts = FreshStarts::default();
+            assert!(fresh_starts.decide(10, 80));
+            fresh_starts.mapped_again(10);
+            fresh_starts.taken_back(taken_back);
+            assert!(fresh_starts.decide(10, 80));
+            assert_eq!(fresh_starts.doubt == 0, pays);
         }
     }
 

@@ -18,7 +18,7 @@ impl Pool {
         // any more.
         if st.private.is_some()
             || (self.options.slack_floor > 0 && st.runs_short())
-            || !st.learnt.afresh.decide(st.moves, st.extents.len() as u64)
+            || !st.learnt.fresh_starts.decide(st.moves, st.extents.len() as u64)
         {
             return;
         }

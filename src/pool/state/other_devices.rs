@@ -1,4 +1,5 @@
-//! What a pool knows of streams of other devices. `streams/afar.rs` says what they are for.
+//! What a pool knows of streams of other devices. `streams/other_devices.rs` says what they are
+//! for.
 
 use crate::base::sync::{AtomicU64, OnceLock};
 use crate::base::{DeviceId, StreamHandle};
@@ -14,7 +15,7 @@ pub(crate) struct RemoteStream {
 }
 
 /// What one pool knows of streams of other devices.
-pub(crate) struct Afar {
+pub(crate) struct OtherDevices {
     /// Made when first needed, and kept.
     pub(crate) relay: OnceLock<StreamHandle>,
     /// Start of a live allocation → the streams that it was recorded on.
@@ -23,8 +24,12 @@ pub(crate) struct Afar {
     pub(crate) count: AtomicU64,
 }
 
-impl Afar {
-    pub(crate) fn new() -> Afar {
-        Afar { relay: OnceLock::new(), announced: Ranked::new(Rank::Leaf, HashMap::new()), count: AtomicU64::new(0) }
+impl OtherDevices {
+    pub(crate) fn new() -> OtherDevices {
+        OtherDevices {
+            relay: OnceLock::new(),
+            announced: Ranked::new(Rank::Leaf, HashMap::new()),
+            count: AtomicU64::new(0),
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! work comes after the *relay*, a stream of the pool's device that only waits: the relay waits, on
 //! the device, for an event on the other stream, and the memory is freed in the relay's order.
 //!
-//! A use that was only announced ([`Pool::record_stream_afar`]) ends when the memory is freed, so
+//! A use that was only announced ([`Pool::record_stream_on_other_device`]) ends when the memory is freed, so
 //! the relay waits for it then. The thread that frees may not be able to name the per-thread stream
 //! that was announced; the legacy stream of its device stands for that, which waits for all
 //! per-thread streams. Where nothing can be recorded at that time, because of a capture, the memory
@@ -61,25 +61,25 @@ impl Pool {
 
     /// Called under the lock that keeps the allocation alive.
     pub(crate) fn announce(&self, ptr: u64, source: RemoteStream) {
-        let mut announced = lock(&self.afar.announced);
+        let mut announced = lock(&self.other_devices.announced);
         let sources = announced.entry(ptr).or_default();
         if !sources.contains(&source) {
             sources.push(source);
         }
-        self.afar.count.store(announced.len() as u64, Relaxed);
+        self.other_devices.count.store(announced.len() as u64, Relaxed);
     }
 
     /// Before the tags are taken that an allocation is freed with: the relay waits for its uses on
     /// other devices, which `users`, if it has any, then stand for. Called under the lock that
     /// keeps the allocation alive, which is where the count was changed, too.
     pub(crate) fn bring_near(&self, ptr: u64, users: &mut Vec<u32>) {
-        if users.is_empty() || self.afar.count.load(Relaxed) == 0 {
+        if users.is_empty() || self.other_devices.count.load(Relaxed) == 0 {
             return;
         }
         let sources = {
-            let mut announced = lock(&self.afar.announced);
+            let mut announced = lock(&self.other_devices.announced);
             let sources = announced.remove(&ptr);
-            self.afar.count.store(announced.len() as u64, Relaxed);
+            self.other_devices.count.store(announced.len() as u64, Relaxed);
             sources
         };
         if !sources.unwrap_or_default().iter().all(|s| self.follow_source(s).is_ok()) {
@@ -90,10 +90,10 @@ impl Pool {
 
     /// Like [`Self::bring_near`], for an allocation that lives on.
     pub(crate) fn bring_near_alive(&self, ptr: u64) -> Result<()> {
-        if self.afar.count.load(Relaxed) == 0 {
+        if self.other_devices.count.load(Relaxed) == 0 {
             return Ok(());
         }
-        let sources = lock(&self.afar.announced).get(&ptr).cloned().unwrap_or_default();
+        let sources = lock(&self.other_devices.announced).get(&ptr).cloned().unwrap_or_default();
         sources.iter().try_for_each(|s| self.follow_source(s))
     }
 
@@ -107,18 +107,18 @@ impl Pool {
 
     /// Whether it is the relay: then a marker on it need not wait for anybody to name it.
     pub(crate) fn is_relay(&self, stream: StreamHandle) -> bool {
-        self.afar.relay.get() == Some(&stream)
+        self.other_devices.relay.get() == Some(&stream)
     }
 
     pub(crate) fn relay(&self) -> Result<StreamHandle> {
-        if let Some(&relay) = self.afar.relay.get() {
+        if let Some(&relay) = self.other_devices.relay.get() {
             return Ok(relay);
         }
         let stream = self.driver.stream_create(self.dev)?;
-        if self.afar.relay.set(stream).is_err() {
+        if self.other_devices.relay.set(stream).is_err() {
             // Another thread was first.
             let _ = self.driver.stream_destroy(self.dev, stream);
         }
-        Ok(self.afar.relay.get().copied().unwrap_or(stream))
+        Ok(self.other_devices.relay.get().copied().unwrap_or(stream))
     }
 }

@@ -16,7 +16,7 @@ const PLACES: usize = 8;
 /// How many blocks the list keeps where it is of no use.
 const FEW: u32 = 3;
 
-/// What [`Quick::worth`] is at first, and at most.
+/// What [`QuickList::worth`] is at first, and at most.
 const WORTH: u8 = 16;
 
 /// What a block is worth that was wanted back; one that was not costs 1.
@@ -32,7 +32,7 @@ struct Place {
 
 /// The list. It holds region numbers and no memory: [`crate::pool::heap::region`] says what the
 /// regions are.
-pub(crate) struct Quick {
+pub(crate) struct QuickList {
     places: [Place; PLACES],
     used: u32,
     /// Whether it has been of use of late: at 0 it keeps no more than [`FEW`] blocks.
@@ -46,9 +46,9 @@ fn place(size: u64) -> usize {
     ((size >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize
 }
 
-impl Quick {
-    pub(crate) fn new() -> Quick {
-        Quick { places: [Place { size: 0, region: NONE }; PLACES], used: 0, worth: WORTH }
+impl QuickList {
+    pub(crate) fn new() -> QuickList {
+        QuickList { places: [Place { size: 0, region: NONE }; PLACES], used: 0, worth: WORTH }
     }
 
     #[inline]
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn keeps_the_last_of_each_size() {
-        let mut q = Quick::new();
+        let mut q = QuickList::new();
         assert_eq!((q.get(1 << 20), q.pop()), (None, None));
         assert_eq!(q.put(1 << 20, 7), None);
         assert_eq!(q.get(1 << 20), Some(7));
@@ -151,9 +151,9 @@ mod tests {
 
     #[test]
     fn keeps_few_where_none_is_wanted_back_and_more_where_they_are() {
-        let (mut q, sizes) = (Quick::new(), sizes());
-        let put_all = |q: &mut Quick| sizes.iter().zip(0..).filter_map(|(&s, i)| q.put(s, i)).count();
-        let empty = |q: &mut Quick| while q.pop().is_some() {};
+        let (mut q, sizes) = (QuickList::new(), sizes());
+        let put_all = |q: &mut QuickList| sizes.iter().zip(0..).filter_map(|(&s, i)| q.put(s, i)).count();
+        let empty = |q: &mut QuickList| while q.pop().is_some() {};
         while q.worth > 0 {
             assert_eq!(put_all(&mut q), 0, "one for each place");
             empty(&mut q);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_back_makes_room() {
-        let (mut q, sizes) = (Quick::new(), sizes());
+        let (mut q, sizes) = (QuickList::new(), sizes());
         q.worth = 0;
         for (&s, i) in sizes[..PLACES - 1].iter().zip(0..) {
             // The first is wanted back again and again.

@@ -622,6 +622,7 @@ typedef struct gpumem_location {
 // ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes.
 // Allocations that are not held may move out to make room.
 // Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made,
+// GPUMEM_ERROR_CAPTURING when what would make room is used by a stream that is being captured,
 // GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DRIVER,
 // GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it
 // was, and is not held.

@@ -168,6 +168,44 @@ static void a_limit_limits(void) {
     nothing_left();
 }
 
+/* Memory of the process that is no file's, bytes; 0 where the system does not say. */
+static size_t anonymous(void) {
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    size_t kib = 0;
+    if (file == NULL) return 0;
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "Anonymous:", 10) == 0) kib = (size_t)strtoul(line + 10, NULL, 10);
+    fclose(file);
+    return kib * KIB;
+}
+
+/* What gpumem knows of device memory takes little memory of the host: some bytes an object, some more a block. */
+static void the_books_are_small(void) {
+    static const struct {
+        size_t bytes, each;
+    } cases[] = {{512, 32}, {70000, 512}};
+    enum { MANY = 40000 };
+    static void *all[MANY];
+    gpumem_stream s = must_stream();
+    size_t i, k, before, after;
+    for (k = 0; k < 2; k++) {
+        int count = rounds(MANY), n;
+        OK(gpumem_free_async(must_malloc_async(cases[k].bytes, s), s));
+        before = anonymous();
+        for (n = 0; n < count; n++) all[n] = must_malloc_async(cases[k].bytes, s);
+        after = anonymous();
+        printf("   %d of %zu bytes: %zu bytes of the host each\n", count, cases[k].bytes, (after - before) / (size_t)count);
+        /* Under valgrind it is mostly valgrind's, and on a GPU there are the driver's books. */
+        if (!is_slow() && on_host_device()) CHECK(after <= before + MANY * cases[k].each);
+        for (i = 0; i < (size_t)count; i++) OK(gpumem_free_async(all[i], s));
+        OK(gpumem_device_sync());
+        OK(gpumem_trim(0));
+    }
+    OK(gpumem_stream_destroy(s));
+    nothing_left();
+}
+
 int main(void) {
     RUN(statistics_add_up);
     RUN(peaks_can_be_reset);
@@ -178,5 +216,6 @@ int main(void) {
     RUN(driver_calls_are_counted);
     RUN(hits_make_no_driver_call);
     RUN(a_limit_limits);
+    RUN(the_books_are_small);
     return 0;
 }

@@ -68,12 +68,20 @@ impl Header {
         }
     }
 
-    /// Whether a program may expect the status of the function. The page lists what any may give.
+    /// Whether a program may expect the status of the function. The page lists what any may give,
+    /// and what a driver gives in place of its own status; what PyTorch calls returns none.
     pub fn documents(&self, function: &str, status: i32) -> bool {
-        [0, 6, 8, 9, 11].contains(&status) || self.documented.get(function).is_some_and(|all| all.contains(&status))
+        const OUT_OF_MEMORY: i32 = 2;
+        const DRIVER: i32 = 5;
+        let lists = |status| self.documented.get(function).is_some_and(|all| all.contains(&status));
+        [0, 6, 8, 9, 11].contains(&status)
+            || lists(status)
+            || (status == OUT_OF_MEMORY && lists(DRIVER))
+            || function.starts_with("gpumem_torch_")
     }
 
-    /// Reads what comments say of errors.
+    /// Reads what comments say of errors. A function has the statuses that its comment and its
+    /// section's name, and those of the functions that the comment refers to for them.
     fn statuses(&mut self, text: &str) {
         let define = |line: &str| {
             let (name, number) = line.strip_prefix("#define GPUMEM_ERROR_")?.split_once(' ')?;
@@ -81,7 +89,7 @@ impl Header {
         };
         let numbers: BTreeMap<String, i32> = text.lines().filter_map(define).collect();
         let (mut section, mut comment, mut in_section) = (String::new(), String::new(), false);
-        let mut comments: BTreeMap<&str, String> = BTreeMap::new();
+        let mut comments: BTreeMap<&str, (String, String)> = BTreeMap::new();
         for line in text.lines() {
             in_section |= line.starts_with("/* ");
             if line.starts_with("/* ----") {
@@ -98,21 +106,17 @@ impl Header {
                 line.split_once('(').filter(|_| line.starts_with(|c: char| c.is_alphabetic()))
             {
                 let name = head.rfind("gpumem_").map_or("", |at| &head[at..]);
-                comments.insert(name, format!("{section} {}", std::mem::take(&mut comment)));
+                comments.insert(name, (section.clone(), std::mem::take(&mut comment)));
             }
         }
-        let words = |text: &str| -> BTreeSet<String> {
-            text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned).collect()
-        };
-        let named: BTreeMap<&str, BTreeSet<String>> =
-            comments.iter().map(|(name, text)| (*name, words(text))).collect();
-        for name in named.keys() {
+        let named = |text: &str| -> BTreeSet<i32> { words(text).filter_map(|w| numbers.get(w).copied()).collect() };
+        for (name, (section, _)) in &comments {
             let (mut of, mut next) = (BTreeSet::from([*name]), vec![*name]);
-            let mut all = BTreeSet::new();
-            while let Some(words) = next.pop().and_then(|name| named.get(name)) {
-                all.extend(words.iter().filter_map(|w| numbers.get(w)));
-                let others = words.iter().filter_map(|w| named.get_key_value(w.as_str()));
-                next.extend(others.map(|(other, _)| *other).filter(|other| of.insert(other)));
+            let mut all = named(section);
+            while let Some((_, comment)) = next.pop().and_then(|name| comments.get(name)) {
+                all.extend(named(comment));
+                let others = words(&referring(comment)).filter_map(|w| comments.get_key_value(w)).collect::<Vec<_>>();
+                next.extend(others.into_iter().map(|(other, _)| *other).filter(|other| of.insert(other)));
             }
             self.documented.insert((*name).to_owned(), all);
         }
@@ -186,6 +190,18 @@ fn param(text: &str) -> Param {
     let space = if stars > 0 { " " } else { "" };
     let ctype = format!("{}{space}{}", base.join(" "), "*".repeat(stars));
     Param { ctype, name: name.to_owned(), is_const, offset: 0, count: 1 }
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+}
+
+/// The part of a comment that refers to the errors of other functions: what follows "Errors:", and
+/// what it says that the function is like.
+fn referring(comment: &str) -> String {
+    let errors = comment.split_once("Errors:").map_or("", |(_, errors)| errors);
+    let like = comment.split(". ").filter(|sentence| sentence.trim_start().starts_with("Like "));
+    like.chain([errors]).collect::<Vec<_>>().join(" ")
 }
 
 /// C without comments and lines for the preprocessor, and without `extern "C" {` and its end.

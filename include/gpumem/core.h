@@ -154,8 +154,9 @@ void *gpumem_malloc(size_t bytes);
 // been submitted to the stream it was allocated on, or ordered before it, or announced by
 // gpumem_record_stream; otherwise use gpumem_free_async. Never blocks on the device. A pointer
 // that is unknown, interior or already freed changes nothing: gpumem_stats counts it, it becomes
-// this thread's last error, and stderr has a line (not for every one of a flood; GPUMEM_LOG=0
-// turns it off). In a forked child and at exit this does nothing.
+// this thread's last error, GPUMEM_ERROR_UNKNOWN_POINTER or GPUMEM_ERROR_DOUBLE_FREE, and stderr
+// has a line (not for every one of a flood; GPUMEM_LOG=0 turns it off). In a forked child and at
+// exit this does nothing.
 void gpumem_free(void *ptr);
 
 // Allocates in the order of a stream, on the stream's device.
@@ -178,7 +179,8 @@ gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
 // NULL is the current device's, whatever device the memory is on.
 // Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
 // GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
-// captured, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
+// captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed
+// then.
 gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 
 // Changes the size of an allocation, keeping its contents up to the smaller of gpumem_usable_size and bytes.
@@ -190,7 +192,8 @@ gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 // still the caller's. The memory stays on its device. s may be of another one; the memory then
 // counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce
 // s with gpumem_record_stream.
-// Errors: those of gpumem_malloc_async and gpumem_free_async.
+// Errors: those of gpumem_malloc_async and gpumem_free_async; GPUMEM_ERROR_UNSUPPORTED for memory
+// made with GPUMEM_MALLOC_EVICTABLE.
 gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, void **out);
 
 // Announces that an allocation is also used on s: after it is freed, reuse waits for the work
@@ -201,8 +204,8 @@ gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, voi
 // the memory.
 // Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
 // GPUMEM_ERROR_DOUBLE_FREE when it was freed, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING
-// when s is of another device and is being captured, GPUMEM_ERROR_UNSUPPORTED with
-// GPUMEM_POOL=off.
+// when s is of another device and is being captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_UNSUPPORTED
+// with GPUMEM_POOL=off.
 gpumem_status gpumem_record_stream(void *ptr, gpumem_stream s);
 
 // How many bytes can be used from ptr, the start of an allocation: at least those asked for.

@@ -99,7 +99,7 @@ gpumem_status gpumem_stream_create(gpumem_stream *out);
 gpumem_status gpumem_stream_destroy(gpumem_stream s);
 
 // Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
-// Memory freed in the order of s before this call is free for every stream after it.
+// Memory of its device freed in the order of s before this call is free for every stream after it.
 //
 // Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_sync(gpumem_stream s);

@@ -342,6 +342,8 @@ gpumem_status gpumem_plan_keep_ancestors(gpumem_plan plan, uint32_t value);
 
 // Whether everything that outputs were computed from lives to the end: 0 for no, the default,
 // anything else for yes.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such plan.
 gpumem_status gpumem_plan_keep_ancestors_set(gpumem_plan plan, int32_t keep);
 
 // Sets what gpumem_plan_left_out_set and gpumem_plan_keep_ancestors_set set, for a purpose:

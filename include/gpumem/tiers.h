@@ -457,8 +457,8 @@ typedef struct gpumem_reservation_info {
 // Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such
 // space; GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never
 // be so much; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after
-// gpumem_reservation_shutdown; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised
-// then.
+// gpumem_reservation_shutdown; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_DRIVER.
+// Nothing is promised then.
 gpumem_status gpumem_reserve(const struct gpumem_reserve_options *opts, gpumem_reservation *out);
 
 // Ends a reservation: its bytes are available to others.
@@ -504,7 +504,8 @@ gpumem_status gpumem_reservation_info_get(gpumem_reservation r, struct gpumem_re
 // gives the handle to the next stream. GPUMEM_STREAM_PER_THREAD counts as one stream here,
 // whichever thread uses it.
 // Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this
-// space, or is one of another device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
+// space, or is one of another device than the reservation; GPUMEM_ERROR_INVALID_STREAM,
+// GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_reservation_attach_stream(gpumem_reservation r, gpumem_stream s);
 
 // Lets the calling thread's allocations in the reservation's space draw from it, on streams that
@@ -621,16 +622,18 @@ typedef struct gpumem_location {
 // ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes.
 // Allocations that are not held may move out to make room.
 // Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made,
-// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and
-// GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it was, and is not held.
+// GPUMEM_ERROR_CAPTURING when what would make room is used by a stream that is being captured,
+// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DRIVER,
+// GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it
+// was, and is not held.
 gpumem_status gpumem_hold(void *ptr);
 
 // Ends one hold. All use of the memory so far has been submitted to s, or is ordered before it.
 //
 // From the first call on, gpumem may move the memory out whenever it is not held.
 // Errors: GPUMEM_ERROR_INVALID when it is not held or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
-// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses
-// stays held. Nothing has changed then.
+// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_CAPTURING when s is being
+// captured: what a graph uses stays held. Nothing has changed then.
 gpumem_status gpumem_unhold(void *ptr, gpumem_stream s);
 
 // Moves an evictable allocation out of its device, and returns when its device memory is free.
@@ -642,8 +645,9 @@ gpumem_status gpumem_unhold(void *ptr, gpumem_stream s);
 // GPUMEM_MOVE_TO_SPACE.
 // Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no
 // sense, GPUMEM_ERROR_INVALID_STREAM; GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room,
-// GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER.
-// On failure it stays where it was.
+// GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_IO,
+// GPUMEM_ERROR_CORRUPT of a file that it moves from, GPUMEM_ERROR_UNKNOWN_POINTER. On failure it
+// stays where it was.
 gpumem_status gpumem_evict(void *ptr, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
 
 // Moves an evictable allocation back to its device, to the addresses it has, and returns when its

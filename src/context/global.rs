@@ -46,6 +46,15 @@ impl Context {
             )),
         }
     }
+
+    /// Makes a context of one's own the process's, for tests of the C ABI over a driver of theirs;
+    /// `Invalid` when there is one already.
+    pub fn adopt(context: Context) -> Result<&'static Context> {
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        process::watch_forks();
+        GLOBAL.set(context).map_err(|_| Error::invalid("the process has a context already"))?;
+        Context::started().ok_or_else(forked)
+    }
 }
 
 fn make(config: impl FnOnce() -> Result<Config>) -> Result<(&'static Context, bool)> {

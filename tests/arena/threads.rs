@@ -145,3 +145,49 @@ fn allocations_in_arenas_that_end_are_in_them_or_refused() {
     assert!(given >= 300 && freed >= given && freed <= given + refused);
     nothing_left(&host, &ctx);
 }
+
+/// What an exit is to keep is kept, whatever part of it the pointer names and whatever others free and allocate beside it.
+#[test]
+fn an_exit_keeps_what_interior_pointers_name_beside_other_threads() {
+    let (host, ctx) = context();
+    let stream = host.stream_create(D).unwrap();
+    let done = AtomicBool::new(false);
+    // Blocks, which share their last 64 KiB with what lies behind them.
+    let size = |i: u64| 66_000 + i * 7919 % 200_000;
+    std::thread::scope(|scope| {
+        for seed in [1, 2] {
+            let (ctx, done) = (&ctx, &done);
+            scope.spawn(move || {
+                let mut all: Vec<u64> = Vec::new();
+                for i in 0u64.. {
+                    if done.load(Acquire) {
+                        break;
+                    }
+                    if all.len() > 20 {
+                        let at = (i * 31 % 20) as usize;
+                        ctx.free(all.swap_remove(at)).unwrap();
+                    }
+                    let size = size(i + seed);
+                    all.push(ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap());
+                }
+                all.into_iter().for_each(|p| ctx.free(p).unwrap());
+            });
+        }
+        let wrong = (0..300u64).find_map(|round| {
+            let arena = ctx.arena_enter("kept").unwrap();
+            let mine = (0..20).map(|i| {
+                let size = size(round * 20 + i);
+                (ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap(), size)
+            });
+            let mine: Vec<(u64, u64)> = mine.collect();
+            let keep: Vec<u64> = mine.iter().map(|(p, size)| p + size - 1).collect();
+            let report = ctx.arena_exit(&arena, &keep).unwrap();
+            let lost = mine.iter().filter(|(p, _)| ctx.free(*p).is_err()).count();
+            let counts = (report.kept, report.freed, report.unknown, lost);
+            (counts != (20, 0, 0, 0)).then(|| format!("round {round}: kept, freed, unknown, lost: {counts:?}"))
+        });
+        done.store(true, Release);
+        assert_eq!(wrong, None);
+    });
+    nothing_left(&host, &ctx);
+}

@@ -10,3 +10,4 @@ mod header;
 mod header_cxx;
 mod install;
 mod nvtx;
+mod statuses;

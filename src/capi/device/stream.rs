@@ -54,7 +54,7 @@ pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
 }
 
 /// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
-/// Memory freed in the order of s before this call is free for every stream after it.
+/// Memory of its device freed in the order of s before this call is free for every stream after it.
 ///
 /// Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]

@@ -39,8 +39,9 @@ pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
 /// been submitted to the stream it was allocated on, or ordered before it, or announced by
 /// gpumem_record_stream; otherwise use gpumem_free_async. Never blocks on the device. A pointer
 /// that is unknown, interior or already freed changes nothing: gpumem_stats counts it, it becomes
-/// this thread's last error, and stderr has a line (not for every one of a flood; GPUMEM_LOG=0
-/// turns it off). In a forked child and at exit this does nothing.
+/// this thread's last error, GPUMEM_ERROR_UNKNOWN_POINTER or GPUMEM_ERROR_DOUBLE_FREE, and stderr
+/// has a line (not for every one of a flood; GPUMEM_LOG=0 turns it off). In a forked child and at
+/// exit this does nothing.
 #[no_mangle]
 pub extern "C" fn gpumem_free(ptr: *mut c_void) {
     let freed = guard::run_hit(
@@ -89,7 +90,8 @@ pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out
 /// NULL is the current device's, whatever device the memory is on.
 /// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
 /// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
-/// captured, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed then.
+/// captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed
+/// then.
 #[no_mangle]
 pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard_hit(
@@ -107,7 +109,8 @@ pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpume
 /// still the caller's. The memory stays on its device. s may be of another one; the memory then
 /// counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce
 /// s with gpumem_record_stream.
-/// Errors: those of gpumem_malloc_async and gpumem_free_async.
+/// Errors: those of gpumem_malloc_async and gpumem_free_async; GPUMEM_ERROR_UNSUPPORTED for memory
+/// made with GPUMEM_MALLOC_EVICTABLE.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_realloc_async(
     ptr: *mut c_void,
@@ -137,8 +140,8 @@ pub unsafe extern "C" fn gpumem_realloc_async(
 /// the memory.
 /// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
 /// GPUMEM_ERROR_DOUBLE_FREE when it was freed, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING
-/// when s is of another device and is being captured, GPUMEM_ERROR_UNSUPPORTED with
-/// GPUMEM_POOL=off.
+/// when s is of another device and is being captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_UNSUPPORTED
+/// with GPUMEM_POOL=off.
 #[no_mangle]
 pub extern "C" fn gpumem_record_stream(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard(|| {

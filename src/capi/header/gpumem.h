@@ -63,6 +63,8 @@
  *            the first that needs a device with GPUMEM_ERROR_OUT_OF_MEMORY for GPUMEM_PREALLOC.
  *            These, GPUMEM_ERROR_FORKED and GPUMEM_ERROR_SHUTTING_DOWN (below), and
  *            GPUMEM_ERROR_INTERNAL, a bug in gpumem, are not listed per function; all others are.
+ *            Where GPUMEM_ERROR_DRIVER is listed, GPUMEM_ERROR_OUT_OF_MEMORY says that the driver had
+ *            no memory for objects of its own.
  * Fork       A process forked after gpumem had started gets GPUMEM_ERROR_FORKED, and its frees do
  *            nothing. After exec it can use gpumem.
  * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe; once the

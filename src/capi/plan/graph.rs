@@ -146,6 +146,8 @@ pub extern "C" fn gpumem_plan_keep_ancestors(plan: gpumem_plan, value: u32) -> g
 
 /// Whether everything that outputs were computed from lives to the end: 0 for no, the default,
 /// anything else for yes.
+///
+/// Errors: GPUMEM_ERROR_INVALID when there is no such plan.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_keep_ancestors_set(plan: gpumem_plan, keep: i32) -> gpumem_status {
     guard(|| {

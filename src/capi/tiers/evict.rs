@@ -133,8 +133,10 @@ extensible!(gpumem_location, 32, 4 * 4 + 2 * 8);
 /// ptr is the start of an allocation made with GPUMEM_MALLOC_EVICTABLE. Waits for the bytes.
 /// Allocations that are not held may move out to make room.
 /// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made,
-/// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_IO and
-/// GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it was, and is not held.
+/// GPUMEM_ERROR_CAPTURING when what would make room is used by a stream that is being captured,
+/// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DRIVER,
+/// GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it
+/// was, and is not held.
 #[no_mangle]
 pub extern "C" fn gpumem_hold(ptr: *mut c_void) -> gpumem_status {
     guard(|| {
@@ -147,8 +149,8 @@ pub extern "C" fn gpumem_hold(ptr: *mut c_void) -> gpumem_status {
 ///
 /// From the first call on, gpumem may move the memory out whenever it is not held.
 /// Errors: GPUMEM_ERROR_INVALID when it is not held or not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
-/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is being captured: what a graph uses
-/// stays held. Nothing has changed then.
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_CAPTURING when s is being
+/// captured: what a graph uses stays held. Nothing has changed then.
 #[no_mangle]
 pub extern "C" fn gpumem_unhold(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -166,8 +168,9 @@ pub extern "C" fn gpumem_unhold(ptr: *mut c_void, s: gpumem_stream) -> gpumem_st
 /// GPUMEM_MOVE_TO_SPACE.
 /// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or for options that make no
 /// sense, GPUMEM_ERROR_INVALID_STREAM; GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room,
-/// GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_IO, GPUMEM_ERROR_UNKNOWN_POINTER.
-/// On failure it stays where it was.
+/// GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_IO,
+/// GPUMEM_ERROR_CORRUPT of a file that it moves from, GPUMEM_ERROR_UNKNOWN_POINTER. On failure it
+/// stays where it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_evict(
     ptr: *mut c_void,

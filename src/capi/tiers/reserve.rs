@@ -136,8 +136,8 @@ extensible!(gpumem_reservation_info, 72, 4 * 4 + 7 * 8);
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such
 /// space; GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never
 /// be so much; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after
-/// gpumem_reservation_shutdown; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off. Nothing is promised
-/// then.
+/// gpumem_reservation_shutdown; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_DRIVER.
+/// Nothing is promised then.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reserve(
     opts: *const gpumem_reserve_options,
@@ -253,7 +253,8 @@ pub unsafe extern "C" fn gpumem_reservation_info_get(
 /// gives the handle to the next stream. GPUMEM_STREAM_PER_THREAD counts as one stream here,
 /// whichever thread uses it.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this
-/// space, or is one of another device than the reservation; GPUMEM_ERROR_INVALID_STREAM.
+/// space, or is one of another device than the reservation; GPUMEM_ERROR_INVALID_STREAM,
+/// GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpumem_stream) -> gpumem_status {
     guard(|| {

@@ -233,7 +233,7 @@ impl Graph {
         let pinned = self.pinned.iter().chain(&self.pinned_ancestors).map(|v| v.0);
         let extended = self.extended.iter().map(|(v, _)| v.0);
         let asked = outputs.map(|v| (v, "is an output"));
-        let asked = asked.chain(pinned.map(|v| (v, "is pinned"))).chain(extended.map(|v| (v, "is extended")));
+        let asked = asked.chain(pinned.map(|v| (v, "is kept"))).chain(extended.map(|v| (v, "is extended")));
         let (v, why) = asked.into_iter().find(|&(v, _)| is_member(v)).unwrap_or((root, "is kept"));
         Error::invalid(format!(
             "{} {why} and nothing produces it; make it an output of an operation, or add it as a buffer with its range",

@@ -54,7 +54,7 @@ fn capturing() -> Error {
     Error::new(
         Status::Capturing,
         "a stream that uses the allocation is being captured, so its work cannot be waited for; end the capture first, \
-         and keep what its graph uses pinned",
+         and hold what its graph uses",
     )
 }
 

@@ -100,7 +100,7 @@ fn what_is_asked_of_unwritten_or_stated_values_is_an_error() {
     };
     says(
         unwritten(|g, v| g.0.pin(v).unwrap()),
-        &["value 1 (part) is pinned", "nothing produces it", "add it as a buffer"],
+        &["value 1 (part) is kept", "nothing produces it", "add it as a buffer"],
     );
     says(unwritten(|g, v| g.0.extend_to(v, 3).unwrap()), &["value 1 (part) is extended", "nothing produces it"]);
     let mut g = Small::default();

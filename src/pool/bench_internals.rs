@@ -105,7 +105,7 @@ fn order() -> [Part; 2] {
 
 fn index() -> [Part; 2] {
     let filled = || {
-        let index = Index::new();
+        let index = Index::of_pages(2 << 20);
         index.add_root(8 * TIB, 8 * TIB);
         index.set(9 * TIB, Entry::Block { heap: 1, region: 7 });
         index

@@ -7,7 +7,6 @@ use crate::pool::heap::{Heap, HeapState, Locked, Place, State};
 use crate::pool::memory::{Entry, SLOT};
 use crate::pool::state::Pool;
 use crate::pool::types::AllocInfo;
-use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
     /// Facts about the dedicated allocation that contains `ptr`.
@@ -134,7 +133,7 @@ impl Pool {
     /// while it lives, whatever is freed and handed out beside it.
     fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
         loop {
-            let nearest = || self.index.find_back(ptr, self.most_in_a_heap());
+            let nearest = || self.index.find_back(ptr);
             let entry = nearest()?;
             let heap = entry.heap().and_then(|n| self.heap(n))?;
             let st = heap.lock();
@@ -162,10 +161,5 @@ impl Pool {
             let info = st.info(place, self.dev, self.order.stream(heap.lane));
             return Some(info).filter(|i| i.base <= ptr && ptr - i.base < i.usable.max(1));
         }
-    }
-
-    /// No live block is longer than this, bytes: what is live in the heap that has most.
-    pub(crate) fn most_in_a_heap(&self) -> u64 {
-        self.all_heaps().map(|h| h.live.load(Relaxed)).max().unwrap_or(0)
     }
 }

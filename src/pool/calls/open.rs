@@ -46,7 +46,7 @@ impl Pool {
             page,
             access,
             limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
-            index: Index::new(),
+            index: Index::of_pages(page),
             order: Order::new(dev, options.max_lanes),
             watch: match options.watch {
                 true => driver.stream_watch(dev),

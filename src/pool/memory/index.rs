@@ -6,6 +6,11 @@
 //! costs 24 KiB of host memory for the upper one, and for each 32 MiB of addresses that have been
 //! in use 4 KiB. Entries are atomics: `free` reads them with no lock held and checks what it found
 //! under the heap's lock.
+//!
+//! Beside the entries lies a bit for each slot that says whether its entry is a start: for pointers
+//! into the middle of a large block, whose own slots say nothing. The bits of one page are a word,
+//! and a page is one heap's at a time, so who sets an entry under that heap's lock (or the core's,
+//! for dedicated allocations) is the only writer of its word.
 
 use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
 #[cfg(not(loom))]
@@ -48,6 +53,12 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// Whether something starts in the slot, or covers it.
+    #[inline(always)]
+    fn is_start(self) -> bool {
+        matches!(self, Entry::Block { .. } | Entry::Slab { .. } | Entry::Dedicated)
+    }
+
     /// The heap of a block or slab.
     #[inline(always)]
     pub(crate) fn heap(self) -> Option<u32> {
@@ -88,13 +99,18 @@ fn unpack(v: u64) -> Entry {
 /// A table of the second level.
 struct Table {
     words: Words,
+    /// One bit per slot, `1 << group` of them a word: whether its entry is a start.
+    starts: Words,
+    /// log2 of the slots whose bits are in one word.
+    group: u32,
     /// One bit per chunk: whether any of its slots was ever set.
     used: AtomicU64,
 }
 
 impl Table {
-    fn new(slots: usize) -> Table {
-        Table { words: Words::zeroed(slots), used: AtomicU64::new(0) }
+    fn new(slots: usize, group: u32) -> Table {
+        let starts = Words::zeroed(slots.div_ceil(1 << group));
+        Table { words: Words::zeroed(slots), starts, group, used: AtomicU64::new(0) }
     }
 
     #[inline(always)]
@@ -104,12 +120,50 @@ impl Table {
             self.used.fetch_or(chunk, Ordering::Release);
         }
         self.words[slot].store(pack(e), Ordering::Release);
+        // No other thread writes this word now.
+        let (starts, bit) = (&self.starts[slot >> self.group], 1 << (slot & ((1 << self.group) - 1)));
+        let before = starts.load(Ordering::Relaxed);
+        let after = if e.is_start() { before | bit } else { before & !bit };
+        if after != before {
+            starts.store(after, Ordering::Release);
+        }
     }
 
-    /// What a slot holds, `None` in a chunk of which none was ever set.
-    fn look(&self, slot: usize) -> Option<Entry> {
-        let used = self.used.load(Ordering::Acquire) >> (slot / CHUNK_SLOTS) & 1 == 1;
-        used.then(|| self.words.get(slot).map_or(Entry::Empty, |w| unpack(w.load(Ordering::Acquire))))
+    /// The entry of the last of the slots up to this one, in its chunk, in which something starts;
+    /// also how many words of bits were looked at.
+    fn last_start(&self, slot: usize) -> (Option<Entry>, usize) {
+        let slots = 1 << self.group;
+        let first = slot / CHUNK_SLOTS * CHUNK_SLOTS;
+        if self.used.load(Ordering::Acquire) >> (slot / CHUNK_SLOTS) & 1 == 0 {
+            return (None, 1);
+        }
+        // Slots before this one are still to be looked at.
+        let mut end = slot + 1;
+        let mut looks = 0;
+        while end > first {
+            let last = (end - 1) / slots;
+            let kept = u64::MAX >> (63 - (end - 1) % slots);
+            let bits = |word: usize| {
+                let all = self.starts[word].load(Ordering::Acquire);
+                if word == last {
+                    all & kept
+                } else {
+                    all
+                }
+            };
+            let found = (first / slots..=last).rev().find(|&word| bits(word) != 0);
+            looks += last + 1 - found.unwrap_or(first / slots);
+            let Some(word) = found else { break };
+            // A start may be freed, or handed out, at this moment: its bit, or its entry, is gone.
+            let Some(bit) = bits(word).checked_ilog2() else { continue };
+            let slot = word * slots + bit as usize;
+            let entry = unpack(self.words[slot].load(Ordering::Acquire));
+            if entry.is_start() {
+                return (Some(entry), looks);
+            }
+            end = slot;
+        }
+        (None, looks)
     }
 }
 
@@ -136,6 +190,8 @@ impl std::ops::Deref for Words {
 struct Root {
     base: u64,
     len: u64,
+    /// [`Table::group`].
+    group: u32,
     tables: Box<[OnceLock<Table>]>,
 }
 
@@ -150,7 +206,7 @@ impl Root {
     fn new_table(&self, number: usize) -> &Table {
         // The last one may have fewer slots.
         let slots = (self.len.div_ceil(SLOT) as usize - number * TABLE_SLOTS).min(TABLE_SLOTS);
-        self.tables[number].get_or_init(|| Table::new(slots))
+        self.tables[number].get_or_init(|| Table::new(slots, self.group))
     }
 }
 
@@ -158,11 +214,16 @@ impl Root {
 pub(crate) struct Index {
     roots: [OnceLock<Root>; MAX_ROOTS],
     count: AtomicUsize,
+    /// [`Table::group`].
+    group: u32,
 }
 
 impl Index {
-    pub(crate) fn new() -> Index {
-        Index { roots: std::array::from_fn(|_| OnceLock::new()), count: AtomicUsize::new(0) }
+    /// None yet, of a pool with pages of this size (a power of two).
+    pub(crate) fn of_pages(page: u64) -> Index {
+        // No more slots a word than a page has, as neighbouring pages may be different heaps'.
+        let group = (page / SLOT).checked_ilog2().unwrap_or(0).min(u64::BITS.ilog2());
+        Index { roots: std::array::from_fn(|_| OnceLock::new()), count: AtomicUsize::new(0), group }
     }
 
     /// Covers one more reservation. `false` when there are too many. Callers serialise.
@@ -171,7 +232,7 @@ impl Index {
         let Some(cell) = self.roots.get(n) else { return false };
         let slots = len.div_ceil(SLOT) as usize;
         let tables = (0..slots.div_ceil(TABLE_SLOTS)).map(|_| OnceLock::new()).collect();
-        let _ = cell.set(Root { base, len, tables });
+        let _ = cell.set(Root { base, len, group: self.group, tables });
         self.count.store(n + 1, Ordering::Release);
         true
     }
@@ -237,32 +298,27 @@ impl Index {
         }
     }
 
-    /// The nearest slot at or before that of `addr` that holds a block start, a slab or a dedicated
-    /// allocation, no further than `limit` bytes back. For error texts and interior-pointer
-    /// queries, not for the hot path.
-    pub(crate) fn find_back(&self, addr: u64, limit: u64) -> Option<Entry> {
-        self.count_back(addr, limit).0
+    /// The nearest slot at or before that of `addr` in which something starts, or which a slab
+    /// covers. For error texts and interior pointers, not for the hot path: it looks at a word for
+    /// each page in between, 4,096 for 8 GiB.
+    pub(crate) fn find_back(&self, addr: u64) -> Option<Entry> {
+        self.count_back(addr).0
     }
 
-    /// Like [`Self::find_back`]; also how many slots and chunks were looked at.
-    fn count_back(&self, addr: u64, limit: u64) -> (Option<Entry>, usize) {
+    /// Like [`Self::find_back`]; also how many words were looked at.
+    fn count_back(&self, addr: u64) -> (Option<Entry>, usize) {
         let Some(root) = self.root(addr) else { return (None, 0) };
-        let slot_of = |addr: u64| ((addr - root.base) / SLOT) as usize;
-        let (mut slot, floor) = (slot_of(addr), slot_of(root.base.max(addr.saturating_sub(limit))));
-        for looks in 1.. {
+        let mut slot = ((addr - root.base) / SLOT) as usize;
+        let mut looks = 0;
+        loop {
             let table = root.tables.get(slot / TABLE_SLOTS).and_then(OnceLock::get);
-            let at = match table.and_then(|t| t.look(slot % TABLE_SLOTS)) {
-                // Nothing was ever handed out here.
-                None => slot / CHUNK_SLOTS * CHUNK_SLOTS,
-                Some(Entry::Empty | Entry::Freed { .. }) => slot,
-                Some(found) => return (Some(found), looks),
-            };
-            if at <= floor {
-                return (None, looks);
+            let (found, looked) = table.map_or((None, 1), |t| t.last_start(slot % TABLE_SLOTS));
+            looks += looked;
+            if found.is_some() || slot < CHUNK_SLOTS {
+                return (found, looks);
             }
-            slot = at - 1;
+            slot = slot / CHUNK_SLOTS * CHUNK_SLOTS - 1;
         }
-        (None, 0)
     }
 }
 
@@ -287,7 +343,7 @@ mod tests {
 
     #[test]
     fn roots_are_found_and_others_are_empty() {
-        let t = Index::new();
+        let t = Index::of_pages(2 << 20);
         assert!(t.add_root(1 << 40, 1 << 30));
         assert!(t.add_root(1 << 41, 1 << 30));
         let a = (1 << 41) + 5 * SLOT + 512;
@@ -297,26 +353,53 @@ mod tests {
         assert_eq!(t.get(a + SLOT), Entry::Empty);
         assert_eq!(t.get(12345), Entry::Empty);
         assert!(!t.covers((1 << 40) + (1 << 30)));
-        assert_eq!(t.find_back(a + 3 * SLOT, 1 << 30), Some(Entry::Block { heap: 1, region: 2 }));
-        assert_eq!(t.find_back(a + 3 * SLOT, 2 * SLOT), None);
-        assert_eq!(t.find_back(a - SLOT, 1 << 30), None);
+        assert_eq!(t.find_back(a + 3 * SLOT), Some(Entry::Block { heap: 1, region: 2 }));
+        assert_eq!(t.find_back(a - SLOT), None);
     }
 
     #[test]
-    fn searching_backwards_looks_no_further_than_it_must() {
-        let t = Index::new();
+    fn searching_backwards_looks_at_a_word_for_a_page_and_for_an_unused_chunk() {
+        let t = Index::of_pages(32 * SLOT);
         let (base, len) = (1 << 40, 1 << 40);
         assert!(t.add_root(base, len));
         let block = Entry::Block { heap: 1, region: 2 };
         t.set(base, block);
-        t.set(base + len - SLOT, Entry::Freed { offset: 0 });
-        // 4096 slots of the last chunk, 4094 chunks that were never used, and 4096 slots of the
-        // first one.
-        assert_eq!(t.count_back(base + len - SLOT, len), (Some(block), 4096 + 4094 + 4096));
-        assert_eq!(t.count_back(base + len - SLOT, 10 * SLOT), (None, 11));
-        assert_eq!(t.count_back(base + len / 2 + 100 * SLOT, 10 * SLOT), (None, 1));
-        assert_eq!(t.count_back(base + 9 * SLOT, 10 * SLOT), (Some(block), 10));
-        assert_eq!(t.count_back(base + 9 * SLOT, 9 * SLOT), (Some(block), 10));
-        assert_eq!(t.count_back(base + 9 * SLOT, 8 * SLOT), (None, 9));
+        // All of the last chunk was used, and is free again.
+        for slot in 1..=CHUNK_SLOTS as u64 {
+            t.set(base + len - slot * SLOT, block);
+            t.set(base + len - slot * SLOT, Entry::Freed { offset: 0 });
+        }
+        // 128 pages of the last chunk, 4094 chunks that were never used, 128 pages of the first.
+        assert_eq!(t.count_back(base + len - SLOT), (Some(block), 128 + 4094 + 128));
+        assert_eq!(t.count_back(base + 9 * SLOT), (Some(block), 1));
+        t.set(base, Entry::Freed { offset: 0 });
+        assert_eq!(t.count_back(base + 9 * SLOT), (None, 1));
+        assert_eq!(Index::of_pages(SLOT / 16).group, 0, "two heaps may share a slot, and no word");
+        assert_eq!(Index::of_pages(1 << 30).group, 6);
+    }
+
+    #[test]
+    fn the_nearest_start_is_found_among_many() {
+        for page in [SLOT / 16, SLOT, 8 * SLOT, 32 * SLOT, 1024 * SLOT] {
+            let t = Index::of_pages(page);
+            assert!(t.add_root(1 << 40, 1 << 30));
+            let at = |slot: u64| (1 << 40) + slot * SLOT;
+            let (mut here, mut random) = ([false; 9000], fastrand::Rng::with_seed(page));
+            for round in 0..20_000_u64 {
+                let slot = random.u64(..9000);
+                here[slot as usize] = random.u32(..40) == 0;
+                let entry = match (here[slot as usize], round % 3) {
+                    (true, 0) => Entry::Slab { heap: 1, slab: slot as u32 },
+                    (true, 1) => Entry::Dedicated,
+                    (true, _) => Entry::Block { heap: 1, region: slot as u32 },
+                    (false, 0) => Entry::Empty,
+                    (false, _) => Entry::Freed { offset: 512 },
+                };
+                t.set(at(slot), entry);
+                let from = random.u64(..9000);
+                let nearest = here[..=from as usize].iter().rposition(|&h| h);
+                assert_eq!(t.find_back(at(from)), nearest.map(|n| t.get(at(n as u64))));
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ fn entry(n: u32) -> Entry {
 #[test]
 fn two_threads_that_need_one_table_share_it() {
     explore(|| {
-        let index = Arc::new(Index::new());
+        let index = Arc::new(Index::of_pages(SLOT));
         index.add_root(BASE, 64 * SLOT);
         let other = thread::spawn({
             let index = index.clone();
@@ -36,7 +36,7 @@ fn two_threads_that_need_one_table_share_it() {
 #[test]
 fn an_entry_brings_what_was_written_before_it() {
     explore(|| {
-        let index = Arc::new(Index::new());
+        let index = Arc::new(Index::of_pages(SLOT));
         index.add_root(BASE, 64 * SLOT);
         index.set(BASE, entry(0));
         let written = Arc::new(AtomicU64::new(0));

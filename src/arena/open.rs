@@ -97,11 +97,6 @@ impl Arena {
         self.key.store(key, Relaxed);
     }
 
-    /// Whether it is `other`, or inside it.
-    pub(super) fn is_in(&self, other: &Arena) -> bool {
-        std::iter::successors(Some(self), |a| a.parent.as_deref()).any(|a| std::ptr::eq(a, other))
-    }
-
     /// How texts call it.
     pub(super) fn text(&self) -> String {
         match self.name.as_str() {

@@ -15,10 +15,23 @@ use super::thread;
 use crate::base::sync::lock;
 use crate::base::{Error, Interest, Result, Status};
 use crate::pool::{Kept, Pool, Reclaimed, Scope};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// An open arena and every open one inside it, the innermost first.
+fn inside(open: &BTreeMap<u64, Links>, arena: &Arena) -> Vec<Arc<Arena>> {
+    let mut ids = HashSet::from([arena.id]);
+    // Ids grow inwards.
+    let all = open.range(arena.id..).map(|(_, links)| &links.arena);
+    let mut found: Vec<_> = all
+        .filter(|a| a.id == arena.id || a.parent.as_ref().is_some_and(|p| ids.contains(&p.id) && ids.insert(a.id)))
+        .cloned()
+        .collect();
+    found.reverse();
+    found
+}
 
 /// What an exit did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +102,7 @@ impl Registry {
     /// The numbers of an open arena and of those open inside it, innermost first.
     pub fn inside(&self, arena: &Arena) -> Vec<u64> {
         let open = lock(&self.shared.open);
-        open.range(arena.id..).rev().filter(|(_, l)| l.arena.is_in(arena)).map(|(id, _)| *id).collect()
+        inside(&open, arena).iter().map(|a| a.id).collect()
     }
 
     /// Calls `f` with the scope of the calling thread's current arena. `f` must neither enter nor
@@ -218,17 +231,16 @@ impl Registry {
     /// Ends an arena and every open one inside it, keeping nothing. No other thread may be attached
     /// to any of them; the calling one need not be. After an error nothing has changed.
     pub fn abort(&self, arena: &Arc<Arena>, pools: &dyn Pools) -> Result<ExitReport> {
-        let mut all;
+        let all;
         {
             let mut open = lock(&self.shared.open);
             if !open.contains_key(&arena.id) {
                 return Err(exited(arena));
             }
-            // Ids grow inwards, so those inside come first when they go in falling order.
-            all = open.range(arena.id..).map(|(_, l)| l.arena.clone()).filter(|a| a.is_in(arena)).collect::<Vec<_>>();
-            all.reverse();
+            all = inside(&open, arena);
+            let mine = thread::attached();
             for a in &all {
-                let others = open.get(&a.id).map_or(0, |l| l.threads) - u32::from(thread::has(a));
+                let others = open.get(&a.id).map_or(0, |l| l.threads) - u32::from(mine.contains(&Arc::as_ptr(a)));
                 if others > 0 {
                     return Err(Error::invalid(format!(
                         "arena_abort: {others} other threads are attached to {}; they must detach first",

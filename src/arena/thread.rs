@@ -8,6 +8,7 @@
 use super::open::{Arena, Shared};
 use crate::driver::process;
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A thread's arenas, innermost last, of all registries (there is one in a process, and one for
@@ -63,4 +64,9 @@ pub(super) fn remove(arena: &Arena) -> bool {
 /// Whether the thread is attached to an arena.
 pub(super) fn has(arena: &Arena) -> bool {
     STACK.try_with(|s| s.0.borrow().iter().any(|a| std::ptr::eq(&**a, arena))).unwrap_or(false)
+}
+
+/// Every arena that the thread is attached to.
+pub(super) fn attached() -> HashSet<*const Arena> {
+    STACK.try_with(|s| s.0.borrow().iter().map(Arc::as_ptr).collect()).unwrap_or_default()
 }

@@ -41,6 +41,7 @@ pub(crate) struct Heap {
     pub(crate) of_captures: bool,
     /// Copies of counters of `state`, for sums taken without its lock.
     pub(crate) live: AtomicU64,
+    /// Ready and waiting bytes; all that the heap has when nothing is live, its empty slabs too.
     pub(crate) free: AtomicU64,
     pub(crate) state: Lock<HeapState>,
 }
@@ -93,7 +94,11 @@ impl Heap {
     #[inline]
     pub(crate) fn publish(&self, st: &HeapState) {
         self.live.store(st.live_bytes, Relaxed);
-        self.free.store(st.regions.ready_bytes() + st.waiting_bytes, Relaxed);
+        let free = match st.live_bytes {
+            0 => st.extents.bytes(),
+            _ => st.regions.ready_bytes() + st.waiting_bytes,
+        };
+        self.free.store(free, Relaxed);
     }
 }
 

@@ -105,6 +105,9 @@ impl Pool {
                 }
                 Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
             };
+            if from.live_bytes == 0 {
+                from.drop_slabs_last_used(|tag| self.usable(tag, me), &self.order, &self.index);
+            }
             let found = self.whole_run(me, other.number, &from, want);
             let Some(run) = found.filter(|run| run.iter().map(|s| s.extent.size).sum::<u64>() <= most) else {
                 other.publish(&from);

@@ -180,11 +180,11 @@ static void see(const gpumem_event *e, void *user) {
 static void events_come_to_a_callback(void) {
     struct seen seen = {0, 0, 0};
     void *p;
-    OK(gpumem_set_event_callback(see, &seen));
+    OK(gpumem_event_callback_set(see, &seen));
     p = gpumem_malloc(500);
     gpumem_free(p);
     CHECK(seen.mallocs == 1 && seen.frees == 1 && seen.bytes == 500);
-    OK(gpumem_set_event_callback(NULL, NULL));
+    OK(gpumem_event_callback_set(NULL, NULL));
     p = gpumem_malloc(500);
     gpumem_free(p);
     CHECK(seen.mallocs == 1 && seen.frees == 1);

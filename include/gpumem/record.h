@@ -190,12 +190,12 @@ gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter,
 //
 // It receives user. Driver calls of the slow path are events too. A callback that is running on
 // another thread may end after this returns.
-gpumem_status gpumem_set_event_callback(gpumem_event_callback callback, void *user);
+gpumem_status gpumem_event_callback_set(gpumem_event_callback callback, void *user);
 
 // Takes the stacks of recordings from a function; NULL: from the machine.
 //
 // It receives user. It runs on the thread that allocates, and must not allocate from gpumem.
-gpumem_status gpumem_set_stack_callback(gpumem_stack_callback callback, void *user);
+gpumem_status gpumem_stack_callback_set(gpumem_stack_callback callback, void *user);
 
 #ifdef __cplusplus
 }

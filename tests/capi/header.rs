@@ -212,12 +212,11 @@ const NOUNS: [&str; 19] = [
 ];
 
 /// What may stand behind the verb: to what or how it is done.
-const QUALIFIERS: [&str; 18] = [
+const QUALIFIERS: [&str; 16] = [
     "allocations",
     "ancestors",
     "async",
     "device",
-    "event_callback",
     "fd",
     "from",
     "id",
@@ -225,7 +224,6 @@ const QUALIFIERS: [&str; 18] = [
     "named",
     "or_grow",
     "peak",
-    "stack_callback",
     "stream",
     "tag",
     "thread",

@@ -302,7 +302,7 @@ impl User {
 /// It receives user. Driver calls of the slow path are events too. A callback that is running on
 /// another thread may end after this returns.
 #[no_mangle]
-pub extern "C" fn gpumem_set_event_callback(callback: gpumem_event_callback, user: *mut c_void) -> gpumem_status {
+pub extern "C" fn gpumem_event_callback_set(callback: gpumem_event_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {
         let user = User(user);
         let call = callback.map(|f| -> Callback {
@@ -321,7 +321,7 @@ pub extern "C" fn gpumem_set_event_callback(callback: gpumem_event_callback, use
 ///
 /// It receives user. It runs on the thread that allocates, and must not allocate from gpumem.
 #[no_mangle]
-pub extern "C" fn gpumem_set_stack_callback(callback: gpumem_stack_callback, user: *mut c_void) -> gpumem_status {
+pub extern "C" fn gpumem_stack_callback_set(callback: gpumem_stack_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {
         let user = User(user);
         let source = callback.map(|f| -> StackSource {

@@ -25,14 +25,22 @@ pub fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// A folder in which the library has the names that the linker and the loader look for.
+/// A folder in which the library has the names that the linker and the loader look for. Where there
+/// is `strip`, it has no line numbers: valgrind would read them for a second in every program.
 pub fn library_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
-        let dir = scratch(&format!("lib-{}", std::process::id()));
-        for name in ["libgpumem.so", "libgpumem.so.0"] {
-            let _ = std::fs::remove_file(dir.join(name));
-            std::os::unix::fs::symlink(cdylib(), dir.join(name)).unwrap();
+        let dir = scratch("lib");
+        let made = dir.join(format!("made-{}", std::process::id()));
+        let stripped = Command::new("strip").arg("--strip-debug").arg("-o").arg(&made).arg(cdylib()).status();
+        if !stripped.is_ok_and(|s| s.success()) {
+            std::fs::copy(cdylib(), &made).unwrap();
+        }
+        // At once, as another process may be running programs with the one before.
+        std::fs::rename(&made, dir.join("libgpumem.so.0")).unwrap();
+        let link = dir.join("libgpumem.so");
+        if !link.exists() {
+            let _ = std::os::unix::fs::symlink("libgpumem.so.0", &link);
         }
         dir
     })

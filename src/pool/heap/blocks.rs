@@ -74,12 +74,7 @@ impl HeapState {
 
     /// Frees the regions of all empty slabs.
     pub(crate) fn drop_empty_slabs(&mut self, order: &Order, index: &Index) {
-        self.drop_slabs_last_used(|_| true, order, index);
-    }
-
-    /// Frees the regions of the empty slabs whose last use `fits`.
-    pub(crate) fn drop_slabs_last_used(&mut self, fits: impl Fn(Tag) -> bool, order: &Order, index: &Index) {
-        while let Some(slab) = self.slabs.find_empty(&fits) {
+        while let Some(slab) = self.slabs.find_empty() {
             self.drop_slab(slab, order, index);
         }
     }

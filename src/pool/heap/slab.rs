@@ -339,13 +339,10 @@ impl Slabs {
         region
     }
 
-    /// A slab with no object in use and none pending, that is not `old` and whose last use `fits`.
-    pub(crate) fn find_empty(&self, fits: impl Fn(Tag) -> bool) -> Option<u32> {
-        if self.empty.iter().all(|&n| n == 0) {
-            return None;
-        }
-        let is_empty = |s: &Slab| !s.old && s.used == 0 && s.pending == 0;
-        self.iter().find(|(_, s)| is_empty(s) && fits(s.idle)).map(|(i, _)| i)
+    /// A slab with no object in use and none pending, if there is one that is not `old`.
+    pub(crate) fn find_empty(&self) -> Option<u32> {
+        let class = self.empty.iter().position(|&n| n > 0)?;
+        self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.used == 0 && s.pending == 0).map(|(i, _)| i)
     }
 
     /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are

@@ -98,6 +98,10 @@ impl Pool {
     ) -> Result<bool> {
         for other in self.others_with(me, want.size).filter(|h| which(h)).take(want.reach) {
             let Some(mut from) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
+            // Nothing is taken for a capture that is not settled, and a slab's last use seldom is.
+            if from.live_bytes == 0 && !me.of_captures {
+                from.drop_empty_slabs(&self.order, &self.index);
+            }
             let most = match how {
                 Adoption::AfterAsking => {
                     self.refresh(me, other, &mut from, want.stream)?;
@@ -105,9 +109,6 @@ impl Pool {
                 }
                 Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
             };
-            if from.live_bytes == 0 {
-                from.drop_slabs_last_used(|tag| self.usable(tag, me), &self.order, &self.index);
-            }
             let found = self.whole_run(me, other.number, &from, want);
             let Some(run) = found.filter(|run| run.iter().map(|s| s.extent.size).sum::<u64>() <= most) else {
                 other.publish(&from);

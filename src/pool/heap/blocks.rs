@@ -19,7 +19,7 @@ impl HeapState {
         let (addr, size) = (r.addr, r.size);
         *self.regions.block_mut(region) = block;
         self.note_handed_out(size, block.requested);
-        index.set(addr, Entry::Block { heap: number, region });
+        index.block_begins(addr, size, Entry::Block { heap: number, region });
         addr
     }
 
@@ -44,7 +44,7 @@ impl HeapState {
         if member != NO_MEMBER {
             self.members.leave(member, requested);
         }
-        index.set(addr, Entry::Freed { offset: addr % SLOT });
+        index.block_ends(addr, size);
         requested
     }
 

@@ -7,10 +7,9 @@
 //! in use 4 KiB. Entries are atomics: `free` reads them with no lock held and checks what it found
 //! under the heap's lock.
 //!
-//! Beside the entries lies a bit for each slot that says whether its entry is a start: for pointers
-//! into the middle of a large block, whose own slots say nothing. The bits of one page are a word,
-//! and a page is one heap's at a time, so who sets an entry under that heap's lock (or the core's,
-//! for dedicated allocations) is the only writer of its word.
+//! Beside the entries lies a bit for each slot that says whether a block of 16 MiB or more starts
+//! there: for pointers into the middle of one, whose own slots say nothing. The bits of a page are a
+//! word, and a page is one heap's at a time, so who holds that heap's lock is its only writer.
 
 use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
 #[cfg(not(loom))]
@@ -19,6 +18,9 @@ use std::sync::atomic::Ordering;
 
 /// Bytes per slot.
 pub(crate) const SLOT: u64 = 64 << 10;
+
+/// A pointer into a block that is smaller finds the start by its slots, bytes.
+const LARGE: u64 = 256 * SLOT;
 
 /// Slots that are known together to have been in use or not: 256 MiB of addresses in 32 KiB.
 const CHUNK_SLOTS: usize = 4096;
@@ -53,12 +55,6 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// Whether something starts in the slot, or covers it.
-    #[inline(always)]
-    fn is_start(self) -> bool {
-        matches!(self, Entry::Block { .. } | Entry::Slab { .. } | Entry::Dedicated)
-    }
-
     /// The heap of a block or slab.
     #[inline(always)]
     pub(crate) fn heap(self) -> Option<u32> {
@@ -99,8 +95,8 @@ fn unpack(v: u64) -> Entry {
 /// A table of the second level.
 struct Table {
     words: Words,
-    /// One bit per slot, `1 << group` of them a word: whether its entry is a start.
-    starts: Words,
+    /// One bit per slot, `1 << group` of them a word: whether a large block starts there.
+    large: Words,
     /// log2 of the slots whose bits are in one word.
     group: u32,
     /// One bit per chunk: whether any of its slots was ever set.
@@ -109,8 +105,8 @@ struct Table {
 
 impl Table {
     fn new(slots: usize, group: u32) -> Table {
-        let starts = Words::zeroed(slots.div_ceil(1 << group));
-        Table { words: Words::zeroed(slots), starts, group, used: AtomicU64::new(0) }
+        let large = Words::zeroed(slots.div_ceil(1 << group));
+        Table { words: Words::zeroed(slots), large, group, used: AtomicU64::new(0) }
     }
 
     #[inline(always)]
@@ -120,50 +116,33 @@ impl Table {
             self.used.fetch_or(chunk, Ordering::Release);
         }
         self.words[slot].store(pack(e), Ordering::Release);
-        // No other thread writes this word now.
-        let (starts, bit) = (&self.starts[slot >> self.group], 1 << (slot & ((1 << self.group) - 1)));
-        let before = starts.load(Ordering::Relaxed);
-        let after = if e.is_start() { before | bit } else { before & !bit };
-        if after != before {
-            starts.store(after, Ordering::Release);
-        }
     }
 
-    /// The entry of the last of the slots up to this one, in its chunk, in which something starts;
-    /// also how many words of bits were looked at.
-    fn last_start(&self, slot: usize) -> (Option<Entry>, usize) {
-        let slots = 1 << self.group;
-        let first = slot / CHUNK_SLOTS * CHUNK_SLOTS;
-        if self.used.load(Ordering::Acquire) >> (slot / CHUNK_SLOTS) & 1 == 0 {
-            return (None, 1);
-        }
-        // Slots before this one are still to be looked at.
-        let mut end = slot + 1;
-        let mut looks = 0;
-        while end > first {
-            let last = (end - 1) / slots;
-            let kept = u64::MAX >> (63 - (end - 1) % slots);
-            let bits = |word: usize| {
-                let all = self.starts[word].load(Ordering::Acquire);
-                if word == last {
-                    all & kept
-                } else {
-                    all
-                }
-            };
-            let found = (first / slots..=last).rev().find(|&word| bits(word) != 0);
-            looks += last + 1 - found.unwrap_or(first / slots);
-            let Some(word) = found else { break };
-            // A start may be freed, or handed out, at this moment: its bit, or its entry, is gone.
-            let Some(bit) = bits(word).checked_ilog2() else { continue };
-            let slot = word * slots + bit as usize;
-            let entry = unpack(self.words[slot].load(Ordering::Acquire));
-            if entry.is_start() {
-                return (Some(entry), looks);
+    /// Notes whether a large block starts in a slot.
+    fn set_large(&self, slot: usize, starts: bool) {
+        let (word, bit) = (&self.large[slot >> self.group], 1 << (slot & ((1 << self.group) - 1)));
+        // No other thread writes it now.
+        let before = word.load(Ordering::Relaxed);
+        word.store(if starts { before | bit } else { before & !bit }, Ordering::Release);
+    }
+
+    /// Whether any slot of this one's chunk was ever set.
+    fn uses(&self, slot: usize) -> bool {
+        self.used.load(Ordering::Acquire) >> (slot / CHUNK_SLOTS) & 1 == 1
+    }
+
+    /// The last of the slots up to this one, in its chunk, in which a large block starts; also how
+    /// many words of bits were looked at.
+    fn last_large(&self, slot: usize) -> (Option<usize>, usize) {
+        let (first, last) = (slot / CHUNK_SLOTS * CHUNK_SLOTS >> self.group, slot >> self.group);
+        let kept = u64::MAX >> (63 - (slot & ((1 << self.group) - 1)));
+        for word in (first..=last).rev() {
+            let bits = self.large[word].load(Ordering::Acquire) & if word == last { kept } else { u64::MAX };
+            if let Some(bit) = bits.checked_ilog2() {
+                return (Some((word << self.group) + bit as usize), last + 1 - word);
             }
-            end = slot;
         }
-        (None, looks)
+        (None, last + 1 - first)
     }
 }
 
@@ -298,9 +277,43 @@ impl Index {
         }
     }
 
-    /// The nearest slot at or before that of `addr` in which something starts, or which a slab
-    /// covers. For error texts and interior pointers, not for the hot path: it looks at a word for
-    /// each page in between, 4,096 for 8 GiB.
+    /// Sets the slot of a block of so many bytes that starts at `addr`. The caller has its heap's
+    /// lock, here and in the next two.
+    #[inline(always)]
+    pub(crate) fn block_begins(&self, addr: u64, bytes: u64, e: Entry) {
+        self.set(addr, e);
+        if bytes >= LARGE {
+            self.set_large(addr, true);
+        }
+    }
+
+    /// The block of so many bytes at `addr` was freed.
+    #[inline(always)]
+    pub(crate) fn block_ends(&self, addr: u64, bytes: u64) {
+        self.set(addr, Entry::Freed { offset: addr % SLOT });
+        if bytes >= LARGE {
+            self.set_large(addr, false);
+        }
+    }
+
+    /// The block at `addr` has become larger or smaller.
+    pub(crate) fn block_resized(&self, addr: u64, bytes: u64) {
+        self.set_large(addr, bytes >= LARGE);
+    }
+
+    #[inline(never)]
+    fn set_large(&self, addr: u64, starts: bool) {
+        let Some(root) = self.root(addr) else { return };
+        let slot = ((addr - root.base) / SLOT) as usize;
+        if let Some(table) = root.tables[slot / TABLE_SLOTS].get() {
+            table.set_large(slot % TABLE_SLOTS, starts);
+        }
+    }
+
+    /// What `addr` is in, if it is in anything: the nearest slot at or before its own that holds a
+    /// slab, a dedicated allocation or a block's start, as far as that may reach to `addr`. For
+    /// error texts and interior pointers, not for the hot path: for one into a block of 16 MiB or
+    /// more it looks at 256 slots, and at a word for each page behind the start.
     pub(crate) fn find_back(&self, addr: u64) -> Option<Entry> {
         self.count_back(addr).0
     }
@@ -308,14 +321,28 @@ impl Index {
     /// Like [`Self::find_back`]; also how many words were looked at.
     fn count_back(&self, addr: u64) -> (Option<Entry>, usize) {
         let Some(root) = self.root(addr) else { return (None, 0) };
-        let mut slot = ((addr - root.base) / SLOT) as usize;
+        let table = |slot: usize| root.tables.get(slot / TABLE_SLOTS).and_then(OnceLock::get);
+        let at = ((addr - root.base) / SLOT) as usize;
         let mut looks = 0;
+        // What is smaller than a large block starts in one of these.
+        for slot in (at.saturating_sub((LARGE / SLOT) as usize)..=at).rev() {
+            looks += 1;
+            let entry =
+                table(slot).map_or(Entry::Empty, |t| unpack(t.words[slot % TABLE_SLOTS].load(Ordering::Acquire)));
+            if !matches!(entry, Entry::Empty | Entry::Freed { .. }) {
+                return (Some(entry), looks);
+            }
+        }
+        let mut slot = at;
         loop {
-            let table = root.tables.get(slot / TABLE_SLOTS).and_then(OnceLock::get);
-            let (found, looked) = table.map_or((None, 1), |t| t.last_start(slot % TABLE_SLOTS));
+            let used = table(slot).filter(|t| t.uses(slot % TABLE_SLOTS));
+            let (found, looked) = used.map_or((None, 1), |t| t.last_large(slot % TABLE_SLOTS));
             looks += looked;
-            if found.is_some() || slot < CHUNK_SLOTS {
-                return (found, looks);
+            if let Some(start) = found {
+                return (Some(self.get(root.base + (slot / TABLE_SLOTS * TABLE_SLOTS + start) as u64 * SLOT)), looks);
+            }
+            if slot < CHUNK_SLOTS {
+                return (None, looks);
             }
             slot = slot / CHUNK_SLOTS * CHUNK_SLOTS - 1;
         }
@@ -358,47 +385,61 @@ mod tests {
     }
 
     #[test]
-    fn searching_backwards_looks_at_a_word_for_a_page_and_for_an_unused_chunk() {
+    fn searching_backwards_looks_at_few_slots_and_a_word_for_a_page() {
         let t = Index::of_pages(32 * SLOT);
         let (base, len) = (1 << 40, 1 << 40);
         assert!(t.add_root(base, len));
         let block = Entry::Block { heap: 1, region: 2 };
-        t.set(base, block);
-        // All of the last chunk was used, and is free again.
-        for slot in 1..=CHUNK_SLOTS as u64 {
-            t.set(base + len - slot * SLOT, block);
-            t.set(base + len - slot * SLOT, Entry::Freed { offset: 0 });
-        }
-        // 128 pages of the last chunk, 4094 chunks that were never used, 128 pages of the first.
-        assert_eq!(t.count_back(base + len - SLOT), (Some(block), 128 + 4094 + 128));
-        assert_eq!(t.count_back(base + 9 * SLOT), (Some(block), 1));
-        t.set(base, Entry::Freed { offset: 0 });
-        assert_eq!(t.count_back(base + 9 * SLOT), (None, 1));
+        t.block_begins(base, len, block);
+        // The last chunk was used, too.
+        t.set(base + len - SLOT, Entry::Freed { offset: 0 });
+        // The slots of 16 MiB, 128 pages of the last chunk, 4094 chunks that were never used, the
+        // first page.
+        let pages = 4096 / 32;
+        assert_eq!(t.count_back(base + len - SLOT), (Some(block), 257 + pages + 4094 + pages));
+        assert_eq!(t.count_back(base + 9 * SLOT), (Some(block), 10));
+        assert_eq!(t.count_back(base + 256 * SLOT), (Some(block), 257));
+        assert_eq!(t.count_back(base + 257 * SLOT), (Some(block), 257 + 9));
+        t.block_resized(base, LARGE - 1);
+        assert_eq!(t.find_back(base + 257 * SLOT), None, "it does not reach that far");
+        t.block_resized(base, LARGE);
+        t.block_ends(base, LARGE);
+        assert_eq!(t.find_back(base + 257 * SLOT), None);
         assert_eq!(Index::of_pages(SLOT / 16).group, 0, "two heaps may share a slot, and no word");
         assert_eq!(Index::of_pages(1 << 30).group, 6);
     }
 
+    /// Blocks of all sizes come and go; every pointer leads to what it is in.
     #[test]
-    fn the_nearest_start_is_found_among_many() {
+    fn what_is_around_a_pointer_is_found() {
+        const SLOTS: u64 = 9000;
         for page in [SLOT / 16, SLOT, 8 * SLOT, 32 * SLOT, 1024 * SLOT] {
             let t = Index::of_pages(page);
-            assert!(t.add_root(1 << 40, 1 << 30));
+            assert!(t.add_root(1 << 40, SLOTS * SLOT));
             let at = |slot: u64| (1 << 40) + slot * SLOT;
-            let (mut here, mut random) = ([false; 9000], fastrand::Rng::with_seed(page));
-            for round in 0..20_000_u64 {
-                let slot = random.u64(..9000);
-                here[slot as usize] = random.u32(..40) == 0;
-                let entry = match (here[slot as usize], round % 3) {
-                    (true, 0) => Entry::Slab { heap: 1, slab: slot as u32 },
-                    (true, 1) => Entry::Dedicated,
-                    (true, _) => Entry::Block { heap: 1, region: slot as u32 },
-                    (false, 0) => Entry::Empty,
-                    (false, _) => Entry::Freed { offset: 512 },
-                };
-                t.set(at(slot), entry);
-                let from = random.u64(..9000);
-                let nearest = here[..=from as usize].iter().rposition(|&h| h);
-                assert_eq!(t.find_back(at(from)), nearest.map(|n| t.get(at(n as u64))));
+            let mut random = fastrand::Rng::with_seed(page);
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..3000 {
+                let (from, slots) = (random.u64(..SLOTS), 1 << random.u32(..12));
+                let to = (from + slots).min(SLOTS);
+                live.retain(|&(a, b)| {
+                    let stays = b <= from || to <= a;
+                    if !stays {
+                        t.block_ends(at(a), (b - a) * SLOT);
+                    }
+                    stays
+                });
+                t.block_begins(at(from), (to - from) * SLOT, Entry::Block { heap: 1, region: from as u32 });
+                live.push((from, to));
+                for _ in 0..8 {
+                    let slot = random.u64(..SLOTS);
+                    let around = live.iter().find(|&&(a, b)| a <= slot && slot < b);
+                    let found = t.find_back(at(slot));
+                    match around {
+                        Some(&(a, _)) => assert_eq!(found, Some(Entry::Block { heap: 1, region: a as u32 })),
+                        None => assert!(found.is_none() || live.iter().any(|&(a, _)| found == Some(t.get(at(a))))),
+                    }
+                }
             }
         }
     }

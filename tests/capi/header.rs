@@ -19,7 +19,7 @@ struct Part {
     sections: &'static [&'static str],
 }
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 15] = [
     Part {
         name: "core",
         about: "statuses, malloc and free",
@@ -54,11 +54,19 @@ const PARTS: [Part; 12] = [
     },
     Part { name: "capture", about: "memory for CUDA graphs", needs: &[], sections: &["capture/capture_arena"] },
     Part {
-        name: "tiers",
-        about: "spaces, reservations, moving memory out of the device and back",
+        name: "space",
+        about: "spaces, and what happens when one is full",
         needs: &[],
-        sections: &["tiers/space", "tiers/policy", "tiers/token", "tiers/reserve", "tiers/evict", "tiers/host"],
+        sections: &["tiers/space", "tiers/policy", "tiers/token"],
     },
+    Part { name: "reserve", about: "reservations", needs: &["space"], sections: &["tiers/reserve"] },
+    Part {
+        name: "evict",
+        about: "moving memory out of the device and back",
+        needs: &["space"],
+        sections: &["tiers/evict"],
+    },
+    Part { name: "host", about: "pinned host memory", needs: &["space"], sections: &["tiers/host"] },
     Part {
         name: "plan",
         about: "layouts computed ahead of a run",

@@ -23,7 +23,10 @@
  *     gpumem/record.h    recordings, snapshots, events
  *     gpumem/arena.h     allocations that end together, and the finder of late uses
  *     gpumem/capture.h   memory for CUDA graphs
- *     gpumem/tiers.h     spaces, reservations, moving memory out of the device and back
+ *     gpumem/space.h     spaces, and what happens when one is full
+ *     gpumem/reserve.h   reservations
+ *     gpumem/evict.h     moving memory out of the device and back
+ *     gpumem/host.h      pinned host memory
  *     gpumem/plan.h      layouts computed ahead of a run
  *     gpumem/torch.h     what PyTorch calls
  *     gpumem/sim.h       graphs without a CUDA runtime, for tests; not included here
@@ -163,11 +166,14 @@
 #include "gpumem/arena.h"
 #include "gpumem/capture.h"
 #include "gpumem/device.h"
+#include "gpumem/evict.h"
+#include "gpumem/host.h"
 #include "gpumem/plan.h"
 #include "gpumem/record.h"
+#include "gpumem/reserve.h"
 #include "gpumem/settings.h"
+#include "gpumem/space.h"
 #include "gpumem/stats.h"
-#include "gpumem/tiers.h"
 #include "gpumem/torch.h"
 
 #endif

@@ -9,7 +9,7 @@ typedef struct CUstream_st *gpumem_stream;
 /* A handle to an arena: see arena.h. It is opaque: compare it only with NULL and other handles. */
 typedef struct gpumem_arena_st *gpumem_arena;
 
-/* A handle to a reservation: see tiers.h. It is opaque: compare it only with NULL and other handles. */
+/* A handle to a reservation: see reserve.h. It is opaque: compare it only with NULL and other handles. */
 typedef struct gpumem_reservation_st *gpumem_reservation;
 
 /* The legacy default stream of the current device, CUDA's cudaStreamLegacy; NULL means the same. */

@@ -134,7 +134,8 @@ impl Table {
     /// The last of the slots up to this one, in its chunk, in which a large block starts; also how
     /// many words of bits were looked at.
     fn last_large(&self, slot: usize) -> (Option<usize>, usize) {
-        let (first, last) = (slot / CHUNK_SLOTS * CHUNK_SLOTS >> self.group, slot >> self.group);
+        let first = slot / CHUNK_SLOTS * CHUNK_SLOTS;
+        let (first, last) = (first >> self.group, slot >> self.group);
         let kept = u64::MAX >> (63 - (slot & ((1 << self.group) - 1)));
         for word in (first..=last).rev() {
             let bits = self.large[word].load(Ordering::Acquire) & if word == last { kept } else { u64::MAX };

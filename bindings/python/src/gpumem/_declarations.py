@@ -260,6 +260,62 @@ class gpumem_stream_pool_stats(Structure):
     ]
 
 
+class gpumem_space(Structure):
+    _fields_ = [
+        ("tier", c_int32),
+        ("id", c_uint32),
+    ]
+
+
+class gpumem_move_options(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("space", gpumem_space),
+        ("stream", c_void_p),
+        ("progress", c_void_p),
+        ("user", c_void_p),
+    ]
+
+
+class gpumem_move_report(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("reserved", c_uint32),
+        ("moved", c_uint64),
+        ("moved_bytes", c_uint64),
+        ("already", c_uint64),
+    ]
+
+
+class gpumem_location(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("space", gpumem_space),
+        ("holds", c_uint32),
+        ("bytes", c_uint64),
+        ("device_bytes", c_uint64),
+    ]
+
+
+class gpumem_host_stats(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("node", c_uint32),
+        ("block_bytes", c_uint64),
+        ("pinned", c_uint64),
+        ("peak", c_uint64),
+        ("blocks", c_uint64),
+        ("shared", c_uint64),
+        ("parts", c_uint64),
+        ("free", c_uint64),
+        ("longest", c_uint64),
+        ("chunks", c_uint64),
+        ("pins", c_uint64),
+        ("refused", c_uint64),
+    ]
+
+
 class gpumem_plan_options(Structure):
     _fields_ = [
         ("size", c_uint32),
@@ -372,6 +428,38 @@ class gpumem_event(Structure):
     ]
 
 
+class gpumem_reserve_options(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("strategy", c_int32),
+        ("bytes", c_uint64),
+        ("least_bytes", c_uint64),
+        ("space", gpumem_space),
+        ("tiers", c_int32 * 4),
+        ("timeout_ms", c_uint64),
+        ("cancel", c_void_p),
+        ("policy", c_void_p),
+        ("out_of_memory", c_void_p),
+        ("user", c_void_p),
+        ("free_user", c_void_p),
+    ]
+
+
+class gpumem_reservation_info(Structure):
+    _fields_ = [
+        ("size", c_uint32),
+        ("space", gpumem_space),
+        ("reserved", c_uint32),
+        ("number", c_uint64),
+        ("promised", c_uint64),
+        ("drawn", c_uint64),
+        ("used", c_uint64),
+        ("peak", c_uint64),
+        ("arrived", c_uint64),
+        ("granted", c_uint64),
+    ]
+
+
 class gpumem_context_options(Structure):
     _fields_ = [
         ("size", c_uint32),
@@ -423,53 +511,6 @@ class gpumem_sim_graph_info(Structure):
         ("reserved", c_uint32),
         ("nodes", c_uint64),
         ("memory_nodes", c_uint64),
-    ]
-
-
-class gpumem_stats(Structure):
-    _fields_ = [
-        ("size", c_uint32),
-        ("device", c_int32),
-        ("reserved", c_uint64),
-        ("mapped", c_uint64),
-        ("peak_mapped", c_uint64),
-        ("requested", c_uint64),
-        ("live", c_uint64),
-        ("peak_live", c_uint64),
-        ("free", c_uint64),
-        ("waiting", c_uint64),
-        ("stock", c_uint64),
-        ("holes", c_uint64),
-        ("zombies", c_uint64),
-        ("largest_without_growth", c_uint64),
-        ("largest_free", c_uint64),
-        ("allocations", c_uint64),
-        ("mallocs", c_uint64),
-        ("frees", c_uint64),
-        ("extents", c_uint64),
-        ("moved", c_uint64),
-        ("stitches", c_uint64),
-        ("growths", c_uint64),
-        ("streams", c_uint64),
-        ("double_frees", c_uint64),
-        ("unknown_pointers", c_uint64),
-        ("late_frees", c_uint64),
-        ("out_of_memory", c_uint64),
-        ("limit", c_uint64),
-    ]
-
-
-class gpumem_driver_call(Structure):
-    _fields_ = [
-        ("name", c_char * 40),
-        ("calls", c_uint64),
-    ]
-
-
-class gpumem_space(Structure):
-    _fields_ = [
-        ("tier", c_int32),
-        ("id", c_uint32),
     ]
 
 
@@ -533,84 +574,43 @@ class gpumem_shortage(Structure):
     ]
 
 
-class gpumem_reserve_options(Structure):
+class gpumem_stats(Structure):
     _fields_ = [
         ("size", c_uint32),
-        ("strategy", c_int32),
-        ("bytes", c_uint64),
-        ("least_bytes", c_uint64),
-        ("space", gpumem_space),
-        ("tiers", c_int32 * 4),
-        ("timeout_ms", c_uint64),
-        ("cancel", c_void_p),
-        ("policy", c_void_p),
-        ("out_of_memory", c_void_p),
-        ("user", c_void_p),
-        ("free_user", c_void_p),
-    ]
-
-
-class gpumem_reservation_info(Structure):
-    _fields_ = [
-        ("size", c_uint32),
-        ("space", gpumem_space),
-        ("reserved", c_uint32),
-        ("number", c_uint64),
-        ("promised", c_uint64),
-        ("drawn", c_uint64),
-        ("used", c_uint64),
-        ("peak", c_uint64),
-        ("arrived", c_uint64),
-        ("granted", c_uint64),
-    ]
-
-
-class gpumem_move_options(Structure):
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("space", gpumem_space),
-        ("stream", c_void_p),
-        ("progress", c_void_p),
-        ("user", c_void_p),
-    ]
-
-
-class gpumem_move_report(Structure):
-    _fields_ = [
-        ("size", c_uint32),
-        ("reserved", c_uint32),
-        ("moved", c_uint64),
-        ("moved_bytes", c_uint64),
-        ("already", c_uint64),
-    ]
-
-
-class gpumem_location(Structure):
-    _fields_ = [
-        ("size", c_uint32),
-        ("space", gpumem_space),
-        ("holds", c_uint32),
-        ("bytes", c_uint64),
-        ("device_bytes", c_uint64),
-    ]
-
-
-class gpumem_host_stats(Structure):
-    _fields_ = [
-        ("size", c_uint32),
-        ("node", c_uint32),
-        ("block_bytes", c_uint64),
-        ("pinned", c_uint64),
-        ("peak", c_uint64),
-        ("blocks", c_uint64),
-        ("shared", c_uint64),
-        ("parts", c_uint64),
+        ("device", c_int32),
+        ("reserved", c_uint64),
+        ("mapped", c_uint64),
+        ("peak_mapped", c_uint64),
+        ("requested", c_uint64),
+        ("live", c_uint64),
+        ("peak_live", c_uint64),
         ("free", c_uint64),
-        ("longest", c_uint64),
-        ("chunks", c_uint64),
-        ("pins", c_uint64),
-        ("refused", c_uint64),
+        ("waiting", c_uint64),
+        ("stock", c_uint64),
+        ("holes", c_uint64),
+        ("zombies", c_uint64),
+        ("largest_without_growth", c_uint64),
+        ("largest_free", c_uint64),
+        ("allocations", c_uint64),
+        ("mallocs", c_uint64),
+        ("frees", c_uint64),
+        ("extents", c_uint64),
+        ("moved", c_uint64),
+        ("stitches", c_uint64),
+        ("growths", c_uint64),
+        ("streams", c_uint64),
+        ("double_frees", c_uint64),
+        ("unknown_pointers", c_uint64),
+        ("late_frees", c_uint64),
+        ("out_of_memory", c_uint64),
+        ("limit", c_uint64),
+    ]
+
+
+class gpumem_driver_call(Structure):
+    _fields_ = [
+        ("name", c_char * 40),
+        ("calls", c_uint64),
     ]
 
 
@@ -658,6 +658,7 @@ FUNCTIONS = {
     "gpumem_device_trim": (c_int32, [c_int, c_size_t]),
     "gpumem_driver_calls_get": (c_int32, [c_void_p, c_size_t, c_void_p]),
     "gpumem_dump": (c_int32, [c_int, c_char_p, c_size_t, c_void_p]),
+    "gpumem_event_callback_set": (c_int32, [c_void_p, c_void_p]),
     "gpumem_evict": (c_int32, [c_void_p, c_void_p, c_void_p]),
     "gpumem_evict_tag": (c_int32, [c_uint64, c_void_p, c_void_p]),
     "gpumem_export_fd": (c_int32, [c_void_p, c_void_p]),
@@ -744,8 +745,6 @@ FUNCTIONS = {
     "gpumem_reserve": (c_int32, [c_void_p, c_void_p]),
     "gpumem_restore": (c_int32, [c_void_p, c_void_p, c_void_p]),
     "gpumem_restore_tag": (c_int32, [c_uint64, c_void_p, c_void_p]),
-    "gpumem_event_callback_set": (c_int32, [c_void_p, c_void_p]),
-    "gpumem_stack_callback_set": (c_int32, [c_void_p, c_void_p]),
     "gpumem_settings_get": (c_int32, [c_void_p]),
     "gpumem_sim_capture_begin": (c_int32, [c_void_p, c_int32]),
     "gpumem_sim_capture_end": (c_int32, [c_void_p, c_void_p]),
@@ -766,6 +765,7 @@ FUNCTIONS = {
     "gpumem_space_stream_stats_get": (c_int32, [gpumem_space, c_void_p, c_void_p, c_void_p]),
     "gpumem_space_stream_stats_reset_peak": (c_int32, [gpumem_space, c_void_p]),
     "gpumem_space_thresholds_set": (c_int32, [gpumem_space, c_double, c_double]),
+    "gpumem_stack_callback_set": (c_int32, [c_void_p, c_void_p]),
     "gpumem_stats_get": (c_int32, [c_int, c_void_p]),
     "gpumem_stats_reset_peak": (c_int32, [c_int]),
     "gpumem_status_name": (c_char_p, [c_int32]),

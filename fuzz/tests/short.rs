@@ -63,7 +63,8 @@ fn a_bug_is_found_and_shrunk_to_a_short_program_in_c() {
     let done = fuzz(&faulty, out.path(), &["--seed", "1", "--programs", "40", "--shrink-seconds", "20"]);
     let said = told(&done);
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("overlap"), "{said}");
+    // It is handed out to two, the second of which may want more than it has.
+    assert!(said.contains("overlap") || said.contains("too small"), "{said}");
     assert!(said.contains("shows it as well"), "{said}");
     let shrunk = said.lines().find_map(|l| l.trim().strip_prefix("shrunk to ")).unwrap();
     let operations: usize = shrunk.split(' ').next().unwrap().parse().unwrap();

@@ -3,7 +3,7 @@
 use crate::pool::heap::members::Place;
 use crate::pool::heap::region::State;
 use crate::pool::heap::state::HeapState;
-use crate::pool::memory::{Entry, Index};
+use crate::pool::memory::{Entry, Index, SLOT};
 use crate::pool::order::Tag;
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -32,6 +32,8 @@ impl HeapState {
                         requested += self.regions.block(r).requested;
                         let entry = Entry::Block { heap: self.number, region: r };
                         ensure!(index.get(g.addr) == entry, "block {:#x} is not in the index", g.addr);
+                        let around_its_end = index.find_back(g.end().saturating_sub(SLOT).max(g.addr));
+                        ensure!(around_its_end == Some(entry), "the end of block {:#x} is not in the index", g.addr);
                     }
                     State::Waiting => {
                         waiting += g.size;

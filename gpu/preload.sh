@@ -32,14 +32,16 @@ row() {  # result, name, what was seen
 }
 file() { printf '%s/%s' "$logs" "$(printf '%s' "$1" | tr ' /,:' '____')"; }
 
-# Runs a command within its limit; output goes to NAME.out and NAME.err.
+# Runs a command within its limit; output goes to NAME.out and NAME.err. 125: there was no time for that limit.
 bounded() {  # limit, name, command...
-    local limit="$1" name="$2" most
+    local limit="$1" name="$2" most code
     shift 2
     most="$(left)"
     if [ "$most" -le 2 ]; then echo "no time left" > "$(file "$name").err"; : > "$(file "$name").out"; return 125; fi
-    if [ "$limit" -gt "$most" ]; then limit="$most"; fi
-    timeout --kill-after=5 "$limit" "$@" > "$(file "$name").out" 2> "$(file "$name").err"
+    timeout --kill-after=5 "$((limit < most ? limit : most))" "$@" > "$(file "$name").out" 2> "$(file "$name").err"
+    code=$?
+    if [ "$limit" -gt "$most" ] && { [ $code -eq 124 ] || [ $code -eq 137 ]; }; then return 125; fi
+    return $code
 }
 # Allocations that gpumem served, all processes together.
 served() { sed -n 's/^gpumem: process [0-9]*: \([0-9]*\) allocations.*/\1/p' "$(file "$1").err" | awk '{ n += $1 } END { print n + 0 }'; }
@@ -244,6 +246,7 @@ if wanted torch; then
                 # The program has settings of its own of this name.
                 bounded 90 "$workload native" env -u STEPS "$PYTHON" "$WORKLOAD_SCRIPT" "$workload" native
                 bounded 90 "$workload torch" env -u STEPS "$gpumem" run --stats -- "$PYTHON" "$WORKLOAD_SCRIPT" "$workload" async
+                if [ $? -eq 125 ]; then row skip "workload $workload" "no time left of $BUDGET s"; continue; fi
                 a="$(file "$workload native").out"; b="$(file "$workload torch").out"
                 # The driver's free bytes have in them what gpumem would give back, so what was mapped is asked of gpumem.
                 peak="$(sed -n 's/.*peak mapped \([0-9.]* [GM]iB\).*/\1/p' "$(file "$workload torch").err" | tail -n 1)"

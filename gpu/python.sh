@@ -43,14 +43,17 @@ left() { echo $((BUDGET - SECONDS)); }
 file() { printf '%s/%s' "$out" "$(printf '%s' "$1" | tr ' /,' '___')"; }
 why() { tail -n 4 "$(file "$1").log" 2> /dev/null | grep . | tail -n 2 | tr '\n' ' ' | cut -c1-300; }
 
-# Runs a command within its limit and what is left of the budget; its output goes to NAME.log. 125: there is no time left.
+# Runs a command within its limit and what is left of the budget; its output goes to NAME.log. 125: there was no time for that
+# limit.
 bounded() {  # limit, name, command...
-    local limit="$1" name="$2" most
+    local limit="$1" name="$2" most code
     shift 2
     most="$(left)"
     if [ "$most" -le 3 ]; then echo "no time left" > "$(file "$name").log"; return 125; fi
-    if [ "$limit" -gt "$most" ]; then limit="$most"; fi
-    timeout --kill-after=5 "$limit" "$@" > "$(file "$name").log" 2>&1
+    timeout --kill-after=5 "$((limit < most ? limit : most))" "$@" > "$(file "$name").log" 2>&1
+    code=$?
+    if [ "$limit" -gt "$most" ] && { [ $code -eq 124 ] || [ $code -eq 137 ]; }; then return 125; fi
+    return $code
 }
 step() {  # limit, name, command...
     local name="$2" status began=$SECONDS

@@ -168,7 +168,7 @@ impl Pool {
         // Done before where it has grown, and does not fail where it has shrunk.
         let _ = st.resize_receipt(place, requested);
         let new = st.regions.get(region).size;
-        self.index.block_resized(st.regions.get(region).addr, new);
+        self.index.block_resized(st.regions.get(region).addr, old, new);
         let private = st.private.is_some();
         let b = st.regions.block_mut(region);
         let member = b.member;

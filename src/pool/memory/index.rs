@@ -297,9 +297,11 @@ impl Index {
         }
     }
 
-    /// The block at `addr` has become larger or smaller.
-    pub(crate) fn block_resized(&self, addr: u64, bytes: u64) {
-        self.set_large(addr, bytes >= LARGE);
+    /// The block at `addr` has become larger or smaller, bytes.
+    pub(crate) fn block_resized(&self, addr: u64, before: u64, after: u64) {
+        if (before >= LARGE) != (after >= LARGE) {
+            self.set_large(addr, after >= LARGE);
+        }
     }
 
     #[inline(never)]
@@ -401,9 +403,9 @@ mod tests {
         assert_eq!(t.count_back(base + 9 * SLOT), (Some(block), 10));
         assert_eq!(t.count_back(base + 256 * SLOT), (Some(block), 257));
         assert_eq!(t.count_back(base + 257 * SLOT), (Some(block), 257 + 9));
-        t.block_resized(base, LARGE - 1);
+        t.block_resized(base, len, LARGE - 1);
         assert_eq!(t.find_back(base + 257 * SLOT), None, "it does not reach that far");
-        t.block_resized(base, LARGE);
+        t.block_resized(base, LARGE - 1, LARGE);
         t.block_ends(base, LARGE);
         assert_eq!(t.find_back(base + 257 * SLOT), None);
         assert_eq!(Index::of_pages(SLOT / 16).group, 0, "two heaps may share a slot, and no word");

@@ -191,12 +191,13 @@ static void eight_threads_in_one_arena(void) {
  * by whoever is first; the rest of the frees are late. Meanwhile another thread allocates and frees on the same stream,
  * so addresses come again.
  */
-enum { BATCH = 100000, FINALIZERS = 2 };
+enum { MOST = 100000, FINALIZERS = 2 };
+static int batch; /* allocations of one arena */
 
 static struct {
     void *ptr;
     uint64_t id;
-} published[BATCH];
+} published[MOST];
 static int published_count, progress, exited; /* of a batch: how many are published, freed by the first finalizer */
 static int batches, over, stop;
 static pthread_barrier_t start_line, finish_line;
@@ -216,10 +217,10 @@ static void *finalizer(void *arg) {
         pthread_barrier_wait(&start_line);
         if (over) return NULL;
         /* Both free all: so they race each other as well. The first quarter races the allocating, the last is late. */
-        for (i = 0; i < BATCH; i++) {
+        for (i = 0; i < batch; i++) {
             int k = i ^ other_order;
-            if (i == BATCH / 4 * 3) wait_for(&exited, 1);
-            wait_for(&published_count, i < BATCH / 4 ? k + 1 : BATCH);
+            if (i == batch / 4 * 3) wait_for(&exited, 1);
+            wait_for(&published_count, i < batch / 4 ? k + 1 : batch);
             OK(k % 3 == 0 ? gpumem_free_id_async(published[k].ptr, published[k].id, stream)
                           : gpumem_free_id(published[k].ptr, published[k].id));
             if (arg == NULL) store(&progress, i + 1);
@@ -248,6 +249,7 @@ static void finalizers_race_the_exit(void) {
     uint64_t by_exit = 0, allocated = 0, late, finalized;
     int b, i, in_the_middle = 0;
     batches = rounds(12); /* 2.4 million frees by id, and half as many allocations */
+    batch = is_slow() ? MOST / 5 : MOST;
     stop = over = 0;
     stream = must_stream();
     CHECK(pthread_barrier_init(&start_line, NULL, FINALIZERS + 1) == 0);
@@ -257,18 +259,18 @@ static void finalizers_race_the_exit(void) {
     CHECK(pthread_create(&by, NULL, bystander, NULL) == 0);
     for (b = 0; b < batches; b++) {
         gpumem_arena a = must_enter("raced");
-        int exit_at = BATCH / 4 + b * 9777 % (BATCH / 2);
+        int exit_at = batch / 4 + b * 9777 % (batch / 2);
         published_count = progress = exited = 0; /* nobody looks before the start line */
         pthread_barrier_wait(&start_line);
-        for (i = 0; i < BATCH; i++) {
+        for (i = 0; i < batch; i++) {
             published[i].ptr = must_malloc_async((size_t)(i % 4) * 3000 + 400, i % 8 < 6 ? stream : NULL);
             OK(gpumem_allocation_id_get(published[i].ptr, &published[i].id));
             store(&published_count, i + 1);
         }
-        allocated += BATCH;
+        allocated += batch;
         wait_for(&progress, exit_at);
         by_exit += must_exit(a, NULL, 0).freed;
-        in_the_middle += load(&progress) < BATCH / 4 * 3;
+        in_the_middle += load(&progress) < batch / 4 * 3;
         store(&exited, 1);
         pthread_barrier_wait(&finish_line);
     }

@@ -144,12 +144,13 @@ static void ages_and_stacks_come_from_the_recording(void) {
     filter.age_and_stack = 1;
     CHECK(gpumem_visit_allocations(&filter, note_age, &aged) == GPUMEM_ERROR_INVALID && error_says("GPUMEM_RECORD"));
     remove(name);
-    OK(gpumem_record_start(name, 8));
+    OK(gpumem_record_start(name, is_slow() ? 0 : 8)); /* naming what is on a stack reads every library */
     gpumem_free(tagged(3)); /* the next may have its address */
     after = tagged(2);
     OK(gpumem_visit_allocations(&filter, note_age, &aged));
     CHECK(aged.found == 2 && aged.age[1] > 0 && aged.age[0] >= aged.age[1]);
-    CHECK(aged.stack[0][0] == 0 && strstr(aged.stack[1], "ages_and_stacks") != NULL);
+    CHECK(aged.stack[0][0] == 0);
+    CHECK(is_slow() || strstr(aged.stack[1], "ages_and_stacks") != NULL);
     filter.age_and_stack = 2;
     CHECK(gpumem_visit_allocations(&filter, note_age, &aged) == GPUMEM_ERROR_INVALID);
     filter.age_and_stack = 0;

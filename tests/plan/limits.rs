@@ -112,7 +112,7 @@ fn without_time_there_is_a_layout_whatever_is_in_the_way() {
 /// The first arena is filled as far as it goes, and the rest is in the second.
 #[test]
 fn many_buffers_are_divided_among_arenas() {
-    let buffers = many(3, 200_000, 16_000, 16);
+    let buffers = many(3, 60_000, 5_000, 16);
     let all = laid_out(&problem(buffers.clone()), &fast());
     let mut p = problem(buffers);
     p.set_capacity(Some(all.size / 2));

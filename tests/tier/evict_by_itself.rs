@@ -62,7 +62,7 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
                 scope.spawn(move || {
                     let mut rng = fastrand::Rng::with_seed(seed * 100 + t);
                     let s = rig.stream();
-                    for _ in 0..240 / threads {
+                    for _ in 0..160 / threads {
                         // Half of all uses are of an eighth of the buffers.
                         let i = match rng.bool() {
                             true => rng.usize(0..BUFFERS / 8),
@@ -86,7 +86,7 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
                 });
             }
         });
-        assert!(restored.into_inner() > 30);
+        assert!(restored.into_inner() > 20);
         // Those that follow are on another stream.
         rig.host.device_sync(D).unwrap();
         for (p, size, version) in &buffers {

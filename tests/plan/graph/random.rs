@@ -120,9 +120,9 @@ fn is_used(program: &Program, v: usize) -> bool {
 #[test]
 fn random_graphs_keep_what_they_need() {
     let mut seen = Seen::default();
-    for seed in 0..2000 {
+    for seed in 0..1000 {
         // Small programs first: the first failure is one that can be read.
-        run(seed, 1 + seed % 400 / 20 * (1 + seed / 500), &mut seen);
+        run(seed, 1 + seed % 200 / 10 * (1 + seed / 250), &mut seen);
     }
     println!("{seen:?}");
     for (what, count) in [
@@ -135,6 +135,6 @@ fn random_graphs_keep_what_they_need() {
         ("other orders", seen.reordered),
         ("exact ranges", seen.exact),
     ] {
-        assert!(count > 250, "only {count} times: {what}");
+        assert!(count > 125, "only {count} times: {what}");
     }
 }

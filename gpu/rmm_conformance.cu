@@ -7,6 +7,7 @@
 // Before that a resource with a deliberate fault is found out.
 #include "check.cuh"
 #include "rmm_cases.hpp"
+#include <cuda.h>
 
 #ifdef WITH_RMM
 #include <rmm/error.hpp>
@@ -142,6 +143,33 @@ class cuda_world {
 #endif
 };
 
+// Whether the driver lets hardware decompress into memory (RMM's HWDecompressTest); -1 where it cannot say.
+int decompresses(const void *p) {
+#if CUDART_VERSION >= 12080
+    using query = CUresult (*)(void *, CUpointer_attribute, CUdeviceptr);
+    void *get = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    CUDA(cudaGetDriverEntryPointByVersion("cuPointerGetAttribute", &get, 12080, cudaEnableDefault, &found));
+    bool yes = false;
+    const auto attribute = CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
+    if (found == cudaDriverEntryPointSuccess &&
+        reinterpret_cast<query>(get)(&yes, attribute, reinterpret_cast<CUdeviceptr>(p)) == CUDA_SUCCESS) {
+        return yes;
+    }
+#endif
+    (void)p;
+    return -1;
+}
+
+void what_is_decompressed_into_cudas_goes_into_gpumems() {
+    void *theirs = nullptr, *ours = gpumem::memory_resource().allocate_sync(100);
+    CUDA(cudaMalloc(&theirs, 100));
+    CHECK(decompresses(ours) == decompresses(theirs), "hardware decompression: %d, cudaMalloc's %d", decompresses(ours),
+          decompresses(theirs));
+    CUDA(cudaFree(theirs));
+    gpumem::memory_resource().deallocate_sync(ours, 100);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -155,6 +183,7 @@ int main(int argc, char **argv) {
         cuda_world world;
         failed = rmm_cases::cases<cuda_world>(world).run(argc > 1 ? argv[1] : nullptr);
     }
+    what_is_decompressed_into_cudas_goes_into_gpumems();
     int count = 0;
     CUDA(cudaGetDeviceCount(&count));
     for (int d = 0; d < count; d++) {

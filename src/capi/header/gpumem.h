@@ -12,8 +12,8 @@
  *     gpumem_memset_async(p, 0, 1 << 20, s);
  *     gpumem_free_async(p, s);            (takes effect after the memset; nobody waits)
  *
- * This page holds the conventions and includes the parts below. To allocate and free, read this
- * page and core.h.
+ * This page holds the conventions and includes the parts below. To allocate and free, read the
+ * conventions and core.h; the names and words at the end are to look up.
  *
  *     gpumem/core.h      statuses, malloc and free
  *     gpumem/alloc.h     allocating with options, facts about an allocation, sharing it

@@ -23,6 +23,7 @@ use cudarc::driver::sys::{
 };
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
 
 /// The identity of a device's legacy stream is this bit and the device's number. CUDA counts its
@@ -155,7 +156,7 @@ impl Driver for CudaDriver {
         let _bound = self.bind(dev)?;
         let device = self.device(dev)?;
         let mut prop = physical(device, flags);
-        prop.allocFlags.usage = self.usage(device)?;
+        prop.allocFlags.usage = device.usage.load(Relaxed);
         let mut handle = 0;
         let _one = self.one_at_a_time();
         // SAFETY: a complete description; writes one handle; flags are 0.
@@ -165,6 +166,9 @@ impl Driver for CudaDriver {
             prop.allocFlags.usage = 0;
             // SAFETY: as above.
             code = unsafe { (self.api.cuMemCreate)(&mut handle, size as usize, &prop, 0) };
+            if code == CODE_SUCCESS {
+                device.usage.store(0, Relaxed);
+            }
         }
         self.check(code, "cuMemCreate", || format!("{} on device {dev}, {flags:?}", size::human(size)))?;
         Ok(PhysHandle(handle))

@@ -2,9 +2,9 @@
 
 use super::api::Api;
 use super::code::{Code, CODE_SUCCESS};
-use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUstreamCaptureMode, CU_MEM_CREATE_USAGE_HW_DECOMPRESS};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicPtr};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16};
 use std::sync::{Mutex, OnceLock};
 
 use crate::driver::DeviceProps;
@@ -21,8 +21,10 @@ pub(super) struct Device {
     pub retaining: Mutex<()>,
     /// Facts, read once.
     pub props: OnceLock<DeviceProps>,
-    /// `CUmemAllocationProp::allocFlags::usage` of what is created on it, read once.
-    pub usage: OnceLock<u16>,
+    /// `CUmemAllocationProp::allocFlags::usage` of what is created on it: fit for decompression by
+    /// hardware, as what `cuMemAlloc` gives is, on devices without that hardware too. It costs
+    /// nothing and cannot be added later. 0 once the driver has refused it: it came with 12.8.
+    pub usage: AtomicU16,
     /// Whether the default pool of `cuMemAllocAsync` has been told to keep what it has.
     pub native_ready: AtomicBool,
 }
@@ -34,7 +36,7 @@ impl Device {
             context: AtomicPtr::new(std::ptr::null_mut()),
             retaining: Mutex::new(()),
             props: OnceLock::new(),
-            usage: OnceLock::new(),
+            usage: AtomicU16::new(CU_MEM_CREATE_USAGE_HW_DECOMPRESS as u16),
             native_ready: AtomicBool::new(false),
         }
     }

@@ -7,7 +7,7 @@ use crate::base::{size, DeviceId, Result};
 use crate::driver::{numa, DeviceProps, PhysFlags};
 use cudarc::driver::sys::{
     CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute, CU_MEM_CREATE_USAGE_HW_DECOMPRESS,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
 };
 use std::ffi::{c_int, CStr};
 use std::sync::atomic::Ordering;
@@ -39,18 +39,6 @@ impl CudaDriver {
         }
         self.check(code, "cuDeviceGetAttribute", || format!("{attribute:?}"))?;
         Ok(value)
-    }
-
-    /// What memory of the device is made fit for besides: decompression by hardware, where the
-    /// device has that. It costs nothing and cannot be added later.
-    pub(super) fn usage(&self, device: &Device) -> Result<u16> {
-        if let Some(&usage) = device.usage.get() {
-            return Ok(usage);
-        }
-        let algorithms =
-            self.attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)?;
-        let usage = if algorithms != 0 { CU_MEM_CREATE_USAGE_HW_DECOMPRESS as u16 } else { 0 };
-        Ok(*device.usage.get_or_init(|| usage))
     }
 
     /// The device's place on the PCI bus, where the driver says.

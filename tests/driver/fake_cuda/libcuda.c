@@ -3,7 +3,7 @@
  * request. Two devices. Built by tests/cuda_*.rs, in variants:
  *   -DVERSION=11040  an old driver            -DWITHOUT_MAP     lacks cuMemMap
  *   -DINIT=100       cuInit returns this      -DWITHOUT_NEWER   lacks what CUDA 12.3, 12.5 and 12.8 added
- *   -DDEVICES=0      no devices                   -DDECOMPRESS=0    no hardware that decompresses
+ *   -DDEVICES=0      no devices
  * With -DSTREAMS a stream's handle is the address of a pointer to a structure, handles and structures are given out again,
  * and streams can be captured. The structure has the stream's id at byte ID_AT and a word at CAPTURE_AT that is not 0 while
  * the stream is being captured; -1 leaves one out. More variants of it:
@@ -31,9 +31,6 @@
 #endif
 #ifndef DEVICES
 #define DEVICES 2
-#endif
-#ifndef DECOMPRESS
-#define DECOMPRESS 3
 #endif
 
 typedef int code;
@@ -115,7 +112,7 @@ code cuDeviceTotalMem_v2(size_t *n, int d) { BEGIN; *n = (size_t)(d + 1) << 30; 
 code cuDeviceGetAttribute(int *v, int a, int d) {
     BEGIN;
     if (a == 110) return 1; /* an attribute this driver does not know */
-    *v = a == 75 ? 9 : a == 76 ? 0 : a == 136 ? DECOMPRESS : 1;
+    *v = a == 75 ? 9 : a == 76 ? 0 : 1;
     return 0;
 }
 code cuDeviceCanAccessPeer(int *y, int a, int b) { BEGIN; *y = a == 0 && b == 1; return 0; }

@@ -11,7 +11,7 @@ import sys
 
 import gpumem
 import pytest
-from gpumem import _declarations, _dlpack, _values
+from gpumem import _declarations, _dlpack, _reserve, _values
 from gpumem._library import C
 
 REPOSITORY = next((p for p in pathlib.Path(__file__).resolve().parents if (p / "include/gpumem.h").is_file()), None)
@@ -113,6 +113,23 @@ def test_sizes_out_of_range():
             gpumem.malloc(value)
     with pytest.raises(TypeError):
         gpumem.malloc(1.5)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: gpumem.malloc("16777216T"), lambda: gpumem.set_limit("16777216T"), lambda: gpumem.malloc(1, 1 << 64),
+    lambda: gpumem.malloc_with(1, alignment=(1 << 64) + 256), lambda: gpumem.malloc_with(1, device=1 << 32),
+    lambda: gpumem.set_device(1 << 32), lambda: gpumem.stats(1 << 32), lambda: gpumem.dump(1 << 32), lambda: gpumem.trim(0, 1 << 32),
+    lambda: gpumem.pointer_info(1 << 64), lambda: gpumem.memset(1 << 64, 0, 1), lambda: gpumem.plan([{"size": 9, "lower": 0, "upper": 1 << 64}]),
+    lambda: gpumem.Plan().buffer(9, -1, 3), lambda: gpumem.Plan().buffer(9, 0, 3, offset=1 << 64),
+    lambda: gpumem.Plan().buffer(9, 0, 3, gaps=[(0, 1 << 64)]),
+])
+def test_what_the_library_has_no_room_for_is_refused_and_not_cut(call):
+    with pytest.raises(ValueError, match="is out of range"):
+        call()
+
+
+def test_a_wait_of_more_than_all_time_has_no_end():
+    assert [_reserve.milliseconds(t) for t in (0.5, 1e30, None, float("inf"))] == [500, *[_declarations.WAIT_FOREVER] * 3]
 
 
 def test_streams_of_others():

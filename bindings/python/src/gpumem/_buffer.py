@@ -36,8 +36,10 @@ def malloc(nbytes: Size, stream: StreamLike = None) -> int:
         if ptr is None:
             raise error(C.gpumem_last_status())
         return ptr
+    if stream.__class__ is not int or not 0 <= stream < 1 << 64:
+        stream = _values.stream(stream)
     out = _c_void_p()
-    status = _malloc_async(nbytes, stream if stream.__class__ is int else _values.stream(stream), _byref(out))
+    status = _malloc_async(nbytes, stream, _byref(out))
     if status:
         raise error(status)
     return out.value  # type: ignore[return-value]
@@ -55,9 +57,10 @@ def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, 
     o = initialised(d.gpumem_malloc_options)
     o.flags = (evictable and d.MALLOC_EVICTABLE) | (exportable and d.MALLOC_EXPORTABLE) | (
         single_handle and d.MALLOC_SINGLE_HANDLE) | (guard and d.MALLOC_GUARD) | (device is not None and d.MALLOC_ON_DEVICE)
-    o.bytes, o.alignment, o.stream, o.tag = _values.size(nbytes), alignment, _values.stream(stream), _values.tag(tag)
+    o.bytes, o.alignment, o.stream, o.tag = (_values.size(nbytes), _values.number(alignment, "alignment"), _values.stream(stream),
+                                             _values.tag(tag))
     o.arena, o.reservation = getattr(arena, "handle", arena), getattr(reservation, "handle", reservation)
-    o.device = device if device is not None else 0
+    o.device = _values.device(device) if device is not None else 0
     out = _c_void_p()
     ok(C.gpumem_malloc_with(_byref(o), _byref(out)))
     return out.value  # type: ignore[return-value]

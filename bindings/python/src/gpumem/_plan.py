@@ -69,14 +69,16 @@ class Plan:
         if offset is not None and prefer is not None:
             raise ValueError("a buffer has a fixed or a preferred offset, not both")
         o = initialised(d.gpumem_plan_buffer_options)
-        o.bytes, o.lower, o.upper, o.alignment, o.guard, o.kind = _values.size(nbytes), lower, upper, alignment, guard, KINDS[kind]
+        number = _values.number
+        o.bytes, o.lower, o.upper, o.kind = _values.size(nbytes), number(lower, "lower"), number(upper, "upper"), KINDS[kind]
+        o.alignment, o.guard = number(alignment, "alignment"), number(guard, "guard")
         o.name = None if name is None else str(name).encode()
         if offset is not None or prefer is not None:
             o.place = d.PLAN_FIXED if offset is not None else d.PLAN_PREFERRED
-            o.offset = offset if offset is not None else prefer
+            o.offset = number(offset if offset is not None else prefer, "offset")
         if arena is not None:
             o.flags, o.arena = d.PLAN_IN_ARENA, arena
-        ranges = (d.gpumem_plan_interval * len(gaps))(*[tuple(g) for g in gaps])
+        ranges = (d.gpumem_plan_interval * len(gaps))(*[(number(a, "gap"), number(b, "gap")) for a, b in gaps])
         o.gaps, o.gap_count = (ctypes.addressof(ranges) if gaps else None), len(gaps)
         out = ctypes.c_uint32()
         ok(call(self.handle, ctypes.byref(o), ctypes.byref(out)))

@@ -112,7 +112,7 @@ def milliseconds(timeout):
         return d.WAIT_FOREVER
     if timeout < 0:
         raise ValueError(f"a timeout of {timeout} seconds")
-    return math.ceil(1000 * timeout)
+    return min(math.ceil(1000 * timeout), d.WAIT_FOREVER)
 
 
 def reserve(nbytes: Size, timeout: float = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:

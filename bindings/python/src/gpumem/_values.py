@@ -17,11 +17,22 @@ def size(value, what="size"):
         bytes_ = float(m[1]) * UNITS[m[2] or ""]
         if bytes_ != int(bytes_):
             raise ValueError(f"{what} {value!r} is no whole number of bytes")
-        return int(bytes_) if "." in m[1] else int(m[1]) * UNITS[m[2] or ""]
-    number = operator.index(value)
-    if not 0 <= number < 1 << 64:
-        raise ValueError(f"{what} {number} is out of range")
-    return number
+        value = int(bytes_) if "." in m[1] else int(m[1]) * UNITS[m[2] or ""]
+    return number(value, what)
+
+
+def number(value, what, least=0, end=1 << 64):
+    """A whole number from `least` to before `end`: ctypes would cut what is out of range, and go on
+    with another."""
+    value = operator.index(value)
+    if not least <= value < end:
+        raise ValueError(f"{what} {value} is out of range")
+    return value
+
+
+def device(value):
+    """A device's number; whether there is such a device is the library's to say."""
+    return number(value, "device", -1 << 31, 1 << 31)
 
 
 def human(bytes_):
@@ -40,7 +51,7 @@ def stream(value):
     if value is None:
         return None
     if isinstance(value, int):
-        return value
+        return number(value, "stream")
     protocol = getattr(value, "__cuda_stream__", None)
     if protocol is not None:
         return int((protocol() if callable(protocol) else protocol)[1])
@@ -65,7 +76,7 @@ def tag(value):
 def address(value):
     """The device address of a buffer, a tensor, an array, or a number."""
     if isinstance(value, int):
-        return value
+        return number(value, "address")
     if value is None:
         return 0
     pointer = getattr(value, "ptr", None)

@@ -1,10 +1,13 @@
 """What is Python's own: arguments, exceptions, the array protocols, the planner's inputs, the end
 of the interpreter."""
 
+import copy
 import ctypes
+import gc
 import importlib.resources
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -216,6 +219,17 @@ def test_adopting():
     del b
     with pytest.raises(gpumem.UnknownPointer):
         gpumem.pointer_info(p)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_owners_are_not_copied(copied):
+    # The end of the copy would take it from the original.
+    with gpumem.Buffer(10) as b, gpumem.Stream() as s, gpumem.reserve(MIB) as r, gpumem.arena("step") as a:
+        for owner in (b, s, r, a, gpumem.Plan(), gpumem.capture(s)):
+            with pytest.raises(TypeError, match=f"a {type(owner).__name__} owns"):
+                copied(owner)
+        gc.collect()
+        assert b.live and gpumem.synchronize(s) is None
 
 
 def test_sharing_by_descriptor():

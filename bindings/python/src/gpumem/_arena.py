@@ -164,6 +164,8 @@ class Arena:
                 self.report = self.report or ArenaReport(*[0] * len(dataclasses.fields(ArenaReport)))
             raise
 
+    __reduce__ = _values.no_copy
+
     def __repr__(self):
         state = "open" if self.open else "not entered" if self.handle is None else f"ended: {self.report}"
         return f"Arena({self.name!r}, {state})" if self.name else f"Arena({state})"

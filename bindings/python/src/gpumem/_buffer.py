@@ -362,6 +362,8 @@ class Buffer:
         return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.stream, self.__dlpack_device__(), stream, max_version,
                                dl_device, copy)
 
+    __reduce__ = _values.no_copy
+
     def __repr__(self):
         if self._gone and not hasattr(self, "ptr"):
             return "Buffer()"

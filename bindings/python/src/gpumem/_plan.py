@@ -180,6 +180,8 @@ class Plan:
         values = {f.name: getattr(out, f.name) for f in dataclasses.fields(PlanStats)}
         return PlanStats(**{**values, "status": STATUSES.get(out.status, str(out.status)), "interrupted": bool(out.interrupted)})
 
+    __reduce__ = _values.no_copy
+
     def __del__(self, _destroy=C.gpumem_plan_destroy, _getpid=os.getpid):
         try:
             if self.handle is not None and self._pid == _getpid():

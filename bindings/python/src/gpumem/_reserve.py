@@ -102,6 +102,8 @@ class Reservation:
     def __exit__(self, *_):
         self.release()
 
+    __reduce__ = _values.no_copy
+
     def __repr__(self):
         return f"Reservation({_values.human(self.nbytes)})"
 

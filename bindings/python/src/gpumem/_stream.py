@@ -53,6 +53,8 @@ class Stream:
         except Exception:  # Nobody could take it.
             pass
 
+    __reduce__ = _values.no_copy
+
     def __repr__(self):
         return f"Stream({self.handle:#x})" if self.handle is not None else "Stream(destroyed)"
 

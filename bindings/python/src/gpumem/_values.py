@@ -21,6 +21,12 @@ def size(value, what="size"):
     return number(value, what)
 
 
+def no_copy(self):
+    """`__reduce__` of what owns something of the library's: a copy or a pickle would be a second
+    owner, whose end takes it from the first."""
+    raise TypeError(f"a {type(self).__name__} owns something of gpumem's in this process, and can be neither copied nor pickled")
+
+
 def number(value, what, least=0, end=1 << 64):
     """A whole number from `least` to before `end`: ctypes would cut what is out of range, and go on
     with another."""

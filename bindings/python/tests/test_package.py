@@ -221,6 +221,37 @@ def test_adopting():
         gpumem.pointer_info(p)
 
 
+def test_a_buffer_stands_for_its_address_while_it_is_live():
+    b = gpumem.Buffer(1000)
+    assert gpumem.usable_size(b) >= 1000
+    gpumem.free(b)
+    assert not b.live
+    # Somebody else is there now, and stays.
+    c = gpumem.Buffer(1000)
+    assert c.ptr == b.ptr
+    for use in (gpumem.free, gpumem.usable_size, gpumem.pointer_info, gpumem.escape, gpumem.hold, gpumem.Buffer.adopt,
+                lambda b: b.record_stream(None), lambda b: b.device, lambda b: gpumem.memset(b, 0, 10), lambda b: gpumem.memcpy(c, b, 10)):
+        with pytest.raises(gpumem.UseAfterFree):
+            use(b)
+    assert c.live and gpumem.Buffer.adopt(c).ptr == c.ptr
+
+
+def test_null_has_no_size():
+    with pytest.raises(gpumem.UnknownPointer):
+        gpumem.usable_size(5)
+    # What failed before says nothing of it.
+    assert gpumem.usable_size(None) == 0
+
+
+def test_a_destroyed_stream_is_not_the_default_stream():
+    s = gpumem.Stream()
+    s.destroy()
+    for use in (s.synchronize, lambda: s.wait(None), lambda: gpumem.malloc(1, s), lambda: gpumem.synchronize(s)):
+        with pytest.raises(ValueError, match="no stream any more"):
+            use()
+    s.destroy()
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_owners_are_not_copied(copied):
     # The end of the copy would take it from the original.

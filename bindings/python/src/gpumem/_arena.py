@@ -66,9 +66,9 @@ def _addresses(keep):
     if isinstance(keep, dict):
         keep = keep.values()
     elif not isinstance(keep, (list, tuple, set, frozenset)):
-        return [_values.address(keep)]
+        return [_values.place(keep)]
     return [a for one in keep for a in (_addresses(one) if isinstance(one, (dict, list, tuple, set, frozenset)) else
-                                        [_values.address(one)])]
+                                        [_values.place(one)])]
 
 
 class Arena:

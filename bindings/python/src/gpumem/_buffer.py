@@ -71,8 +71,11 @@ def free(ptr: Address, stream: StreamLike = None) -> None:
     submitted there before is done.
 
     None stands for the current device's legacy default stream. None of `ptr` does nothing. A free
-    too many raises `DoubleFree` or `UnknownPointer`, and harms nothing.
+    too many raises `DoubleFree` or `UnknownPointer`, of a `Buffer` `UseAfterFree`, and harms
+    nothing.
     """
+    if ptr.__class__ is not int or not 0 <= ptr < 1 << 64:
+        ptr = _values.address(ptr)
     status = _free_async(ptr, stream if stream is None else _values.stream(stream))
     if status:
         raise error(status)
@@ -80,8 +83,10 @@ def free(ptr: Address, stream: StreamLike = None) -> None:
 
 def usable_size(ptr: Address) -> int:
     """Bytes that can be used from the start of an allocation, at least those asked for."""
-    got = C.gpumem_usable_size(_values.address(ptr))
-    if got == 0 and C.gpumem_last_status() == d.ERROR_UNKNOWN_POINTER:
+    at = _values.address(ptr)
+    got = C.gpumem_usable_size(at)
+    # Null has no bytes, and is no failure: the status is of an earlier call.
+    if got == 0 and at != 0 and C.gpumem_last_status() == d.ERROR_UNKNOWN_POINTER:
         raise error(d.ERROR_UNKNOWN_POINTER)
     return got
 
@@ -199,6 +204,7 @@ class Buffer:
     def adopt(cls, ptr: Address, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None) -> Buffer:
         """Takes over an allocation that was made by `malloc` or by other code with gpumem: from now
         on the buffer frees it."""
+        ptr = _values.address(ptr)
         info = pointer_info(ptr)
         self = cls.__new__(cls)
         self._gone = True
@@ -256,7 +262,7 @@ class Buffer:
     def record_stream(self, stream: StreamLike) -> None:
         """Announces that it is used on `stream` too: after it is freed, reuse waits for the work
         submitted there."""
-        record_stream(self.ptr, stream)
+        record_stream(self, stream)
 
     def __enter__(self) -> Buffer:
         return self
@@ -346,7 +352,7 @@ class Buffer:
     @property
     def device(self) -> int:
         """The number of its device."""
-        return pointer_info(self.ptr).device
+        return pointer_info(self).device
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

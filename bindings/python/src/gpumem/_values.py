@@ -60,7 +60,10 @@ def stream(value):
         return number(value, "stream")
     protocol = getattr(value, "__cuda_stream__", None)
     if protocol is not None:
-        return int((protocol() if callable(protocol) else protocol)[1])
+        handle = (protocol() if callable(protocol) else protocol)[1]
+        if handle is None:  # It would be taken for the default stream.
+            raise ValueError(f"{value!r} is no stream any more")
+        return int(handle)
     for name in ("handle", "cuda_stream", "ptr"):
         handle = getattr(value, name, None)
         if handle is not None:
@@ -80,7 +83,15 @@ def tag(value):
 
 
 def address(value):
-    """The device address of a buffer, a tensor, an array, or a number."""
+    """The device address of a buffer, a tensor, an array, or a number. A buffer of gpumem's has to
+    be live: something else may be at its address by now."""
+    if getattr(value, "live", True) is False:
+        value.check()
+    return place(value)
+
+
+def place(value):
+    """As `address`, of a buffer that is gone too."""
     if isinstance(value, int):
         return number(value, "address")
     if value is None:

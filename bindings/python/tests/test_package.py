@@ -189,6 +189,26 @@ def test_wrong_ranges():
         gpumem.Buffer(8, dtype=">f4")
     with pytest.raises(ValueError):
         b.copy_to(bytes(10))
+    for wrong in (256, -129, 1 << 32):
+        with pytest.raises(ValueError, match=f"byte {wrong} is out of range"):
+            b.fill(wrong)
+        with pytest.raises(ValueError, match=f"byte {wrong} is out of range"):
+            gpumem.memset(b, wrong, 1)
+
+
+@pytest.mark.parametrize("dtype", ["f0", "f1", "f3", "i3", "u16", "c4", "b2", "i999"])
+def test_elements_of_no_such_width(dtype):
+    with pytest.raises(TypeError, match="none of those that have plain elements"):
+        gpumem.Buffer(shape=3, dtype=dtype)
+
+
+def test_shapes_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    assert gpumem.Buffer(shape=numpy.prod((2, 3)), dtype="f4").shape == (6,)
+    assert gpumem.Buffer(shape=numpy.array([2, 3])).shape == (2, 3)
+    for wrong in (2.5, (2, 2.5), numpy.float64(3)):
+        with pytest.raises(TypeError):
+            gpumem.Buffer(shape=wrong)
 
 
 def test_buffers_of_arrays():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 from . import _declarations as d
@@ -104,7 +105,7 @@ def memcpy(dst: Address, src: Address, nbytes: Size, stream: StreamLike = None) 
 
 def memset(dst: Address, value: int, nbytes: Size, stream: StreamLike = None) -> None:
     """Fills with a byte, in the order of a stream; waits for nothing."""
-    ok(C.gpumem_memset_async(_values.address(dst), value, _values.size(nbytes), _values.stream(stream)))
+    ok(C.gpumem_memset_async(_values.address(dst), _values.byte(value), _values.size(nbytes), _values.stream(stream)))
 
 
 def _readable(data):
@@ -133,7 +134,8 @@ def _writable(data):
 
 
 def _lengths(shape: Shape) -> tuple[int, ...]:
-    lengths = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    # Numbers of NumPy's are whole numbers too; fractions are none.
+    lengths = tuple(map(operator.index, shape if hasattr(shape, "__len__") else (shape,)))
     if any(n < 0 for n in lengths):
         raise ValueError(f"shape {lengths} has a negative length")
     return lengths
@@ -324,7 +326,7 @@ class Buffer:
     def fill(self, byte: int, *, offset: int = 0, nbytes: Size | None = None, stream: StreamLike = None) -> Buffer:
         """Fills with a byte, in the order of a stream; waits for nothing."""
         offset, nbytes = self._range(offset, nbytes, "fill", "buffer")
-        ok(C.gpumem_memset_async(self.ptr + offset, byte, nbytes, self.stream if stream is None else _values.stream(stream)))
+        ok(C.gpumem_memset_async(self.ptr + offset, _values.byte(byte), nbytes, self.stream if stream is None else _values.stream(stream)))
         return self
 
     def tobytes(self) -> bytes:

@@ -24,7 +24,7 @@ def typestr(dtype):
     text = NAMES.get(text, text)
     if text in ("float", "int"):
         text = "<f8" if text == "float" else "<i8"
-    if not text or not re.fullmatch(r"[<|=]?[iufcb]\d+", text):
+    if not text or not re.fullmatch(r"[<|=]?(?:[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|b1)", text):
         raise TypeError(f"dtype {dtype!r} is none of those that have plain elements of the host's byte order; "
                         f"they are {', '.join(NAMES)}")
     return "<" + text[1:] if text[0] == "=" else text if text[0] in "<|" else ("|" if text[1:] == "1" else "<") + text

@@ -36,6 +36,11 @@ def number(value, what, least=0, end=1 << 64):
     return value
 
 
+def byte(value):
+    """A byte, with a sign or without."""
+    return number(value, "byte", -128, 256)
+
+
 def device(value):
     """A device's number; whether there is such a device is the library's to say."""
     return number(value, "device", -1 << 31, 1 << 31)

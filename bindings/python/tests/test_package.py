@@ -354,6 +354,20 @@ def test_dlpack_unused():
         gpumem.Buffer(1).__dlpack__(dl_device=(1, 0))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_dlpack_refused():
+    # NumPy has no memory of devices: it drops the capsule with its exception set.
+    numpy = pytest.importorskip("numpy")
+    before = gpumem.stats().allocations
+    for _ in range(3):
+        b = gpumem.Buffer(100)
+        with pytest.raises((SystemError, RuntimeError, BufferError)):
+            numpy.from_dlpack(b)
+        del b
+    gc.collect()
+    assert gpumem.stats().allocations == before and not _dlpack._out
+
+
 def test_dlpack_waits_for_the_consumers_stream():
     with gpumem.Stream() as s:
         b = gpumem.Buffer(100, stream=s)

@@ -76,6 +76,7 @@ _libc.free.restype, _libc.free.argtypes = None, [ctypes.c_void_p]
 _python = ctypes.pythonapi
 _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_python.PyErr_Occurred.restype, _python.PyErr_Occurred.argtypes = ctypes.c_void_p, []
 _python.PyCapsule_IsValid.restype, _python.PyCapsule_IsValid.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]
 _python.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _python.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
@@ -100,11 +101,21 @@ def _deleter(at, _give_back=_give_back):
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _destructor(capsule, _give_back=_give_back, _valid=_python.PyCapsule_IsValid, _pointer=_python.PyCapsule_GetPointer,
-                _names=(PLAIN, VERSIONED)):
+                _names=(PLAIN, VERSIONED), _occurred=_python.PyErr_Occurred, _any=BaseException):
     """Called when a capsule is dropped; one that was consumed has another name by then."""
+    # A consumer that refuses drops it with its exception set, which the first call here raises: the
+    # next ones would fail of it.
+    refusal = None
+    try:
+        _occurred()
+    except _any as why:
+        refusal = why
     for name in _names:
         if _valid(capsule, name):
             _give_back(_pointer(capsule, name))
+    # ctypes cannot leave it set, and says it on stderr.
+    if refusal is not None:
+        raise refusal
 
 
 _deleter_at = ctypes.cast(_deleter, ctypes.c_void_p).value

@@ -1,6 +1,7 @@
 """What is Python's own: arguments, exceptions, the array protocols, the planner's inputs, the end
 of the interpreter."""
 
+import collections.abc
 import copy
 import ctypes
 import gc
@@ -11,6 +12,7 @@ import pickle
 import re
 import subprocess
 import sys
+import typing
 
 import gpumem
 import pytest
@@ -88,6 +90,13 @@ def test_the_command():
 
 def test_types_are_marked():
     assert (importlib.resources.files("gpumem") / "py.typed").is_file()
+
+
+def test_types_allow_what_is_documented():
+    for waits in (gpumem.reserve, gpumem.Reservation.grow):
+        assert type(None) in typing.get_args(typing.get_type_hints(waits)["timeout"])
+    assert typing.SupportsIndex in typing.get_args(typing.get_type_hints(gpumem.malloc)["nbytes"])
+    assert issubclass(gpumem.Layout, collections.abc.Iterable)
 
 
 def test_every_public_name_has_a_docstring():
@@ -455,6 +464,13 @@ def test_plans_of_lists():
     assert gpumem.plan([]).nbytes == 0
 
 
+@pytest.mark.parametrize("rows", [[(100, 0, 2, 5)], [(100, 0)], [(100, 0, 2), (7, 1, 2, 300)], ["abcd"]])
+def test_plans_of_rows_of_another_length(rows):
+    # A fourth number would be left out without a word.
+    with pytest.raises(ValueError, match="a buffer is"):
+        gpumem.plan(rows)
+
+
 def test_plans_of_arrays():
     numpy = pytest.importorskip("numpy")
     named = numpy.array(ROWS, dtype=[("size", "u4"), ("lower", "i8"), ("upper", "i4")])
@@ -529,6 +545,21 @@ def test_waits_end():
         b.free()
 
 
+def test_a_reservation_may_end_and_change_within_its_block():
+    with gpumem.reserve(MIB) as r:
+        r.grow(MIB)
+        assert r.nbytes == 2 * MIB and "2 MiB" in repr(r)
+        r.shrink(MIB)
+        assert r.nbytes == r.info().promised == MIB
+        r.release()
+    with pytest.raises(KeyError):
+        with gpumem.reserve(MIB) as r:
+            r.release()
+            raise KeyError("the body's own")
+    with pytest.raises(gpumem.Invalid, match="released"):
+        r.release()
+
+
 def test_sleep_and_wake(tmp_path):
     weights = [gpumem.Buffer(3 * MIB, evictable=True, tag="weights").fill(i) for i in range(3)]
     pointers = [w.ptr for w in weights]
@@ -595,6 +626,21 @@ def test_the_keep_list_may_fail():
         with arena:
             b = gpumem.Buffer(100)
     assert not arena.open and not b.live and gpumem.current_arena() is None
+
+
+def test_a_failed_keep_list_is_reported_as_it_ended():
+    with pytest.raises(ZeroDivisionError):
+        with gpumem.arena("step", keep=lambda: 1 / 0) as arena:
+            b = gpumem.Buffer(100)
+    assert (arena.report.freed, arena.report.freed_bytes) == (1, 100) and not b.live
+
+
+def test_an_arena_is_entered_once():
+    with gpumem.arena("step") as arena:
+        with pytest.raises(gpumem.Invalid, match="open already"):
+            arena.enter()
+    with pytest.raises(gpumem.Invalid, match="has ended"):
+        arena.enter()
 
 
 # ---- the page

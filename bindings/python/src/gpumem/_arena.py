@@ -99,7 +99,8 @@ class Arena:
     def enter(self) -> Arena:
         """Opens it, inside of the thread's current one."""
         if self.handle is not None:
-            raise Invalid(f"arena {self.name!r} is open already")
+            raise Invalid(f"arena {self.name!r} is open already" if self.open else
+                          f"arena {self.name!r} has ended; make another one with gpumem.arena()")
         out = ctypes.c_void_p()
         ok(C.gpumem_arena_enter_named(self.name.encode() or None, ctypes.byref(out)))
         self.handle = out.value
@@ -160,8 +161,9 @@ class Arena:
         except BaseException:
             # The block's arena ends with the block, in any case that allows it.
             if self.open:
-                C.gpumem_arena_abort(self.handle, None)
-                self.report = self.report or ArenaReport(*[0] * len(dataclasses.fields(ArenaReport)))
+                out = initialised(d.gpumem_arena_report)
+                C.gpumem_arena_abort(self.handle, ctypes.byref(out))
+                self._ended(out)
             raise
 
     __reduce__ = _values.no_copy

@@ -135,7 +135,7 @@ def _writable(data):
 
 def _lengths(shape: Shape) -> tuple[int, ...]:
     # Numbers of NumPy's are whole numbers too; fractions are none.
-    lengths = tuple(map(operator.index, shape if hasattr(shape, "__len__") else (shape,)))
+    lengths = tuple(map(operator.index, shape if hasattr(shape, "__len__") else (shape,)))  # type: ignore[arg-type]
     if any(n < 0 for n in lengths):
         raise ValueError(f"shape {lengths} has a negative length")
     return lengths

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from . import _declarations as d
 from . import _values
@@ -231,6 +231,9 @@ class Layout:
         at = self._offsets[number]
         return None if at == d.PLAN_NO_OFFSET else at
 
+    def __iter__(self) -> Iterator[int | None]:
+        return iter(self.offsets)
+
     def __len__(self) -> int:
         return len(self._offsets)
 
@@ -327,6 +330,8 @@ def plan(buffers: Any, *, capacity: Size = 0, alignment: int = 0, unit: int = 0,
             made.buffers([b[0] for b in buffers], [b[1] for b in buffers], [b[2] for b in buffers])
         else:
             for b in buffers:
+                if not isinstance(b, dict) and len(b) != 3:
+                    raise ValueError(f"a buffer is (bytes, lower, upper) or a dictionary, not {b!r}")
                 options = dict(b) if isinstance(b, dict) else dict(zip(("nbytes", "lower", "upper"), b))
                 for other in ("bytes", "size"):
                     if other in options:

@@ -3,6 +3,8 @@
 //! what they did (`view`, `stats`, `record`, `top`).
 
 #![deny(unsafe_code)]
+// println! and eprintln! panic where nobody reads what they print; report.rs has what does not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod bench;
 mod doctor;
@@ -133,7 +135,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(exit_code::UNWELL),
         Err(e) => {
-            eprintln!("gpumem: {e}");
+            report::say(e);
             ExitCode::from(exit_code::INPUT)
         }
     }

@@ -98,6 +98,9 @@ pub enum TraceError {
     /// A column that cannot be.
     #[error("{file}:{line}: field {field}: found {found:?}, expected {expected}")]
     Field { file: String, line: u64, field: &'static str, found: String, expected: String },
+    /// A recording that was compressed.
+    #[error("{file}: a recording in gzip; unpack it first, with gunzip")]
+    Packed { file: String },
     /// A recording that cannot be read.
     #[error("{what}")]
     Recording { what: String },
@@ -115,6 +118,8 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             // Reading on meets an error again.
             let _ = (&mut input).take(MAGIC.len() as u64).read_to_end(&mut start);
             match is_recording(&start) {
+                // `Recording` reads the file itself, which is plain or none.
+                true if source::is_gzip(path) => Err(TraceError::Packed { file }),
                 true => of_recording(&file, path),
                 false => parse(&file, Cursor::new(start).chain(input)),
             }

@@ -76,6 +76,15 @@ fn files_with_no_log_in_them() {
 }
 
 #[test]
+fn a_recording_in_gzip() {
+    let dir = tempdir().unwrap();
+    let packed = file(&dir, "a.gmrec.gz", &gzip(b"gpumemRC\x01\0\0\0\0\0\0\0"));
+    refused(&replay(&[], &packed), &["a.gmrec.gz", "a recording in gzip", "gunzip"]);
+    refused(&run(gpumem().arg("stats").arg(&packed)), &["a.gmrec.gz", "gzip", "gunzip"]);
+    refused(&run(gpumem().arg("stats").arg(file(&dir, "empty", b""))), &["empty: the file is empty"]);
+}
+
+#[test]
 fn damaged_gzip() {
     let dir = tempdir().unwrap();
     // Enough different lines that half the bytes still hold many whole ones.

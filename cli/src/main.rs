@@ -58,8 +58,8 @@ enum Command {
     /// Each workload runs in a process of its own, on a fresh pool. Times are the host's; nothing
     /// runs on the device. What does not fit the device is made smaller, and the output says so.
     ///
-    /// Exit code: 0 everything was measured; 1 some of it failed; 2 nothing could be measured, or
-    /// bad usage.
+    /// Exit code: 0 everything was measured; 1 some of it failed, or the only workload named; 2
+    /// nothing could be measured, or bad usage.
     Bench(bench::Args),
     /// Gives every buffer of a file an offset in one arena, so that buffers live at the same step
     /// share no byte.

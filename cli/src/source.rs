@@ -28,10 +28,18 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, OpenError> {
     unpack(file, path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz")))
 }
 
-/// Whether a file begins as gzip does.
-pub fn is_gzip(path: &Path) -> bool {
-    let mut magic = [0; GZIP_MAGIC.len()];
-    File::open(path).and_then(|mut f| f.read_exact(&mut magic)).is_ok() && magic == GZIP_MAGIC
+/// All of a file, which may be a pipe: it is read once. The error names it.
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let what = match open(path) {
+        Ok(mut input) => match input.read_to_end(&mut bytes) {
+            Ok(_) => return Ok(bytes),
+            Err(e) => explain(&e),
+        },
+        Err(OpenError::Io(e)) => e.to_string(),
+        Err(OpenError::NotGzip) => "the name ends in .gz but the contents are not gzip".to_string(),
+    };
+    Err(format!("{}: {what}", path.display()))
 }
 
 /// `input`, decompressed if it is gzip; `expected` when it has to be, unless it is empty.

@@ -98,9 +98,6 @@ pub enum TraceError {
     /// A column that cannot be.
     #[error("{file}:{line}: field {field}: found {found:?}, expected {expected}")]
     Field { file: String, line: u64, field: &'static str, found: String, expected: String },
-    /// A recording that was compressed.
-    #[error("{file}: a recording in gzip; unpack it first, with gunzip")]
-    Packed { file: String },
     /// A recording that cannot be read.
     #[error("{what}")]
     Recording { what: String },
@@ -118,9 +115,11 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             // Reading on meets an error again.
             let _ = (&mut input).take(MAGIC.len() as u64).read_to_end(&mut start);
             match is_recording(&start) {
-                // `Recording` reads the file itself, which is plain or none.
-                true if source::is_gzip(path) => Err(TraceError::Packed { file }),
-                true => of_recording(&file, path),
+                true => {
+                    let read = input.read_to_end(&mut start);
+                    read.map_err(|e| TraceError::Recording { what: format!("{file}: {}", explain(&e)) })?;
+                    of_recording(&file, path, &start)
+                }
                 false => parse(&file, Cursor::new(start).chain(input)),
             }
         }
@@ -130,8 +129,8 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 }
 
 /// The allocations and frees of a recording.
-fn of_recording(file: &str, path: &Path) -> Result<Trace, TraceError> {
-    let recording = record::open(path).map_err(|e| TraceError::Recording { what: e.message })?;
+fn of_recording(file: &str, path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
+    let recording = record::read(path, bytes).map_err(|what| TraceError::Recording { what })?;
     let history = History::of(&recording);
     let mut trace = Trace { failed_in_log: history.failures, peak_live_bytes: history.peak, ..Trace::default() };
     let mut streams: HashMap<u64, u16> = HashMap::new();

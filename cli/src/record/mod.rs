@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if let Some(out) = out {
         source::spare(file, out)?;
     }
-    let recording = open(file)?;
+    let recording = read(file, &source::read(file)?)?;
     // Text on a terminal is progress enough.
     let _busy = out.is_some().then(|| report::busy("converting"));
     let history = History::of(&recording);
@@ -71,9 +71,9 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(true)
 }
 
-/// Reads a recording, and says on stderr what is missing in it.
-pub fn open(file: &Path) -> gpumem::base::Result<Recording> {
-    let recording = Recording::open(file)?;
+/// Takes a recording apart, and says on stderr what is missing in it. `file` is its name.
+pub fn read(file: &Path, bytes: &[u8]) -> Result<Recording, String> {
+    let recording = Recording::read(bytes).map_err(|e| format!("{}: {}", file.display(), e.message))?;
     if let Some(faults) = recording.faults() {
         report::say(format_args!("{}: {faults}", file.display()));
     }

@@ -38,10 +38,10 @@ pub enum Seen {
 
 /// Reads a recording or a snapshot.
 pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
-    let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let bytes = source::read(file)?;
     if is_recording(&bytes) {
+        let recording = record::read(file, &bytes)?;
         drop(bytes);
-        let recording = record::open(file)?;
         let history = History::of(&recording);
         return Ok(Seen::Recording(recording.into(), history.into()));
     }
@@ -53,9 +53,6 @@ pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
     };
     if bytes.is_empty() {
         return Err(wrong("the file is empty".into()).into());
-    }
-    if source::is_gzip(file) {
-        return Err(wrong("gzip; unpack it first, with gunzip".into()).into());
     }
     let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(format!("no JSON: {e}")))?;
     match value.get("gpumem_snapshot").and_then(Value::as_u64) {

@@ -76,12 +76,19 @@ fn files_with_no_log_in_them() {
 }
 
 #[test]
-fn a_recording_in_gzip() {
+fn files_that_are_neither_a_recording_nor_a_snapshot() {
     let dir = tempdir().unwrap();
-    let packed = file(&dir, "a.gmrec.gz", &gzip(b"gpumemRC\x01\0\0\0\0\0\0\0"));
-    refused(&replay(&[], &packed), &["a.gmrec.gz", "a recording in gzip", "gunzip"]);
-    refused(&run(gpumem().arg("stats").arg(&packed)), &["a.gmrec.gz", "gzip", "gunzip"]);
-    refused(&run(gpumem().arg("stats").arg(file(&dir, "empty", b""))), &["empty: the file is empty"]);
+    for (name, contents, says) in [
+        ("empty", &b""[..], "the file is empty"),
+        ("words", b"one two", "no JSON"),
+        ("named.gz", b"gpumemRC", "the contents are not gzip"),
+        ("short", b"gpumemRC", "ends within its first bytes"),
+    ] {
+        let path = file(&dir, name, contents);
+        for command in ["stats", "view"] {
+            refused(&run(gpumem().arg(command).arg(&path)), &[name, says]);
+        }
+    }
 }
 
 #[test]

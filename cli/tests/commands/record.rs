@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{file, gpumem, json, refused, replay, run, stderr, stdout, HEADER};
+use crate::common::{file, gpumem, gzip, json, refused, replay, run, stderr, stdout, HEADER};
 use base64::Engine;
 use serde_json::Value;
 use std::io::Read;
@@ -107,6 +107,35 @@ fn no_result_takes_the_place_of_what_it_is_made_of() {
             assert!(std::fs::read(&recording).unwrap() == before, "{command:?}");
         }
     }
+}
+
+#[test]
+fn recordings_from_pipes_and_in_gzip() {
+    let dir = tempdir().unwrap();
+    let (replayed, recording) = recorded(&dir, &file(&dir, "a.csv", log(200).as_bytes()), &[]);
+    let bytes = std::fs::read(&recording).unwrap();
+    let packed = file(&dir, "a.gmrec.gz", &gzip(&bytes));
+    for (words, field) in [("stats --json", "peak_live_bytes"), ("replay --backend host --json", "peak_live_bytes")] {
+        let piped = format!("cat \"$1\" | \"$0\" {words} /dev/stdin");
+        let mut command = Command::new("sh");
+        test_support::forget_settings(&mut command);
+        command.args(["-c", &piped, env!("CARGO_BIN_EXE_gpumem")]).arg(&recording);
+        assert_eq!(json(&run(&mut command))[field], replayed[field], "{words}");
+        let unpacked = run(gpumem().args(words.split(' ')).arg(&packed));
+        assert_eq!(json(&unpacked)[field], replayed[field], "{words}");
+    }
+    let lines = |path| std::fs::read_to_string(convert(path, "rmm-csv", "again.csv")).unwrap();
+    assert_eq!(lines(&packed), lines(&recording));
+}
+
+#[test]
+fn a_command_of_several_lines_is_one_row() {
+    let dir = tempdir().unwrap();
+    let (_, recording) = recorded(&dir, &file(&dir, "two\nlines.csv", log(20).as_bytes()), &[]);
+    let text = stdout(&run(gpumem().arg("stats").arg(&recording)));
+    let rows: Vec<&str> = text.lines().take(2).collect();
+    assert!(rows[0].starts_with("command ") && rows[0].ends_with("two lines.csv"), "{text}");
+    assert!(rows[1].starts_with("time "), "{text}");
 }
 
 /// Where nothing can be printed, commands say so and fail; none panics.

@@ -53,6 +53,9 @@
 //! the library's own threads make no more driver calls; a call that they are in is waited for, but
 //! no longer than a second.
 
+// println! and eprintln! panic where nobody reads what they print.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod arena;
 pub mod base;
 pub mod capi;

@@ -3,6 +3,8 @@
 //! what they did (`view`, `stats`, `record`, `top`).
 
 #![deny(unsafe_code)]
+// println! and eprintln! panic where nobody reads what they print; report.rs has what does not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod bench;
 mod doctor;
@@ -56,8 +58,8 @@ enum Command {
     /// Each workload runs in a process of its own, on a fresh pool. Times are the host's; nothing
     /// runs on the device. What does not fit the device is made smaller, and the output says so.
     ///
-    /// Exit code: 0 everything was measured; 1 some of it failed; 2 nothing could be measured, or
-    /// bad usage.
+    /// Exit code: 0 everything was measured; 1 some of it failed, or the only workload named; 2
+    /// nothing could be measured, or bad usage.
     Bench(bench::Args),
     /// Gives every buffer of a file an offset in one arena, so that buffers live at the same step
     /// share no byte.
@@ -133,7 +135,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(exit_code::UNWELL),
         Err(e) => {
-            eprintln!("gpumem: {e}");
+            report::say(e);
             ExitCode::from(exit_code::INPUT)
         }
     }

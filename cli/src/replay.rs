@@ -3,6 +3,7 @@
 use crate::plot::{self, Sample};
 use crate::report;
 use crate::session::{self, Place};
+use crate::source;
 use crate::trace::{self, Kind, Op, Trace};
 use gpumem::base::{size, DeviceId, Error, StreamHandle};
 use gpumem::context::{Context, Request};
@@ -64,7 +65,8 @@ pub struct Report {
     pub peak_live_bytes: u64,
     /// Most physical memory the pool had mapped at once.
     pub peak_mapped_bytes: u64,
-    /// Peak live ÷ peak mapped; null when nothing was mapped (with `GPUMEM_POOL=off`).
+    /// Peak live ÷ peak mapped; null when nothing was mapped (with `GPUMEM_POOL=off`), and when
+    /// operations failed: not all of the log was live then.
     pub utilisation: Option<f64>,
     /// Time of the loop over all operations ÷ operations.
     pub mean_ns_per_op: f64,
@@ -91,6 +93,9 @@ pub struct PassReport {
 
 /// Runs the command; `Ok(false)` when operations failed.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
+    if let Some(svg) = &args.svg {
+        source::spare(&args.file, svg)?;
+    }
     let trace = trace::read(&args.file)?;
     let ctx = session::open(session::config(args.place.backend)?)?;
     let device = session::device(ctx, args.place.device)?;
@@ -335,6 +340,7 @@ impl<'a> Replay<'a> {
         let ops_per_pass = self.trace.ops.len() as u64;
         let ops = ops_per_pass * passes.len() as u64;
         let peak_mapped = passes.iter().map(|p| p.peak_mapped).max().unwrap_or(0);
+        let failures = passes.iter().map(|p| p.failures).sum();
         let each = |p: &Pass| PassReport {
             peak_mapped_bytes: p.peak_mapped,
             failures: p.failures,
@@ -346,14 +352,15 @@ impl<'a> Replay<'a> {
             backend: self.ctx.driver().backend(),
             device: self.device.0,
             ops,
-            failures: passes.iter().map(|p| p.failures).sum(),
+            failures,
             first_failure: self.first_failure,
             streams: self.trace.streams.len(),
             threads: self.trace.threads,
             skipped_lines: self.trace.failed_in_log + self.trace.null_in_log,
             peak_live_bytes: self.trace.peak_live_bytes,
             peak_mapped_bytes: peak_mapped,
-            utilisation: (peak_mapped > 0).then(|| self.trace.peak_live_bytes as f64 / peak_mapped as f64),
+            utilisation: (peak_mapped > 0 && failures == 0)
+                .then(|| self.trace.peak_live_bytes as f64 / peak_mapped as f64),
             mean_ns_per_op: mean_ns(passes.iter().map(|p| p.time).sum(), ops),
             driver_calls: self.driver_calls,
             passes: if passes.len() > 1 { passes.iter().map(each).collect() } else { Vec::new() },
@@ -392,7 +399,8 @@ fn print(r: &Report) -> io::Result<()> {
     }
     t.row("peak live", report::bytes(r.peak_live_bytes));
     t.row("peak mapped", report::bytes(r.peak_mapped_bytes));
-    t.row("utilisation", r.utilisation.map_or("none: the pool mapped nothing".to_string(), |u| format!("{u:.4}")));
+    let none = if r.failures > 0 { "none: operations failed" } else { "none: the pool mapped nothing" };
+    t.row("utilisation", r.utilisation.map_or(none.to_string(), |u| format!("{u:.4}")));
     t.row("mean time", format!("{:.0} ns per operation", r.mean_ns_per_op));
     let calls: Vec<_> =
         r.driver_calls.iter().filter(|(_, &n)| n > 0).map(|(name, &n)| format!("{name} {}", HumanCount(n))).collect();

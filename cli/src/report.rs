@@ -3,8 +3,19 @@
 use gpumem::base::size;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Duration;
+
+/// A line on stderr. Unlike `eprintln!`, this does not panic when nobody reads it any more.
+pub fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "gpumem: {line}");
+}
+
+/// A line on stdout.
+pub fn line(text: impl Display) -> io::Result<()> {
+    writeln!(io::stdout(), "{text}")
+}
 
 /// One object and a newline on stdout.
 pub fn json(report: &impl Serialize) -> io::Result<()> {

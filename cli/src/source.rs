@@ -2,8 +2,9 @@
 //! how messages quote it.
 
 use flate2::read::MultiGzDecoder;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Cursor, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The first bytes of every gzip file.
@@ -27,6 +28,20 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, OpenError> {
     unpack(file, path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz")))
 }
 
+/// All of a file, which may be a pipe: it is read once. The error names it.
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let what = match open(path) {
+        Ok(mut input) => match input.read_to_end(&mut bytes) {
+            Ok(_) => return Ok(bytes),
+            Err(e) => explain(&e),
+        },
+        Err(OpenError::Io(e)) => e.to_string(),
+        Err(OpenError::NotGzip) => "the name ends in .gz but the contents are not gzip".to_string(),
+    };
+    Err(format!("{}: {what}", path.display()))
+}
+
 /// `input`, decompressed if it is gzip; `expected` when it has to be, unless it is empty.
 pub fn unpack(mut input: impl Read + 'static, expected: bool) -> Result<Box<dyn Read>, OpenError> {
     let mut magic = Vec::with_capacity(GZIP_MAGIC.len());
@@ -38,6 +53,17 @@ pub fn unpack(mut input: impl Read + 'static, expected: bool) -> Result<Box<dyn 
     // What was looked at goes in front again: the file may be a pipe, which cannot seek.
     let whole = Cursor::new(magic).chain(input);
     Ok(if gzip { Box::new(MultiGzDecoder::new(whole)) } else { Box::new(whole) })
+}
+
+/// Refuses a result that would take the place of the file that it is made of.
+pub fn spare(input: &Path, output: &Path) -> Result<(), String> {
+    let file = |path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|m| (m.dev(), m.ino()));
+    match (file(input), file(output)) {
+        (Some(a), Some(b)) if a == b => {
+            Err(format!("{}: this is the file that is read, and would be lost; write to another", output.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a read that failed half-way says.

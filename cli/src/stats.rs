@@ -92,7 +92,8 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
     let mut t = Table::default();
     if let Some(command) = recording.info.get("command").and_then(Value::as_array) {
         let words: Vec<&str> = command.iter().filter_map(Value::as_str).collect();
-        t.row("command", words.join(" "));
+        // Programs on the command line have lines; a table's row is one.
+        t.row("command", words.join(" ").replace(char::is_control, " "));
     }
     t.row("time", format!("{:.3} s", n("nanoseconds") as f64 / 1e9));
     t.row("events", format!("{}, {} lost", count("events"), count("lost")));

@@ -1,6 +1,7 @@
 //! `gpumem top`: the counters that a process publishes, live.
 
-use crossterm::event::{self, Event, KeyCode};
+use crate::report;
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use gpumem::base::size::human;
 use gpumem::observe::page;
 use ratatui::crossterm;
@@ -11,8 +12,8 @@ use ratatui::Frame;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Command line of `top`.
 #[derive(clap::Args)]
@@ -27,21 +28,20 @@ pub struct Args {
 
 /// How often the page is read.
 const PERIOD: Duration = Duration::from_millis(500);
+/// Without a write for so long, a page may be of a process that was killed: ten times its period.
+const STALE: Duration = Duration::from_secs(1);
 /// Points of the graph.
 const PAST: usize = 240;
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
-    let path = match args.pid {
-        Some(pid) => page::path(pid),
-        None => only()?,
-    };
+    let pid = args.pid.map_or_else(only, Ok)?;
     if args.json || !std::io::stdout().is_terminal() {
-        println!("{}", page::read(&path)?);
+        report::line(read(pid)?.0)?;
         return Ok(true);
     }
     let mut view = View::default();
-    view.read(&path)?;
+    view.read(pid)?;
     let mut terminal = ratatui::try_init()?;
     let done = loop {
         if let Err(e) = terminal.draw(|frame| view.draw(frame)) {
@@ -53,29 +53,55 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
             Err(e) => Err(e),
         };
         match pressed {
-            Ok(Event::Key(key)) if matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) => break Ok(true),
+            Ok(Event::Key(key)) if ends(key) => break Ok(true),
             Ok(_) => {}
             Err(e) => break Err(e.into()),
         }
         // The process has ended, or withdrawn its page.
-        if let Err(e) = view.read(&path) {
-            view.gone = Some(e.message);
+        if let Err(why) = view.read(pid) {
+            view.gone = Some(why);
         }
     };
     ratatui::try_restore()?;
     done
 }
 
-/// The page of the only process that has one.
-fn only() -> Result<PathBuf, String> {
+/// Whether a key ends it. The terminal makes no signal of Ctrl-C meanwhile.
+fn ends(key: KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => key.modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}
+
+/// What a process publishes, as text and taken apart. What one that was killed left behind is none;
+/// one of another container has no number here, but goes on writing.
+fn read(pid: u32) -> Result<(String, Value), String> {
+    let text = page::read(&page::path(pid)).map_err(|e| e.message)?;
+    let page: Value = serde_json::from_str(&text).unwrap_or_default();
+    let written = Duration::from_millis(page.get("unix_ms").and_then(Value::as_u64).unwrap_or(0));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    if now.saturating_sub(written) > STALE && !runs(pid) {
+        return Err(format!("process {pid} has ended, and left {} behind", page::path(pid).display()));
+    }
+    Ok((text, page))
+}
+
+fn runs(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The only process that has a page.
+fn only() -> Result<u32, String> {
     let folder = page::path(0).parent().map(PathBuf::from).unwrap_or_default();
     let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let number = |name: &str| name.strip_prefix("gpumem.")?.strip_suffix(".stats")?.parse::<u32>().ok();
     let mut all: Vec<u32> = entries.flatten().filter_map(|e| number(&e.file_name().to_string_lossy())).collect();
-    all.retain(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists());
+    all.retain(|&pid| runs(pid));
     all.sort_unstable();
     match all.as_slice() {
-        [pid] => Ok(page::path(*pid)),
+        [pid] => Ok(*pid),
         [] => Err("no process publishes counters; start one with GPUMEM_STATS_PAGE=on".into()),
         many => Err(format!("several processes publish counters: {many:?}; name one of them")),
     }
@@ -90,9 +116,8 @@ struct View {
 }
 
 impl View {
-    fn read(&mut self, path: &std::path::Path) -> Result<(), gpumem::base::Error> {
-        let text = page::read(path)?;
-        let now: Value = serde_json::from_str(&text).unwrap_or_default();
+    fn read(&mut self, pid: u32) -> Result<(), String> {
+        let (_, now) = read(pid)?;
         self.before = std::mem::replace(&mut self.now, now);
         self.live.push_back(self.sum("live"));
         if self.live.len() > PAST {
@@ -192,6 +217,13 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::Terminal;
     use serde_json::json;
+
+    #[test]
+    fn q_escape_and_ctrl_c_end_it() {
+        let key = |code, modifiers| ends(KeyEvent::new(code, modifiers));
+        assert!(key(KeyCode::Char('q'), KeyModifiers::NONE) && key(KeyCode::Esc, KeyModifiers::NONE));
+        assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL) && !key(KeyCode::Char('c'), KeyModifiers::NONE));
+    }
 
     #[test]
     fn the_screen_shows_the_counters_and_rates() {

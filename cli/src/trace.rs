@@ -115,7 +115,11 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             // Reading on meets an error again.
             let _ = (&mut input).take(MAGIC.len() as u64).read_to_end(&mut start);
             match is_recording(&start) {
-                true => of_recording(&file, path),
+                true => {
+                    let read = input.read_to_end(&mut start);
+                    read.map_err(|e| TraceError::Recording { what: format!("{file}: {}", explain(&e)) })?;
+                    of_recording(&file, path, &start)
+                }
                 false => parse(&file, Cursor::new(start).chain(input)),
             }
         }
@@ -125,8 +129,8 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 }
 
 /// The allocations and frees of a recording.
-fn of_recording(file: &str, path: &Path) -> Result<Trace, TraceError> {
-    let recording = record::open(path).map_err(|e| TraceError::Recording { what: e.message })?;
+fn of_recording(file: &str, path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
+    let recording = record::read(path, bytes).map_err(|what| TraceError::Recording { what })?;
     let history = History::of(&recording);
     let mut trace = Trace { failed_in_log: history.failures, peak_live_bytes: history.peak, ..Trace::default() };
     let mut streams: HashMap<u64, u16> = HashMap::new();

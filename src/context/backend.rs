@@ -4,6 +4,7 @@
 use super::config::{Backend, Config, HostMode};
 use crate::base::{Error, Result, Status};
 use crate::driver::{cuda, host, Driver};
+use std::io::Write;
 use std::sync::Arc;
 
 /// A driver, and the reason that it is this one.
@@ -22,7 +23,8 @@ pub struct Choice {
 pub fn open(config: &Config) -> Result<Arc<dyn Driver>> {
     let choice = choose(config)?;
     if choice.fallback && config.log >= 1 {
-        eprintln!("gpumem: {}", choice.why);
+        // Unlike eprintln!, this does not panic when stderr is closed.
+        let _ = writeln!(std::io::stderr(), "gpumem: {}", choice.why);
     }
     Ok(choice.driver)
 }

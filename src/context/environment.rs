@@ -21,6 +21,7 @@ use super::values::{vpmm_page_size, LARGEST_PAGE};
 use crate::base::size::{self, MIB};
 use crate::base::{Error, Result, Status};
 use std::ffi::OsString;
+use std::io::Write;
 
 /// Variables with this prefix belong to gpumem's tests.
 const TEST_PREFIX: &str = "GPUMEM_TEST_";
@@ -39,7 +40,9 @@ impl Config {
         let config = Config::from_lookup(&|name| std::env::var_os(name))?;
         let unknown = unknown(std::env::vars_os().map(|(name, _)| name));
         if config.log >= 1 && !unknown.is_empty() {
-            eprintln!(
+            // Unlike eprintln!, this does not panic when stderr is closed.
+            let _ = writeln!(
+                std::io::stderr(),
                 "gpumem: ignored, not a setting: {} (settings are {})",
                 unknown.join(", "),
                 known().collect::<Vec<_>>().join(", ")

@@ -45,6 +45,7 @@ use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
 pub(crate) use counters::counters;
 pub use evict::What;
 use native::Native;
+use std::io::Write;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -231,7 +232,10 @@ impl Context {
             Ok(trimmer) => {
                 let _ = self.trimmer.set(trimmer);
             }
-            Err(e) if self.config.log >= 1 => eprintln!("gpumem: no background trim: {e}"),
+            // Unlike eprintln!, this does not panic when stderr is closed.
+            Err(e) if self.config.log >= 1 => {
+                let _ = writeln!(std::io::stderr(), "gpumem: no background trim: {e}");
+            }
             Err(_) => {}
         }
     }

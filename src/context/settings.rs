@@ -330,7 +330,8 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_SNAPSHOT_ON", None),
         &["snapshot_on"],
         ("`off`, or some of `oom`, `exit`", "off, or oom, exit, or oom,exit", ""),
-        "writes a snapshot of all memory when a request first fails for lack of memory, when the process ends, or both",
+        "writes a snapshot of all memory when a request first fails for lack of memory, when the process ends, or both; \
+         `.exit` is put into the second one's name",
         by!(snapshot_on, values::snapshot_on, values::snapshot_on_text),
     ),
     setting(

@@ -4,13 +4,14 @@
 
 use super::{Context, Request};
 use crate::base::size::human;
-use crate::base::{Error, Result, Status};
+use crate::base::{DeviceId, Error, Result, Status};
 use crate::observe::page::{self, Page};
 use crate::pool::{Alive, AllocFlags, HeapView, Is, Pool, PoolStats};
 use serde_json::{json, Value};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The version of the format.
@@ -18,17 +19,34 @@ const VERSION: u32 = 1;
 /// How many of those that hold most a report names.
 const NAMED: usize = 5;
 
+/// Whether the process has written the snapshot of its first failure.
+static FAILURE_WRITTEN: AtomicBool = AtomicBool::new(false);
+
 /// A request that failed, and what it was told.
 pub(super) struct Failure<'a> {
     request: &'a Request<'a>,
     error: &'a Error,
 }
 
+impl Failure<'_> {
+    /// What could not be given, and what the request was told: a limit, a reservation or a space
+    /// may have refused what would have fitted.
+    fn sentences(&self, device: DeviceId) -> [String; 2] {
+        let request = self.request;
+        let tag = if request.tag == 0 { String::new() } else { format!(" with tag {}", request.tag) };
+        let (bytes, stream) = (request.size, request.stream.canonical());
+        [
+            format!("Device {device} could not give {} ({bytes} bytes) on stream {stream}{tag}.", human(bytes)),
+            format!("The request was told: {}.", self.error.message),
+        ]
+    }
+}
+
 /// What a device's memory looks like to a request that did not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// Free bytes in physical pieces of which nothing is live: what a trim gives back, once the
-    /// device is done with it.
+    /// Free bytes in physical pieces of which nothing is live, with those of slabs without an
+    /// object: what a trim gives back, once the device is done with it.
     pub whole: u64,
     /// Free bytes in physical pieces that something live lies in: nothing else can have them.
     pub stranded: u64,
@@ -56,16 +74,18 @@ impl Shortage {
                 let from = view.pieces.partition_point(|p| p.address + p.bytes <= address);
                 let inside = view.pieces.iter().skip(from).take_while(|p| p.address < end);
                 let within = |p: &crate::pool::Piece| (p.address + p.bytes).min(end) - p.address.max(address);
-                let (mut free, mut holders) = (0, Vec::new());
+                let (mut free, mut empty, mut holders) = (0, 0, Vec::new());
                 for p in inside {
                     match p.is {
                         Is::Free(_) | Is::Waiting => free += within(p),
+                        // Kept for the next small object, but not from a trim.
+                        Is::Slab(_, 0, _) => empty += within(p),
                         Is::Live | Is::Slab(..) => holders.push(p.address),
                         _ => {}
                     }
                 }
                 match holders.as_slice() {
-                    [] => s.whole += free,
+                    [] => s.whole += free + empty,
                     holders => {
                         s.stranded += free;
                         // Shared holders free nothing alone; the first of several stands for them.
@@ -96,15 +116,18 @@ impl Context {
     /// A request has failed.
     #[cold]
     pub(super) fn failed(&self, request: &Request, error: &Error) {
-        static WRITTEN: AtomicBool = AtomicBool::new(false);
-        if error.status == Status::OutOfMemory && self.config.snapshot_on.oom && !WRITTEN.swap(true, Relaxed) {
+        if error.status == Status::OutOfMemory && self.config.snapshot_on.oom && !FAILURE_WRITTEN.swap(true, Relaxed) {
             self.snapshot_by_itself("oom", Some(&Failure { request, error }));
         }
     }
 
     /// Writes a snapshot that the settings ask for, and says where on stderr.
     pub(super) fn snapshot_by_itself(&self, reason: &str, failure: Option<&Failure<'_>>) {
-        let file = self.config.snapshot_file();
+        let mut file = self.config.snapshot_file();
+        if failure.is_none() && FAILURE_WRITTEN.load(Relaxed) {
+            // Why the request failed is in the other.
+            file = at_exit(&file);
+        }
         let picture = self.picture(reason, failure);
         let line = match write(&file, &picture) {
             Ok(()) => format!("gpumem: a snapshot is in {0}; look at it with: gpumem view {0}\n", file.display()),
@@ -124,6 +147,12 @@ impl Context {
         let failed_on = failure.and_then(|f| self.device_of(f.request.device, f.request.stream.canonical()).ok());
         let mut devices = Vec::new();
         let mut report = Vec::new();
+        if !self.config.pool {
+            report.extend(failure.zip(failed_on).into_iter().flat_map(|(f, device)| f.sentences(device)));
+            report.push(
+                "GPUMEM_POOL=off sends every request to the driver, which does not say what it holds.".to_string(),
+            );
+        }
         for pool in self.pools() {
             let mut views = Vec::new();
             pool.walk(&mut |view| views.push(view));
@@ -208,15 +237,7 @@ impl Context {
     ) -> Vec<String> {
         let mut say = Vec::new();
         let device = pool.device();
-        if let Some(f) = failure {
-            let tag = if f.request.tag == 0 { String::new() } else { format!(" with tag {}", f.request.tag) };
-            say.push(format!(
-                "Device {device} could not give {} ({} bytes) on stream {}{tag}.",
-                human(f.request.size),
-                f.request.size,
-                f.request.stream.canonical()
-            ));
-        }
+        say.extend(failure.into_iter().flat_map(|f| f.sentences(device)));
         let limit = match stats.limit {
             0 => self
                 .driver()
@@ -224,12 +245,17 @@ impl Context {
                 .map_or(String::new(), |p| format!(" of the device's {}", human(p.total_bytes))),
             limit => format!(" of a limit of {}", human(limit)),
         };
+        // What has left the device takes nothing of it.
+        let evicted: HashSet<u64> =
+            views.iter().flat_map(|v| &v.pieces).filter(|p| p.is == Is::Evicted).map(|p| p.address).collect();
+        let (away, here): (Vec<&Alive>, Vec<&Alive>) =
+            views.iter().flat_map(|v| &v.alive).partition(|a| evicted.contains(&a.info.base));
         say.push(format!(
             "The pool of device {device} has {} mapped{limit}: {} are live in {} allocations, {} are free, {} wait for a stream, \
              {} are in stock.",
             human(stats.mapped),
             human(stats.live),
-            stats.allocations,
+            stats.allocations.saturating_sub(away.len() as u64),
             human(stats.free),
             human(stats.waiting),
             human(stats.stock)
@@ -250,7 +276,7 @@ impl Context {
             human(headroom + stats.largest_without_growth)
         ));
         if shortage.stranded > 0 {
-            let alive: HashMap<u64, &Alive> = views.iter().flat_map(|v| &v.alive).map(|a| (a.info.base, a)).collect();
+            let alive: HashMap<u64, &Alive> = here.iter().map(|a| (a.info.base, *a)).collect();
             let holders: Vec<String> = shortage
                 .by
                 .iter()
@@ -277,7 +303,7 @@ impl Context {
             human(shortage.evictable)
         ));
         let mut tags: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for a in views.iter().flat_map(|v| &v.alive) {
+        for a in &here {
             let sum = tags.entry(a.info.tag).or_default();
             *sum = (sum.0 + a.info.requested, sum.1 + 1);
         }
@@ -293,7 +319,11 @@ impl Context {
                 tags.iter().take(NAMED).map(text).collect::<Vec<_>>().join("; ")
             ));
         }
-        let mut largest: Vec<&Alive> = views.iter().flat_map(|v| &v.alive).collect();
+        if !away.is_empty() {
+            let bytes = away.iter().map(|a| a.info.requested).sum();
+            say.push(format!("Moved out of the device: {} in {} allocations.", human(bytes), away.len()));
+        }
+        let mut largest = here;
         largest.sort_by_key(|a| (std::cmp::Reverse(a.info.requested), a.info.id));
         if !largest.is_empty() {
             let text = |a: &&Alive| format!("{} at {:#x} (id {})", human(a.info.requested), a.info.base, a.info.id);
@@ -332,18 +362,38 @@ impl Context {
             Ok(page) => {
                 let _ = self.page.set(page);
             }
-            Err(e) if self.config.log >= 1 => eprintln!("gpumem: no page of counters: {e}"),
+            // Unlike eprintln!, this does not panic when stderr is closed.
+            Err(e) if self.config.log >= 1 => {
+                let _ = writeln!(std::io::stderr(), "gpumem: no page of counters: {e}");
+            }
             Err(_) => {}
         }
     }
 }
 
+/// `snap.exit.json` for `snap.json`.
+fn at_exit(file: &Path) -> PathBuf {
+    let mut end = OsString::from("exit");
+    if let Some(extension) = file.extension() {
+        end.push(".");
+        end.push(extension);
+    }
+    file.with_extension(end)
+}
+
 fn write(file: &Path, picture: &Value) -> Result<()> {
     let failed = |e: std::io::Error| Error::invalid(format!("{} cannot be written: {e}", file.display()));
+    // A pipe or a device is written to, and not replaced.
+    if std::fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        return std::fs::write(file, picture.to_string()).map_err(failed);
+    }
     let mut partial = file.as_os_str().to_owned();
     partial.push(".partial");
-    std::fs::write(&partial, picture.to_string()).map_err(failed)?;
-    std::fs::rename(&partial, file).map_err(failed)
+    let written = std::fs::write(&partial, picture.to_string()).and_then(|()| std::fs::rename(&partial, file));
+    written.map_err(|e| {
+        let _ = std::fs::remove_file(&partial);
+        failed(e)
+    })
 }
 
 /// A stream as text: handles may be larger than what JSON's readers keep of a number.
@@ -399,7 +449,11 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use crate::context::Config;
+    use crate::context::What;
     use crate::driver::host::{HostDriver, HostOptions};
+    use crate::tier::evict::Goal;
+    use std::io::Read;
+    use std::os::unix::fs::FileTypeExt;
 
     const M: u64 = 1 << 20;
 
@@ -418,7 +472,8 @@ mod tests {
         let picture = context.picture("oom", Some(&Failure { request: &request, error: &error }));
         let report = picture["report"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect::<Vec<_>>();
         assert!(report[0].contains("could not give 48") && report[0].contains("tag 9"), "{report:#?}");
-        assert!(report[1].contains("30.00 MiB are live in 30 allocations"), "{report:#?}");
+        assert_eq!(report[1], format!("The request was told: {}.", error.message));
+        assert!(report[2].contains("30.00 MiB are live in 30 allocations"), "{report:#?}");
         assert!(report.iter().any(|s| s.contains("stranded")), "{report:#?}");
         assert!(report.iter().any(|s| s.contains("tag 41: 30")), "{report:#?}");
         let device = &picture["devices"][0];
@@ -430,6 +485,66 @@ mod tests {
             (device["whole_free_bytes"].as_u64().unwrap(), device["stranded_bytes"].as_u64().unwrap());
         let stats = &device["stats"];
         assert_eq!(whole + stranded, stats["free"].as_u64().unwrap() + stats["waiting"].as_u64().unwrap());
+    }
+
+    #[test]
+    fn what_a_trim_would_give_is_what_it_gives() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let context = Context::new(host, Config::default()).unwrap();
+        let take = |size| context.malloc(&Request { size, ..Request::default() }).unwrap();
+        // A slab that is kept with no object in it.
+        context.free(take(100)).unwrap();
+        for live in [0, 3 * M] {
+            let kept = (live > 0).then(|| take(live));
+            let picture = context.picture("call", None);
+            let device = &picture["devices"][0];
+            assert!(live > 0 || device["stranded_bytes"] == 0, "{:#}", picture["report"]);
+            let said = device["whole_free_bytes"].as_u64().unwrap() + device["stats"]["stock"].as_u64().unwrap();
+            let mapped = || context.stats(DeviceId(0)).unwrap().mapped;
+            let before = mapped();
+            context.trim(0).unwrap();
+            assert_eq!(said, before - mapped(), "{:#}", picture["report"]);
+            if let Some(p) = kept {
+                context.free(p).unwrap();
+            }
+            context.free(take(100)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_drivers_pool_says_so() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let limit = super::super::config::Limit::Bytes(4 * M);
+        let context = Context::new(host, Config { limit, pool: false, ..Config::default() }).unwrap();
+        let request = Request { size: 5 * M, ..Request::default() };
+        let error = context.malloc(&request).unwrap_err();
+        let picture = context.picture("oom", Some(&Failure { request: &request, error: &error }));
+        let report = picture["report"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect::<Vec<_>>();
+        assert!(report[0].contains("could not give 5.00 MiB") && report[1].contains(&error.message), "{report:#?}");
+        assert!(report[2].contains("GPUMEM_POOL=off"), "{report:#?}");
+    }
+
+    #[test]
+    fn what_has_left_the_device_holds_nothing_of_it() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let context = Context::new(host, Config::default()).unwrap();
+        let take = |size, tag, flags| context.malloc(&Request { size, tag, flags, ..Request::default() }).unwrap();
+        take(10 * M, 7, AllocFlags::EVICTABLE);
+        take(2 * M, 8, AllocFlags(0));
+        context.shift(What::Tag(7), Goal::Lower, None, None).unwrap();
+        let picture = context.picture("call", None);
+        let report = picture["report"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect::<Vec<_>>();
+        assert!(report[0].contains("2.00 MiB are live in 1 allocations"), "{report:#?}");
+        assert!(report.contains(&"What is live, by tag: tag 8: 2.00 MiB in 1 allocations."), "{report:#?}");
+        assert!(report.contains(&"Moved out of the device: 10.00 MiB in 1 allocations."), "{report:#?}");
+        assert!(report.last().unwrap().starts_with("The largest live allocations: 2.00 MiB at"), "{report:#?}");
+    }
+
+    #[test]
+    fn a_snapshot_at_the_end_has_a_name_of_its_own() {
+        assert_eq!(at_exit(Path::new("a/snap.json")), Path::new("a/snap.exit.json"));
+        assert_eq!(at_exit(Path::new("gpumem.17.json")), Path::new("gpumem.17.exit.json"));
+        assert_eq!(at_exit(Path::new("snap")), Path::new("snap.exit"));
     }
 
     #[test]
@@ -446,6 +561,18 @@ mod tests {
         assert_eq!((row[0].as_u64(), row[1].as_u64(), row[5].as_u64()), (Some(p), Some(100), Some(7)));
         assert_eq!(read["arenas"][row[6].to_string()], "step");
         context.arena_exit(&arena, &[]).unwrap();
+        // A pipe takes it, and stays one.
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let mut reader = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        context.snapshot_to(&pipe, "call").unwrap();
+        assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        let mut begin = [0; 10];
+        reader.read_exact(&mut begin).unwrap();
+        assert_eq!(&begin, br#"{"arenas":"#);
+        // What fails leaves nothing behind.
+        assert!(context.snapshot_to(dir.path(), "call").is_err());
+        assert!(!dir.path().with_extension("partial").exists());
         assert!(context.snapshot_to(Path::new("/no/such/place/s.json"), "call").is_err());
     }
 }

@@ -12,6 +12,7 @@ use crate::observe::history::Life;
 use crate::observe::{Callback, Event, History, Kind, Options, Recorder, StackSource, Summary};
 use crate::pool::Alive;
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -57,9 +58,7 @@ impl Context {
     pub(super) fn start_observing(&self) {
         if self.config.nvtx {
             if let Err(e) = crate::driver::nvtx::start() {
-                if self.config.log >= 1 {
-                    eprintln!("gpumem: {e}");
-                }
+                self.complain(&e);
             }
         }
         let wants_last = self.config.snapshot_on.oom && self.config.snapshot_events > 0;
@@ -69,13 +68,18 @@ impl Context {
         // Another context of the process may have begun it.
         if !self.recorder.is_recording() {
             if let Err(e) = self.recorder.start(&self.record_options(self.config.record.as_deref())) {
-                if self.config.log >= 1 {
-                    eprintln!("gpumem: {e}");
-                }
+                self.complain(&e);
                 return;
             }
         }
         self.watch();
+    }
+
+    fn complain(&self, e: &Error) {
+        if self.config.log >= 1 {
+            // Unlike eprintln!, this does not panic when stderr is closed.
+            let _ = writeln!(std::io::stderr(), "gpumem: {e}");
+        }
     }
 
     fn record_options(&self, file: Option<&Path>) -> Options {
@@ -85,6 +89,7 @@ impl Context {
             file: file.map(Path::to_path_buf),
             stack_depth: self.config.record_stacks as usize,
             keep: self.config.snapshot_events as usize,
+            quiet: self.config.log == 0,
             info: serde_json::json!({"backend": self.driver().backend(), "devices": self.pools.len(), "settings": settings}),
         }
     }

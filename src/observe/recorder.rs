@@ -42,6 +42,8 @@ pub struct Options {
     pub keep: usize,
     /// Facts for the file's head; an object.
     pub info: Value,
+    /// Nothing is said on stderr, not even that the file cannot be written further.
+    pub quiet: bool,
 }
 
 /// What a recording came to.
@@ -176,7 +178,8 @@ impl Recorder {
             (file, path) = (Some(out), Some(name));
         }
         let session = Arc::new(Session::new(options.stack_depth, options.keep));
-        let writer = Writer::new(session.clone(), file, symbols);
+        let warn = path.clone().filter(|_| !options.quiet);
+        let writer = Writer::new(session.clone(), file, warn, symbols);
         // A forked child must know that it has no writer.
         process::watch_forks();
         let thread =
@@ -403,19 +406,23 @@ impl Drop for Recorder {
     }
 }
 
-/// Makes a file, or one with the process's number where there is one already.
+/// Makes a file that was not there: where one of that name is, `.` and the process's number are
+/// added, and where that is there too, as of an earlier recording of the process, `.2`, `.3`, ....
 fn create(path: &Path) -> io::Result<(BufWriter<File>, PathBuf)> {
-    let (file, name) = match File::create_new(path) {
-        Ok(file) => (file, path.to_path_buf()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            let mut name = path.as_os_str().to_owned();
-            name.push(format!(".{}", std::process::id()));
-            let name = PathBuf::from(name);
-            (File::create(&name)?, name)
+    for n in 0_u32.. {
+        let mut name = path.as_os_str().to_owned();
+        match n {
+            0 => {}
+            1 => name.push(format!(".{}", std::process::id())),
+            n => name.push(format!(".{}.{n}", std::process::id())),
         }
-        Err(e) => return Err(e),
-    };
-    Ok((BufWriter::with_capacity(1 << 16, file), name))
+        match File::create_new(&name) {
+            Ok(file) => return Ok((BufWriter::with_capacity(1 << 16, file), name.into())),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Driver calls that change addresses or memory, as events.

@@ -174,7 +174,8 @@ impl Recording {
     pub fn faults(&self) -> Option<String> {
         let mut faults = Vec::new();
         if !self.complete {
-            faults.push("the process ended before the recording did, so the last moments are missing".to_string());
+            let why = "the process ended before the recording did, or the file could not be written further";
+            faults.push(format!("{why}, so the last moments are missing"));
         }
         if self.lost > 0 {
             faults.push(format!("{} events were lost", self.lost));

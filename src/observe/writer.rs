@@ -12,6 +12,7 @@ use crate::base::sync::lock;
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
@@ -22,14 +23,21 @@ const PERIOD: Duration = Duration::from_millis(100);
 pub(super) struct Writer {
     pub(super) session: std::sync::Arc<Session>,
     pub(super) file: Option<BufWriter<File>>,
+    /// The file's name, where stderr is to hear of what it does not take.
+    warn: Option<PathBuf>,
     symbols: Symbols,
     /// The number of lost events that the file has.
     lost: u64,
 }
 
 impl Writer {
-    pub(super) fn new(session: std::sync::Arc<Session>, file: Option<BufWriter<File>>, symbols: Symbols) -> Writer {
-        Writer { session, file, symbols, lost: 0 }
+    pub(super) fn new(
+        session: std::sync::Arc<Session>,
+        file: Option<BufWriter<File>>,
+        warn: Option<PathBuf>,
+        symbols: Symbols,
+    ) -> Writer {
+        Writer { session, file, warn, symbols, lost: 0 }
     }
 
     /// Runs until the session ends.
@@ -113,9 +121,12 @@ impl Writer {
         }
         if let Err(e) = what(self) {
             self.session.failed.store(true, Relaxed);
-            // Not eprintln!, which panics when stderr is closed.
-            let line = format!("gpumem: the recording ends here, as it cannot be written: {e}\n");
-            let _ = io::stderr().write_all(line.as_bytes());
+            if let Some(file) = &self.warn {
+                // Not eprintln!, which panics when stderr is closed.
+                let file = file.display();
+                let line = format!("gpumem: the recording {file} ends here, as it cannot be written further: {e}\n");
+                let _ = io::stderr().write_all(line.as_bytes());
+            }
         }
     }
 

@@ -36,6 +36,23 @@ fn recorded(cx: &Context, f: impl FnOnce()) -> (Recording, History) {
     (recording, history)
 }
 
+#[test]
+fn no_recording_takes_the_place_of_another() {
+    let cx = context();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.gmrec");
+    let files: Vec<_> = (0..4)
+        .map(|n| {
+            let file = cx.record_start(&path, None).unwrap();
+            (0..n).for_each(|_| cx.free(malloc(&cx, 100, 0)).unwrap());
+            cx.record_stop().unwrap();
+            file
+        })
+        .collect();
+    let allocations = files.iter().map(|f| History::of(&Recording::open(f).unwrap()).lives.len());
+    assert_eq!(allocations.collect::<Vec<_>>(), [0, 1, 2, 3], "{files:?}");
+}
+
 /// Live allocations by address, as the history has them at its end: bytes and tag.
 fn left(h: &History) -> HashMap<u64, (u64, u64)> {
     h.lives.iter().filter(|l| l.to == NEVER).map(|l| (l.address, (l.bytes, l.tag))).collect()

@@ -1,17 +1,22 @@
 """What is Python's own: arguments, exceptions, the array protocols, the planner's inputs, the end
 of the interpreter."""
 
+import collections.abc
+import copy
 import ctypes
+import gc
 import importlib.resources
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
+import typing
 
 import gpumem
 import pytest
-from gpumem import _declarations, _dlpack, _values
+from gpumem import _declarations, _dlpack, _reserve, _values
 from gpumem._library import C
 
 REPOSITORY = next((p for p in pathlib.Path(__file__).resolve().parents if (p / "include/gpumem.h").is_file()), None)
@@ -87,6 +92,13 @@ def test_types_are_marked():
     assert (importlib.resources.files("gpumem") / "py.typed").is_file()
 
 
+def test_types_allow_what_is_documented():
+    for waits in (gpumem.reserve, gpumem.Reservation.grow):
+        assert type(None) in typing.get_args(typing.get_type_hints(waits)["timeout"])
+    assert typing.SupportsIndex in typing.get_args(typing.get_type_hints(gpumem.malloc)["nbytes"])
+    assert issubclass(gpumem.Layout, collections.abc.Iterable)
+
+
 def test_every_public_name_has_a_docstring():
     for name in gpumem.__all__:
         thing = getattr(gpumem, name)
@@ -113,6 +125,23 @@ def test_sizes_out_of_range():
             gpumem.malloc(value)
     with pytest.raises(TypeError):
         gpumem.malloc(1.5)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: gpumem.malloc("16777216T"), lambda: gpumem.set_limit("16777216T"), lambda: gpumem.malloc(1, 1 << 64),
+    lambda: gpumem.malloc_with(1, alignment=(1 << 64) + 256), lambda: gpumem.malloc_with(1, device=1 << 32),
+    lambda: gpumem.set_device(1 << 32), lambda: gpumem.stats(1 << 32), lambda: gpumem.dump(1 << 32), lambda: gpumem.trim(0, 1 << 32),
+    lambda: gpumem.pointer_info(1 << 64), lambda: gpumem.memset(1 << 64, 0, 1), lambda: gpumem.plan([{"size": 9, "lower": 0, "upper": 1 << 64}]),
+    lambda: gpumem.Plan().buffer(9, -1, 3), lambda: gpumem.Plan().buffer(9, 0, 3, offset=1 << 64),
+    lambda: gpumem.Plan().buffer(9, 0, 3, gaps=[(0, 1 << 64)]),
+])
+def test_what_the_library_has_no_room_for_is_refused_and_not_cut(call):
+    with pytest.raises(ValueError, match="is out of range"):
+        call()
+
+
+def test_a_wait_of_more_than_all_time_has_no_end():
+    assert [_reserve.milliseconds(t) for t in (0.5, 1e30, None, float("inf"))] == [500, *[_declarations.WAIT_FOREVER] * 3]
 
 
 def test_streams_of_others():
@@ -169,6 +198,26 @@ def test_wrong_ranges():
         gpumem.Buffer(8, dtype=">f4")
     with pytest.raises(ValueError):
         b.copy_to(bytes(10))
+    for wrong in (256, -129, 1 << 32):
+        with pytest.raises(ValueError, match=f"byte {wrong} is out of range"):
+            b.fill(wrong)
+        with pytest.raises(ValueError, match=f"byte {wrong} is out of range"):
+            gpumem.memset(b, wrong, 1)
+
+
+@pytest.mark.parametrize("dtype", ["f0", "f1", "f3", "i3", "u16", "c4", "b2", "i999"])
+def test_elements_of_no_such_width(dtype):
+    with pytest.raises(TypeError, match="none of those that have plain elements"):
+        gpumem.Buffer(shape=3, dtype=dtype)
+
+
+def test_shapes_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    assert gpumem.Buffer(shape=numpy.prod((2, 3)), dtype="f4").shape == (6,)
+    assert gpumem.Buffer(shape=numpy.array([2, 3])).shape == (2, 3)
+    for wrong in (2.5, (2, 2.5), numpy.float64(3)):
+        with pytest.raises(TypeError):
+            gpumem.Buffer(shape=wrong)
 
 
 def test_buffers_of_arrays():
@@ -199,6 +248,48 @@ def test_adopting():
     del b
     with pytest.raises(gpumem.UnknownPointer):
         gpumem.pointer_info(p)
+
+
+def test_a_buffer_stands_for_its_address_while_it_is_live():
+    b = gpumem.Buffer(1000)
+    assert gpumem.usable_size(b) >= 1000
+    gpumem.free(b)
+    assert not b.live
+    # Somebody else is there now, and stays.
+    c = gpumem.Buffer(1000)
+    assert c.ptr == b.ptr
+    for use in (gpumem.free, gpumem.usable_size, gpumem.pointer_info, gpumem.escape, gpumem.hold, gpumem.Buffer.adopt,
+                lambda b: b.record_stream(None), lambda b: b.device, lambda b: gpumem.memset(b, 0, 10), lambda b: gpumem.memcpy(c, b, 10)):
+        with pytest.raises(gpumem.UseAfterFree):
+            use(b)
+    assert c.live and gpumem.Buffer.adopt(c).ptr == c.ptr
+
+
+def test_null_has_no_size():
+    with pytest.raises(gpumem.UnknownPointer):
+        gpumem.usable_size(5)
+    # What failed before says nothing of it.
+    assert gpumem.usable_size(None) == 0
+
+
+def test_a_destroyed_stream_is_not_the_default_stream():
+    s = gpumem.Stream()
+    s.destroy()
+    for use in (s.synchronize, lambda: s.wait(None), lambda: gpumem.malloc(1, s), lambda: gpumem.synchronize(s)):
+        with pytest.raises(ValueError, match="no stream any more"):
+            use()
+    s.destroy()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_owners_are_not_copied(copied):
+    # The end of the copy would take it from the original.
+    with gpumem.Buffer(10) as b, gpumem.Stream() as s, gpumem.reserve(MIB) as r, gpumem.arena("step") as a:
+        for owner in (b, s, r, a, gpumem.Plan(), gpumem.capture(s)):
+            with pytest.raises(TypeError, match=f"a {type(owner).__name__} owns"):
+                copied(owner)
+        gc.collect()
+        assert b.live and gpumem.synchronize(s) is None
 
 
 def test_sharing_by_descriptor():
@@ -270,6 +361,20 @@ def test_dlpack_unused():
         gpumem.Buffer(1).__dlpack__(copy=True)
     with pytest.raises(BufferError):
         gpumem.Buffer(1).__dlpack__(dl_device=(1, 0))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_dlpack_refused():
+    # NumPy has no memory of devices: it drops the capsule with its exception set.
+    numpy = pytest.importorskip("numpy")
+    before = gpumem.stats().allocations
+    for _ in range(3):
+        b = gpumem.Buffer(100)
+        with pytest.raises((SystemError, RuntimeError, BufferError)):
+            numpy.from_dlpack(b)
+        del b
+    gc.collect()
+    assert gpumem.stats().allocations == before and not _dlpack._out
 
 
 def test_dlpack_waits_for_the_consumers_stream():
@@ -359,6 +464,13 @@ def test_plans_of_lists():
     assert gpumem.plan([]).nbytes == 0
 
 
+@pytest.mark.parametrize("rows", [[(100, 0, 2, 5)], [(100, 0)], [(100, 0, 2), (7, 1, 2, 300)], ["abcd"]])
+def test_plans_of_rows_of_another_length(rows):
+    # A fourth number would be left out without a word.
+    with pytest.raises(ValueError, match="a buffer is"):
+        gpumem.plan(rows)
+
+
 def test_plans_of_arrays():
     numpy = pytest.importorskip("numpy")
     named = numpy.array(ROWS, dtype=[("size", "u4"), ("lower", "i8"), ("upper", "i4")])
@@ -433,6 +545,21 @@ def test_waits_end():
         b.free()
 
 
+def test_a_reservation_may_end_and_change_within_its_block():
+    with gpumem.reserve(MIB) as r:
+        r.grow(MIB)
+        assert r.nbytes == 2 * MIB and "2 MiB" in repr(r)
+        r.shrink(MIB)
+        assert r.nbytes == r.info().promised == MIB
+        r.release()
+    with pytest.raises(KeyError):
+        with gpumem.reserve(MIB) as r:
+            r.release()
+            raise KeyError("the body's own")
+    with pytest.raises(gpumem.Invalid, match="released"):
+        r.release()
+
+
 def test_sleep_and_wake(tmp_path):
     weights = [gpumem.Buffer(3 * MIB, evictable=True, tag="weights").fill(i) for i in range(3)]
     pointers = [w.ptr for w in weights]
@@ -499,6 +626,21 @@ def test_the_keep_list_may_fail():
         with arena:
             b = gpumem.Buffer(100)
     assert not arena.open and not b.live and gpumem.current_arena() is None
+
+
+def test_a_failed_keep_list_is_reported_as_it_ended():
+    with pytest.raises(ZeroDivisionError):
+        with gpumem.arena("step", keep=lambda: 1 / 0) as arena:
+            b = gpumem.Buffer(100)
+    assert (arena.report.freed, arena.report.freed_bytes) == (1, 100) and not b.live
+
+
+def test_an_arena_is_entered_once():
+    with gpumem.arena("step") as arena:
+        with pytest.raises(gpumem.Invalid, match="open already"):
+            arena.enter()
+    with pytest.raises(gpumem.Invalid, match="has ended"):
+        arena.enter()
 
 
 # ---- the page

@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         [only] => match here(args, only, files)? {
             Ok(report) => report,
             Err(e) => {
-                eprintln!("gpumem: {e}");
+                crate::report::say(e);
                 return Ok(false);
             }
         },
@@ -212,7 +212,8 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
             // Neither could another begin.
             Err(_) if all.is_none() && output.status.code() == Some(i32::from(crate::exit_code::INPUT)) => break,
             Err(_) => {
-                eprintln!("gpumem: the workload {} gave no result ({})", workload.name(), output.status);
+                let (name, status) = (workload.name(), output.status);
+                crate::report::say(format_args!("the workload {name} gave no result ({status})"));
                 failed.push(workload.name().to_string());
             }
         }

@@ -4,6 +4,7 @@ use super::measure::us_each;
 use super::report::Measurement;
 use super::workbench::Bench;
 use crate::replay::{Replay, Streams};
+use crate::report;
 use crate::trace::{self, Trace, TraceError};
 use gpumem::base::Result;
 
@@ -38,13 +39,13 @@ fn replay(b: &mut Bench, traces: &[(String, Trace)]) -> Result<()> {
                 .with("mean", us_each(done.time, ops), "us")
                 .with_gib("peak live", trace.peak_live_bytes)
                 .with_gib("device used", done.peak_mapped);
-            if done.peak_mapped > 0 {
+            if done.peak_mapped > 0 && done.failures == 0 {
                 m = m.with("utilisation", trace.peak_live_bytes as f64 / done.peak_mapped as f64, "1");
             }
             b.add(m.with("failures", done.failures as f64, "1"));
         }
         if let Some(first) = replay.first_failure() {
-            eprintln!("gpumem: {name}: {first}");
+            report::say(format_args!("{name}: {first}"));
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ mod peak;
 mod row;
 mod summary;
 
+use crate::report;
 use gpumem::base::size;
 use gpumem::plan::{self, ArenaUse, Buffer, Effort, Layout, LayoutStatus, Problem, SolveOptions};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -106,7 +107,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         summary.print(taken)?;
     }
     if let Some(why) = &summary.reason {
-        eprintln!("gpumem: {}: {why}", input.file);
+        report::say(format_args!("{}: {why}", input.file));
     }
     Ok(fits)
 }

@@ -7,6 +7,7 @@ mod torch;
 pub use perfetto::mapped_points;
 
 use crate::report;
+use crate::source;
 use clap::{Subcommand, ValueEnum};
 use gpumem::observe::{History, Recording};
 use std::fs::File;
@@ -49,7 +50,10 @@ enum Format {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let Command::Convert { to, out, file } = &args.command;
-    let recording = open(file)?;
+    if let Some(out) = out {
+        source::spare(file, out)?;
+    }
+    let recording = read(file, &source::read(file)?)?;
     // Text on a terminal is progress enough.
     let _busy = out.is_some().then(|| report::busy("converting"));
     let history = History::of(&recording);
@@ -57,20 +61,21 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
         Some(path) => Box::new(File::create(path).map_err(|e| format!("{}: {e}", path.display()))?),
         None => Box::new(io::stdout().lock()),
     });
-    match to {
-        Format::RmmCsv => rmm_csv::write(&history, &mut sink)?,
-        Format::Perfetto => perfetto::write(&recording, &history, &mut sink)?,
-        Format::TorchSnapshot => torch::write(&recording, &history, &mut sink)?,
-    }
-    sink.flush()?;
+    let written = match to {
+        Format::RmmCsv => rmm_csv::write(&history, &mut sink),
+        Format::Perfetto => perfetto::write(&recording, &history, &mut sink),
+        Format::TorchSnapshot => torch::write(&recording, &history, &mut sink),
+    };
+    let name = out.as_deref().map_or("standard output".into(), Path::to_string_lossy);
+    written.and_then(|()| sink.flush()).map_err(|e| format!("{name}: {e}"))?;
     Ok(true)
 }
 
-/// Reads a recording, and says on stderr what is missing in it.
-pub fn open(file: &Path) -> gpumem::base::Result<Recording> {
-    let recording = Recording::open(file)?;
+/// Takes a recording apart, and says on stderr what is missing in it. `file` is its name.
+pub fn read(file: &Path, bytes: &[u8]) -> Result<Recording, String> {
+    let recording = Recording::read(bytes).map_err(|e| format!("{}: {}", file.display(), e.message))?;
     if let Some(faults) = recording.faults() {
-        eprintln!("gpumem: {}: {faults}", file.display());
+        report::say(format_args!("{}: {faults}", file.display()));
     }
     Ok(recording)
 }

@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 
-/// Most points of a counter: more than a screen shows, less than a browser minds.
+/// Most points of a counter, but for the last: more than a screen shows, less than a browser minds.
 const POINTS: usize = 200_000;
 
 /// Writes them.
@@ -88,7 +88,7 @@ impl<W: Write> Sink<'_, W> {
 }
 
 /// Live bytes after each change, or where there are too many, the least and the most of each run of
-/// changes.
+/// changes, and the last.
 pub fn live_points(history: &History) -> Vec<(u64, u64)> {
     let mut live = 0_u64;
     let all = history.changes.iter().map(|c| {
@@ -132,7 +132,12 @@ fn thinned(all: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         both.dedup();
         both
     };
-    all.chunks(run).flat_map(extremes).collect()
+    let mut thin: Vec<_> = all.chunks(run).flat_map(extremes).collect();
+    // What it is at the end.
+    if thin.last() != all.last() {
+        thin.extend(all.last());
+    }
+    thin
 }
 
 #[cfg(test)]
@@ -143,7 +148,8 @@ mod tests {
     fn thinning_keeps_the_extremes() {
         let all: Vec<(u64, u64)> = (0..1_000_000).map(|i| (i, if i == 777_777 { 9 } else { i % 3 + 1 })).collect();
         let thin = thinned(all);
-        assert!(thin.len() <= POINTS && thin.is_sorted());
+        assert!(thin.len() <= POINTS + 1 && thin.is_sorted());
+        assert_eq!(thin.last(), Some(&(999_999, 1)));
         assert!(thin.contains(&(777_777, 9)) && thin.iter().any(|p| p.1 == 1));
         assert_eq!(thinned(vec![(1, 2), (3, 4)]), [(1, 2), (3, 4)]);
     }

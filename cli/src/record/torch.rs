@@ -106,8 +106,9 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
         }
     };
     let time = |ns: u64| unix_us + ns / 1000;
-    for change in &history.changes {
-        while let Some(e) = steps.next_if(|e| e.time <= change.time) {
+    // And after the last change: a program may end of a request that failed.
+    for change in history.changes.iter().map(Some).chain([None]) {
+        while let Some(e) = steps.next_if(|e| change.is_none_or(|c| e.time <= c.time)) {
             let (action, free) = match e.kind {
                 Kind::Map => ("segment_map", None),
                 Kind::Unmap => ("segment_unmap", None),
@@ -119,6 +120,7 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
             let made = Entry::new(action, addr, size, stream, time(e.time), frames);
             entry(e.device, Entry { device_free: free, ..made });
         }
+        let Some(change) = change else { break };
         let Some(life) = history.lives.get(change.life as usize) else { continue };
         let stack = frames(recording, life.stack);
         let actions: &[&str] = if change.begins { &["alloc"] } else { &["free_requested", "free_completed"] };

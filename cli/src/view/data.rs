@@ -322,7 +322,7 @@ fn report(recording: &Recording, history: &History, names: &Names<'_>) -> Vec<St
         sums.sort_by_key(|&(value, bytes)| (std::cmp::Reverse(bytes), value));
         let most: Vec<String> =
             sums.iter().take(3).map(|(v, bytes)| format!("{} by {}", human(*bytes), names.label(by, *v))).collect();
-        let who = names.frames(e.stack.into()).first().map_or(String::new(), |f| format!(" asked for by {f}"));
+        let who = names.frames(e.stack.into()).first().map_or(String::new(), |f| format!(" to {f}"));
         say.push(format!(
             "After {:.3} s {} ({} bytes) could not be given{who}: {} were live in {} allocations, of which {}.",
             e.time as f64 / 1e9,

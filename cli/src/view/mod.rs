@@ -8,6 +8,7 @@ pub use data::totals;
 
 use crate::record;
 use crate::report;
+use crate::source;
 use gpumem::observe::recording::is_recording;
 use gpumem::observe::{History, Recording};
 use serde_json::Value;
@@ -37,10 +38,10 @@ pub enum Seen {
 
 /// Reads a recording or a snapshot.
 pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
-    let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let bytes = source::read(file)?;
     if is_recording(&bytes) {
+        let recording = record::read(file, &bytes)?;
         drop(bytes);
-        let recording = record::open(file)?;
         let history = History::of(&recording);
         return Ok(Seen::Recording(recording.into(), history.into()));
     }
@@ -50,7 +51,10 @@ pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
             file.display()
         )
     };
-    let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(e.to_string()))?;
+    if bytes.is_empty() {
+        return Err(wrong("the file is empty".into()).into());
+    }
+    let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(format!("no JSON: {e}")))?;
     match value.get("gpumem_snapshot").and_then(Value::as_u64) {
         Some(1) => Ok(Seen::Snapshot(value)),
         Some(n) => Err(format!("{}: a snapshot of version {n}; this gpumem reads version 1", file.display()).into()),
@@ -60,6 +64,9 @@ pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
+    if let Some(out) = &args.out {
+        source::spare(&args.file, out)?;
+    }
     let name = args.file.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let seen = read(&args.file)?;
     let busy = report::busy("making the page");
@@ -78,7 +85,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
                 out.into()
             });
             std::fs::write(&out, html).map_err(|e| format!("{}: {e}", out.display()))?;
-            println!("{}", out.display());
+            report::line(out.display())?;
         }
     }
     Ok(true)

@@ -1,5 +1,6 @@
 //! The page over HTTP, to this machine only.
 
+use crate::report;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tiny_http::{Header, Method, Response, Server};
 /// Serves one page until Ctrl-C.
 pub fn run(port: u16, html: String) -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::http(("127.0.0.1", port)).map_err(|e| format!("port {port} cannot be served: {e}"))?;
-    println!("http://{}/ until Ctrl-C", server.server_addr());
+    report::line(format_args!("http://{}/ until Ctrl-C", server.server_addr()))?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     ctrlc::set_handler(move || stopped.store(true, Relaxed))?;

@@ -76,6 +76,22 @@ fn files_with_no_log_in_them() {
 }
 
 #[test]
+fn files_that_are_neither_a_recording_nor_a_snapshot() {
+    let dir = tempdir().unwrap();
+    for (name, contents, says) in [
+        ("empty", &b""[..], "the file is empty"),
+        ("words", b"one two", "no JSON"),
+        ("named.gz", b"gpumemRC", "the contents are not gzip"),
+        ("short", b"gpumemRC", "ends within its first bytes"),
+    ] {
+        let path = file(&dir, name, contents);
+        for command in ["stats", "view"] {
+            refused(&run(gpumem().arg(command).arg(&path)), &[name, says]);
+        }
+    }
+}
+
+#[test]
 fn damaged_gzip() {
     let dir = tempdir().unwrap();
     // Enough different lines that half the bytes still hold many whole ones.

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{file, gpumem, json, refused, replay, run, stderr, stdout, HEADER};
+use crate::common::{file, gpumem, gzip, json, refused, replay, run, stderr, stdout, HEADER};
 use base64::Engine;
 use serde_json::Value;
 use std::io::Read;
@@ -83,6 +83,159 @@ fn a_recording_and_its_conversion_are_the_log_again() {
         );
         assert_eq!(stats["peak_mapped_bytes"], first["peak_mapped_bytes"]);
     }
+}
+
+#[test]
+fn no_result_takes_the_place_of_what_it_is_made_of() {
+    let dir = tempdir().unwrap();
+    let (_, recording) = recorded(&dir, &file(&dir, "a.csv", log(20).as_bytes()), &[]);
+    let before = std::fs::read(&recording).unwrap();
+    let link = dir.path().join("link.gmrec");
+    std::os::unix::fs::symlink(&recording, &link).unwrap();
+    for out in [&recording, &link] {
+        let mut view = gpumem();
+        view.arg("view").arg(&recording).arg("--out").arg(out);
+        let mut plot = gpumem();
+        plot.args(["replay", "--backend", "host"]).arg(&recording).arg("--svg").arg(out);
+        let convert = ["rmm-csv", "perfetto", "torch-snapshot"].map(|to| {
+            let mut convert = gpumem();
+            convert.args(["record", "convert", "--to", to]).arg(&recording).arg("--out").arg(out);
+            convert
+        });
+        for mut command in [view, plot].into_iter().chain(convert) {
+            refused(&run(&mut command), &[&out.to_string_lossy(), "the file that is read"]);
+            assert!(std::fs::read(&recording).unwrap() == before, "{command:?}");
+        }
+    }
+}
+
+#[test]
+fn recordings_from_pipes_and_in_gzip() {
+    let dir = tempdir().unwrap();
+    let (replayed, recording) = recorded(&dir, &file(&dir, "a.csv", log(200).as_bytes()), &[]);
+    let bytes = std::fs::read(&recording).unwrap();
+    let packed = file(&dir, "a.gmrec.gz", &gzip(&bytes));
+    for (words, field) in [("stats --json", "peak_live_bytes"), ("replay --backend host --json", "peak_live_bytes")] {
+        let piped = format!("cat \"$1\" | \"$0\" {words} /dev/stdin");
+        let mut command = Command::new("sh");
+        test_support::forget_settings(&mut command);
+        command.args(["-c", &piped, env!("CARGO_BIN_EXE_gpumem")]).arg(&recording);
+        assert_eq!(json(&run(&mut command))[field], replayed[field], "{words}");
+        let unpacked = run(gpumem().args(words.split(' ')).arg(&packed));
+        assert_eq!(json(&unpacked)[field], replayed[field], "{words}");
+    }
+    let lines = |path| std::fs::read_to_string(convert(path, "rmm-csv", "again.csv")).unwrap();
+    assert_eq!(lines(&packed), lines(&recording));
+}
+
+#[test]
+fn a_command_of_several_lines_is_one_row() {
+    let dir = tempdir().unwrap();
+    let (_, recording) = recorded(&dir, &file(&dir, "two\nlines.csv", log(20).as_bytes()), &[]);
+    let text = stdout(&run(gpumem().arg("stats").arg(&recording)));
+    let rows: Vec<&str> = text.lines().take(2).collect();
+    assert!(rows[0].starts_with("command ") && rows[0].ends_with("two lines.csv"), "{text}");
+    assert!(rows[1].starts_with("time "), "{text}");
+}
+
+/// Where nothing can be printed, commands say so and fail; none panics.
+#[test]
+fn output_that_cannot_be_written() {
+    let dir = tempdir().unwrap();
+    let (_, recording) = recorded(&dir, &file(&dir, "a.csv", log(20).as_bytes()), &[]);
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for words in ["view --out page.html", "stats", "record convert --to rmm-csv", "view --port 0"] {
+        let mut command = gpumem();
+        command.args(words.split(' ')).arg(&recording).current_dir(dir.path());
+        let out = run(command.stdout(full()));
+        refused(&out, &["gpumem: ", "No space left on device"]);
+        // Neither can the reason.
+        assert_eq!(command.stderr(full()).status().unwrap().code(), Some(2), "{words}");
+    }
+    let mut convert = gpumem();
+    convert.args(["record", "convert", "--to", "perfetto", "--out", "/dev/full"]).arg(&recording);
+    refused(&run(&mut convert), &["/dev/full: No space left on device"]);
+}
+
+/// A library that has something to say, and nobody to say it to, works all the same.
+#[test]
+fn a_closed_stderr_changes_nothing() {
+    let dir = tempdir().unwrap();
+    let log = file(&dir, "a.csv", log(20).as_bytes());
+    let missing = dir.path().join("missing/a.gmrec");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = gpumem();
+    // A misspelt setting, no GPU, what the slow path decides, and a recording that cannot be made.
+    command.args(["replay", "--json"]).arg(&log).env("GPUMEM_LIMITS", "1").env("GPUMEM_BACKEND", "auto");
+    command.env("GPUMEM_LOG", "2").env("GPUMEM_RECORD", &missing);
+    let out = run(command.stderr(full));
+    assert_eq!(out.status.code(), Some(0));
+    assert_eq!(json(&out)["failures"], 0);
+}
+
+/// A file that grows no further, as on a full disk: what there is of it can be read.
+#[test]
+fn a_recording_that_cannot_be_written_to_its_end() {
+    let dir = tempdir().unwrap();
+    let pair = |i| format!("1,0,allocate,{i},{},0\n1,0,free,{i},0,0\n", 100 + i);
+    let log = file(&dir, "a.csv", (1..1000).map(pair).fold(HEADER.to_string(), |log, pair| log + &pair).as_bytes());
+    for (level, name) in [("1", "a.gmrec"), ("0", "quiet.gmrec")] {
+        let to = dir.path().join(name);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_gpumem")]);
+        test_support::forget_settings(&mut limited);
+        limited.args(["replay", "--backend", "host", "--json", "--repeat", "30"]).arg(&log);
+        // The pool's memory is in a file too, which is longer.
+        limited.env("GPUMEM_POOL", "off").env("GPUMEM_RECORD", &to);
+        let out = run(limited.env("GPUMEM_LOG", level));
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        let says = format!("the recording {} ends here", to.display());
+        assert_eq!(stderr(&out).contains(&says), level == "1", "{}", stderr(&out));
+        assert!(level == "1" || stderr(&out).is_empty(), "{}", stderr(&out));
+        let stats = run(gpumem().args(["stats", "--json"]).arg(&to));
+        assert!(json(&stats)["operations"].as_u64().unwrap() > 0);
+        assert!(stderr(&stats).contains("could not be written further"), "{}", stderr(&stats));
+    }
+}
+
+#[test]
+fn a_failure_at_the_end_is_in_every_format() {
+    let dir = tempdir().unwrap();
+    // Nothing is allocated or freed after the request that fails.
+    let log = file(
+        &dir,
+        "a.csv",
+        format!("{HEADER}1,0,allocate,0x1,8388608,0x0\n1,0,free,0x1,0,0x0\n1,0,allocate,0x2,67108864,0x0\n").as_bytes(),
+    );
+    let snapshot = dir.path().join("snap.json");
+    let settings =
+        [("GPUMEM_LIMIT", "16M"), ("GPUMEM_SNAPSHOT_ON", "oom,exit"), ("GPUMEM_SNAPSHOT", snapshot.to_str().unwrap())];
+    let (replayed, recording) = recorded(&dir, &log, &settings);
+    assert_eq!(replayed["failures"], 1);
+    // What was not live all the time says nothing of how memory was used.
+    assert!(replayed["utilisation"].is_null(), "{replayed}");
+    let trace: Value =
+        serde_json::from_slice(&std::fs::read(convert(&recording, "perfetto", "trace.json")).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().iter().any(|e| e["name"] == "out of memory"));
+    let pickle = std::fs::read(convert(&recording, "torch-snapshot", "snapshot.pickle")).unwrap();
+    assert!(pickle.windows(3).any(|w| w == b"oom"));
+    // And the snapshot of the end leaves that of the failure as it is.
+    for (name, reason) in [("snap.json", "oom"), ("snap.exit.json", "exit")] {
+        let seen = json(&run(gpumem().args(["stats", "--json"]).arg(dir.path().join(name))));
+        assert_eq!(seen["reason"], reason, "{name}");
+    }
+}
+
+#[test]
+fn a_process_that_was_killed_publishes_nothing() {
+    // As it leaves them: a number above all processes', and the moment of the last write long ago.
+    let pid = 4_200_000_000_u32;
+    let path = gpumem::observe::page::path(pid);
+    let text = move || format!(r#"{{"pid":{pid},"backend":"host","unix_ms":1,"devices":[]}}"#);
+    let page = gpumem::observe::page::Page::publish(path, text).unwrap();
+    let top = run(gpumem().args(["top", "--json", &pid.to_string()]));
+    drop(page);
+    refused(&top, &[&format!("process {pid} has ended")]);
 }
 
 #[test]

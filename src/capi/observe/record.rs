@@ -173,8 +173,9 @@ pub type gpumem_stack_callback = Option<unsafe extern "C" fn(buf: *mut c_char, c
 /// Records every allocation to a file from now on, until gpumem_record_stop or the process's end.
 ///
 /// path is a file to make; where there is one already, "." and the process's number are added to
-/// the name. stack_frames is the depth of the stacks recorded with each allocation: up to 256, 0
-/// for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with what is live already.
+/// the name, and ".2", ".3" and so on where that is there too. stack_frames is the depth of the
+/// stacks recorded with each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT.
+/// The file begins with what is live already.
 /// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range,
 /// or a recording is under way.
 #[no_mangle]

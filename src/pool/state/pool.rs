@@ -11,6 +11,7 @@ use crate::pool::state::other_devices::OtherDevices;
 use crate::pool::state::streams::{Key, StreamHeaps};
 use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked};
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -149,7 +150,8 @@ impl Pool {
     /// Says what the slow path decided, if that is wanted.
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
         if self.options.log_decisions {
-            eprintln!("gpumem: device {}: {}", self.dev, what());
+            // Unlike eprintln!, this does not panic when stderr is closed.
+            let _ = writeln!(std::io::stderr(), "gpumem: device {}: {}", self.dev, what());
         }
     }
 

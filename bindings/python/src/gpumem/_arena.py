@@ -66,9 +66,9 @@ def _addresses(keep):
     if isinstance(keep, dict):
         keep = keep.values()
     elif not isinstance(keep, (list, tuple, set, frozenset)):
-        return [_values.address(keep)]
+        return [_values.place(keep)]
     return [a for one in keep for a in (_addresses(one) if isinstance(one, (dict, list, tuple, set, frozenset)) else
-                                        [_values.address(one)])]
+                                        [_values.place(one)])]
 
 
 class Arena:
@@ -99,7 +99,8 @@ class Arena:
     def enter(self) -> Arena:
         """Opens it, inside of the thread's current one."""
         if self.handle is not None:
-            raise Invalid(f"arena {self.name!r} is open already")
+            raise Invalid(f"arena {self.name!r} is open already" if self.open else
+                          f"arena {self.name!r} has ended; make another one with gpumem.arena()")
         out = ctypes.c_void_p()
         ok(C.gpumem_arena_enter_named(self.name.encode() or None, ctypes.byref(out)))
         self.handle = out.value
@@ -160,9 +161,12 @@ class Arena:
         except BaseException:
             # The block's arena ends with the block, in any case that allows it.
             if self.open:
-                C.gpumem_arena_abort(self.handle, None)
-                self.report = self.report or ArenaReport(*[0] * len(dataclasses.fields(ArenaReport)))
+                out = initialised(d.gpumem_arena_report)
+                C.gpumem_arena_abort(self.handle, ctypes.byref(out))
+                self._ended(out)
             raise
+
+    __reduce__ = _values.no_copy
 
     def __repr__(self):
         state = "open" if self.open else "not entered" if self.handle is None else f"ended: {self.report}"

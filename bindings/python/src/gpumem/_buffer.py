@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 from . import _declarations as d
@@ -36,8 +37,10 @@ def malloc(nbytes: Size, stream: StreamLike = None) -> int:
         if ptr is None:
             raise error(C.gpumem_last_status())
         return ptr
+    if stream.__class__ is not int or not 0 <= stream < 1 << 64:
+        stream = _values.stream(stream)
     out = _c_void_p()
-    status = _malloc_async(nbytes, stream if stream.__class__ is int else _values.stream(stream), _byref(out))
+    status = _malloc_async(nbytes, stream, _byref(out))
     if status:
         raise error(status)
     return out.value  # type: ignore[return-value]
@@ -55,9 +58,10 @@ def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, 
     o = initialised(d.gpumem_malloc_options)
     o.flags = (evictable and d.MALLOC_EVICTABLE) | (exportable and d.MALLOC_EXPORTABLE) | (
         single_handle and d.MALLOC_SINGLE_HANDLE) | (guard and d.MALLOC_GUARD) | (device is not None and d.MALLOC_ON_DEVICE)
-    o.bytes, o.alignment, o.stream, o.tag = _values.size(nbytes), alignment, _values.stream(stream), _values.tag(tag)
+    o.bytes, o.alignment, o.stream, o.tag = (_values.size(nbytes), _values.number(alignment, "alignment"), _values.stream(stream),
+                                             _values.tag(tag))
     o.arena, o.reservation = getattr(arena, "handle", arena), getattr(reservation, "handle", reservation)
-    o.device = device if device is not None else 0
+    o.device = _values.device(device) if device is not None else 0
     out = _c_void_p()
     ok(C.gpumem_malloc_with(_byref(o), _byref(out)))
     return out.value  # type: ignore[return-value]
@@ -68,8 +72,11 @@ def free(ptr: Address, stream: StreamLike = None) -> None:
     submitted there before is done.
 
     None stands for the current device's legacy default stream. None of `ptr` does nothing. A free
-    too many raises `DoubleFree` or `UnknownPointer`, and harms nothing.
+    too many raises `DoubleFree` or `UnknownPointer`, of a `Buffer` `UseAfterFree`, and harms
+    nothing.
     """
+    if ptr.__class__ is not int or not 0 <= ptr < 1 << 64:
+        ptr = _values.address(ptr)
     status = _free_async(ptr, stream if stream is None else _values.stream(stream))
     if status:
         raise error(status)
@@ -77,8 +84,10 @@ def free(ptr: Address, stream: StreamLike = None) -> None:
 
 def usable_size(ptr: Address) -> int:
     """Bytes that can be used from the start of an allocation, at least those asked for."""
-    got = C.gpumem_usable_size(_values.address(ptr))
-    if got == 0 and C.gpumem_last_status() == d.ERROR_UNKNOWN_POINTER:
+    at = _values.address(ptr)
+    got = C.gpumem_usable_size(at)
+    # Null has no bytes, and is no failure: the status is of an earlier call.
+    if got == 0 and at != 0 and C.gpumem_last_status() == d.ERROR_UNKNOWN_POINTER:
         raise error(d.ERROR_UNKNOWN_POINTER)
     return got
 
@@ -96,7 +105,7 @@ def memcpy(dst: Address, src: Address, nbytes: Size, stream: StreamLike = None) 
 
 def memset(dst: Address, value: int, nbytes: Size, stream: StreamLike = None) -> None:
     """Fills with a byte, in the order of a stream; waits for nothing."""
-    ok(C.gpumem_memset_async(_values.address(dst), value, _values.size(nbytes), _values.stream(stream)))
+    ok(C.gpumem_memset_async(_values.address(dst), _values.byte(value), _values.size(nbytes), _values.stream(stream)))
 
 
 def _readable(data):
@@ -125,7 +134,8 @@ def _writable(data):
 
 
 def _lengths(shape: Shape) -> tuple[int, ...]:
-    lengths = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    # Numbers of NumPy's are whole numbers too; fractions are none.
+    lengths = tuple(map(operator.index, shape if hasattr(shape, "__len__") else (shape,)))  # type: ignore[arg-type]
     if any(n < 0 for n in lengths):
         raise ValueError(f"shape {lengths} has a negative length")
     return lengths
@@ -196,6 +206,7 @@ class Buffer:
     def adopt(cls, ptr: Address, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None) -> Buffer:
         """Takes over an allocation that was made by `malloc` or by other code with gpumem: from now
         on the buffer frees it."""
+        ptr = _values.address(ptr)
         info = pointer_info(ptr)
         self = cls.__new__(cls)
         self._gone = True
@@ -253,7 +264,7 @@ class Buffer:
     def record_stream(self, stream: StreamLike) -> None:
         """Announces that it is used on `stream` too: after it is freed, reuse waits for the work
         submitted there."""
-        record_stream(self.ptr, stream)
+        record_stream(self, stream)
 
     def __enter__(self) -> Buffer:
         return self
@@ -315,7 +326,7 @@ class Buffer:
     def fill(self, byte: int, *, offset: int = 0, nbytes: Size | None = None, stream: StreamLike = None) -> Buffer:
         """Fills with a byte, in the order of a stream; waits for nothing."""
         offset, nbytes = self._range(offset, nbytes, "fill", "buffer")
-        ok(C.gpumem_memset_async(self.ptr + offset, byte, nbytes, self.stream if stream is None else _values.stream(stream)))
+        ok(C.gpumem_memset_async(self.ptr + offset, _values.byte(byte), nbytes, self.stream if stream is None else _values.stream(stream)))
         return self
 
     def tobytes(self) -> bytes:
@@ -343,7 +354,7 @@ class Buffer:
     @property
     def device(self) -> int:
         """The number of its device."""
-        return pointer_info(self.ptr).device
+        return pointer_info(self).device
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -358,6 +369,8 @@ class Buffer:
         self.check("__dlpack__", "buffer")
         return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.stream, self.__dlpack_device__(), stream, max_version,
                                dl_device, copy)
+
+    __reduce__ = _values.no_copy
 
     def __repr__(self):
         if self._gone and not hasattr(self, "ptr"):

@@ -108,6 +108,8 @@ class Capture:
         else:
             self.abort()
 
+    __reduce__ = _values.no_copy
+
     def __repr__(self):
         return f"Capture({self.references} reference{'' if self.references == 1 else 's'})"
 

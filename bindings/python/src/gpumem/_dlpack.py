@@ -24,7 +24,7 @@ def typestr(dtype):
     text = NAMES.get(text, text)
     if text in ("float", "int"):
         text = "<f8" if text == "float" else "<i8"
-    if not text or not re.fullmatch(r"[<|=]?[iufcb]\d+", text):
+    if not text or not re.fullmatch(r"[<|=]?(?:[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|b1)", text):
         raise TypeError(f"dtype {dtype!r} is none of those that have plain elements of the host's byte order; "
                         f"they are {', '.join(NAMES)}")
     return "<" + text[1:] if text[0] == "=" else text if text[0] in "<|" else ("|" if text[1:] == "1" else "<") + text
@@ -76,6 +76,7 @@ _libc.free.restype, _libc.free.argtypes = None, [ctypes.c_void_p]
 _python = ctypes.pythonapi
 _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_python.PyErr_Occurred.restype, _python.PyErr_Occurred.argtypes = ctypes.c_void_p, []
 _python.PyCapsule_IsValid.restype, _python.PyCapsule_IsValid.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]
 _python.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _python.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
@@ -100,11 +101,21 @@ def _deleter(at, _give_back=_give_back):
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _destructor(capsule, _give_back=_give_back, _valid=_python.PyCapsule_IsValid, _pointer=_python.PyCapsule_GetPointer,
-                _names=(PLAIN, VERSIONED)):
+                _names=(PLAIN, VERSIONED), _occurred=_python.PyErr_Occurred, _any=BaseException):
     """Called when a capsule is dropped; one that was consumed has another name by then."""
+    # A consumer that refuses drops it with its exception set, which the first call here raises: the
+    # next ones would fail of it.
+    refusal = None
+    try:
+        _occurred()
+    except _any as why:
+        refusal = why
     for name in _names:
         if _valid(capsule, name):
             _give_back(_pointer(capsule, name))
+    # ctypes cannot leave it set, and says it on stderr.
+    if refusal is not None:
+        raise refusal
 
 
 _deleter_at = ctypes.cast(_deleter, ctypes.c_void_p).value

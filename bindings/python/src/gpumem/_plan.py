@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from . import _declarations as d
 from . import _values
@@ -69,14 +69,16 @@ class Plan:
         if offset is not None and prefer is not None:
             raise ValueError("a buffer has a fixed or a preferred offset, not both")
         o = initialised(d.gpumem_plan_buffer_options)
-        o.bytes, o.lower, o.upper, o.alignment, o.guard, o.kind = _values.size(nbytes), lower, upper, alignment, guard, KINDS[kind]
+        number = _values.number
+        o.bytes, o.lower, o.upper, o.kind = _values.size(nbytes), number(lower, "lower"), number(upper, "upper"), KINDS[kind]
+        o.alignment, o.guard = number(alignment, "alignment"), number(guard, "guard")
         o.name = None if name is None else str(name).encode()
         if offset is not None or prefer is not None:
             o.place = d.PLAN_FIXED if offset is not None else d.PLAN_PREFERRED
-            o.offset = offset if offset is not None else prefer
+            o.offset = number(offset if offset is not None else prefer, "offset")
         if arena is not None:
             o.flags, o.arena = d.PLAN_IN_ARENA, arena
-        ranges = (d.gpumem_plan_interval * len(gaps))(*[tuple(g) for g in gaps])
+        ranges = (d.gpumem_plan_interval * len(gaps))(*[(number(a, "gap"), number(b, "gap")) for a, b in gaps])
         o.gaps, o.gap_count = (ctypes.addressof(ranges) if gaps else None), len(gaps)
         out = ctypes.c_uint32()
         ok(call(self.handle, ctypes.byref(o), ctypes.byref(out)))
@@ -178,6 +180,8 @@ class Plan:
         values = {f.name: getattr(out, f.name) for f in dataclasses.fields(PlanStats)}
         return PlanStats(**{**values, "status": STATUSES.get(out.status, str(out.status)), "interrupted": bool(out.interrupted)})
 
+    __reduce__ = _values.no_copy
+
     def __del__(self, _destroy=C.gpumem_plan_destroy, _getpid=os.getpid):
         try:
             if self.handle is not None and self._pid == _getpid():
@@ -226,6 +230,9 @@ class Layout:
     def __getitem__(self, number: int) -> int | None:
         at = self._offsets[number]
         return None if at == d.PLAN_NO_OFFSET else at
+
+    def __iter__(self) -> Iterator[int | None]:
+        return iter(self.offsets)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -323,6 +330,8 @@ def plan(buffers: Any, *, capacity: Size = 0, alignment: int = 0, unit: int = 0,
             made.buffers([b[0] for b in buffers], [b[1] for b in buffers], [b[2] for b in buffers])
         else:
             for b in buffers:
+                if not isinstance(b, dict) and len(b) != 3:
+                    raise ValueError(f"a buffer is (bytes, lower, upper) or a dictionary, not {b!r}")
                 options = dict(b) if isinstance(b, dict) else dict(zip(("nbytes", "lower", "upper"), b))
                 for other in ("bytes", "size"):
                     if other in options:

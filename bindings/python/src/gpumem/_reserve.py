@@ -46,10 +46,10 @@ class Reservation:
     or a stream with `attach_stream()`.
     """
 
-    __slots__ = ("handle", "nbytes", "_attached")
+    __slots__ = ("handle", "nbytes", "_released")
 
-    def __init__(self, handle: int, nbytes: Size) -> None:
-        self.handle, self.nbytes, self._attached = handle, nbytes, False
+    def __init__(self, handle: int, nbytes: int) -> None:
+        self.handle, self.nbytes, self._released = handle, nbytes, False
 
     def attach_thread(self) -> Reservation:
         """What the calling thread allocates from now on draws from it, on streams without a
@@ -67,20 +67,22 @@ class Reservation:
         where = self._structure().space
         ok(C.gpumem_space_detach_thread(where))
 
-    def grow(self, nbytes: Size, timeout: float = 0) -> None:
+    def grow(self, nbytes: Size, timeout: float | None = 0) -> None:
         """Makes it larger, or waits in turn until it can be."""
         ok(C.gpumem_reservation_grow(self.handle, _values.size(nbytes), milliseconds(timeout), None))
+        self.nbytes = self._structure().promised
 
     def shrink(self, nbytes: Size) -> None:
         """Makes it smaller by what is not drawn of it."""
         ok(C.gpumem_reservation_shrink(self.handle, _values.size(nbytes)))
+        self.nbytes = self._structure().promised
 
     def release(self) -> int:
         """Ends it, and returns how many bytes are still drawn: they count as use outside of any
         reservation from now on."""
         drawn = ctypes.c_uint64()
         ok(C.gpumem_reservation_release(self.handle, ctypes.byref(drawn)))
-        self._attached = False
+        self._released = True
         return drawn.value
 
     def _structure(self):
@@ -100,7 +102,10 @@ class Reservation:
         return self
 
     def __exit__(self, *_):
-        self.release()
+        if not self._released:
+            self.release()
+
+    __reduce__ = _values.no_copy
 
     def __repr__(self):
         return f"Reservation({_values.human(self.nbytes)})"
@@ -112,10 +117,10 @@ def milliseconds(timeout):
         return d.WAIT_FOREVER
     if timeout < 0:
         raise ValueError(f"a timeout of {timeout} seconds")
-    return math.ceil(1000 * timeout)
+    return min(math.ceil(1000 * timeout), d.WAIT_FOREVER)
 
 
-def reserve(nbytes: Size, timeout: float = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:
+def reserve(nbytes: Size, timeout: float | None = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:
     """Promises bytes of the current device, or of a space such as ("host", 0), or waits for them in
     turn.
 

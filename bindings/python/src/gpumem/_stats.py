@@ -66,6 +66,10 @@ class Stats:
         ])
 
 
+def _device(device):
+    return current_device() if device is None else _values.device(device)
+
+
 def current_device() -> int:
     """The calling thread's current device."""
     out = ctypes.c_int()
@@ -75,7 +79,7 @@ def current_device() -> int:
 
 def set_device(device: int) -> None:
     """Makes a device the calling thread's current one."""
-    ok(C.gpumem_device_set(device))
+    ok(C.gpumem_device_set(_values.device(device)))
 
 
 def device_count() -> int:
@@ -88,7 +92,7 @@ def device_count() -> int:
 def device_memory(device: int | None = None) -> tuple[int, int]:
     """Bytes free and in all, as the driver sees them, all processes together."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    ok(C.gpumem_device_memory_get(current_device() if device is None else device, ctypes.byref(free), ctypes.byref(total)))
+    ok(C.gpumem_device_memory_get(_device(device), ctypes.byref(free), ctypes.byref(total)))
     return free.value, total.value
 
 
@@ -96,24 +100,24 @@ def stats(device: int | None = None) -> Stats:
     """A moment's picture of a device's memory, by default the current one's; other threads go on
     while it is taken."""
     out = initialised(d.gpumem_stats)
-    ok(C.gpumem_stats_get(current_device() if device is None else device, ctypes.byref(out)))
+    ok(C.gpumem_stats_get(_device(device), ctypes.byref(out)))
     return as_dataclass(Stats, out)
 
 
 def reset_peak(device: int | None = None) -> None:
     """Sets the peaks of a device back to the present values."""
-    ok(C.gpumem_stats_reset_peak(current_device() if device is None else device))
+    ok(C.gpumem_stats_reset_peak(_device(device)))
 
 
 def trim(keep: Size = 0, device: int | None = None) -> None:
     """Gives free physical memory back, until no more than `keep` bytes stay mapped on each device,
     or on the one that is named. Live memory stays."""
-    ok(C.gpumem_trim(_values.size(keep)) if device is None else C.gpumem_device_trim(device, _values.size(keep)))
+    ok(C.gpumem_trim(_values.size(keep)) if device is None else C.gpumem_device_trim(_values.device(device), _values.size(keep)))
 
 
 def set_limit(nbytes: Size, device: int | None = None) -> None:
     """Sets the most bytes that gpumem may map on a device; 0 means what the device has."""
-    ok(C.gpumem_device_limit_set(current_device() if device is None else device, _values.size(nbytes)))
+    ok(C.gpumem_device_limit_set(_device(device), _values.size(nbytes)))
 
 
 def validate() -> None:
@@ -135,7 +139,7 @@ def filled_text(call: Any) -> str:
 
 def dump(device: int | None = None) -> str:
     """Every region of a device's memory in address order, as text for people."""
-    device = current_device() if device is None else device
+    device = _device(device)
     return filled_text(lambda buf, cap, needed: C.gpumem_dump(device, buf, cap, needed))
 
 

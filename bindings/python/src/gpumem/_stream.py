@@ -25,11 +25,11 @@ class Stream:
 
     def synchronize(self) -> None:
         """Waits until everything submitted to it is done."""
-        ok(C.gpumem_stream_sync(self.handle))
+        ok(C.gpumem_stream_sync(_values.stream(self)))
 
     def wait(self, other: StreamLike) -> None:
         """Later work here waits, on the device, for everything submitted so far to `other`."""
-        ok(C.gpumem_stream_wait(self.handle, _values.stream(other)))
+        ok(C.gpumem_stream_wait(_values.stream(self), _values.stream(other)))
 
     def destroy(self) -> None:
         """Destroys it; once is enough."""
@@ -52,6 +52,8 @@ class Stream:
                 _destroy(self.handle)
         except Exception:  # Nobody could take it.
             pass
+
+    __reduce__ = _values.no_copy
 
     def __repr__(self):
         return f"Stream({self.handle:#x})" if self.handle is not None else "Stream(destroyed)"

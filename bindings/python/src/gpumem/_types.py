@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence, Tuple, Union
+from typing import Any, Callable, Sequence, SupportsIndex, Tuple, Union
 
-# Bytes, or a text such as "4GiB".
-Size = Union[int, str]
+# Bytes, a number of NumPy's too, or a text such as "4GiB".
+Size = Union[SupportsIndex, str]
 # None (the default stream), a number, or a stream of gpumem's, PyTorch's, CuPy's, Numba's or
 # Warp's.
 StreamLike = Any
@@ -13,7 +13,7 @@ StreamLike = Any
 Address = Any
 # A number or a text.
 Tag = Union[int, str]
-Shape = Union[int, Sequence[int]]
+Shape = Union[SupportsIndex, Sequence[SupportsIndex]]
 # NumPy's, by name, by typestr, or as an object of NumPy's.
 DType = Any
 # "host", "disk", "gpu", or one of that tier: ("disk", 1).

@@ -17,11 +17,33 @@ def size(value, what="size"):
         bytes_ = float(m[1]) * UNITS[m[2] or ""]
         if bytes_ != int(bytes_):
             raise ValueError(f"{what} {value!r} is no whole number of bytes")
-        return int(bytes_) if "." in m[1] else int(m[1]) * UNITS[m[2] or ""]
-    number = operator.index(value)
-    if not 0 <= number < 1 << 64:
-        raise ValueError(f"{what} {number} is out of range")
-    return number
+        value = int(bytes_) if "." in m[1] else int(m[1]) * UNITS[m[2] or ""]
+    return number(value, what)
+
+
+def no_copy(self):
+    """`__reduce__` of what owns something of the library's: a copy or a pickle would be a second
+    owner, whose end takes it from the first."""
+    raise TypeError(f"a {type(self).__name__} owns something of gpumem's in this process, and can be neither copied nor pickled")
+
+
+def number(value, what, least=0, end=1 << 64):
+    """A whole number from `least` to before `end`: ctypes would cut what is out of range, and go on
+    with another."""
+    value = operator.index(value)
+    if not least <= value < end:
+        raise ValueError(f"{what} {value} is out of range")
+    return value
+
+
+def byte(value):
+    """A byte, with a sign or without."""
+    return number(value, "byte", -128, 256)
+
+
+def device(value):
+    """A device's number; whether there is such a device is the library's to say."""
+    return number(value, "device", -1 << 31, 1 << 31)
 
 
 def human(bytes_):
@@ -40,10 +62,13 @@ def stream(value):
     if value is None:
         return None
     if isinstance(value, int):
-        return value
+        return number(value, "stream")
     protocol = getattr(value, "__cuda_stream__", None)
     if protocol is not None:
-        return int((protocol() if callable(protocol) else protocol)[1])
+        handle = (protocol() if callable(protocol) else protocol)[1]
+        if handle is None:  # It would be taken for the default stream.
+            raise ValueError(f"{value!r} is no stream any more")
+        return int(handle)
     for name in ("handle", "cuda_stream", "ptr"):
         handle = getattr(value, name, None)
         if handle is not None:
@@ -63,9 +88,17 @@ def tag(value):
 
 
 def address(value):
-    """The device address of a buffer, a tensor, an array, or a number."""
+    """The device address of a buffer, a tensor, an array, or a number. A buffer of gpumem's has to
+    be live: something else may be at its address by now."""
+    if getattr(value, "live", True) is False:
+        value.check()
+    return place(value)
+
+
+def place(value):
+    """As `address`, of a buffer that is gone too."""
     if isinstance(value, int):
-        return value
+        return number(value, "address")
     if value is None:
         return 0
     pointer = getattr(value, "ptr", None)

@@ -14,9 +14,9 @@ use super::quarantine::Quarantine;
 use super::records::{End, How, Record, Records};
 use crate::base::sync::{lock, Mutex};
 use crate::base::{Error, Result, Status};
+use crate::driver::process;
 use crate::pool::{AllocInfo, Pool, Reclaimed, Scope};
 use std::fmt;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -236,7 +236,7 @@ impl Detector {
         // Each of the first, then each time their number doubles.
         let n = count.map_or(1, |count| count.fetch_add(1, Relaxed) + 1);
         if self.options.mode.abort || self.options.log >= 1 && (n <= 64 || n.is_power_of_two()) {
-            say(&text);
+            process::say(&text);
         }
         if self.options.mode.abort {
             std::process::abort();
@@ -321,9 +321,4 @@ impl Detector {
 
 fn stale_use(op: &str, operand: &str, record: &Record) -> String {
     format!("use-after-arena-free: {op} {operand} was {}", record.reclaimed())
-}
-
-/// A line on stderr. Unlike `eprintln!`, this does not panic when stderr is closed.
-fn say(text: &str) {
-    let _ = std::io::stderr().write_all(format!("gpumem: {text}\n").as_bytes());
 }

@@ -3,8 +3,7 @@
 
 use super::config::{Backend, Config, HostMode};
 use crate::base::{Error, Result, Status};
-use crate::driver::{cuda, host, Driver};
-use std::io::Write;
+use crate::driver::{cuda, host, process, Driver};
 use std::sync::Arc;
 
 /// A driver, and the reason that it is this one.
@@ -23,8 +22,7 @@ pub struct Choice {
 pub fn open(config: &Config) -> Result<Arc<dyn Driver>> {
     let choice = choose(config)?;
     if choice.fallback && config.log >= 1 {
-        // Unlike eprintln!, this does not panic when stderr is closed.
-        let _ = writeln!(std::io::stderr(), "gpumem: {}", choice.why);
+        process::say(&choice.why);
     }
     Ok(choice.driver)
 }

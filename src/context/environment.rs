@@ -20,8 +20,8 @@ use super::settings::{self, SETTINGS};
 use super::values::{vpmm_page_size, LARGEST_PAGE};
 use crate::base::size::{self, MIB};
 use crate::base::{Error, Result, Status};
+use crate::driver::process;
 use std::ffi::OsString;
-use std::io::Write;
 
 /// Variables with this prefix belong to gpumem's tests.
 const TEST_PREFIX: &str = "GPUMEM_TEST_";
@@ -40,13 +40,8 @@ impl Config {
         let config = Config::from_lookup(&|name| std::env::var_os(name))?;
         let unknown = unknown(std::env::vars_os().map(|(name, _)| name));
         if config.log >= 1 && !unknown.is_empty() {
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            let _ = writeln!(
-                std::io::stderr(),
-                "gpumem: ignored, not a setting: {} (settings are {})",
-                unknown.join(", "),
-                known().collect::<Vec<_>>().join(", ")
-            );
+            let known = known().collect::<Vec<_>>().join(", ");
+            process::say(format_args!("ignored, not a setting: {} (settings are {known})", unknown.join(", ")));
         }
         Ok(config)
     }

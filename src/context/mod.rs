@@ -45,7 +45,6 @@ use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
 pub(crate) use counters::counters;
 pub use evict::What;
 use native::Native;
-use std::io::Write;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -232,11 +231,7 @@ impl Context {
             Ok(trimmer) => {
                 let _ = self.trimmer.set(trimmer);
             }
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            Err(e) if self.config.log >= 1 => {
-                let _ = writeln!(std::io::stderr(), "gpumem: no background trim: {e}");
-            }
-            Err(_) => {}
+            Err(e) => self.complain(format_args!("no background trim: {e}")),
         }
     }
 

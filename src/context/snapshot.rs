@@ -10,7 +10,6 @@ use crate::pool::{Alive, AllocFlags, HeapView, Is, Pool, PoolStats};
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -130,13 +129,10 @@ impl Context {
         }
         let picture = self.picture(reason, failure);
         let line = match write(&file, &picture) {
-            Ok(()) => format!("gpumem: a snapshot is in {0}; look at it with: gpumem view {0}\n", file.display()),
-            Err(e) => format!("gpumem: no snapshot: {e}\n"),
+            Ok(()) => format!("a snapshot is in {0}; look at it with: gpumem view {0}", file.display()),
+            Err(e) => format!("no snapshot: {e}"),
         };
-        if self.config.log >= 1 {
-            // Not eprintln!, which panics when stderr is closed.
-            let _ = std::io::stderr().write_all(line.as_bytes());
-        }
+        self.complain(line);
     }
 
     fn picture(&self, reason: &str, failure: Option<&Failure<'_>>) -> Value {
@@ -362,11 +358,7 @@ impl Context {
             Ok(page) => {
                 let _ = self.page.set(page);
             }
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            Err(e) if self.config.log >= 1 => {
-                let _ = writeln!(std::io::stderr(), "gpumem: no page of counters: {e}");
-            }
-            Err(_) => {}
+            Err(e) => self.complain(format_args!("no page of counters: {e}")),
         }
     }
 }

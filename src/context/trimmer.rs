@@ -9,9 +9,8 @@
 use super::config::Config;
 use crate::base::sync::OnceLock;
 use crate::base::Status;
-use crate::driver::exit;
+use crate::driver::{exit, process};
 use crate::pool::Pool;
-use std::io::Write;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -44,9 +43,8 @@ fn run(pools: &Weak<[OnceLock<Pool>]>, config: &Config, ends: &Receiver<()>) {
                 Ok(_) => {}
                 // The process is ending.
                 Err(e) if e.status == Status::ShuttingDown => return,
-                // Unlike eprintln!, this does not panic when stderr is closed.
                 Err(e) if config.log >= 1 => {
-                    let _ = writeln!(std::io::stderr(), "gpumem: background trim of device {}: {e}", pool.device());
+                    process::say(format_args!("background trim of device {}: {e}", pool.device()));
                 }
                 Err(_) => {}
             }

@@ -8,11 +8,12 @@
 use super::{Context, Request};
 use crate::arena::Arena;
 use crate::base::{Error, Result, Status, StreamHandle};
+use crate::driver::process;
 use crate::observe::history::Life;
 use crate::observe::{Callback, Event, History, Kind, Options, Recorder, StackSource, Summary};
 use crate::pool::Alive;
 use std::collections::HashMap;
-use std::io::Write;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -75,10 +76,10 @@ impl Context {
         self.watch();
     }
 
-    fn complain(&self, e: &Error) {
+    /// A line on stderr, unless `GPUMEM_LOG` is 0.
+    pub(super) fn complain(&self, what: impl Display) {
         if self.config.log >= 1 {
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            let _ = writeln!(std::io::stderr(), "gpumem: {e}");
+            process::say(what);
         }
     }
 

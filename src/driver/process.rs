@@ -1,8 +1,11 @@
-//! What the operating system knows of this process and thread: forks, signals, numbers, the time.
+//! What the operating system knows of this process and thread: forks, signals, numbers, the time,
+//! its stderr.
 //!
 //! CUDA does not survive a fork, so gpumem refuses to work in a child of a process that had started
 //! it.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Once;
 
@@ -41,6 +44,12 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         }
         started
     }
+}
+
+/// A line of gpumem's on stderr, in one piece, so that those of other threads do not come in
+/// between. Unlike `eprintln!`, this does not panic where nobody reads stderr any more.
+pub fn say(line: impl Display) {
+    let _ = std::io::stderr().write_all(format!("gpumem: {line}\n").as_bytes());
 }
 
 /// The operating system's number of the calling thread.

@@ -9,6 +9,7 @@ use super::recording::Happened;
 use super::session::{Ring, Session};
 use super::stacks::Symbols;
 use crate::base::sync::lock;
+use crate::driver::process;
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -122,10 +123,8 @@ impl Writer {
         if let Err(e) = what(self) {
             self.session.failed.store(true, Relaxed);
             if let Some(file) = &self.warn {
-                // Not eprintln!, which panics when stderr is closed.
                 let file = file.display();
-                let line = format!("gpumem: the recording {file} ends here, as it cannot be written further: {e}\n");
-                let _ = io::stderr().write_all(line.as_bytes());
+                process::say(format_args!("the recording {file} ends here, as it cannot be written further: {e}"));
             }
         }
     }

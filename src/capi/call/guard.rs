@@ -5,9 +5,9 @@ use super::error::gpumem_status;
 use super::last_error::remember;
 use crate::base::{Error, Result, Status};
 use crate::context::Context;
+use crate::driver::process;
 use std::any::Any;
 use std::ffi::c_int;
-use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Runs an entry point that returns a status.
@@ -113,7 +113,7 @@ fn hint(e: &Error) {
     // A panic in here would lose a hint.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         if let Some(text) = Context::started().and_then(|ctx| ctx.fault_hint(e)) {
-            let _ = std::io::stderr().write_all(format!("gpumem: {text}\n").as_bytes());
+            process::say(text);
         }
     }));
 }

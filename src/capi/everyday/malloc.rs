@@ -10,8 +10,8 @@ use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::{self, guard, guard_hit, guard_value};
 use crate::capi::call::types::{address, gpumem_stream, not_null, pointer, stream};
 use crate::context::{Context, Request};
+use crate::driver::process;
 use std::ffi::c_void;
-use std::io::Write;
 use std::num::NonZeroU64;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -183,9 +183,7 @@ pub(in crate::capi) fn report_free(entry: &str, ptr: *mut c_void, e: &Error) {
         let log = Context::global().map_or(1, |ctx| ctx.config().log);
         let n = REFUSED.fetch_add(1, Ordering::Relaxed) + 1;
         if log >= 1 && (n <= 8 || n.is_power_of_two()) {
-            let line = format!("gpumem: {entry}({ptr:p}) did nothing: {e} ({n} so far)\n");
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            process::say(format_args!("{entry}({ptr:p}) did nothing: {e} ({n} so far)"));
         }
     });
 }

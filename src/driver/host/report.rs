@@ -4,8 +4,8 @@
 
 use super::op::OpInfo;
 use super::options::Tell;
+use crate::driver::process;
 use std::fmt;
-use std::io::Write;
 use std::ops::Range;
 
 /// What kind of mistake a [`Report`] is about.
@@ -96,9 +96,7 @@ impl Reports {
         }
         self.made += 1;
         if self.tell != Tell::Nobody && (self.made <= TOLD || self.made.is_power_of_two()) {
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            let _ =
-                std::io::stderr().write_all(format!("gpumem: host device: {r} ({} so far)\n", self.made).as_bytes());
+            process::say(format_args!("host device: {r} ({} so far)", self.made));
         }
         if self.tell == Tell::Abort {
             std::process::abort();

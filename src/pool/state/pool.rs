@@ -2,7 +2,7 @@
 
 use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{DeviceProps, Driver, EventHandle, PhysHandle, Watch};
+use crate::driver::{process, DeviceProps, Driver, EventHandle, PhysHandle, Watch};
 use crate::pool::heap::{Block, Heap, HeapState, Place};
 use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
 use crate::pool::order::{Order, Tag};
@@ -11,7 +11,6 @@ use crate::pool::state::other_devices::OtherDevices;
 use crate::pool::state::streams::{Key, StreamHeaps};
 use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked};
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -150,8 +149,7 @@ impl Pool {
     /// Says what the slow path decided, if that is wanted.
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
         if self.options.log_decisions {
-            // Unlike eprintln!, this does not panic when stderr is closed.
-            let _ = writeln!(std::io::stderr(), "gpumem: device {}: {}", self.dev, what());
+            process::say(format_args!("device {}: {}", self.dev, what()));
         }
     }
 

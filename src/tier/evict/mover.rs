@@ -8,9 +8,8 @@
 
 use super::shared::Shared;
 use crate::base::{Result, Status};
-use crate::driver::exit;
+use crate::driver::{exit, process};
 use crate::tier::{Space, Tier};
-use std::io::Write;
 use std::sync::{Arc, Weak};
 use std::thread::{current, JoinHandle};
 use std::time::Duration;
@@ -81,8 +80,7 @@ fn run(shared: &Shared, options: MoverOptions) {
             Err(e) if e.status == Status::ShuttingDown || shared.bell.has_ended() => return,
             Err(e) => {
                 if options.warn && !std::mem::replace(&mut warned, true) {
-                    // Unlike eprintln!, this does not panic when stderr is closed.
-                    let _ = writeln!(std::io::stderr(), "gpumem: a space stays too full: {e}");
+                    process::say(format_args!("a space stays too full: {e}"));
                 }
                 if !shared.bell.pause(PATIENCE) {
                     return;

@@ -4,6 +4,7 @@
 
 #include <gpumem.h>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -25,6 +26,16 @@ enum { SKIPPED = 77 };
         const cudaError_t e_ = (call);                                                                                 \
         if (e_ != cudaSuccess) {                                                                                       \
             std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));                         \
+            std::fflush(nullptr);                                                                                      \
+            std::_Exit(1);                                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+#define DRIVER(call)                                                                                                   \
+    do {                                                                                                               \
+        const CUresult r_ = (call);                                                                                    \
+        if (r_ != CUDA_SUCCESS) {                                                                                      \
+            std::printf("%s:%d: %s: CUDA error %d\n", __FILE__, __LINE__, #call, (int)r_);                             \
             std::fflush(nullptr);                                                                                      \
             std::_Exit(1);                                                                                             \
         }                                                                                                              \
@@ -52,6 +63,19 @@ enum { SKIPPED = 77 };
             std::_Exit(1);                                                                                             \
         }                                                                                                              \
     } while (0)
+
+// The driver's functions through the runtime, so that the program needs no libcuda to be linked.
+template <class F> F entry(const char *name) {
+    void *p = nullptr;
+    cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 13000
+    CUDA(cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found));
+#else
+    CUDA(cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found));
+#endif
+    REQUIRE(found == cudaDriverEntryPointSuccess && p != nullptr, "the driver has no %s", name);
+    return (F)p;
+}
 
 static inline gpumem_stream handle(cudaStream_t s) { return (gpumem_stream)s; }
 

@@ -8,7 +8,6 @@
 // two threads on two devices cost by gpumem, beside one thread, is compared with the same of the driver's calls, and of processes.
 #include "common.cuh"
 
-#include <cuda.h>
 
 #include <algorithm>
 #include <string>
@@ -20,29 +19,6 @@ static const size_t BYTES = 64 * MiB;
 static int rounds = 300;
 static int devices;
 static std::vector<CUmemAccessDesc> access_of_all;
-
-#define DRIVER(call)                                                                                                   \
-    do {                                                                                                               \
-        const CUresult r_ = (call);                                                                                    \
-        if (r_ != CUDA_SUCCESS) {                                                                                      \
-            std::printf("%s:%d: %s: CUDA error %d\n", __FILE__, __LINE__, #call, (int)r_);                             \
-            std::fflush(nullptr);                                                                                      \
-            std::_Exit(1);                                                                                             \
-        }                                                                                                              \
-    } while (0)
-
-// The driver's functions through the runtime, so that the program needs no libcuda to be linked.
-template <class F> static F entry(const char *name) {
-    void *p = nullptr;
-    cudaDriverEntryPointQueryResult found;
-#if CUDART_VERSION >= 13000
-    CUDA(cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found));
-#else
-    CUDA(cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found));
-#endif
-    REQUIRE(found == cudaDriverEntryPointSuccess && p != nullptr, "the driver has no %s", name);
-    return (F)p;
-}
 
 static CUresult (*mem_create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
 static CUresult (*mem_release)(CUmemGenericAllocationHandle);

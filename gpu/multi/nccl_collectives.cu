@@ -1,12 +1,13 @@
 // NCCL on gpumem's memory, a process a device: right results, and the speed of the same on cudaMalloc's memory.
 //
-//   nccl_collectives check [RANKS=2]         all-reduce, reduce-scatter, all-gather on every kind of memory, registered with
+//   nccl_collectives check [RANKS=2] [KIND...]   all-reduce, reduce-scatter, all-gather on every kind of memory, registered with
 //                                            ncclCommRegister and not, called directly and in a graph
 //   nccl_collectives speed [RANKS=2] [MiB=256]   all-reduce bandwidth on each kind, of that on cudaMalloc's
 //   nccl_collectives churn [RANKS=2] [SECONDS=10]   registered memory in use while the pool around it stitches and trims
 //
 // Kinds: cudaMalloc; pool (ordinary memory); stitched (ordinary memory out of the gaps between others); single
-// (GPUMEM_MALLOC_SINGLE_HANDLE); exportable. ncclMemAlloc is never called. NCCL is loaded at run time: NCCL_LIBRARY, else
+// (GPUMEM_MALLOC_SINGLE_HANDLE); exportable; driver (exportable memory of the driver's, without gpumem, at addresses that
+// are used again as gpumem's are). ncclMemAlloc is never called. NCCL is loaded at run time: NCCL_LIBRARY, else
 // libnccl.so.2. The parent starts one process for each device and starts neither CUDA nor NCCL itself. Leave NVLink multicast off.
 #include "common.cuh"
 
@@ -85,8 +86,12 @@ static ncclComm_t comm;
 static int rank_, ranks;
 static cudaStream_t stream;
 
-enum Kind { PLAIN, POOL, STITCHED, SINGLE, EXPORTABLE, KINDS };
-static const char *const kind_names[] = {"cudaMalloc", "pool", "stitched", "single", "exportable"};
+enum Kind { PLAIN, POOL, STITCHED, SINGLE, EXPORTABLE, OF_DRIVER, KINDS };
+static const char *const kind_names[] = {"cudaMalloc", "pool", "stitched", "single", "exportable", "driver"};
+
+static std::vector<std::string> chosen;  // kinds to check; none: all
+
+static bool is_chosen(Kind kind) { return chosen.empty() || std::count(chosen.begin(), chosen.end(), kind_names[kind]) > 0; }
 
 struct Memory {
     Kind kind;
@@ -111,6 +116,52 @@ static void *from_pool(size_t bytes, unsigned flags) {
     }
     OWN(s);
     return p;
+}
+
+// What is free keeps its addresses for the next of its size.
+struct Range {
+    CUdeviceptr at;
+    size_t size;
+    CUmemGenericAllocationHandle handle;  // 0: free
+};
+static std::vector<Range> ranges;
+
+static void *from_driver(size_t bytes) {
+    static const auto reserve = entry<CUresult (*)(CUdeviceptr *, size_t, size_t, CUdeviceptr, u64)>("cuMemAddressReserve");
+    static const auto create =
+        entry<CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, u64)>("cuMemCreate");
+    static const auto map = entry<CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, u64)>("cuMemMap");
+    static const auto access = entry<CUresult (*)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)>("cuMemSetAccess");
+    const size_t size = (bytes + 2 * MiB - 1) / (2 * MiB) * (2 * MiB);
+    auto range = std::find_if(ranges.begin(), ranges.end(), [&](const Range &r) { return r.size == size && r.handle == 0; });
+    if (range == ranges.end()) {
+        CUdeviceptr at = 0;
+        DRIVER(reserve(&at, size, 0, 0, 0));
+        range = ranges.insert(ranges.end(), Range{at, size, 0});
+    }
+    CUmemAllocationProp what = {};
+    what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    what.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    what.location.id = rank_;
+    what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    DRIVER(create(&range->handle, size, &what, 0));
+    DRIVER(map(range->at, size, 0, range->handle, 0));
+    CUmemAccessDesc mine = {};
+    mine.location = what.location;
+    mine.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    DRIVER(access(range->at, size, &mine, 1));
+    return (void *)range->at;
+}
+
+static void to_driver(void *p) {
+    static const auto unmap = entry<CUresult (*)(CUdeviceptr, size_t)>("cuMemUnmap");
+    static const auto release = entry<CUresult (*)(CUmemGenericAllocationHandle)>("cuMemRelease");
+    for (Range &r : ranges) {
+        if (r.at != (CUdeviceptr)p) continue;
+        DRIVER(unmap(r.at, r.size));
+        DRIVER(release(r.handle));
+        r.handle = 0;
+    }
 }
 
 // Blocks side by side, every other one freed, a limit at what is mapped, and then more than any one gap has.
@@ -145,6 +196,7 @@ static Memory allocate(Kind kind, size_t bytes) {
     case PLAIN: CUDA(cudaMalloc(&m.p, bytes)); break;
     case POOL: m.p = from_pool(bytes, 0); break;
     case STITCHED: stitch(m); break;
+    case OF_DRIVER: m.p = from_driver(bytes); break;
     case SINGLE: m.p = from_pool(bytes, GPUMEM_MALLOC_SINGLE_HANDLE); break;
     default: m.p = from_pool(bytes, GPUMEM_MALLOC_EXPORTABLE); break;
     }
@@ -166,6 +218,7 @@ static void release(Memory &m) {
     CUDA(cudaStreamSynchronize(stream));
     if (m.registered) NCCL(nccl.remove(comm, m.registered));
     if (m.kind == PLAIN) CUDA(cudaFree(m.p));
+    else if (m.kind == OF_DRIVER) to_driver(m.p);
     else OWN(gpumem_free_async(m.p, handle(stream)));
     for (void *p : m.around) OWN(gpumem_free_async(p, handle(stream)));
     m.around.clear();
@@ -300,7 +353,7 @@ static void checks() {
     for (const size_t bytes : {(size_t)1 << 16, 4 * MiB, 96 * MiB}) {
         const size_t n = bytes / 4;
         for (int kind = 0; kind < KINDS; kind++) {
-            if (!possible((Kind)kind, bytes)) continue;
+            if (!possible((Kind)kind, bytes) || !is_chosen((Kind)kind)) continue;
             for (int registered = 0; registered < 2; registered++) {
                 Memory a = allocate((Kind)kind, bytes), b = allocate((Kind)kind, bytes);
                 if (registered) {
@@ -319,7 +372,7 @@ static void checks() {
                 release(b);
             }
         }
-        for (int what = 0; what < WHATS; what++) {
+        for (int what = 0; what < WHATS && chosen.empty(); what++) {
             done += of_capture((What)what, n, salt += 3);
             const u64 bad = wrong();
             REQUIRE(bad == 0, "rank %d: %s of %zu bytes on memory of a capture: %llu wrong elements", rank_, what_names[what], bytes, bad);
@@ -329,7 +382,7 @@ static void checks() {
     OWN(gpumem_trim(0));
     OWN(gpumem_validate());
     REQUIRE(stats_of(rank_).allocations == 0, "rank %d: allocations are left", rank_);
-    REQUIRE(stitched > 0, "rank %d: no buffer was stitched", rank_);
+    REQUIRE(stitched > 0 || !is_chosen(STITCHED), "rank %d: no buffer was stitched", rank_);
     if (rank_ != 0) return;
     std::printf("figure %d collectives with the right results, %d ranks; %d buffers stitched, %d not\n", done, ranks, stitched, not_stitched);
     for (const auto &r : refused) std::printf("figure registration refused, %s: %d times\n", r.first.c_str(), r.second);
@@ -493,7 +546,10 @@ static int run_rank(int argc, char **argv, int in, int out) {
     if (rank_ == 0) std::printf("NCCL %d\n", version);
     bool good = true;
     const std::string mode = argv[1];
-    if (mode == "check") checks();
+    if (mode == "check") {
+        chosen.assign(argv + std::min(3, argc), argv + argc);
+        checks();
+    }
     else if (mode == "speed") good = speed((size_t)(argc > 3 ? std::atoi(argv[3]) : 256) * MiB);
     else churn(argc > 3 ? std::atof(argv[3]) : 10);
     CUDA(cudaStreamSynchronize(stream));
@@ -505,7 +561,7 @@ int main(int argc, char **argv) {
     const std::string mode = argc > 1 ? argv[1] : "";
     ranks = argc > 2 ? std::atoi(argv[2]) : 2;
     if ((mode != "check" && mode != "speed" && mode != "churn") || ranks < 2) {
-        std::fprintf(stderr, "usage: nccl_collectives check|speed|churn [RANKS >= 2] [MiB or seconds]\n");
+        std::fprintf(stderr, "usage: nccl_collectives check|speed|churn [RANKS >= 2] [kinds, MiB or seconds]\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);

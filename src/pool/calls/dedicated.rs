@@ -203,7 +203,7 @@ impl Pool {
         if mapped > 0 || held || d.moving {
             core.graves.insert(va, Grave { va, mapped, reserved, handle, tags, held, busy: d.moving });
         } else {
-            core.holes.give(va, reserved);
+            core.holes.rest(va, reserved);
         }
         drop(core);
         Some(d)

@@ -318,7 +318,7 @@ impl Pool {
         if let Some(grave) = graves.get_mut(&m.va) {
             grave.busy = false;
             if grave.mapped == 0 {
-                holes.give(m.va, grave.reserved);
+                holes.rest(m.va, grave.reserved);
                 graves.remove(&m.va);
             }
         }

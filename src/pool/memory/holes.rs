@@ -3,17 +3,24 @@
 //! Addresses are plentiful, so they are spent to save copies and remaps: a new span is placed far
 //! from the others, because a span with holes around it can grow in place.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Distance kept between spans while addresses last, bytes.
 const SPACING: u64 = 4 << 30;
+
+/// So many ranges rest at most: each costs a page of the index.
+const RESTING: usize = 256;
+
+/// And no more than one part in so many of all addresses.
+const RESTING_SHARE: u64 = 8;
 
 /// Unmapped addresses, all multiples of the granularity.
 ///
 /// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes
 /// neither overlap nor touch within a root; every hole lies in one root; `total` is the sum of
 /// their lengths. Kept addresses are holes that only who names their end takes, from their start:
-/// they are in `kept` alone, and counted in `total`.
+/// they are in `kept` alone, and counted in `total`. Those that rest are in `resting` alone, counted
+/// in `total` too; `resting_bytes` is their sum.
 #[derive(Default)]
 pub(crate) struct Holes {
     /// Root base → length. Neighbouring roots never coalesce: each is a reservation of its own.
@@ -22,6 +29,9 @@ pub(crate) struct Holes {
     by_size: BTreeSet<(u64, u64)>,
     /// By their end.
     kept: BTreeMap<u64, Kept>,
+    /// `(start, length)`, the longest there first.
+    resting: VecDeque<(u64, u64)>,
+    resting_bytes: u64,
     total: u64,
 }
 
@@ -45,9 +55,10 @@ impl Holes {
         (self.roots.values().sum(), self.total)
     }
 
-    /// Every hole as `(start, length)`, those that are kept last.
+    /// Every hole as `(start, length)`, those that are kept or rest last.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.by_addr.iter().map(|(&a, &l)| (a, l)).chain(self.kept.iter().map(|(&end, k)| (k.start, end - k.start)))
+        let kept = self.kept.iter().map(|(&end, k)| (k.start, end - k.start));
+        self.by_addr.iter().map(|(&a, &l)| (a, l)).chain(kept).chain(self.resting.iter().copied())
     }
 
     /// Every reservation as `(base, length)`.
@@ -119,6 +130,15 @@ impl Holes {
     /// Takes `len` bytes for a new span, aligned to `align` (a multiple of the granularity), with
     /// room to grow behind the spans on both sides while there is any. `None` when no hole fits.
     pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+        loop {
+            let taken = self.take_awake(len, align);
+            if taken.is_some() || !self.wake() {
+                return taken;
+            }
+        }
+    }
+
+    fn take_awake(&mut self, len: u64, align: u64) -> Option<u64> {
         let &(hole_len, hole) = self.by_size.last()?;
         let first = hole.checked_next_multiple_of(align)?;
         let slack = (hole + hole_len).checked_sub(first)?.checked_sub(len)?;
@@ -167,6 +187,24 @@ impl Holes {
             }
         }
         self.insert(start, len);
+    }
+
+    /// Like [`Self::give`], of memory that others may know by its addresses, such as NCCL, which
+    /// forgets what it was told of them some calls after the memory has gone: they are handed out
+    /// again only after those that rest already, while there are others.
+    pub(crate) fn rest(&mut self, start: u64, len: u64) {
+        self.resting.push_back((start, len));
+        (self.resting_bytes, self.total) = (self.resting_bytes + len, self.total + len);
+        let most = self.roots.values().sum::<u64>() / RESTING_SHARE;
+        while (self.resting.len() > RESTING || self.resting_bytes > most) && self.wake() {}
+    }
+
+    /// The addresses that have rested longest are a hole like any other. `false` without any.
+    fn wake(&mut self) -> bool {
+        let Some((start, len)) = self.resting.pop_front() else { return false };
+        (self.resting_bytes, self.total) = (self.resting_bytes - len, self.total - len);
+        self.give(start, len);
+        true
     }
 
     fn carve(&mut self, hole: u64, hole_len: u64, start: u64, len: u64) {
@@ -262,6 +300,27 @@ mod tests {
         let a = h.keep(60 * P, P).unwrap();
         h.unkeep(a + 60 * P);
         assert_eq!((list(&h), h.totals()), (vec![(100, 100)], (100 * P, 100 * P)));
+    }
+
+    #[test]
+    fn addresses_that_rest_come_back_last() {
+        let mut h = Holes::default();
+        h.add_root(0, 4096 * P);
+        let taken: Vec<u64> = (0..300).map(|_| h.take(P, P).unwrap()).collect();
+        taken.iter().for_each(|&a| h.rest(a, P));
+        assert_eq!((h.resting.len(), h.totals().1), (RESTING, 4096 * P));
+        let resting = |h: &Holes, a: u64| h.resting.iter().any(|r| r.0 == a);
+        assert!(!resting(&h, taken[43]) && resting(&h, taken[44]) && resting(&h, taken[299]));
+        let again: Vec<u64> = (0..1000).map(|_| h.take(P, P).unwrap()).collect();
+        assert!(taken[44..].iter().all(|a| !again.contains(a)), "while there are others");
+        let mut all: Vec<u64> = again.into_iter().chain(std::iter::from_fn(|| h.take(P, P))).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq((0..4096).map(|i| i * P)), "and not lost");
+        h.give(0, 4096 * P);
+        h.take_at(0, 1000 * P);
+        h.rest(0, 1000 * P);
+        assert!(!resting(&h, 0), "more than a part of all");
+        assert_eq!((list(&h), h.resting_bytes), (vec![(0, 4096)], 0));
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Pool {
                 grave.mapped = 0;
             } else {
                 graves.remove(&g.va);
-                holes.give(g.va, g.reserved);
+                holes.rest(g.va, g.reserved);
             }
             self.sub_mapped(g.mapped);
             drop(core);

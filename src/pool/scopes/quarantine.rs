@@ -179,7 +179,7 @@ impl Pool {
         if grave.mapped == 0 {
             let reserved = grave.reserved;
             graves.remove(&held.va);
-            holes.give(held.va, reserved);
+            holes.rest(held.va, reserved);
         }
     }
 }

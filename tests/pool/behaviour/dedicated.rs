@@ -118,3 +118,22 @@ fn freed_dedicated_memory_stays_mapped_until_the_device_is_done_with_it() {
         rig.close();
     }
 }
+
+/// NCCL and others keep what they know of such memory by its addresses, for a while after it is freed.
+#[test]
+fn addresses_of_single_handles_are_not_handed_out_again_soon() {
+    for flags in [AllocFlags::SINGLE_HANDLE, AllocFlags::EXPORTABLE] {
+        let rig = Rig::small();
+        let s = rig.stream();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..100 {
+            let p = rig.malloc_with(2 * MIB, s, flags);
+            assert!(seen.insert(p), "{p:#x} again");
+            rig.free(p, s);
+            rig.sync();
+            rig.pool.trim(0).unwrap();
+            rig.books();
+        }
+        rig.close();
+    }
+}

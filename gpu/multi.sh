@@ -132,8 +132,12 @@ if wanted locks; then program 60 locks device_locks; fi
 unset GPUMEM_BACKEND
 
 # ---- NCCL -------------------------------------------------------------------------------------------------------------
-# Without NCCL's registration of graphs: it outlives the graph, and then names memory that is gone (docs/multi-gpu.md).
-if wanted nccl; then NCCL_GRAPH_REGISTER=0 program 90 nccl nccl_collectives check 2; fi
+# NCCL's registration of graphs outlives the graph, and then names memory that is gone: the driver's own memory, whose
+# addresses are used again at once, is right only without it (docs/multi-gpu.md).
+if wanted nccl; then
+    program 60 nccl nccl_collectives check 2 cudaMalloc pool stitched single exportable
+    NCCL_GRAPH_REGISTER=0 program 90 nccl.all nccl_collectives check 2
+fi
 if wanted churn; then program $((SECONDS_CHURN + 40)) churn nccl_collectives churn 2 "$SECONDS_CHURN"; fi
 if wanted bandwidth; then program 60 bandwidth nccl_collectives speed 2 256; fi
 

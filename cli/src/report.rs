@@ -1,16 +1,12 @@
 //! What the commands print: one JSON object, or short aligned tables for people.
 
 use gpumem::base::size;
+pub use gpumem::driver::process::say;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Duration;
-
-/// A line on stderr. Unlike `eprintln!`, this does not panic when nobody reads it any more.
-pub fn say(line: impl Display) {
-    let _ = writeln!(io::stderr(), "gpumem: {line}");
-}
 
 /// A line on stdout.
 pub fn line(text: impl Display) -> io::Result<()> {

@@ -9,42 +9,48 @@ fn rule(call: DiskCall, after: u64, effect: Effect, lasting: bool) -> DiskRule {
     DiskRule { call: Some(call), after, effect, lasting }
 }
 
-/// Fails the k-th call, for every k, of a scenario that writes twice, reads and removes.
+/// Fails the k-th call of a kind, for every kind and k, of a scenario that writes twice, reads and
+/// removes. Closing cannot fail, and happens on a thread that nobody waits for.
 #[test]
 fn every_call_may_fail() {
+    use DiskCall::{Allocate, Create, CreateDirect, Lane, Open, Read, Remove, Rename, Space, Sync, SyncDir, Write};
     let mount = Mount::new("each");
     let (disk, store) = faulty(&mount, &StoreOptions { sync: true, ..small_chunks() });
+    let create = if store.is_direct() { CreateDirect } else { Create };
     let mut own = buffers(3, 64 * KIB);
-    let mut failures = 0;
-    for after in 0.. {
-        let before = put(&store, 5, 150_000, &mut own).unwrap();
-        disk.set(&[DiskRule { call: None, after, effect: Effect::Errno(libc::EIO), lasting: false }]);
-        let fired = disk.fired();
-        let written = put(&store, 6, 400_000, &mut own);
-        let kept = get(&store, 5, before, After::Keep, &mut own);
-        let removed = get(&store, 5, before, After::Remove, &mut own);
-        disk.set(&[]);
-        assert_eq!(own.len(), 3, "buffers after failing call {after}");
-        store.validate().unwrap();
-        let errors = [written.as_ref().err(), kept.as_ref().err(), removed.as_ref().err()];
-        for e in errors.into_iter().flatten() {
-            assert!(e.status == Status::Io && e.message.contains("os error 5"), "{after}: {e}");
-            assert!(e.message.contains(mount.0.to_str().unwrap()), "{e} names no file");
-            failures += 1;
+    for call in [create, Open, Allocate, Sync, SyncDir, Rename, Remove, Read, Write, Space, Lane] {
+        let mut failures = 0;
+        for after in 0.. {
+            let before = put(&store, 5, 150_000, &mut own).unwrap();
+            disk.set(&[rule(call, after, Effect::Errno(libc::EIO), false)]);
+            let fired = disk.fired();
+            let written = put(&store, 6, 400_000, &mut own);
+            let kept = get(&store, 5, before, After::Keep, &mut own);
+            let removed = get(&store, 5, before, After::Remove, &mut own);
+            disk.set(&[]);
+            assert_eq!(own.len(), 3, "buffers after failing call {after} of {call:?}");
+            store.validate().unwrap();
+            let errors = [written.as_ref().err(), kept.as_ref().err(), removed.as_ref().err()];
+            for e in errors.into_iter().flatten() {
+                assert!(e.status == Status::Io && e.message.contains("os error 5"), "{call:?} {after}: {e}");
+                assert!(e.message.contains(mount.0.to_str().unwrap()), "{e} names no file");
+                failures += 1;
+            }
+            assert_eq!(store.usage().slots, u64::from(written.is_ok()) + u64::from(removed.is_err()));
+            if removed.is_err() {
+                get(&store, 5, before, After::Remove, &mut own).unwrap();
+            }
+            if let Ok(slot) = written {
+                get(&store, 6, slot, After::Remove, &mut own).unwrap();
+            }
+            assert_empty(&store);
+            if disk.fired() == fired {
+                break;
+            }
         }
-        assert_eq!(store.usage().slots, u64::from(written.is_ok()) + u64::from(removed.is_err()));
-        if removed.is_err() {
-            get(&store, 5, before, After::Remove, &mut own).unwrap();
-        }
-        if let Ok(slot) = written {
-            get(&store, 6, slot, After::Remove, &mut own).unwrap();
-        }
-        assert_empty(&store);
-        if disk.fired() == fired {
-            break;
-        }
+        // Some file systems cannot reserve space.
+        assert!(failures > 0 || call == Allocate, "{call:?} never failed anything");
     }
-    assert!(failures > 30, "only {failures} calls failed");
 }
 
 #[test]

@@ -162,6 +162,7 @@ static void by_options(void) {
 static void a_planted_use_with_abort_ends_the_process_with_the_message(void) {
     CHECK(with("abort", NULL, planted_use) == 1000 + SIGABRT);
     CHECK(child_said(MESSAGE));
+    if (is_slow()) return;
     CHECK(with("poison,abort", NULL, planted_use) == 1000 + SIGABRT);
     CHECK(child_said(MESSAGE));
     CHECK(with("unmap,abort", NULL, planted_use) == 1000 + SIGABRT);
@@ -177,17 +178,19 @@ static void a_planted_use_with_check_is_an_error_and_a_line(void) {
 }
 
 static void a_valid_promotion_is_silent_in_every_mode(void) {
-    static const char *const modes[] = {"off", "1", "abort", "poison", "poison,abort", "unmap", "unmap,abort"};
+    static const char *const modes[] = {"poison,abort", "unmap,abort", "off", "1", "abort", "poison", "unmap"};
     size_t i;
-    for (i = 0; i < sizeof modes / sizeof *modes; i++) {
+    for (i = 0; i < (is_slow() ? 2 : sizeof modes / sizeof *modes); i++) {
         RUNS_CLEAN(modes[i], NULL, valid_promotion);
         CHECK(!child_said("use-after") && !child_said("stale"));
     }
 }
 
 static void off_the_planted_use_runs_clean(void) {
-    RUNS_CLEAN("off", NULL, off);
     RUNS_CLEAN(NULL, NULL, off);
+    CHECK(!child_said("use-after"));
+    if (is_slow()) return;
+    RUNS_CLEAN("off", NULL, off);
     CHECK(!child_said("use-after"));
 }
 
@@ -260,6 +263,7 @@ static void a_stale_write_to_poisoned_memory_is_reported(void) {
     CHECK(child_said("stale write after arena_exit: 1 bytes from offset 4095"));
     CHECK(with("poison,abort", NULL, a_stale_write) == 1000 + SIGABRT);
     CHECK(child_said("stale write after arena_exit: 1 bytes from offset 0"));
+    if (is_slow()) return;
     RUNS_CLEAN("off", NULL, a_stale_write);
     RUNS_CLEAN("1", NULL, a_stale_write);
 }

@@ -69,48 +69,73 @@ static inline int error_says(const char *part) {
     return strstr(text, part) != NULL;
 }
 
-/* A byte of the pattern with this seed; neighbours and neighbouring seeds differ. */
-static inline unsigned char pattern(size_t i, unsigned seed) {
-    return (unsigned char)((i * 31u + (i >> 8) * 7u + seed * 101u) & 0xff);
+/* Patterns repeat after a prime number of bytes, so that no multiple of a page or block looks like another. */
+enum { PATTERN_BYTES = 16381 };
+static unsigned char pattern_twice[2 * PATTERN_BYTES];
+
+__attribute__((constructor)) static void pattern_make(void) {
+    uint32_t x = 1;
+    size_t i;
+    for (i = 0; i < PATTERN_BYTES; i++) {
+        x = x * 1664525u + 1013904223u;
+        pattern_twice[i] = pattern_twice[PATTERN_BYTES + i] = (unsigned char)(x >> 24);
+    }
+}
+
+/* One turn of the pattern with this seed. */
+static inline const unsigned char *pattern(unsigned seed) { return pattern_twice + seed * 7919u % PATTERN_BYTES; }
+
+static inline size_t pattern_part(size_t left) { return left < PATTERN_BYTES ? left : (size_t)PATTERN_BYTES; }
+
+/* Writes the pattern with this seed to host memory. */
+static inline void paint(void *p, size_t bytes, unsigned seed) {
+    size_t i;
+    for (i = 0; i < bytes; i += PATTERN_BYTES) memcpy((char *)p + i, pattern(seed), pattern_part(bytes - i));
+}
+
+/* Whether host memory holds the pattern with this seed. */
+static inline int painted(const void *p, size_t bytes, unsigned seed) {
+    size_t i;
+    for (i = 0; i < bytes; i += PATTERN_BYTES) {
+        if (memcmp((const char *)p + i, pattern(seed), pattern_part(bytes - i)) != 0) return 0;
+    }
+    return 1;
 }
 
 /* Writes a pattern to device memory in the order of a stream, and waits until it is there. */
 static inline void fill(void *device_memory, size_t bytes, unsigned seed, gpumem_stream s) {
     unsigned char *host = (unsigned char *)malloc(bytes + 1);
-    size_t i;
     CHECK(host != NULL);
-    for (i = 0; i < bytes; i++) host[i] = pattern(i, seed);
+    paint(host, bytes, seed);
     OK(gpumem_memcpy_async(device_memory, host, bytes, s));
     OK(gpumem_stream_sync(s));
     free(host);
 }
 
-/* Whether device memory holds a pattern, read in the order of a stream. Waits. */
-static inline int holds(const void *device_memory, size_t bytes, unsigned seed, gpumem_stream s) {
+/* What device memory holds, read in the order of a stream, one byte longer; to be freed. Waits. */
+static inline unsigned char *read_back(const void *device_memory, size_t bytes, int before, gpumem_stream s) {
     unsigned char *host = (unsigned char *)malloc(bytes + 1);
-    size_t i;
     CHECK(host != NULL);
-    memset(host, 0, bytes + 1);
+    memset(host, before, bytes + 1);
     OK(gpumem_memcpy_async(host, device_memory, bytes, s));
     OK(gpumem_stream_sync(s));
-    for (i = 0; i < bytes && host[i] == pattern(i, seed); i++) {
-    }
+    return host;
+}
+
+/* Whether device memory holds a pattern, read in the order of a stream. Waits. */
+static inline int holds(const void *device_memory, size_t bytes, unsigned seed, gpumem_stream s) {
+    unsigned char *host = read_back(device_memory, bytes, 0, s);
+    int same = painted(host, bytes, seed);
     free(host);
-    return i == bytes;
+    return same;
 }
 
 /* Whether device memory holds one byte throughout, read in the order of a stream. Waits. */
 static inline int holds_byte(const void *device_memory, size_t bytes, unsigned char value, gpumem_stream s) {
-    unsigned char *host = (unsigned char *)malloc(bytes + 1);
-    size_t i;
-    CHECK(host != NULL);
-    memset(host, ~value, bytes + 1);
-    OK(gpumem_memcpy_async(host, device_memory, bytes, s));
-    OK(gpumem_stream_sync(s));
-    for (i = 0; i < bytes && host[i] == value; i++) {
-    }
+    unsigned char *host = read_back(device_memory, bytes, ~value, s);
+    int same = bytes == 0 || (host[0] == value && memcmp(host, host + 1, bytes - 1) == 0);
     free(host);
-    return i == bytes;
+    return same;
 }
 
 static inline gpumem_space space_at(int32_t tier, uint32_t id) {

@@ -41,18 +41,6 @@ static inline gpumem_host_blocks pieces(size_t bytes) {
     return blocks;
 }
 
-static inline void paint(void *p, size_t bytes, unsigned seed) {
-    size_t i;
-    for (i = 0; i < bytes; i++) ((unsigned char *)p)[i] = pattern(i, seed);
-}
-
-static inline int painted(const void *p, size_t bytes, unsigned seed) {
-    size_t i;
-    for (i = 0; i < bytes && ((const unsigned char *)p)[i] == pattern(i, seed); i++) {
-    }
-    return i == bytes;
-}
-
 /* After small_blocks(). */
 static inline void start(void) {
     gpumem_host_stats stats;

@@ -17,7 +17,7 @@ static void *own_stream(void *arg) {
     size_t bytes[SLOTS];
     int i;
     memset(p, 0, sizeof p);
-    for (i = 0; i < ROUNDS; i++) {
+    for (i = 0; i < rounds(ROUNDS); i++) {
         unsigned k = step(&state) % SLOTS;
         if (p[k] != NULL) {
             CHECK(holds(p[k], bytes[k], seed + k, s));
@@ -58,7 +58,7 @@ static void *exchange(void *arg) {
     uint32_t state = (uint32_t)(size_t)arg + 99;
     gpumem_stream s = must_stream();
     int i;
-    for (i = 0; i < ROUNDS * 2; i++) {
+    for (i = 0; i < rounds(ROUNDS * 2); i++) {
         unsigned k = step(&state) % 64;
         size_t bytes = 1 + step(&state) % 100000;
         void *mine = must_malloc_async(bytes, s), *theirs;

@@ -13,10 +13,13 @@ use gpumem::driver::{CaptureMode, Driver};
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::Goal;
 use std::sync::Arc;
+use test_support::rounds;
 
 const D0: DeviceId = DeviceId(0);
 const D1: DeviceId = DeviceId(1);
-const SEEDS: u64 = 20;
+fn seeds() -> u64 {
+    rounds(8)
+}
 const BYTES: u64 = 8 * MIB;
 
 struct Rig {
@@ -105,7 +108,7 @@ const ENDS: [(&str, u32, End); 9] = [
 #[test]
 fn memory_of_one_device_follows_a_stream_of_another() {
     for (what, flags, end) in ENDS {
-        for seed in 0..SEEDS {
+        for seed in 0..seeds() {
             let rig = Rig::new(seed, Config::default());
             // Memory of device 1, with another device current: the handle names device 0's streams.
             rig.host.set_current_device(D0).unwrap();
@@ -136,7 +139,7 @@ fn memory_of_one_device_follows_a_stream_of_another() {
 /// A move out waits for the stream that its options name.
 #[test]
 fn a_move_waits_for_a_stream_of_another_device() {
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         let rig = Rig::new(seed, Config::default());
         let here = |d, tag| {
             let flags = AllocFlags::EVICTABLE;
@@ -160,7 +163,7 @@ fn a_move_waits_for_a_stream_of_another_device() {
 #[test]
 fn a_hit_does_not_take_one_devices_default_stream_for_anothers() {
     for s in [StreamHandle::LEGACY, StreamHandle::PER_THREAD] {
-        for seed in 0..SEEDS {
+        for seed in 0..seeds() {
             let rig = Rig::new(seed, Config::default());
             rig.host.set_current_device(D1).unwrap();
             for _ in 0..4 {
@@ -184,7 +187,7 @@ fn a_hit_does_not_take_one_devices_default_stream_for_anothers() {
 /// Where a call names a device, a default stream is that device's.
 #[test]
 fn a_device_that_is_named_says_whose_default_stream_is_meant() {
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         let rig = Rig::new(seed, Config::default());
         rig.host.set_current_device(D0).unwrap();
         let p = rig.malloc(D1, StreamHandle::LEGACY, BYTES, 0);
@@ -219,7 +222,7 @@ fn memory_that_another_device_freed_is_reused() {
 #[test]
 fn arenas_wait_for_other_devices() {
     for poison in [false, true] {
-        for seed in 0..SEEDS {
+        for seed in 0..seeds() {
             let arena_debug = DebugMode { check: poison, poison, ..DebugMode::default() };
             let rig = Rig::new(seed, Config { arena_debug, ..Config::default() });
             let arena = rig.ctx.arena_enter("").unwrap();
@@ -256,7 +259,7 @@ fn a_captured_stream_of_another_device_is_refused_and_nothing_is_lost() {
 /// A use that was announced and that cannot be waited for when the memory is freed: nobody gets it before both devices are idle.
 #[test]
 fn an_announced_use_that_is_captured_meanwhile_is_waited_for_in_the_end() {
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         let rig = Rig::new(seed, Config::default());
         let s = rig.host.stream_create(D0).unwrap();
         let p = rig.malloc(D1, rig.far, BYTES, 0);
@@ -276,7 +279,7 @@ fn an_announced_use_that_is_captured_meanwhile_is_waited_for_in_the_end() {
 
 #[test]
 fn without_the_pool_the_rule_is_the_same() {
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         let rig = Rig::new(seed, Config { pool: false, ..Config::default() });
         rig.host.set_current_device(D0).unwrap();
         let p = rig.malloc(D1, rig.far, BYTES, 0);

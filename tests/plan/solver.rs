@@ -14,6 +14,7 @@ use plan_support::{accounted, any_problem, csv, exhaustive, greedy, with_capacit
 use std::fmt::Display;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use test_support::rounds;
 
 /// A verified layout. `what` names the problem in messages: a seed or a file.
 #[track_caller]
@@ -49,7 +50,7 @@ fn laid_out(what: impl Display, problem: &Problem) -> Layout {
 /// Never worse than the best of the greedy planners, on the problems `from, from + 4, …`. Four tests share them, so that
 /// they run at once.
 fn not_worse_than_greedy(from: u64) {
-    for seed in (from..300).step_by(4) {
+    for seed in (from..rounds(160)).step_by(4) {
         // Most are small: the search has more to say there, and all it says can be wrong.
         let problem = any_problem(seed, if seed.is_multiple_of(10) { 300 } else { 60 });
         let layout = laid_out(seed, &problem);
@@ -167,7 +168,7 @@ fn contradictions_are_refused() {
 
 #[test]
 fn several_arenas_are_filled_within_their_capacities() {
-    for seed in 0..300 {
+    for seed in 0..rounds(120) {
         let rng = &mut Rng::new(seed);
         let (count, steps) = (rng.magnitude(60) as usize, rng.between(1, 60));
         let features = Features { arenas: true, ..Features::some(rng) };

@@ -13,7 +13,7 @@ use gpumem::driver::Driver;
 use gpumem::pool::{AllocRequest, Pool, PoolOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use test_support::Rng;
+use test_support::{rounds, Rng};
 
 const DEV: DeviceId = DeviceId(0);
 const PAGE: u64 = 2 << 20;
@@ -308,17 +308,17 @@ fn run(seed: u64, steps: u64, wait: bool, watch: bool) {
 
 #[test]
 fn random_operations_with_settled_reuse() {
-    run(1, 20_000, false, true);
-    run(2, 20_000, false, true);
+    run(1, rounds(8000), false, true);
+    run(2, rounds(8000), false, true);
 }
 
 #[test]
 fn random_operations_with_waits_on_the_device() {
-    run(3, 30_000, true, true);
+    run(3, rounds(12_000), true, true);
 }
 
 #[test]
 fn random_operations_where_the_driver_is_asked_which_stream_it_is() {
-    run(4, 20_000, false, false);
-    run(5, 20_000, true, false);
+    run(4, rounds(8000), false, false);
+    run(5, rounds(8000), true, false);
 }

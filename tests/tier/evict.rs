@@ -11,6 +11,7 @@ use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{Amount, Request as Reserve, SpaceId, Strategy, Tier};
+use test_support::rounds;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 const HOST: SpaceId = SpaceId::new(Tier::Host, 0);
@@ -225,7 +226,7 @@ fn buffers_of_a_file_are_used_again_when_their_copies_are_over() {
 #[test]
 fn a_group_waits_once_for_each_stream() {
     let mut in_all = 0;
-    for seed in 0..12 {
+    for seed in 0..rounds(6) {
         let rig = Rig::new(Options { late: Some(seed), ..Options::default() });
         let streams = [(); 3].map(|()| rig.stream());
         let own = |i: u64| streams[i as usize % 3];

@@ -13,6 +13,7 @@ use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{Amount, OutOfMemoryPolicy, Request as Reserve, SpaceId, Strategy, Tier};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Barrier};
+use test_support::rounds;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 const HOST: SpaceId = SpaceId::new(Tier::Host, 0);
@@ -83,7 +84,7 @@ fn a_progress_that_panics_leaves_everything_whole() {
         (Goal::Away(To::Tier(Tier::Disk)), Goal::Nearer(To::Tier(Tier::Host))),
     ] {
         // A file has 33 pieces of each.
-        for at in [1, 4, 17, 33, 34, 66] {
+        for at in [1, 17, 33, 34] {
             rig.ctx.shift(What::Tag(1), Goal::Device, Some(s), None).unwrap();
             rig.ctx.shift(What::Tag(1), from, Some(s), None).unwrap();
             exact(&rig, &all, size);
@@ -101,7 +102,7 @@ fn a_progress_that_panics_leaves_everything_whole() {
             exact(&rig, &all, size);
         }
     }
-    assert!(panics > 20, "{panics} panics");
+    assert!(panics > 14, "{panics} panics");
     for p in all {
         rig.ctx.free_async(p, s).unwrap();
     }
@@ -111,7 +112,7 @@ fn a_progress_that_panics_leaves_everything_whole() {
 /// The memory that a move has taken is given to others when the device is done with it, and not before.
 #[test]
 fn copies_in_flight_are_over_before_anybody_gets_their_memory() {
-    for seed in 0..4 {
+    for seed in 0..rounds(2) {
         let rig = Rig::new(Options { late: Some(seed), pinned: 128 * MIB, ..Options::default() });
         let s = rig.stream();
         let size = 112 * MIB;

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use test_support::rounds;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 
@@ -45,7 +46,7 @@ fn a_free_at_any_moment_of_a_move_loses_nothing() {
         });
         let s = rig.stream();
         let mut rng = fastrand::Rng::with_seed(1);
-        for _ in 0..4000 {
+        for _ in 0..rounds(1500) {
             let p = rig.malloc(4096, 1, s);
             at.store(p, Release);
             for _ in 0..rng.u32(0..20000) {
@@ -110,7 +111,7 @@ fn addresses_that_are_used_again_do_not_confuse_the_order_of_use() {
 /// Several threads allocate the first evictable memory at once: there is one mover, and it works.
 #[test]
 fn whoever_comes_first_the_mover_lives() {
-    for _ in 0..40 {
+    for _ in 0..rounds(15) {
         let rig = Rig::new(Options { pages: 100, mover: true, ..Options::default() });
         let s = rig.stream();
         rig.ctx.tiers().unwrap();

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod alone;
+mod effort;
 mod program;
 mod rng;
 
 pub use alone::{child, role, runs_elsewhere};
+pub use effort::{rounds, stride};
 pub use program::{forget_settings, have, must_succeed, run};
 pub use rng::Rng;
 

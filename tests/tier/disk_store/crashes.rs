@@ -4,6 +4,7 @@ use super::killed::{is_killed, kill, look, spawn};
 use super::*;
 use gpumem::driver::disk::{DiskRule, Effect};
 use std::time::Duration;
+use test_support::rounds;
 
 const CHILD: &str = "GPUMEM_TEST_CRASH";
 const NAME: &str = "disk_store::crashes::killed_writers_leave_nothing_that_passes_for_data";
@@ -48,15 +49,14 @@ fn killed_writers_leave_nothing_that_passes_for_data() {
     if let Ok(role) = std::env::var(CHILD) {
         return child(&role);
     }
-    const INSIDE: u64 = 200;
-    const OUTSIDE: u64 = 20;
+    let (inside, outside) = (rounds(100), rounds(10));
     let mount = Mount::new("killed");
     let (mut left, mut partial) = (0, 0);
-    for i in 0..INSIDE + OUTSIDE {
+    for i in 0..inside + outside {
         let seed = i * 1_000_003;
-        let how = if i < INSIDE { "inside" } else { "outside" };
+        let how = if i < inside { "inside" } else { "outside" };
         let mut child = spawn(NAME, CHILD, format!("{seed} {how} {}", mount.0.display()));
-        if i >= INSIDE {
+        if i >= inside {
             kill(&mut child, Duration::from_micros(random(seed, 7) % 40_000));
         }
         is_killed(child);
@@ -69,5 +69,5 @@ fn killed_writers_leave_nothing_that_passes_for_data() {
         (left, partial) = (left + files, partial + torn);
     }
     println!("{left} files were left and removed, {partial} of them not whole");
-    assert!(partial > INSIDE / 4 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
+    assert!(partial > inside / 4 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
 }

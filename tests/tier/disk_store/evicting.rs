@@ -12,6 +12,7 @@ use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::Tier;
 use std::collections::VecDeque;
 use std::time::Duration;
+use test_support::rounds;
 
 const CHILD: &str = "GPUMEM_TEST_EVICTING";
 const NAME: &str = "disk_store::evicting::killed_evictions_leave_nothing_that_passes_for_data";
@@ -79,10 +80,10 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
     if let Ok(role) = std::env::var(CHILD) {
         return child(&role);
     }
-    const KILLS: u64 = 60;
+    let kills = rounds(30);
     let mount = Mount::new("evicting");
     let (mut left, mut partial, mut none) = (0, 0, 0);
-    for i in 0..KILLS {
+    for i in 0..kills {
         let seed = i * 1_000_003;
         let mut child = spawn(NAME, CHILD, format!("{seed} {}", mount.0.display()));
         kill(&mut child, Duration::from_micros(random(seed, 7) % 120_000));
@@ -107,7 +108,7 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
         assert_eq!(mount.stores(), Vec::<PathBuf>::new(), "after kill {i}");
     }
     println!("{left} files were left and removed, {partial} of them not whole; {none} times there was none");
-    assert!(partial > KILLS / 10 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
+    assert!(partial > kills / 10 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
 }
 
 /// Files of a store but for its lock.

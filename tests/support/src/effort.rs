@@ -1,0 +1,16 @@
+//! How much random tests and sweeps do.
+
+/// Percent of what they do by default, from `GPUMEM_TEST_EFFORT`: 1000 before a release.
+fn effort() -> u64 {
+    std::env::var("GPUMEM_TEST_EFFORT").ok().and_then(|e| e.parse().ok()).unwrap_or(100).max(1)
+}
+
+/// So many rounds at an effort of 100 percent, at least one.
+pub fn rounds(by_default: u64) -> u64 {
+    (by_default * effort() / 100).max(1)
+}
+
+/// Every how many-th case a sweep takes: all of them where the effort allows.
+pub fn stride(by_default: u64) -> usize {
+    (by_default * 100 / effort()).max(1) as usize
+}

@@ -13,6 +13,7 @@ use serde_json::Value;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Command line of `top`.
@@ -33,6 +34,8 @@ const STALE: Duration = Duration::from_secs(1);
 /// Points of the graph.
 const PAST: usize = 240;
 
+static ENDED: AtomicBool = AtomicBool::new(false);
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let pid = args.pid.map_or_else(only, Ok)?;
@@ -42,8 +45,13 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     }
     let mut view = View::default();
     view.read(pid)?;
+    // By a signal it ends as by a key: the terminal is as it was.
+    ctrlc::set_handler(|| ENDED.store(true, Relaxed))?;
     let mut terminal = ratatui::try_init()?;
     let done = loop {
+        if ENDED.load(Relaxed) {
+            break Ok(true);
+        }
         if let Err(e) = terminal.draw(|frame| view.draw(frame)) {
             break Err(e.into());
         }

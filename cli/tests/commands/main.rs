@@ -14,3 +14,4 @@ mod plan_round_trip;
 mod record;
 mod replay;
 mod run;
+mod top;

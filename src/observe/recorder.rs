@@ -175,6 +175,10 @@ impl Recorder {
             out.write_all(&head).and_then(|()| out.flush()).map_err(|e| {
                 Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", name.display()))
             })?;
+            if name != *wanted && !options.quiet {
+                let (wanted, name) = (wanted.display(), name.display());
+                process::say(format_args!("{wanted} is there already; this process records to {name}"));
+            }
             (file, path) = (Some(out), Some(name));
         }
         let session = Arc::new(Session::new(options.stack_depth, options.keep));

@@ -8,7 +8,7 @@ use base64::Engine;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use tempfile::{tempdir, TempDir};
 
 /// A log with streams, reuse of addresses and something left live.
@@ -171,6 +171,25 @@ fn a_closed_stderr_changes_nothing() {
     let out = run(command.stderr(full));
     assert_eq!(out.status.code(), Some(0));
     assert_eq!(json(&out)["failures"], 0);
+}
+
+/// A second recording to the same file goes elsewhere, and says where.
+#[test]
+fn a_second_recording_says_where_it_is() {
+    let dir = tempdir().unwrap();
+    let log = file(&dir, "a.csv", log(20).as_bytes());
+    let to = dir.path().join("a.gmrec");
+    for (level, says) in [("1", false), ("1", true), ("0", false)] {
+        let mut command = gpumem();
+        command.args(["replay", "--backend", "host", "--json"]).arg(&log).env("GPUMEM_RECORD", &to);
+        let child = command.env("GPUMEM_LOG", level).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let own = format!("{}.{}", to.display(), child.id());
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        let expected = format!("{} is there already; this process records to {own}\n", to.display());
+        assert_eq!(stderr(&out).contains(&expected), says, "level {level}: {}", stderr(&out));
+        assert!(says || stderr(&out).is_empty(), "level {level}: {}", stderr(&out));
+    }
 }
 
 /// A file that grows no further, as on a full disk: what there is of it can be read.

@@ -1,8 +1,9 @@
 //! How much random tests and sweeps do.
 
-/// Percent of what they do by default, from `GPUMEM_TEST_EFFORT`: 1000 before a release.
+/// Percent of what they do by default, from `GPUMEM_TEST_EFFORT`: 1000 before a release, never less
+/// than 100, as some count what they have met.
 fn effort() -> u64 {
-    std::env::var("GPUMEM_TEST_EFFORT").ok().and_then(|e| e.parse().ok()).unwrap_or(100).max(1)
+    std::env::var("GPUMEM_TEST_EFFORT").ok().and_then(|e| e.parse().ok()).unwrap_or(100).max(100)
 }
 
 /// So many rounds at an effort of 100 percent, at least one.

@@ -83,7 +83,11 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
     let kills = rounds(30);
     let mount = Mount::new("evicting");
     let (mut left, mut partial, mut none) = (0, 0, 0);
-    for i in 0..kills {
+    for i in 0..10 * kills {
+        // Some kills must hit a file that is being written, however the machine is loaded.
+        if i >= kills && partial > 2 {
+            break;
+        }
         let seed = i * 1_000_003;
         let mut child = spawn(NAME, CHILD, format!("{seed} {}", mount.0.display()));
         kill(&mut child, Duration::from_micros(random(seed, 7) % 120_000));
@@ -108,7 +112,7 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
         assert_eq!(mount.stores(), Vec::<PathBuf>::new(), "after kill {i}");
     }
     println!("{left} files were left and removed, {partial} of them not whole; {none} times there was none");
-    assert!(partial > kills / 10 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
+    assert!(partial > 2 && left > partial, "{left} left, {partial} not whole: killed at the wrong moments");
 }
 
 /// Files of a store but for its lock.

@@ -77,7 +77,7 @@ typedef int32_t gpumem_status;
 // This driver, device or build cannot do what was asked.
 #define GPUMEM_ERROR_UNSUPPORTED 7
 
-// An environment variable or context option does not parse.
+// An environment variable or context option does not parse, or names a missing directory.
 #define GPUMEM_ERROR_CONFIG 8
 
 // The process was forked after gpumem had started; children must not use it.

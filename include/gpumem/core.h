@@ -218,7 +218,8 @@ size_t gpumem_usable_size(const void *ptr);
 // Gives free physical memory back to the device until no more than keep_bytes stay mapped on each
 // device that is in use. Live memory stays. 0 gives back all that is free.
 //
-// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
+// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back. Do
+// not call it while a stream is being captured: it can invalidate the capture.
 // Errors: GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_trim(size_t keep_bytes);
 

@@ -392,6 +392,27 @@ static void a_plans_memory_is_in_the_arena(void) {
     nothing_left();
 }
 
+/* In a child, as gpumem starts once in a process. */
+static void without_the_pool_there_are_none(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        gpumem_arena out = NULL;
+        void *p;
+        setenv("GPUMEM_POOL", "off", 1);
+        p = gpumem_malloc(1000);
+        CHECK(p != NULL);
+        CHECK_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_arena_enter(&out));
+        CHECK_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_arena_find(p, &out));
+        CHECK_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_arena_promote(p));
+        CHECK_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_arena_escape(p));
+        CHECK(error_says("GPUMEM_POOL"));
+        OK(gpumem_free_id(p, id_of(p)));
+        exit(0);
+    }
+    CHECK(exit_code(child) == 0);
+}
+
 static void a_forked_child_is_refused(void) {
     gpumem_arena a = must_enter("parent's");
     void *p = gpumem_malloc(1000);
@@ -424,6 +445,7 @@ static void a_forked_child_is_refused(void) {
 }
 
 int main(void) {
+    RUN(without_the_pool_there_are_none);
     OK(gpumem_init(NULL));
     RUN(an_exit_frees_all_but_what_is_kept);
     RUN(never_released_buffers_in_nested_rounds);

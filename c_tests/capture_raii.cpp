@@ -1,5 +1,6 @@
 // gpumem::capture: released by its destructor, aborted where an exception comes before its end.
 #include "harness.h"
+#include "throws.hpp"
 #include <gpumem.hpp>
 
 static void released_at_the_end_of_the_scope() {
@@ -22,6 +23,22 @@ static void released_at_the_end_of_the_scope() {
     }
     OK(gpumem_free_async(kept, s.get()));
     nothing_left();
+}
+
+static void ending_again_does_nothing() {
+    gpumem::stream s;
+    gpumem::capture c(s);
+    OK(gpumem_free_async(must_malloc_async(3 * MIB, s.get()), s.get()));
+    c.end();
+    const gpumem_capture handle = c.get();
+    c.end();
+    // The reference is still there, and with it the memory of a graph.
+    CHECK(c.get() == handle && c.stats().references == 1);
+    c = gpumem::capture(s);
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_end(handle));
+    c.end();
+    gpumem::capture moved(std::move(c));
+    CHECK(throws<gpumem::error>([&] { c.share(s); }, GPUMEM_ERROR_INVALID, "capture holds nothing"));
 }
 
 static void an_exception_aborts() {
@@ -48,6 +65,7 @@ static void an_exception_aborts() {
 
 int main() {
     RUN(released_at_the_end_of_the_scope);
+    RUN(ending_again_does_nothing);
     RUN(an_exception_aborts);
     return 0;
 }

@@ -103,6 +103,7 @@ static void planted_use_is_an_error(void) {
     CHECK(error_says("use-after-arena-free: ? ? was reclaimed"));
     OK(gpumem_check(kept, "add", "rhs"));
     OK(gpumem_check(NULL, "add", "rhs"));
+    OK(gpumem_check_id(NULL, stale_id, "add", "rhs"));
     OK(gpumem_check(&needed, "add", "rhs"));
     OK(gpumem_arena_verify());
 

@@ -128,13 +128,24 @@ static void data_moves_between_folders(void) {
     OK(gpumem_evict_tag(TAG, &move, &report));
     CHECK(report.moved == 1 && report.moved_bytes == BYTES && report.already == 1);
     holds_on_disk(1, 2 * BYTES);
+    move.space.id = 0;
+    GPUMEM_INIT(&report);
+    OK(gpumem_restore(p[0], &move, &report)); /* neither nearer nor farther: both functions do it */
+    CHECK(report.moved == 1 && report.already == 0);
+    GPUMEM_INIT(&report);
+    OK(gpumem_restore_tag(TAG, &move, &report));
+    CHECK(report.moved == 1 && report.already == 1);
+    holds_on_disk(0, 2 * BYTES);
 
+    GPUMEM_INIT(&move);
+    move.space.tier = GPUMEM_TIER_DISK;
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_restore(p[0], &move, NULL));
     GPUMEM_INIT(&move);
     move.space.tier = GPUMEM_TIER_HOST;
     GPUMEM_INIT(&report);
     OK(gpumem_evict_tag(TAG, &move, &report)); /* would bring it nearer */
     CHECK(report.moved == 0 && report.moved_bytes == 0 && report.already == 2);
-    holds_on_disk(1, 2 * BYTES);
+    holds_on_disk(0, 2 * BYTES);
     OK(gpumem_restore_tag(TAG, NULL, NULL));
     GPUMEM_INIT(&report);
     OK(gpumem_restore_tag(TAG, &move, &report)); /* would send it away */
@@ -164,10 +175,29 @@ static void added_folders_come_after_those_of_the_environment(void) {
     CHECK(exit_code(child) == 0);
 }
 
+/* In a child, as gpumem starts once in a process. */
+static void folders_of_the_environment_have_to_be_there(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        size_t count = 0;
+        setenv("GPUMEM_DISK", inside("late"), 1);
+        CHECK_STATUS(GPUMEM_ERROR_CONFIG, gpumem_space_list_get(NULL, 0, &count));
+        CHECK(error_says("GPUMEM_DISK: looking for ") && error_says("late"));
+        CHECK(mkdir(inside("late"), 0700) == 0);
+        OK(gpumem_space_list_get(NULL, 0, &count));
+        CHECK(count > 1);
+        CHECK(rmdir(inside("late")) == 0);
+        exit(0);
+    }
+    CHECK(exit_code(child) == 0);
+}
+
 int main(void) {
     CHECK(mkdtemp(folder) != NULL);
     CHECK(mkdir(inside("a"), 0700) == 0 && mkdir(inside("b"), 0700) == 0 && mkdir(inside("c"), 0700) == 0);
     RUN(added_folders_come_after_those_of_the_environment);
+    RUN(folders_of_the_environment_have_to_be_there);
     OK(gpumem_init(NULL));
     RUN(folders_become_spaces);
     RUN(wrong_folders_are_refused);

@@ -162,6 +162,41 @@ static void captured_streams_keep_what_they_use(void) {
     everything_is_free();
 }
 
+/* In modes that forbid waiting for streams too: moves of what no captured stream uses succeed, and harm no capture. */
+static void moves_leave_captures_whole(void) {
+    gpumem_stream s = must_stream(), captured = must_stream();
+    const int32_t modes[] = {GPUMEM_SIM_CAPTURE_GLOBAL, GPUMEM_SIM_CAPTURE_THREAD_LOCAL};
+    const int32_t tiers[] = {GPUMEM_TIER_HOST, GPUMEM_TIER_DISK};
+    void *p = evictable(5 * MIB, 0, s);
+    int i, j;
+    fill(p, 5 * MIB, 3, s);
+    OK(gpumem_hold(p));
+    OK(gpumem_unhold(p, s));
+    OK(gpumem_device_sync()); /* what earlier streams of these handles did is over, too */
+    for (i = 0; i < 2; i++) {
+        for (j = 0; j < 2; j++) {
+            gpumem_sim_graph graph = NULL;
+            gpumem_move_options options = to(tiers[j]);
+            options.flags = GPUMEM_MOVE_ON_STREAM;
+            options.stream = s;
+            OK(gpumem_sim_capture_begin(captured, modes[i]));
+            OK(gpumem_evict(p, &options, NULL));
+            CHECK(is_in(p, tiers[j]));
+            OK(gpumem_hold(p));
+            OK(gpumem_unhold(p, s));
+            OK(gpumem_evict(p, &options, NULL));
+            OK(gpumem_restore(p, NULL, NULL));
+            OK(gpumem_sim_capture_end(captured, &graph));
+            OK(gpumem_sim_graph_destroy(graph));
+            CHECK(holds(p, 5 * MIB, 3, s));
+        }
+    }
+    OK(gpumem_free_async(p, s));
+    OK(gpumem_stream_destroy(captured));
+    OK(gpumem_stream_destroy(s));
+    everything_is_free();
+}
+
 static int slots_found;
 
 static void count_slot(const char *path, int is_dir) { slots_found += !is_dir && is_slot(path); }
@@ -271,6 +306,7 @@ int main(void) {
     RUN(tags_move_together);
     RUN(pins_keep_it_in_the_device);
     RUN(captured_streams_keep_what_they_use);
+    RUN(moves_leave_captures_whole);
     RUN(what_is_freed_elsewhere_leaves_nothing);
     RUN(the_least_recently_unpinned_make_room);
     RUN(the_mover_works_between_the_thresholds);

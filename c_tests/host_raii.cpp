@@ -127,6 +127,9 @@ static void pieces_are_drawn_from_reservations() {
         CHECK(r.info().drawn == BLOCK);
     }
     CHECK(r.info().drawn == 0 && usage().used == 0);
+    r.release();
+    CHECK(throws<gpumem::error>([&] { gpumem::host_blocks b(1, r); }, GPUMEM_ERROR_INVALID, "reservation holds nothing"));
+    CHECK(usage().used == 0);
 }
 
 static void folders_become_spaces() {

@@ -400,6 +400,20 @@ static void huge_sizes_do_not_overflow(void) {
     OK(gpumem_plan_destroy(p));
 }
 
+static void an_address_beyond_the_last_is_refused_and_named(void) {
+    gpumem_plan p = must_plan();
+    void *bases[1], *at = NULL;
+    char want[64];
+    add(p, 100, 0, 1);
+    add(p, 100, 0, 1);
+    solved(p);
+    bases[0] = (void *)(UINTPTR_MAX - 15);
+    snprintf(want, sizeof want, "100 from the base 0x%" PRIxPTR, UINTPTR_MAX - 15);
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_plan_pointer_get(p, offset_of(p, 0) == 100 ? 0 : 1, bases, 1, &at));
+    CHECK(at == NULL && error_says(want));
+    OK(gpumem_plan_destroy(p));
+}
+
 /* In a child, so that this process has not started gpumem before. */
 static void planning_needs_no_device(void) {
     pid_t child = fork();
@@ -459,6 +473,7 @@ int main(void) {
     RUN(huge_alignments_are_refused_when_they_are_stated);
     RUN(nothing_is_a_layout_of_nothing);
     RUN(huge_sizes_do_not_overflow);
+    RUN(an_address_beyond_the_last_is_refused_and_named);
     RUN(a_forked_child_has_plans_of_its_own);
     return 0;
 }

@@ -95,6 +95,8 @@ static void waits_are_cancelled() {
     moved.cancel();
     waits.join();
     CHECK(b.size() == 10 * MIB && token.get() == nullptr);
+    // No wait that nothing can cancel.
+    CHECK(throws<gpumem::error>([&] { b.grow(MIB, 1, token); }, GPUMEM_ERROR_INVALID, "token holds nothing"));
 }
 
 // What a function holds lives as long as it can be called, and no longer.

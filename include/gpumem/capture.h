@@ -113,7 +113,7 @@ typedef struct gpumem_capture_stats {
 // once freed, it is not used for the graph while work on it may be running. Does not wait for the
 // device.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, an option is not allowed, share or layout are no
-// captures of the stream's device, layout has recorded nothing or the stream is in a capture
+// captures of the stream's device, layout does not record, or the stream is in a capture
 // already; GPUMEM_ERROR_OUT_OF_MEMORY; GPUMEM_ERROR_UNSUPPORTED where GPUMEM_POOL is off;
 // GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER. Nothing has begun then.
 gpumem_status gpumem_capture_begin(gpumem_stream s, const struct gpumem_capture_options *opts, gpumem_capture *out);
@@ -158,7 +158,7 @@ gpumem_status gpumem_capture_release(gpumem_capture capture);
 // length of the layout; peak, unless NULL, the most that was live at a time: no layout is shorter.
 // Takes up to a second for thousands of allocations. gpumem_capture_begin does it where it was not
 // done before. Release the capture only afterwards.
-// Errors: GPUMEM_ERROR_INVALID when there is no such capture or nothing was recorded.
+// Errors: GPUMEM_ERROR_INVALID when there is no such capture, or it does not record.
 gpumem_status gpumem_capture_solve(gpumem_capture capture, uint64_t *bytes, uint64_t *peak);
 
 // The counters of a capture's memory.

@@ -18,16 +18,18 @@ class capture {
 
     gpumem_capture get() const noexcept { return open_ ? open_.get() : ended_.get(); }
     explicit operator bool() const noexcept { return get() != nullptr; }
-    // The stream's allocations are ordinary again.
+    // The stream's allocations are ordinary again. Once ended, ending again does nothing.
     void end() {
         check(gpumem_capture_end(get()));
-        ended_ = ended(open_.release());
+        if (open_) {
+            ended_ = ended(open_.release());
+        }
     }
     // Another capture in the same memory, for a graph that never runs at the same time as this
     // one's.
     capture share(stream_ref s) const {
         auto options = detail::sized<gpumem_capture_options>();
-        options.share = get();
+        options.share = detail::given(*this, "capture");
         return capture(s, options);
     }
     gpumem_capture_stats stats() const {

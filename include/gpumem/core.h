@@ -77,7 +77,7 @@ typedef int32_t gpumem_status;
 // This driver, device or build cannot do what was asked.
 #define GPUMEM_ERROR_UNSUPPORTED 7
 
-// An environment variable or context option does not parse.
+// An environment variable or context option does not parse, or names a missing directory.
 #define GPUMEM_ERROR_CONFIG 8
 
 // The process was forked after gpumem had started; children must not use it.
@@ -218,7 +218,8 @@ size_t gpumem_usable_size(const void *ptr);
 // Gives free physical memory back to the device until no more than keep_bytes stay mapped on each
 // device that is in use. Live memory stays. 0 gives back all that is free.
 //
-// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
+// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back. Do
+// not call it while a stream is being captured: it can invalidate the capture.
 // Errors: GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_trim(size_t keep_bytes);
 

@@ -148,6 +148,15 @@ template <class Handle, class Close> class owned_handle : public owner<Handle, C
     Handle release() noexcept { return std::exchange(this->state_, nullptr); }
 };
 
+// The handle of an object that has to have one: to gpumem.h, NULL would mean that none is given.
+template <class Owner> auto given(const Owner &owner, const char *what) {
+    if (!owner) {
+        throw error(GPUMEM_ERROR_INVALID, std::string("gpumem: the ") + what +
+                                              " holds nothing: it was released or moved from");
+    }
+    return owner.get();
+}
+
 // Elements of no type are bytes.
 template <class T> struct element_size : std::integral_constant<std::size_t, sizeof(T)> {
     static_assert(std::is_trivially_copyable<T>::value,

@@ -116,7 +116,7 @@ class host_blocks
         : host_blocks(bytes, nullptr, node) {}
     // Drawn from a reservation, of its node.
     host_blocks(std::size_t bytes, const reservation &from)
-        : host_blocks(bytes, from.get(), GPUMEM_HOST_NEAREST) {}
+        : host_blocks(bytes, detail::given(from, "reservation"), GPUMEM_HOST_NEAREST) {}
     host_blocks(host_blocks &&other) noexcept { swap(other); }
     host_blocks &operator=(host_blocks &&other) noexcept {
         host_blocks(std::move(other)).swap(*this);

@@ -448,9 +448,10 @@ typedef struct gpumem_plan_stats {
     uint64_t lower_bound;
     // What the buffers would take side by side.
     uint64_t total_unshared;
-    // What sharing bytes saves: total_unshared - arena_bytes, or 0.
+    // What sharing bytes saves: total_unshared - arena_bytes, or 0; 0 where arena_bytes is.
     uint64_t saved;
-    // How far arena_bytes is above lower_bound, as a share of it; 0 is optimal.
+    // How far arena_bytes is above lower_bound, as a share of it; 0 is optimal, if there is a
+    // layout.
     double gap;
     // How long planning took, seconds.
     double seconds;

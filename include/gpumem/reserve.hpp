@@ -171,7 +171,7 @@ class reservation : public detail::owned_handle<gpumem_reservation, detail::rele
         check(gpumem_reservation_grow(state_, bytes, timeout_ms, nullptr));
     }
     void grow(std::uint64_t bytes, std::uint64_t timeout_ms, const token &cancel) {
-        check(gpumem_reservation_grow(state_, bytes, timeout_ms, cancel.get()));
+        check(gpumem_reservation_grow(state_, bytes, timeout_ms, detail::given(cancel, "token")));
     }
     void shrink(std::uint64_t bytes) { check(gpumem_reservation_shrink(state_, bytes)); }
     // Returns by how many bytes.

@@ -213,7 +213,8 @@ gpumem_status gpumem_space_detach_thread(struct gpumem_space space);
 typedef struct gpumem_overdraw {
     // The bytes that the library filled. Fields beyond them do not exist.
     uint32_t size;
-    // How often the callback has been called for this allocation, from 1.
+    // How often the callback has been called for this try of the allocation, from 1. An
+    // out-of-memory callback can have the allocation tried again, from 1.
     uint32_t attempt;
     // The reservation's space.
     gpumem_space space;

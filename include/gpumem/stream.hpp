@@ -27,9 +27,9 @@ template <class S> struct is_stream
 
 // A stream that somebody else owns, and which outlives its use: what every function and class here
 // takes. It is made from a cudaStream_t, CUstream or gpumem_stream, which are one type; from a
-// gpumem::stream or borrowed_stream; from NULL, 0 or nothing, which mean the default stream; and
-// from any object with a get() that gives a cudaStream_t, or that becomes one: cuda::stream_ref,
-// rmm::cuda_stream_view.
+// gpumem::stream or borrowed_stream; from NULL, 0 or nothing, which mean the default stream, as do
+// objects that hold none; and from any object with a get() that gives a cudaStream_t, or that
+// becomes one: cuda::stream_ref, rmm::cuda_stream_view.
 //
 // The default stream is CUDA's: the legacy one, and the calling thread's own where the file is
 // compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (nvcc --default-stream per-thread).

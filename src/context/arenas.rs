@@ -19,10 +19,15 @@ impl Pools for Context {
 impl Context {
     /// Opens an arena inside the calling thread's current one, and makes it the current one.
     pub fn arena_enter(&self, name: &str) -> Result<Arc<Arena>> {
-        if !self.config.pool {
-            return Err(Error::new(Status::Unsupported, "arenas need the pool; GPUMEM_POOL is off"));
-        }
+        self.has_arenas()?;
         self.arenas.enter(name).inspect(|arena| self.saw_enter(arena))
+    }
+
+    fn has_arenas(&self) -> Result<()> {
+        match self.config.pool {
+            true => Ok(()),
+            false => Err(Error::new(Status::Unsupported, "arenas need the pool; GPUMEM_POOL is off")),
+        }
     }
 
     /// Frees all that was allocated in an arena but what `keep` names; see
@@ -54,17 +59,20 @@ impl Context {
 
     /// The open arena that the live allocation containing `ptr` is in.
     pub fn arena_of(&self, ptr: u64) -> Result<Option<Arc<Arena>>> {
-        let scope = self.owner(ptr, "arena_of")?.scope_containing(ptr)?;
+        self.has_arenas()?;
+        let scope = self.owner(ptr, "arena_find")?.scope_containing(ptr)?;
         Ok(scope.and_then(|s| self.arenas.arena_of(&s)))
     }
 
     /// Moves the allocation that contains `ptr` one arena further out.
     pub fn arena_promote(&self, ptr: u64) -> Result<()> {
+        self.has_arenas()?;
         self.arenas.promote(ptr, false, self.owner(ptr, "promote")?).inspect(|()| self.saw_move(ptr))
     }
 
     /// Moves the allocation that contains `ptr` out of all arenas.
     pub fn arena_escape(&self, ptr: u64) -> Result<()> {
+        self.has_arenas()?;
         self.arenas.promote(ptr, true, self.owner(ptr, "escape")?).inspect(|()| self.saw_move(ptr))
     }
 

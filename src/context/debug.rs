@@ -71,9 +71,12 @@ impl Context {
         self.detector().map_or(Ok(()), |d| d.check(ptr, op, operand))
     }
 
-    /// An error when the live allocation that contains `ptr` is not the one with this id. See
-    /// [`Detector::check_id`].
+    /// An error when the live allocation that contains `ptr` is not the one with this id. NULL is
+    /// nothing that could be used. See [`Detector::check_id`].
     pub fn check_id(&self, ptr: u64, id: u64, op: &str, operand: &str) -> Result<()> {
+        if ptr == 0 {
+            return Ok(());
+        }
         let live = || self.pools().find(|p| p.owns(ptr))?.info_containing(ptr).ok().map(|i| i.id);
         self.detector().map_or(Ok(()), |d| d.check_id(ptr, id, live(), op, operand))
     }

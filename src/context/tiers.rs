@@ -5,7 +5,7 @@
 use super::config::{Config, Limit};
 use super::pinned::Pinned;
 use crate::base::sync::OnceLock;
-use crate::base::{DeviceId, Error, Result};
+use crate::base::{DeviceId, Error, Result, Status};
 use crate::driver::{numa, Counted, Driver};
 use crate::pool::Pool;
 use crate::tier::disk::StoreOptions;
@@ -35,7 +35,10 @@ impl Tiers {
         let host = Arc::new(HostTier::new(driver.clone(), manager.clone(), &host_options(config))?);
         let disks = Arc::new(Disks::new(manager.clone(), StoreOptions::default(), config.thresholds));
         for mount in &config.disks {
-            disks.add_mount(&mount.path, mount.limit)?;
+            // A setting that cannot be used, whatever is wrong with the directory.
+            disks
+                .add_mount(&mount.path, mount.limit)
+                .map_err(|e| Error::new(Status::Config, format!("GPUMEM_DISK: {}", e.message)))?;
         }
         let parts = Parts {
             driver: driver.clone(),

@@ -95,8 +95,12 @@ impl Layout {
         }
     }
 
-    /// What sharing bytes saves, bytes.
+    /// What sharing bytes saves, bytes. 0 where no layout was made, and in an empty one.
     pub fn saved(&self) -> u64 {
-        self.total_unshared.saturating_sub(self.size)
+        if self.size == 0 {
+            0
+        } else {
+            self.total_unshared.saturating_sub(self.size)
+        }
     }
 }

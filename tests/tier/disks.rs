@@ -230,5 +230,5 @@ fn a_context_has_the_spaces_of_its_settings() {
     assert_eq!((a.entries(), b.entries()), (0, 0));
     drop(memory);
     let gone = Config { disks: vec![DiskMount { path: a.0.join("absent"), limit: None }], ..config };
-    says(Context::new(driver, gone).unwrap().tiers(), Status::Io, &["starting the tiers", "absent"]);
+    says(Context::new(driver, gone).unwrap().tiers(), Status::Config, &["starting the tiers", "GPUMEM_DISK", "absent"]);
 }

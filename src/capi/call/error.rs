@@ -31,7 +31,7 @@ pub const GPUMEM_ERROR_DRIVER: gpumem_status = 5;
 pub const GPUMEM_ERROR_NO_DEVICE: gpumem_status = 6;
 /// This driver, device or build cannot do what was asked.
 pub const GPUMEM_ERROR_UNSUPPORTED: gpumem_status = 7;
-/// An environment variable or context option does not parse.
+/// An environment variable or context option does not parse, or names a missing directory.
 pub const GPUMEM_ERROR_CONFIG: gpumem_status = 8;
 /// The process was forked after gpumem had started; children must not use it.
 pub const GPUMEM_ERROR_FORKED: gpumem_status = 9;

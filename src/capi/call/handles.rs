@@ -216,7 +216,7 @@ impl<T: 'static> Handles<T> {
             None => Err(Error::new(
                 Status::Forked,
                 format!(
-                    "{} {handle:#x} was made before this process was forked and belongs to the parent; make one here",
+                    "{} {handle:#x} was made before this process was forked; only the parent can use it",
                     self.name
                 ),
             )),

@@ -163,7 +163,8 @@ pub extern "C" fn gpumem_usable_size(ptr: *const c_void) -> usize {
 /// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each
 /// device that is in use. Live memory stays. 0 gives back all that is free.
 ///
-/// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back.
+/// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back. Do
+/// not call it while a stream is being captured: it can invalidate the capture.
 /// Errors: GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_trim(keep_bytes: usize) -> gpumem_status {

@@ -110,7 +110,11 @@ pub unsafe extern "C" fn gpumem_plan_pointer_get(
         };
         not_null(*base, "the base of its arena")?;
         let Some(at) = address(*base).checked_add(slot.offset) else {
-            return Err(Error::invalid(format!("{} bytes from {base:p} are beyond the address space", slot.offset)));
+            return Err(Error::invalid(format!(
+                "offset {} from the base {:#x} is beyond the address space",
+                slot.offset,
+                address(*base)
+            )));
         };
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(pointer(at)) };

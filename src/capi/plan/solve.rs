@@ -87,9 +87,10 @@ pub struct gpumem_plan_stats {
     pub lower_bound: u64,
     /// What the buffers would take side by side.
     pub total_unshared: u64,
-    /// What sharing bytes saves: total_unshared - arena_bytes, or 0.
+    /// What sharing bytes saves: total_unshared - arena_bytes, or 0; 0 where arena_bytes is.
     pub saved: u64,
-    /// How far arena_bytes is above lower_bound, as a share of it; 0 is optimal.
+    /// How far arena_bytes is above lower_bound, as a share of it; 0 is optimal, if there is a
+    /// layout.
     pub gap: f64,
     /// How long planning took, seconds.
     pub seconds: f64,
@@ -317,13 +318,13 @@ fn refusal(problem: &Problem, layout: &Layout) -> Option<Error> {
         },
     };
     let best = match layout.size {
-        0 => "none was found without a capacity either".to_string(),
-        size => format!("the smallest found without a capacity takes {size}"),
+        0 => String::new(),
+        size => format!(", the smallest found without a capacity takes {size}"),
     };
     Some(Error::new(
         Status::OutOfMemory,
         format!(
-            "the plan has no layout {}; {why}. At least {} bytes are needed, {best}: {next}",
+            "the plan has no layout {}; {why}. At least {} bytes are needed{best}: {next}",
             limits(problem),
             layout.lower_bound
         ),

@@ -326,7 +326,7 @@ fn goal(o: Option<&gpumem_move_options>, back: bool) -> Result<Goal> {
         (Tier::Gpu, false) => {
             Err(Error::invalid("gpumem_evict moves to the host or a disk; to come back: gpumem_restore"))
         }
-        (Tier::Disk, true) => {
+        (Tier::Disk, true) if !to_space => {
             Err(Error::invalid("gpumem_restore moves to the device or the host; to a disk: gpumem_evict"))
         }
         (tier, true) => Ok(Goal::Nearer(to(tier))),

@@ -57,7 +57,8 @@ pub const GPUMEM_OVERDRAW_RETRY: i64 = -2;
 pub struct gpumem_overdraw {
     /// The bytes that the library filled. Fields beyond them do not exist.
     pub size: u32,
-    /// How often the callback has been called for this allocation, from 1.
+    /// How often the callback has been called for this try of the allocation, from 1. An
+    /// out-of-memory callback can have the allocation tried again, from 1.
     pub attempt: u32,
     /// The reservation's space.
     pub space: gpumem_space,

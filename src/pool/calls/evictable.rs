@@ -53,8 +53,8 @@ pub struct Waited {
 fn capturing() -> Error {
     Error::new(
         Status::Capturing,
-        "a stream that uses the allocation is being captured, so its work cannot be waited for; end the capture first, \
-         and hold what its graph uses",
+        "while a stream is being captured, what uses the allocation cannot be waited for; end the capture first, and \
+         hold what its graph uses",
     )
 }
 

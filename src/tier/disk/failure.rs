@@ -13,15 +13,21 @@ pub(super) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
+/// What to do where there is no room.
+pub(super) const FULL: &str = "free space there, raise the quota or ulimit -f, or use another directory";
+
 /// `what` failed on `path`.
 pub(super) fn failed(what: &str, path: &Path, e: &io::Error) -> Error {
     use io::ErrorKind::*;
     let path = path.display();
     let status = if is_full(e) { Status::OutOfMemory } else { Status::Io };
     let advice = match e.kind() {
-        _ if is_full(e) => "free space there, raise the quota or ulimit -f, or use another directory",
+        _ if is_full(e) => FULL,
+        _ if e.raw_os_error() == Some(libc::EMFILE) => "close some, or raise ulimit -n",
         PermissionDenied | ReadOnlyFilesystem => "let this user write there, or use another directory",
-        NotFound | NotADirectory => "was it removed, or its file system unmounted? Open the disk space anew",
+        NotFound | NotADirectory => {
+            "was it removed, or its file system unmounted? Mount it again, or use another directory"
+        }
         _ => "look at the system's log; the data is where it was before this call",
     };
     Error::new(status, format!("{what} {path}: {e}; {advice}"))

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::books::Shared;
-use super::failure::{failed, is_full};
+use super::failure::{failed, is_full, FULL};
 use super::format::Content;
 use crate::base::size::human;
 use crate::base::{Error, Result, Status};
@@ -32,7 +32,7 @@ impl Shared {
         let space = self.disk.space(dir).map_err(|e| failed("asking for the space of", dir, &e))?;
         let full = |why: &str| {
             let message = format!(
-                "{} of data need a file of {}, and {} has {} free{why}; free space there, or use another mount",
+                "{} of data need a file of {}, and {} has {} free{why}; {FULL}",
                 human(content.length),
                 human(bytes),
                 dir.display(),

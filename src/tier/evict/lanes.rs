@@ -141,7 +141,7 @@ impl Flow<'_> {
                 told(self.completed)?;
             }
             let (driver, event) = (&*self.lanes.driver, self.event()?);
-            self.dirty = true;
+            let dirty = std::mem::replace(&mut self.dirty, true);
             let Idle { device, stream, events } = self.idle()?;
             let done = driver
                 .copy_async(*device, dst + at, src + at, n, *stream)
@@ -150,6 +150,7 @@ impl Flow<'_> {
                 events.push(event);
                 return Err(e);
             }
+            self.dirty = dirty;
             self.submitted += n;
             self.ring.push_back((event, self.submitted));
             at += n;
@@ -201,13 +202,16 @@ impl Flow<'_> {
     /// Waits until nothing is in flight: afterwards the device touches nothing of the move. After
     /// an error that stays unknown, and what the copies may touch must never be used again.
     pub(super) fn drain(&mut self) -> Result<()> {
-        let driver = &*self.lanes.driver;
-        let Some(idle) = self.idle.as_mut() else { return Ok(()) };
+        while !self.ring.is_empty() {
+            self.wait_one()?;
+        }
         if self.dirty {
+            // Only where it must be: a capture may forbid waiting for a stream, never for events.
+            let driver = &*self.lanes.driver;
+            let idle = self.idle()?;
             driver.stream_sync(idle.device, idle.stream)?;
             self.dirty = false;
         }
-        idle.events.extend(self.ring.drain(..).map(|r| r.0));
         self.completed = self.submitted;
         Ok(())
     }

@@ -54,7 +54,7 @@ pub struct Overdraw {
     pub bytes: u64,
     /// The stream it is on.
     pub stream: u64,
-    /// How often this callback has been called for this allocation, from 1.
+    /// How often this callback has been called for this try of the allocation, from 1.
     pub attempt: u32,
 }
 

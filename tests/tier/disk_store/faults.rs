@@ -60,7 +60,7 @@ fn more_than_there_is() {
     let free = disk.space(&mount.0).unwrap().free;
     let e = store.begin_write(free + (1 << 30)).err().unwrap();
     assert_eq!(e.status, Status::OutOfMemory);
-    for part in ["of data need a file of", "free", "use another mount", mount.0.to_str().unwrap()] {
+    for part in ["of data need a file of", "free", "ulimit -f", mount.0.to_str().unwrap()] {
         assert!(e.message.contains(part), "{e} lacks {part}");
     }
     assert_empty(&store);

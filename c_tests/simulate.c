@@ -132,6 +132,29 @@ static int tells_its_order(const char *to) {
     return 0;
 }
 
+/* Memory of the default stream that another one uses, and that nobody has named to gpumem. */
+static int unnamed_streams_are_waited_for(const char *unused) {
+    gpumem_stream s = must_stream();
+    gpumem_malloc_options options;
+    int i;
+    (void)unused;
+    GPUMEM_INIT(&options);
+    options.flags = GPUMEM_MALLOC_EVICTABLE;
+    options.bytes = BYTES;
+    for (i = 1; i < 10; i++) {
+        void *p = NULL;
+        OK(gpumem_malloc_with(&options, &p));
+        OK(gpumem_stream_wait(s, NULL));
+        OK(gpumem_memset_async(p, i, BYTES, s));
+        OK(gpumem_evict(p, NULL, NULL));
+        OK(gpumem_restore(p, NULL, NULL));
+        CHECK(holds_byte(p, BYTES, (unsigned char)i, s));
+        OK(gpumem_free_async(p, s));
+    }
+    CHECK(reports() == 0);
+    return 0;
+}
+
 static void slurp(const char *name, char *text, size_t cap) {
     FILE *file = fopen(name, "r");
     size_t n;
@@ -172,6 +195,12 @@ static void a_seed_decides_the_order(void) {
     CHECK(strcmp(order[3], order[4]) == 0 && strcmp(order[0], order[3]) != 0);
 }
 
+static void moves_out_wait_for_the_device(void) {
+    setenv("GPUMEM_HOST_MODE", "simulate", 1);
+    CHECK(in_child(unnamed_streams_are_waited_for, NULL) == 0);
+    unsetenv("GPUMEM_HOST_MODE");
+}
+
 int main(void) {
     if (strcmp(getenv("GPUMEM_BACKEND"), "host") != 0) {
         printf("skipped: a simulation is of the host device\n");
@@ -179,5 +208,6 @@ int main(void) {
     }
     RUN(mistakes_are_told);
     RUN(a_seed_decides_the_order);
+    RUN(moves_out_wait_for_the_device);
     return 0;
 }

@@ -34,7 +34,8 @@ pub struct Moving {
 pub enum By {
     /// All work submitted so far to this stream of this device.
     Stream(DeviceId, StreamHandle),
-    /// All work submitted so far to the stream it was allocated on, if it was never unpinned.
+    /// All work submitted so far to the device, if no stream was named when it was unpinned or
+    /// recorded; if only recorded, also to the stream it was allocated on.
     Allocation,
     /// Nothing but what is noted.
     Noted,
@@ -46,7 +47,7 @@ pub enum By {
 pub struct Waited {
     /// The stream that [`By::Stream`] names.
     named: bool,
-    /// Lanes and identities of the streams of [`By::Allocation`].
+    /// Lanes and identities of the streams of [`By::Allocation`]; the context's lane is the device.
     own: Vec<(u32, u64)>,
 }
 
@@ -119,10 +120,15 @@ impl Pool {
             let mut tags = d.uses.clone();
             match named {
                 Some((_, lane)) => tags.push(self.order.tag(lane)),
-                // The caller that unpins says by that which streams use it.
+                // The caller that unpins or records says by that which streams use it. Where nobody
+                // has, any may.
                 None if by == By::Allocation && tags.is_empty() => {
-                    own = Some((d.lane, d.stream_id)).filter(|stream| !waited.own.contains(stream));
-                    tags.extend(own.map(|(lane, stream_id)| self.tag_of(lane, stream_id)));
+                    let streams = if d.users.is_empty() { (CONTEXT, 0) } else { (d.lane, d.stream_id) };
+                    own = Some(streams).filter(|streams| !waited.own.contains(streams));
+                    tags.extend(own.map(|(lane, stream_id)| match lane {
+                        CONTEXT => self.order.tag(CONTEXT),
+                        _ => self.tag_of(lane, stream_id),
+                    }));
                 }
                 None => {}
             }

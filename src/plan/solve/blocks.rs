@@ -203,7 +203,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::super::budget::Budget;
     use super::super::instance::{Instance, Item};
-    use super::super::niche::{Niche, Outcome};
+    use super::super::niche::{Limits, Niche, Outcome};
     use super::super::order::{rank, By, Rule};
     use super::super::skyline::Skyline;
     use super::*;
@@ -294,7 +294,7 @@ mod tests {
                 let mut niche = Niche::new(&instance);
                 niche.set_capacity(capacity);
                 let mut budget = Budget::new(u64::MAX, None, None);
-                match niche.run(&instance, rule, &ranks, u64::MAX, &mut budget) {
+                match niche.run(&instance, rule, &ranks, Limits::steps(u64::MAX), &mut budget) {
                     Outcome::Found => {
                         assert!(capacity >= optimum, "seed {seed}: {capacity} is below {optimum}");
                         assert!(instance.top(niche.offsets()) <= capacity, "seed {seed}");

@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::instance::Instance;
 use super::niche::Outcome;
-use super::portfolio::Portfolio;
+use super::portfolio::{Experience, Portfolio};
 
 /// The first k: one in so many items, and no fewer than this.
 const FIRST_SHARE: usize = 32;
@@ -67,6 +67,7 @@ fn lay_out(instance: &Instance, some: &[u32], threads: u32, budget: &mut Budget<
         return None;
     }
     let mut offsets = vec![0; some.len()];
-    let outcome = Portfolio::new(&alone, threads).search(alone.bound(), RUNS, &mut offsets, budget);
+    let outcome =
+        Portfolio::new(&alone, threads).search(alone.bound(), RUNS, &mut Experience::default(), &mut offsets, budget);
     (outcome == Outcome::Found).then_some(offsets)
 }

@@ -7,7 +7,7 @@ use super::instance::Instance;
 use super::niche::Outcome;
 use super::options::Effort;
 use super::order::{rank, By, Rule};
-use super::portfolio::Portfolio;
+use super::portfolio::{Experience, Portfolio};
 use super::skyline::Skyline;
 use super::{large, repair};
 
@@ -17,8 +17,9 @@ const FIRST_FIT_ITEMS: usize = 4_000;
 const SEARCH_ITEMS: usize = 4_096;
 /// Orders tried by [`Effort::Fast`].
 const FAST_ORDERS: usize = 3;
-/// Runs at the goal before another capacity is tried, and what share of them the others get.
-const FIRST_ROUNDS: u64 = 288;
+/// Runs at the goal before another capacity is tried, also around obstacles, and what share of them the others get.
+const FIRST_ROUNDS: u64 = 576;
+const FIRST_ROUNDS_AROUND: u64 = 288;
 const OTHERS_SHARE: u64 = 8;
 
 /// Orders of the greedy layouts.
@@ -128,20 +129,24 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
 /// Searches for smaller and smaller layouts, with more steps every time, until one is within `goal`.
 fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
     let search = &Portfolio::new(instance, threads);
-    let mut rounds = FIRST_ROUNDS;
+    let mut at_goal = Experience::default();
+    let mut rounds = if instance.obstacles.is_empty() { FIRST_ROUNDS } else { FIRST_ROUNDS_AROUND };
     while best.size > goal.max(best.bound) && !budget.spent() {
         // From below: little room makes the search quick to see that it is on the wrong way, so that the smallest
         // layout may be the easiest to find. Then from the goal up, halving what is open between failure and success.
         let mut target = best.bound;
         while target < goal && best.size > goal && !budget.spent() {
-            attempt(instance, search, target, rounds, best, budget);
+            attempt(instance, search, target, rounds, &mut Experience::default(), best, budget);
             target += (goal - target).div_ceil(2);
         }
         let mut failed = goal.max(best.bound).saturating_sub(1);
         target = failed + 1;
         while best.size > goal.max(best.bound) && !budget.spent() {
-            let runs = if target <= goal { rounds } else { rounds / OTHERS_SHARE };
-            if attempt(instance, search, target, runs, best, budget) != Outcome::Found {
+            let (runs, experience) = match target <= goal {
+                true => (rounds, &mut at_goal),
+                false => (rounds / OTHERS_SHARE, &mut Experience::default()),
+            };
+            if attempt(instance, search, target, runs, experience, best, budget) != Outcome::Found {
                 failed = target;
             }
             let open = best.size.saturating_sub(failed);
@@ -160,10 +165,11 @@ fn attempt(
     portfolio: &Portfolio,
     target: u64,
     rounds: u64,
+    experience: &mut Experience,
     best: &mut Best,
     budget: &mut Budget<'_>,
 ) -> Outcome {
-    let outcome = portfolio.search(target, rounds, &mut best.scratch, budget);
+    let outcome = portfolio.search(target, rounds, experience, &mut best.scratch, budget);
     match outcome {
         Outcome::Found => {
             let size = instance.top(&best.scratch);

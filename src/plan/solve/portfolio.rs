@@ -4,7 +4,8 @@
 //! from it; so each run is short, and has noise of its own on its order. The ways are those that
 //! found most in the least time on MiniMalloc's cases; now and then a run takes twice the steps.
 //! What they miss, others find: every third run, and each one around obstacles, takes the next of
-//! every rule with every kind of glue, first without noise.
+//! every rule with every kind of glue, first without noise. Once all had their turn, most runs go
+//! the ways that came furthest on this very problem.
 //!
 //! Items are sorted first, so that the order in which buffers were added makes no difference.
 //!
@@ -15,9 +16,10 @@
 use super::budget::Budget;
 use super::glue::{Glue, Glued, ALL};
 use super::instance::{Instance, Item};
-use super::niche::{Niche, Outcome};
+use super::niche::{Limits, Niche, Outcome};
 use super::numbers::mix;
 use super::order::{rank, Ask, By, Rule};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is glued, and how many in eight of what fits; which section is asked next; what goes first.
@@ -50,6 +52,21 @@ const KINDS_SHARE: u64 = 6;
 /// few long ones.
 const STEPS: u64 = 2;
 
+/// Most runs end after one step for so many items that brought no item more to its place than before: then the mistake is
+/// further back than they would ever go.
+const PATIENCE: u64 = 4;
+/// Runs that one way of gluing in part serves: it costs more than a run. Around obstacles each run has its own.
+const SERVES: u64 = 8;
+/// Of four runs, how many go a way that came far, once every rule had its turn. Around obstacles none does: there the
+/// bound is seldom reached, and how far runs come on the way to it says little.
+const FAVOURED: u64 = 3;
+/// The runs in which every rule has its turn: one in three.
+const EVERY_RULE: u64 = 3 * KINDS.len() as u64 * Rule::COUNT;
+/// The noise of those that go a way that came far.
+const FAVOURED_SPREADS: [f64; 3] = [0.2, 0.4, 0.6];
+/// Ways are compared by how far the best of so many of their runs came.
+const BEST_OF: usize = 10;
+
 /// Most threads used.
 const MOST_THREADS: u64 = 256;
 
@@ -64,12 +81,51 @@ pub(super) struct Portfolio {
     threads: u64,
 }
 
+/// How far the runs at one capacity got: the next ones go on from there.
+#[derive(Default)]
+pub(super) struct Experience {
+    /// How many runs there were.
+    runs: u64,
+    /// By thread.
+    records: Vec<Vec<Record>>,
+}
+
+/// How long a run may go on.
+#[derive(Clone, Copy)]
+struct Limit {
+    /// How many times the usual steps.
+    runs: u64,
+    /// Whether it ends when it comes no further. Around obstacles, where smallest layouts are often above the bound, what is
+    /// to prove that goes on.
+    stalls: bool,
+}
+
+impl Limit {
+    fn short(runs: u64) -> Limit {
+        Limit { runs, stalls: true }
+    }
+}
+
+/// How far the runs of one way came.
+#[derive(Clone)]
+struct Record {
+    way: Way,
+    /// The share of the items that each run left, rising.
+    shortfalls: Vec<f64>,
+}
+
 /// What one thread found, in which run, and the steps that its runs up to then took.
 struct Found {
     run: u64,
     steps: u64,
     outcome: Outcome,
     offsets: Vec<u64>,
+}
+
+impl Record {
+    fn shortfall(&self) -> f64 {
+        self.shortfalls.get(self.shortfalls.len() / BEST_OF).copied().unwrap_or(1.0)
+    }
 }
 
 impl Portfolio {
@@ -92,10 +148,23 @@ impl Portfolio {
         Portfolio { instance, order, glued, threads: u64::from(threads).clamp(1, MOST_THREADS) }
     }
 
-    /// Looks for a layout within `capacity` in `runs` runs with growing limits; one that is found is in `offsets`.
-    pub(super) fn search(&self, capacity: u64, runs: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
+    /// Looks for a layout within `capacity` in `runs` more runs with growing limits; one that is found is in `offsets`.
+    pub(super) fn search(
+        &self,
+        capacity: u64,
+        runs: u64,
+        experience: &mut Experience,
+        offsets: &mut [u64],
+        budget: &mut Budget<'_>,
+    ) -> Outcome {
         let mut sorted = vec![0; offsets.len()];
-        let outcome = self.search_sorted(capacity, runs, &mut sorted, budget);
+        if !self.instance.obstacles.is_empty() {
+            *experience = Experience::default();
+        }
+        experience.records.resize(self.threads as usize, Vec::new());
+        let until = experience.runs.saturating_add(runs);
+        let outcome = self.search_sorted(capacity, until, experience, &mut sorted, budget);
+        experience.runs = until;
         if outcome == Outcome::Found {
             for (&i, at) in self.order.iter().zip(sorted) {
                 offsets[i as usize] = at;
@@ -104,10 +173,17 @@ impl Portfolio {
         outcome
     }
 
-    fn search_sorted(&self, capacity: u64, runs: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
+    fn search_sorted(
+        &self,
+        capacity: u64,
+        until: u64,
+        experience: &mut Experience,
+        offsets: &mut [u64],
+        budget: &mut Budget<'_>,
+    ) -> Outcome {
         if self.threads == 1 {
-            let mut lane = Lane::new(self, capacity);
-            for run in 0..runs {
+            let mut lane = Lane::new(self, capacity, &mut experience.records[0]);
+            for run in experience.runs..until {
                 match lane.run(run, offsets, budget) {
                     Outcome::Unknown if budget.spent() => return Outcome::Unknown,
                     Outcome::Unknown => {}
@@ -117,10 +193,12 @@ impl Portfolio {
             return Outcome::Unknown;
         }
         let first = AtomicU64::new(u64::MAX);
-        let lanes: Vec<(Option<Found>, Budget<'_>)> = std::thread::scope(|scope| {
-            let lane = |thread| {
+        let Experience { runs, records } = &*experience;
+        let lanes: Vec<(Option<Found>, Vec<Record>, Budget<'_>)> = std::thread::scope(|scope| {
+            let lane = |thread: u64| {
                 let (mut budget, first) = (budget.share(), &first);
-                move || (self.every_so_many(thread, capacity, runs, first, &mut budget), budget)
+                let (runs, mut records) = (runs.saturating_add(thread)..until, records[thread as usize].clone());
+                move || (self.every_so_many(runs, capacity, &mut records, first, &mut budget), records, budget)
             };
             let started: Vec<_> = (0..self.threads)
                 .map(|thread| (thread, std::thread::Builder::new().spawn_scoped(scope, lane(thread)).ok()))
@@ -131,33 +209,36 @@ impl Portfolio {
                 .map(|(thread, started)| started.and_then(|s| s.join().ok()).unwrap_or_else(|| lane(thread)()))
                 .collect()
         });
-        let best = lanes.iter().filter_map(|(found, _)| found.as_ref()).min_by_key(|found| found.run);
+        let best = lanes.iter().filter_map(|(found, ..)| found.as_ref()).min_by_key(|found| found.run);
         // Threads that were told to stop took a number of steps that depends on timing; those that found something, or
         // came to the end, did not.
-        let whole = lanes.iter().filter(|(found, _)| found.is_none()).map(|(_, share)| share.taken()).max();
-        budget.join(best.map_or(whole.unwrap_or(0), |found| found.steps), lanes.iter().any(|(_, b)| b.interrupted()));
+        let whole = lanes.iter().filter(|(found, ..)| found.is_none()).map(|(.., share)| share.taken()).max();
+        budget.join(best.map_or(whole.unwrap_or(0), |found| found.steps), lanes.iter().any(|(.., b)| b.interrupted()));
         match best {
             Some(found) => {
                 offsets.copy_from_slice(&found.offsets);
                 found.outcome
             }
-            None => Outcome::Unknown,
+            None => {
+                experience.records = lanes.into_iter().map(|(_, records, _)| records).collect();
+                Outcome::Unknown
+            }
         }
     }
 
     /// The runs of one thread, until one finds something or a run before its next one has.
     fn every_so_many(
         &self,
-        thread: u64,
+        runs: Range<u64>,
         capacity: u64,
-        runs: u64,
+        records: &mut Vec<Record>,
         first: &AtomicU64,
         budget: &mut Budget<'_>,
     ) -> Option<Found> {
-        let mut lane = Lane::new(self, capacity);
+        let mut lane = Lane::new(self, capacity, records);
         let mut offsets = vec![0; self.instance.items.len()];
-        let mut run = thread;
-        while run < runs && run < first.load(Ordering::Relaxed) {
+        let mut run = runs.start;
+        while run < runs.end && run < first.load(Ordering::Relaxed) {
             match lane.run(run, &mut offsets, budget) {
                 Outcome::Unknown if budget.spent() => return None,
                 Outcome::Unknown => run += self.threads,
@@ -178,16 +259,53 @@ struct Lane<'p> {
     /// Of the items as they are, and of each of the glued instances: made when they are first used.
     plain: Option<Searcher<'p>>,
     glued: Vec<Option<Searcher<'p>>>,
+    /// What was glued only in part, and how many runs it has served.
+    partly: Vec<(Glue, u64, u64, Glued)>,
+    records: &'p mut Vec<Record>,
 }
 
 impl<'p> Lane<'p> {
-    fn new(portfolio: &'p Portfolio, capacity: u64) -> Lane<'p> {
-        Lane { portfolio, capacity, plain: None, glued: portfolio.glued.iter().map(|_| None).collect() }
+    fn new(portfolio: &'p Portfolio, capacity: u64, records: &'p mut Vec<Record>) -> Lane<'p> {
+        Lane {
+            portfolio,
+            capacity,
+            plain: None,
+            glued: portfolio.glued.iter().map(|_| None).collect(),
+            partly: Vec::new(),
+            records,
+        }
     }
 
-    /// What is glued in a run, by what rule it goes, and how many times the usual steps it may take.
-    fn way(&self, run: u64) -> (Option<(Glue, u64)>, Rule, u64) {
+    /// The way whose runs came furthest but for `rank` others, and how many there were.
+    fn favourite(&self, rank: usize) -> Option<(Way, u64)> {
+        let mut order: Vec<&Record> = self.records.iter().collect();
+        order.sort_by(|a, b| a.shortfall().total_cmp(&b.shortfall()));
+        let best = order.get(rank.min(order.len().saturating_sub(1)))?;
+        Some((best.way, best.shortfalls.len() as u64))
+    }
+
+    /// Notes how far a run came.
+    fn record(&mut self, way: Way, shortfall: f64) {
+        let at = self.records.iter().position(|r| r.way == way).unwrap_or(self.records.len());
+        if at == self.records.len() {
+            self.records.push(Record { way, shortfalls: Vec::new() });
+        }
+        let shortfalls = &mut self.records[at].shortfalls;
+        shortfalls.insert(shortfalls.partition_point(|s| *s < shortfall), shortfall);
+    }
+
+    /// What is glued in a run, by what rule it goes, and how long.
+    fn way(&self, run: u64) -> (Option<(Glue, u64)>, Rule, Limit) {
         let free = self.portfolio.instance.obstacles.is_empty();
+        // By chance, since every so many runs might be all those of one thread.
+        let draw = mix(run) >> 32;
+        if free && run >= EVERY_RULE && draw % 4 < FAVOURED {
+            // Half of these runs go the best way, a quarter the next, and so on: the order is a guess.
+            if let Some(((glue, ask, by), count)) = self.favourite((draw / 4).trailing_zeros() as usize) {
+                let spread = FAVOURED_SPREADS[(count % FAVOURED_SPREADS.len() as u64) as usize];
+                return (glue, Rule { ask, by, noise: mix(run) | 1, spread }, Limit::short(1));
+            }
+        }
         if free && run % 3 < 2 {
             let run = run / 3 * 2 + run % 3;
             let (first, cycle) = (FIRST.len() as u64, WAYS.len() as u64);
@@ -196,44 +314,63 @@ impl<'p> Lane<'p> {
                 Some(run) => (WAYS[(run % cycle) as usize], mix(run) | 1, run / cycle),
             };
             let spread = SPREADS[(round % SPREADS.len() as u64) as usize];
-            return (glue, Rule { ask, by, noise, spread }, luby(round + 1));
+            return (glue, Rule { ask, by, noise, spread }, Limit::short(luby(round + 1)));
         }
         let run = if free { run / 3 } else { run };
         let (kinds, round) = (KINDS.len() as u64, run / KINDS.len() as u64);
         let share = if round < Rule::COUNT { ALL } else { KINDS_SHARE };
         let glue = KINDS[(run % kinds) as usize].map(|glue| (glue, share));
-        (glue, Rule::of_round(round), luby(round / Rule::COUNT + 1))
+        (glue, Rule::of_round(round), Limit { runs: luby(round / Rule::COUNT + 1), stalls: free })
     }
 
     fn run(&mut self, run: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> Outcome {
         let (capacity, instance) = (self.capacity, &self.portfolio.instance);
-        let (glue, rule, effort) = self.way(run);
-        let Some((glue, share)) = glue.filter(|_| !self.portfolio.glued.is_empty()) else {
+        let (glue, rule, limit) = self.way(run);
+        let glue = glue.filter(|_| !self.portfolio.glued.is_empty());
+        let way = (glue, rule.ask, rule.by);
+        let Some((glue, share)) = glue else {
             let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
-            let outcome = plain.run(rule, effort, budget);
+            let outcome = plain.run(rule, limit, budget);
+            let shortfall = plain.niche.shortfall();
             if outcome == Outcome::Found {
                 offsets.copy_from_slice(plain.niche.offsets());
             }
+            self.record(way, shortfall);
             return outcome;
         };
-        let mut search = |glued: &Glued, searcher: &mut Searcher<'_>| match searcher.run(rule, effort, budget) {
-            Outcome::Found => {
-                glued.expand(searcher.niche.offsets(), offsets);
-                Outcome::Found
+        let mut shortfall = 1.0;
+        let mut search = |glued: &Glued, searcher: &mut Searcher<'_>, budget: &mut Budget<'_>| {
+            let outcome = searcher.run(rule, limit, budget);
+            shortfall = searcher.niche.shortfall();
+            match outcome {
+                Outcome::Found => {
+                    glued.expand(searcher.niche.offsets(), offsets);
+                    Outcome::Found
+                }
+                // Only the items as they are can prove anything.
+                Outcome::Impossible | Outcome::Unknown => Outcome::Unknown,
             }
-            // Only the items as they are can prove anything.
-            Outcome::Impossible | Outcome::Unknown => Outcome::Unknown,
         };
         let known = self.portfolio.glued.iter().zip(&mut self.glued).find(|((g, _), _)| *g == glue && share == ALL);
-        match known {
+        let outcome = match known {
             Some(((_, glued), made)) => {
-                search(glued, made.get_or_insert_with(|| Searcher::new(&glued.instance, capacity)))
+                search(glued, made.get_or_insert_with(|| Searcher::new(&glued.instance, capacity)), budget)
             }
             None => {
-                let glued = Glued::new(instance, glue, share, mix(run) | 1);
-                search(&glued, &mut Searcher::new(&glued.instance, capacity))
+                let serves = if instance.obstacles.is_empty() { SERVES } else { 1 };
+                self.partly.retain(|&(g, s, served, _)| (g, s) != (glue, share) || served < serves);
+                let at = self.partly.iter().position(|&(g, s, ..)| (g, s) == (glue, share));
+                let at = at.unwrap_or_else(|| {
+                    self.partly.push((glue, share, 0, Glued::new(instance, glue, share, mix(run) | 1)));
+                    self.partly.len() - 1
+                });
+                let (_, _, served, glued) = &mut self.partly[at];
+                *served += 1;
+                search(glued, &mut Searcher::new(&glued.instance, capacity), budget)
             }
-        }
+        };
+        self.record(way, shortfall);
+        outcome
     }
 }
 
@@ -252,10 +389,12 @@ impl<'p> Searcher<'p> {
         Searcher { instance, niche, pressure: instance.pressure(), ranks: Vec::new() }
     }
 
-    fn run(&mut self, rule: Rule, effort: u64, budget: &mut Budget<'_>) -> Outcome {
+    fn run(&mut self, rule: Rule, limit: Limit, budget: &mut Budget<'_>) -> Outcome {
         rank(&self.instance.items, &self.pressure, rule, &mut self.ranks);
-        let limit = effort * STEPS * self.instance.items.len() as u64;
-        self.niche.run(self.instance, rule, &self.ranks, limit, budget)
+        let items = self.instance.items.len() as u64;
+        let steps = limit.runs * STEPS * items;
+        let patience = if limit.stalls { limit.runs * (items / PATIENCE).max(1) } else { steps };
+        self.niche.run(self.instance, rule, &self.ranks, Limits { steps, patience }, budget)
     }
 }
 

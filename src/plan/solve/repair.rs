@@ -11,7 +11,7 @@
 use super::best::Best;
 use super::budget::Budget;
 use super::instance::{Instance, Item};
-use super::niche::{Niche, Outcome};
+use super::niche::{Limits, Niche, Outcome};
 use super::order::{rank, By, Rule};
 use super::skyline::Skyline;
 
@@ -147,7 +147,7 @@ fn lay_top_out(instance: &Instance, target: u64, cut: u64, offsets: &mut [u64], 
     for run in 0..RUNS {
         let rule = Rule::of_round(run);
         rank(&top.items, &pressure, rule, &mut ranks);
-        match niche.run(&top, rule, &ranks, 4 * free.len() as u64, budget) {
+        match niche.run(&top, rule, &ranks, Limits::steps(4 * free.len() as u64), budget) {
             Outcome::Found => {
                 for (&i, &at) in free.iter().zip(niche.offsets()) {
                     offsets[i as usize] = at;

@@ -7,7 +7,7 @@ use super::division::{Assigned, Task};
 use super::instance::{Instance, Item};
 use super::niche::Outcome;
 use super::numbers::gcd;
-use super::portfolio::Portfolio;
+use super::portfolio::{Experience, Portfolio};
 use crate::plan::problem::{Place, MAX_BYTES};
 
 /// Runs of the search.
@@ -72,7 +72,9 @@ pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget:
         instance.bands = movable.iter().map(band).collect();
     }
     let mut offsets = vec![0; movable.len()];
-    if Portfolio::new(&instance, threads).search(top, RUNS, &mut offsets, budget) != Outcome::Found {
+    if Portfolio::new(&instance, threads).search(top, RUNS, &mut Experience::default(), &mut offsets, budget)
+        != Outcome::Found
+    {
         return None;
     }
     let mut found = Assigned { homes: assigned.homes.clone(), offsets: vec![None; task.ids.len()] };

@@ -32,6 +32,21 @@ const TABLE: usize = 1 << 16;
 const SETUP_STEPS: u64 = 4;
 /// Sections looked at in the time of a step of the budget.
 const SECTIONS_A_STEP: u64 = 128;
+/// When a search gives up.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) steps: u64,
+    /// Steps in which it places no more items than ever before.
+    pub(super) patience: u64,
+}
+
+impl Limits {
+    /// After so many steps, wherever it is.
+    pub(super) fn steps(steps: u64) -> Limits {
+        Limits { steps, patience: steps }
+    }
+}
+
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -67,6 +82,8 @@ pub(super) struct Niche<'a> {
     frames: Vec<Frame>,
     candidates: Vec<u32>,
     parts: Vec<(u32, u32)>,
+    /// The fewest items that were left to place in the last run.
+    fewest_left: u32,
     /// Without alignments: with them, an item above a gap may hide a place for another, so that a search that found
     /// nothing proves nothing.
     exact: bool,
@@ -81,6 +98,7 @@ impl<'a> Niche<'a> {
             frames: Vec::new(),
             candidates: Vec::new(),
             parts: Vec::new(),
+            fewest_left: 0,
             exact: instance.items.iter().all(|i| i.align == 1),
         }
     }
@@ -96,19 +114,25 @@ impl<'a> Niche<'a> {
         &self.state.offsets
     }
 
-    /// Searches for at most `limit` steps. `rank` orders the candidates of a section, lowest first.
+    /// The share of the items that the last run never came to, at its best.
+    pub(super) fn shortfall(&self) -> f64 {
+        f64::from(self.fewest_left) / self.state.items.len().max(1) as f64
+    }
+
+    /// Searches within `limits`. `rank` orders the candidates of a section, lowest first.
     pub(super) fn run(
         &mut self,
         instance: &Instance,
         rule: Rule,
         rank: &[u32],
-        limit: u64,
+        limits: Limits,
         budget: &mut Budget<'_>,
     ) -> Outcome {
         // Setting up takes time too, and a run may end with that.
         budget.take(SETUP_STEPS + self.state.items.len() as u64 / 8);
         self.frames.clear();
         self.candidates.clear();
+        self.fewest_left = self.state.items.len() as u32;
         if !self.state.reset(instance, self.capacity) {
             return Outcome::Impossible;
         }
@@ -119,10 +143,11 @@ impl<'a> Niche<'a> {
         }
         self.parts.clear();
         self.split((0, sections));
-        let mut steps = 0;
+        // Steps, and how many of them since it last came further.
+        let mut taken = (0, 0);
         // The outermost parts are solved one by one, like those of a choice.
         while let Some(part) = self.parts.pop() {
-            match self.solve(part, rule, rank, &mut steps, limit, budget) {
+            match self.solve(part, rule, rank, &mut taken, limits, budget) {
                 Outcome::Found => {}
                 other => return other,
             }
@@ -144,8 +169,8 @@ impl<'a> Niche<'a> {
         part: (u32, u32),
         rule: Rule,
         rank: &[u32],
-        steps: &mut u64,
-        limit: u64,
+        taken: &mut (u64, u64),
+        limits: Limits,
         budget: &mut Budget<'_>,
     ) -> Outcome {
         let base = self.frames.len();
@@ -154,8 +179,12 @@ impl<'a> Niche<'a> {
             return self.nothing();
         }
         loop {
-            *steps += 1;
-            if *steps > limit || !budget.take(cost) {
+            taken.0 += 1;
+            taken.1 += 1;
+            if self.state.remaining < self.fewest_left {
+                (self.fewest_left, taken.1) = (self.state.remaining, 0);
+            }
+            if taken.0 > limits.steps || taken.1 > limits.patience || !budget.take(cost) {
                 return Outcome::Unknown;
             }
             // Try the next choice of the frame on top, going back as far as it takes.

@@ -61,6 +61,8 @@ pub(super) struct State<'a> {
     starting_before: Vec<u32>,
     ending_by: Vec<u64>,
     unplaced: Vec<u64>,
+    /// How many items that is.
+    pub(super) remaining: u32,
     pub(super) sections: Vec<Section>,
     left: Vec<u32>,
     /// Per section, how much trouble it made so far.
@@ -125,6 +127,7 @@ impl<'a> State<'a> {
             starting_before,
             ending_by,
             unplaced: vec![0; width],
+            remaining: 0,
             sections: vec![Section::default(); sections],
             left: vec![0; sections],
             weight: vec![1.0; sections],
@@ -146,6 +149,7 @@ impl<'a> State<'a> {
         for i in 0..self.items.len() {
             self.unplaced[i / 64] |= 1 << (i % 64);
         }
+        self.remaining = self.items.len() as u32;
         self.left.fill(0);
         for (k, section) in self.sections.iter_mut().enumerate() {
             let (floor, total, next) = (self.floors[k], instance.totals[k], self.blocks.lowest(k));
@@ -176,6 +180,7 @@ impl<'a> State<'a> {
         self.trail.push(Change::Placed(item as u32));
         let bit = self.bit[item];
         self.unplaced[bit as usize / 64] &= !(1 << (bit % 64));
+        self.remaining -= 1;
         self.offsets[item] = offset;
         let mut fits = true;
         for k in from as usize..to as usize {
@@ -409,6 +414,7 @@ impl<'a> State<'a> {
                     let item = item as usize;
                     let bit = self.bit[item];
                     self.unplaced[bit as usize / 64] |= 1 << (bit % 64);
+                    self.remaining += 1;
                     for k in self.items[item].from..self.items[item].to {
                         self.left[k as usize] += 1;
                     }

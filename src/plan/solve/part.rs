@@ -17,7 +17,8 @@ const FIRST_FIT_ITEMS: usize = 4_000;
 const SEARCH_ITEMS: usize = 4_096;
 /// Orders tried by [`Effort::Fast`].
 const FAST_ORDERS: usize = 3;
-/// Runs at the goal before another capacity is tried, also around obstacles, and what share of them the others get.
+/// Runs at the goal before another capacity is tried, without and with obstacles, and what share
+/// of them the others get.
 const FIRST_ROUNDS: u64 = 576;
 const FIRST_ROUNDS_AROUND: u64 = 288;
 const OTHERS_SHARE: u64 = 8;

@@ -52,20 +52,23 @@ const KINDS_SHARE: u64 = 6;
 /// few long ones.
 const STEPS: u64 = 2;
 
-/// Most runs end after one step for so many items that brought no item more to its place than before: then the mistake is
-/// further back than they would ever go.
+/// A run ends after one step for so many items in which it placed no more items than before: its
+/// mistake is further back than it would ever go.
 const PATIENCE: u64 = 4;
-/// Runs that one way of gluing in part serves: it costs more than a run. Around obstacles each run has its own.
+/// Runs that one way of gluing in part serves: to glue costs more than a run.
 const SERVES: u64 = 8;
-/// Of four runs, how many go a way that came far, once every rule had its turn. Around obstacles none does: there the
-/// bound is seldom reached, and how far runs come on the way to it says little.
+/// Of four runs, how many go a way that came far, once every rule had its turn. Around obstacles
+/// none does: there the bound is seldom reached, and how far runs come towards it says little.
 const FAVOURED: u64 = 3;
 /// The runs in which every rule has its turn: one in three.
 const EVERY_RULE: u64 = 3 * KINDS.len() as u64 * Rule::COUNT;
-/// The noise of those that go a way that came far.
+/// How far noise spreads the runs that go a way that came far, in turn.
 const FAVOURED_SPREADS: [f64; 3] = [0.2, 0.4, 0.6];
-/// Ways are compared by how far the best of so many of their runs came.
+/// Ways are compared by the best of so many of their runs.
 const BEST_OF: usize = 10;
+/// Most shortfalls that are kept of a way. When there are more, every second goes: the best tenth
+/// begins where it did.
+const MOST_KEPT: usize = 256;
 
 /// Most threads used.
 const MOST_THREADS: u64 = 256;
@@ -95,8 +98,8 @@ pub(super) struct Experience {
 struct Limit {
     /// How many times the usual steps.
     runs: u64,
-    /// Whether it ends when it comes no further. Around obstacles, where smallest layouts are often above the bound, what is
-    /// to prove that goes on.
+    /// Whether it ends when it comes no further. Around obstacles smallest layouts are often above
+    /// the bound, and a run that is to prove that goes on.
     stalls: bool,
 }
 
@@ -110,7 +113,8 @@ impl Limit {
 #[derive(Clone)]
 struct Record {
     way: Way,
-    /// The share of the items that each run left, rising.
+    runs: u64,
+    /// The shares of the items that runs left, rising; at most [`MOST_KEPT`].
     shortfalls: Vec<f64>,
 }
 
@@ -123,6 +127,23 @@ struct Found {
 }
 
 impl Record {
+    fn new(way: Way) -> Record {
+        Record { way, runs: 0, shortfalls: Vec::new() }
+    }
+
+    fn add(&mut self, shortfall: f64) {
+        self.runs += 1;
+        self.shortfalls.insert(self.shortfalls.partition_point(|s| *s < shortfall), shortfall);
+        if self.shortfalls.len() > MOST_KEPT {
+            let mut keep = false;
+            self.shortfalls.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+    }
+
+    /// Where the best tenth of its runs ends; 1 before the first.
     fn shortfall(&self) -> f64 {
         self.shortfalls.get(self.shortfalls.len() / BEST_OF).copied().unwrap_or(1.0)
     }
@@ -281,17 +302,16 @@ impl<'p> Lane<'p> {
         let mut order: Vec<&Record> = self.records.iter().collect();
         order.sort_by(|a, b| a.shortfall().total_cmp(&b.shortfall()));
         let best = order.get(rank.min(order.len().saturating_sub(1)))?;
-        Some((best.way, best.shortfalls.len() as u64))
+        Some((best.way, best.runs))
     }
 
     /// Notes how far a run came.
     fn record(&mut self, way: Way, shortfall: f64) {
         let at = self.records.iter().position(|r| r.way == way).unwrap_or(self.records.len());
         if at == self.records.len() {
-            self.records.push(Record { way, shortfalls: Vec::new() });
+            self.records.push(Record::new(way));
         }
-        let shortfalls = &mut self.records[at].shortfalls;
-        shortfalls.insert(shortfalls.partition_point(|s| *s < shortfall), shortfall);
+        self.records[at].add(shortfall);
     }
 
     /// What is glued in a run, by what rule it goes, and how long.
@@ -405,4 +425,22 @@ fn luby(i: u64) -> u64 {
         return 1 << (bits - 1);
     }
     luby(i + 1 - (1 << (bits - 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_keeps_little_and_knows_its_best_tenth() {
+        let mut record = Record::new(WAYS[0]);
+        assert_eq!(record.shortfall(), 1.0);
+        // Each of 0, .001, .. .999 once, in another order.
+        for i in 0..1000 {
+            record.add(f64::from(i * 387 % 1000) / 1000.0);
+        }
+        assert_eq!(record.runs, 1000);
+        assert!(record.shortfalls.len() <= MOST_KEPT && record.shortfalls.is_sorted());
+        assert!((record.shortfall() - 0.1).abs() < 0.03, "{}", record.shortfall());
+    }
 }

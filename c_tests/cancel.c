@@ -89,7 +89,7 @@ static void a_call_is_no_cancellation_point(void) {
     static work all[] = {allocates_and_frees, frees_what_is_not_live, resizes_and_copies, makes_streams,
                          uses_an_arena,       moves_memory,           pins_memory,        looks};
     size_t i, round;
-    for (round = 0; round < (is_slow() ? 1 : 3); round++)
+    for (round = 0; round < (size_t)rounds(3); round++)
         for (i = 0; i < sizeof all / sizeof *all; i++) {
             pthread_t thread;
             void *end = NULL;

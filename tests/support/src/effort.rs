@@ -6,9 +6,9 @@ fn effort() -> u64 {
     std::env::var("GPUMEM_TEST_EFFORT").ok().and_then(|e| e.parse().ok()).unwrap_or(100).max(100)
 }
 
-/// So many rounds at an effort of 100 percent, at least one.
+/// So many rounds at an effort of 100 percent.
 pub fn rounds(by_default: u64) -> u64 {
-    (by_default * effort() / 100).max(1)
+    by_default * effort() / 100
 }
 
 /// Every how many-th case a sweep takes: all of them where the effort allows.

@@ -58,7 +58,8 @@ step "doctor" .gpu/bin/gpumem doctor
 if wanted tests; then
     for module in $TESTS; do
         # Each in a process of its own.
-        if ! .gpu/tests/driver --list 2> /dev/null | grep -q "^$module::"; then lack "$module" "no tests of that name in .gpu/tests/driver: run gpu/stage.sh"; continue; fi
+        # No pipe: grep -q ends at the first match, and a list that it cut short would count as a failure.
+        if ! grep -q "^$module::" <<< "$(.gpu/tests/driver --list 2> /dev/null)"; then lack "$module" "no tests of that name in .gpu/tests/driver: run gpu/stage.sh"; continue; fi
         step "$module" .gpu/tests/driver "$module::" --nocapture --test-threads=1
         # A test that finds no GPU says so and passes; here that is a failure.
         log="$logs/$module.log"

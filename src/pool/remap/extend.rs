@@ -37,7 +37,7 @@ const SMALL_GROWTH: u64 = 2 * MIB;
 /// A heap that only grows maps one part in so many of what it has at a time, for small requests,
 /// and at most its slack in bytes; a large one a part that its slack as a share allows, and at most
 /// so many bytes.
-const GROWTH_SHARE: u64 = 32;
+const GROWTH_SHARE: u64 = 8;
 
 const LARGE_GROWTH_SHARE: u64 = 96;
 

@@ -7,9 +7,9 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::shared::Shared;
-use crate::base::{Result, Status};
+use crate::base::{Error, Status};
 use crate::driver::{exit, process};
-use crate::tier::{Space, Tier};
+use crate::tier::{Space, SpaceId, Tier};
 use std::sync::{Arc, Weak};
 use std::thread::{current, JoinHandle};
 use std::time::Duration;
@@ -77,10 +77,10 @@ fn run(shared: &Shared, options: MoverOptions) {
                     return;
                 }
             }
-            Err(e) if e.status == Status::ShuttingDown || shared.bell.has_ended() => return,
-            Err(e) => {
+            Err((_, e)) if e.status == Status::ShuttingDown || shared.bell.has_ended() => return,
+            Err((space, e)) => {
                 if options.warn && !std::mem::replace(&mut warned, true) {
-                    process::say(format_args!("a space stays too full: {e}"));
+                    process::say(format_args!("{space} stays too full: {e}"));
                 }
                 if !shared.bell.pause(PATIENCE) {
                     return;
@@ -99,8 +99,9 @@ impl Shared {
     }
 
     /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if
-    /// there is as much. Whether none of them stays too full.
-    fn empty_all(&self) -> Result<bool> {
+    /// there is as much. Whether none of them stays too full; else the first that could not be
+    /// emptied, with why. The error itself may speak of where the data was to go.
+    fn empty_all(&self) -> Result<bool, (SpaceId, Error)> {
         let (mut outcome, mut emptied) = (Ok(()), true);
         for space in self.too_full().collect::<Vec<_>>() {
             loop {
@@ -113,7 +114,7 @@ impl Shared {
                     }
                     Ok(_) => {}
                     Err(e) => {
-                        outcome = outcome.and(Err(e));
+                        outcome = outcome.and(Err((space.id(), e)));
                         break;
                     }
                 }

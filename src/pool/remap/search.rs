@@ -114,6 +114,12 @@ impl Pool {
             st.settle(&self.order, &self.index);
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
-        Err(self.out_of_memory(req.size))
+        let mut error = self.out_of_memory(req.size);
+        // A capture may not use all that is free.
+        if !heap.of_captures && !self.options.finer && self.is_stranded(req.size) {
+            error.message +=
+                ". As much is free, but partly in extents that are in use: GPUMEM_SLACK=tight makes smaller ones";
+        }
+        Err(error)
     }
 }

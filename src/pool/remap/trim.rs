@@ -47,9 +47,9 @@ impl Pool {
         nvtx::mark(c"out of memory", requested);
         let mapped = self.counters.mapped.load(Relaxed);
         let live = self.live_now();
-        let limit = match self.limit.load(Relaxed) {
-            u64::MAX => "no limit is set".to_string(),
-            l => format!("the limit is {}", human(l)),
+        let (limit, raise) = match self.limit.load(Relaxed) {
+            u64::MAX => ("no limit is set".to_string(), ""),
+            l => (format!("the limit is {}", human(l)), "raise GPUMEM_LIMIT, "),
         };
         let device = match self.driver.mem_info(self.dev) {
             Ok(m) => format!("{} of {} free", human(m.free), human(m.total)),
@@ -59,13 +59,21 @@ impl Pool {
             Status::OutOfMemory,
             format!(
                 "{requested} bytes ({}) were requested on device {}; the pool has {} mapped, {} of it live; {limit}; the \
-                 device has {device}. Free memory, raise GPUMEM_LIMIT, or use smaller pieces",
+                 device has {device}. Free memory, {raise}or use smaller pieces",
                 human(requested),
                 self.dev,
                 human(mapped),
                 human(live),
             ),
         )
+    }
+
+    /// Whether as much is free as was asked for, only not in whole extents: once everything that
+    /// could be was moved and given back, the rest lies beside live blocks.
+    pub(crate) fn is_stranded(&self, requested: u64) -> bool {
+        let free = self.counters.mapped.load(Relaxed).saturating_sub(self.live_now());
+        let left = self.driver.mem_info(self.dev).map_or(0, |m| m.free.min(self.headroom()));
+        free.saturating_add(left) >= requested
     }
 }
 

@@ -74,3 +74,29 @@ fn a_small_object_needs_no_slab() {
     rig.free(most, a);
     rig.close();
 }
+
+/// An error for lack of memory names the way out that helps: finer extents where enough is free beside live blocks, more
+/// room under the limit where there is a limit.
+#[test]
+fn an_error_says_whether_memory_is_stranded() {
+    for finer in [false, true] {
+        let limit = 64 * MIB;
+        let rig = Rig::new(checked(GIB), PoolOptions { limit, finer, ..PoolOptions::default() });
+        let s = rig.stream();
+        let blocks: Vec<u64> = (0..64).map(|_| rig.malloc(MIB, s)).collect();
+        let refused = |size: u64| {
+            let e = rig.pool.malloc(&request(size, s)).unwrap_err();
+            assert_eq!(e.status, Status::OutOfMemory, "{e}");
+            assert!(e.message.contains("raise GPUMEM_LIMIT"), "{e}");
+            e.message.contains("GPUMEM_SLACK=tight")
+        };
+        assert!(!refused(8 * MIB), "nothing is free");
+        // Half of every extent.
+        blocks.iter().step_by(2).for_each(|&p| rig.pool.free(p, Some(s)).unwrap());
+        assert_eq!(refused(8 * MIB), !finer, "32 MiB are free");
+        assert!(!refused(40 * MIB), "no extents would make them more");
+    }
+    let rig = Rig::new(checked(64 * MIB), PoolOptions::default());
+    let e = rig.pool.malloc(&request(65 * MIB, rig.stream())).unwrap_err();
+    assert!(!e.message.contains("GPUMEM_LIMIT"), "there is none: {e}");
+}

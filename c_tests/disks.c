@@ -50,6 +50,7 @@ static void wrong_folders_are_refused(void) {
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_disk_add(inside("a"), 0, NULL));
     CHECK(error_says("out is NULL"));
     CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_disk_add("", 0, &id));
+    CHECK(error_says("name is empty"));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_space_disk_add(inside("b/../a"), 0, &id));
     CHECK(error_says("is DISK 0 already"));
     CHECK_STATUS(GPUMEM_ERROR_IO, gpumem_space_disk_add(inside("missing"), 0, &id));

@@ -58,6 +58,9 @@ impl Disks {
         if limit == Some(0) {
             return Err(Error::invalid(format!("the limit of {} is 0 bytes; leave the directory out", path.display())));
         }
+        if path.as_os_str().is_empty() {
+            return Err(Error::new(Status::Io, "the directory's name is empty; name one that there is"));
+        }
         let disk = self.disk();
         // The working directory may change before the store is opened.
         let path = std::fs::canonicalize(path).map_err(|e| at("looking for", path, &e))?;

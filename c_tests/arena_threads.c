@@ -249,7 +249,7 @@ static void finalizers_race_the_exit(void) {
     uint64_t by_exit = 0, allocated = 0, late, finalized;
     int b, i, in_the_middle = 0;
     batches = rounds(12); /* 2.4 million frees by id, and half as many allocations */
-    batch = is_slow() ? MOST / 5 : MOST;
+    batch = is_slow() ? MOST / 20 : MOST;
     stop = over = 0;
     stream = must_stream();
     CHECK(pthread_barrier_init(&start_line, NULL, FINALIZERS + 1) == 0);

@@ -139,7 +139,7 @@ static void a_time_limit_ends_a_search(void) {
 
 static void it_is_destroyed_while_it_is_solved(void) {
     int round;
-    for (round = 0; round < 4; round++) {
+    for (round = 0; round < (is_slow() ? 2 : 4); round++) {
         pthread_t thread;
         gpumem_plan before;
         before = shared = must_plan();
@@ -158,7 +158,7 @@ static void it_is_destroyed_while_it_is_solved(void) {
 /* The thread that solves does not exist in the child: nothing there may wait for it. */
 static void the_process_forks_while_it_is_solved(void) {
     int round;
-    for (round = 0; round < 4; round++) {
+    for (round = 0; round < (is_slow() ? 2 : 4); round++) {
         pthread_t thread;
         pid_t child;
         shared = must_plan();

@@ -42,6 +42,7 @@ class host_world {
     // Under valgrind every byte is dear.
     std::size_t largest() { return is_slow() ? 4 * MIB : 16 * MIB; }
     std::size_t most() { return 32 * KIB; }
+    int messages() { return is_slow() ? 30 : 100; }
 
     void write(void *p, std::size_t bytes, unsigned seed, gpumem::stream_ref s) {
         OK(gpumem_memset_async(p, static_cast<unsigned char>(seed), bytes, s.get()));

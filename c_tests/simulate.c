@@ -2,7 +2,7 @@
 #include "harness.h"
 #include <signal.h>
 
-#define BYTES (4 * MIB)
+#define BYTES ((is_slow() ? 1 : 4) * MIB)
 
 static int in_child(int (*work)(const char *), const char *argument) {
     pid_t child = fork();
@@ -105,7 +105,7 @@ static int work_is_done_at_once(const char *unused) {
 
 /* Which of some streams were done, call by call: the order in which the device ran them. */
 static int tells_its_order(const char *to) {
-    enum { STREAMS = 6, ROUNDS = 12 };
+    enum { STREAMS = 6 };
     gpumem_stream s[STREAMS];
     volatile unsigned char *host;
     void *pinned = NULL;
@@ -118,7 +118,7 @@ static int tells_its_order(const char *to) {
         s[i] = must_stream();
         host[i] = 0;
     }
-    for (round = 1; round <= ROUNDS; round++) {
+    for (round = 1; round <= (is_slow() ? 4 : 12); round++) {
         for (i = 0; i < STREAMS; i++) {
             void *p = must_malloc_async(1000, s[i]);
             OK(gpumem_memset_async(p, round, 1000, s[i]));
@@ -141,7 +141,7 @@ static int unnamed_streams_are_waited_for(const char *unused) {
     GPUMEM_INIT(&options);
     options.flags = GPUMEM_MALLOC_EVICTABLE;
     options.bytes = BYTES;
-    for (i = 1; i < 10; i++) {
+    for (i = 1; i < (is_slow() ? 3 : 10); i++) {
         void *p = NULL;
         OK(gpumem_malloc_with(&options, &p));
         OK(gpumem_stream_wait(s, NULL));
@@ -183,16 +183,18 @@ static void a_seed_decides_the_order(void) {
     /* One chunk, so that no thread of gpumem's pins more and takes turns with this one. */
     setenv("GPUMEM_PINNED_BLOCKS", "1M,4,1", 1);
     for (i = 0; i < 5; i++) {
+        if (is_slow() && (i == 1 || i == 4)) continue; /* the same once more, to compare with */
         setenv("GPUMEM_HOST_SEED", seeds[i], 1);
         snprintf(name, sizeof name, "/tmp/gpumem-order-%d-%zu", (int)getpid(), i);
         CHECK(in_child(tells_its_order, name) == 0);
         slurp(name, order[i], sizeof order[i]);
     }
     unsetenv("GPUMEM_HOST_SEED");
-    CHECK(strcmp(order[0], order[1]) == 0); /* the same seed, the same order */
     CHECK(strcmp(order[0], order[2]) != 0); /* another one, another order */
     CHECK(strncmp(order[3], "1 1 1 1 1 1 2 2 2 2 2 2 ", 24) == 0); /* none: all of it at once */
-    CHECK(strcmp(order[3], order[4]) == 0 && strcmp(order[0], order[3]) != 0);
+    CHECK(strcmp(order[0], order[3]) != 0);
+    if (is_slow()) return;
+    CHECK(strcmp(order[0], order[1]) == 0 && strcmp(order[3], order[4]) == 0); /* the same seed, the same order */
 }
 
 static void moves_out_wait_for_the_device(void) {

@@ -11,6 +11,7 @@
 //   write, check                   fill bytes with a pattern in the order of a stream; count those that differ
 //   mark                           a point of a stream that others are made to come after
 //   wrong()                        how many bytes differed, when all work is done
+//   messages                       how many allocations one thread hands to another
 //   devices, use_device, is_device_memory, largest, most
 #pragma once
 
@@ -326,7 +327,7 @@ template <class World> class cases {
         std::deque<sent> queue;
         int device = 0;
         gpumem::check(gpumem_device_get(&device));
-        constexpr int count = 100;
+        const int count = world_.messages();
         std::thread producer([&] {
             world_.use_device(device);
             ordered how{world_.subject(), from};

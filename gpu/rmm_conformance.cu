@@ -87,6 +87,7 @@ class cuda_world {
     }
     std::size_t largest() { return std::size_t{1} << 30; }
     std::size_t most() { return std::size_t{5} << 20; }
+    int messages() { return 100; }
 
     void write(void *p, std::size_t bytes, unsigned seed, gpumem::stream_ref s) {
         unsigned char *to = static_cast<unsigned char *>(p);

@@ -232,3 +232,34 @@ fn the_harness_can_fail() {
         assert_eq!(out.status.code(), Some(97));
     }
 }
+
+/// A program is compiled again when a file of it or the command has changed, and only then; one that did not compile, always.
+#[test]
+fn what_has_changed_is_compiled_again() {
+    if !cc::have("cc") {
+        println!("skipped: there is no cc");
+        return;
+    }
+    let dir = cc::scratch("c_abi_again");
+    let (source, header, program) = (dir.join("again.c"), dir.join("again.h"), dir.join("again"));
+    std::fs::write(&source, "#include \"again.h\"\nint main(void) { return VALUE; }\n").unwrap();
+    let compile = |extra: &[&str]| cc::compile(&source, Language::C99, &program, extra);
+    let value = |to: &str| std::fs::write(&header, to).unwrap();
+    let code = || cc::run(&mut Command::new(&program), LIMIT).status.code();
+    value("#define VALUE 3\n");
+    compile(&[]).unwrap();
+    assert_eq!(code(), Some(3));
+    // What stands in its place now stays there.
+    std::fs::copy("/bin/false", &program).unwrap();
+    compile(&[]).unwrap();
+    assert_eq!(code(), Some(1));
+    value("#ifndef VALUE\n#define VALUE 4\n#endif\n");
+    compile(&[]).unwrap();
+    assert_eq!(code(), Some(4));
+    compile(&["-DVALUE=5"]).unwrap();
+    assert_eq!(code(), Some(5));
+    value("#error gone\n");
+    for _ in 0..2 {
+        assert!(compile(&["-DVALUE=5"]).unwrap_err().contains("gone"));
+    }
+}

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::SystemTime;
 pub use test_support::{have, must_succeed, run};
 
 /// The repository.
@@ -79,7 +80,8 @@ impl Language {
 
 /// Compiles and links one source; `Err` has the compiler's words.
 pub fn compile(source: &Path, language: Language, to: &Path, extra: &[&str]) -> Result<(), String> {
-    let out = Command::new(language.compiler())
+    let mut command = Command::new(language.compiler());
+    command
         .args(language.flags())
         .args(["-g", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread"])
         .arg("-I")
@@ -92,12 +94,48 @@ pub fn compile(source: &Path, language: Language, to: &Path, extra: &[&str]) -> 
         .arg("-lgpumem")
         .arg(format!("-Wl,-rpath,{}", library_dir().display()))
         .arg("-o")
-        .arg(to)
-        .output()
-        .map_err(|e| format!("{}: {e}", language.compiler()))?;
-    if out.status.success() {
-        Ok(())
-    } else {
-        Err(String::from_utf8_lossy(&out.stderr).into_owned())
+        .arg(to);
+    unless_done(&mut command, to)
+}
+
+/// Runs a compiler that makes `to`, unless the same command has made it of the same files. The library is not one of them:
+/// a program that lacks a symbol of it does not start.
+pub fn unless_done(command: &mut Command, to: &Path) -> Result<(), String> {
+    let beside = |extension: &str| PathBuf::from(format!("{}.{extension}", to.display()));
+    let (used, stamp) = (beside("d"), beside("stamp"));
+    command.args(["-MD", "-MF"]).arg(&used);
+    let words = format!("{command:?}");
+    if to.exists() && is_fresh(&stamp, &words, &used) {
+        return Ok(());
+    }
+    let _ = std::fs::remove_file(&stamp);
+    let started = SystemTime::now();
+    let out = command.output().map_err(|e| format!("{words}: {e}"))?;
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+    }
+    std::fs::write(&stamp, words).unwrap();
+    // What is edited while the compiler runs is newer.
+    std::fs::File::options().append(true).open(&stamp).unwrap().set_modified(started).unwrap();
+    Ok(())
+}
+
+/// Whether `stamp` is of this command, and no file that the compiler listed in `used` has changed since.
+fn is_fresh(stamp: &Path, words: &str, used: &Path) -> bool {
+    let modified = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    let (Ok(said), Ok(used), Some(since)) =
+        (std::fs::read_to_string(stamp), std::fs::read_to_string(used), modified(stamp))
+    else {
+        return false;
+    };
+    let Some((_, files)) = used.split_once(": ") else { return false };
+    said == words
+        && files.split_whitespace().filter(|f| *f != "\\").all(|f| modified(Path::new(f)).is_some_and(|at| at < since))
+}
+
+/// Writes a file, unless it holds that text: what is compiled of it is then as it was.
+pub fn write(path: &Path, text: &str) {
+    if !std::fs::read_to_string(path).is_ok_and(|now| now == text) {
+        std::fs::write(path, text).unwrap();
     }
 }

@@ -212,7 +212,7 @@ fn the_snippets_of_the_documents_compile() {
             let stem = page.file_stem().unwrap().to_string_lossy();
             let name = format!("{stem}-{}-{}", snippet.line, snippet.language.name());
             let source = cc::scratch("snippets").join(format!("{name}.txt"));
-            std::fs::write(&source, snippet.program()).unwrap();
+            cc::write(&source, &snippet.program());
             let lenient = ["-Wno-unused", "-Wno-empty-body", "-Wno-uninitialized", "-Wno-unused-but-set-variable"];
             if let Err(words) = cc::compile(&source, snippet.language, &source.with_extension("out"), &lenient) {
                 panic!("{}, line {}:\n{}\n{words}", page.display(), snippet.line, snippet.program());

@@ -4,6 +4,7 @@
 
 use crate::cc;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,22 +22,21 @@ fn folder(name: &str, files: &[(&str, &str)]) -> PathBuf {
 
 /// Compiles a source with every warning on; `Err` has the compiler's words.
 fn compile(name: &str, source: &str, flags: &[&str]) -> Result<(), String> {
-    let path = cc::scratch("header_cxx").join(format!("{name}.cpp"));
-    std::fs::write(&path, source).unwrap();
-    let out = Command::new("c++")
+    // A file for each source and way to compile it: what has not changed is not compiled again.
+    let mut of = DefaultHasher::new();
+    (source, flags).hash(&mut of);
+    let path = cc::scratch("header_cxx").join(format!("{name}-{:016x}.cpp", of.finish()));
+    cc::write(&path, source);
+    let mut command = Command::new("c++");
+    command
         // A later one counts.
         .arg("-std=c++17")
         .args(["-Wall", "-Wextra", "-pedantic", "-Wshadow", "-Wconversion", "-Werror", "-fsyntax-only"])
         .arg("-I")
         .arg(cc::root().join("include"))
         .args(flags)
-        .arg(&path)
-        .output()
-        .unwrap();
-    match out.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
-    }
+        .arg(&path);
+    cc::unless_done(&mut command, &path)
 }
 
 fn must_compile(name: &str, source: &str, flags: &[&str]) {

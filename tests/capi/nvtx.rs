@@ -89,7 +89,7 @@ fn a_tool_sees_what_the_slow_path_does() {
     let dir = cc::scratch("nvtx");
     let (tool, source, program) = (dir.join("tool.so"), dir.join("program.c"), dir.join("program"));
     std::fs::write(dir.join("tool.c"), TOOL).unwrap();
-    std::fs::write(&source, PROGRAM).unwrap();
+    cc::write(&source, PROGRAM);
     let mut build = Command::new("cc");
     build.args(["-shared", "-fPIC", "-Wall", "-o"]).arg(&tool).arg(dir.join("tool.c"));
     must_succeed("cc", &build.output().unwrap());

@@ -1,6 +1,7 @@
 //! The planner, measured: `cargo bench --bench planner -- [--limit S] [--orders N] [--threads N] [--fast]
 //! [--set NAME:COUNT] [FILE.csv] ...`; or `-- --table FOLDER`, which makes the tables of docs/benchmarks.md: every CSV
-//! file in the folder, those with a name of one letter in ten orders, and generated sets with three limits.
+//! file in the folder, those with a name of one letter in ten orders, and generated sets with three limits; or
+//! `-- --rows CLASS,CLASS`, the rows of some of those sets.
 //!
 //! Solves each file (columns id, lower, upper, size, and further ones that `gpumem plan` knows are ignored) and each
 //! generated set, checks the layout with `verify`, and prints one line of tab-separated columns. With `--orders N` each
@@ -60,6 +61,8 @@ fn main() -> Result<(), Failure> {
             "--fast" => settings.fast = true,
             "--aligned" => settings.aligned = true,
             "--table" => table(&value()?)?,
+            "--rows" => rows(&value()?.split(',').collect::<Vec<_>>())?,
+            "--cell" => cell(&value()?)?,
             "--set" => {
                 let set = value()?;
                 let (name, count) = set.split_once(':').ok_or("--set takes NAME:COUNT")?;
@@ -92,35 +95,55 @@ fn table(folder: &str) -> Result<(), Failure> {
         let (bound, size) = (layout.lower_bound, layout.size);
         println!("| {name} | {buffers} | {bound} | {size} | {median:.3} | {worst:.3} | {memory:.0} |");
     }
-    println!("\n| set | buffers | above the bound at 0.1 s | at 1 s | at 10 s | MB |\n|---|---|---|---|---|---|");
-    for (set, class) in [
-        ("uniform", "uniform"),
-        ("wide", "wide"),
-        ("ladder", "ladder"),
-        ("guillotine", "guillotine"),
-        ("uniform", "aligned"),
-        ("uniform", "fixed"),
-    ] {
+    println!();
+    rows(&CLASSES.map(|(class, _)| class))
+}
+
+/// The classes of the second table, and the sets that they are made of.
+const CLASSES: [(&str, &str); 6] = [
+    ("uniform", "uniform"),
+    ("wide", "wide"),
+    ("ladder", "ladder"),
+    ("guillotine", "guillotine"),
+    ("aligned", "uniform"),
+    ("fixed", "uniform"),
+];
+
+/// Every set of these classes with every limit.
+fn rows(classes: &[&str]) -> Result<(), Failure> {
+    println!("| set | buffers | above the bound at 0.1 s | at 1 s | at 10 s | MB |\n|---|---|---|---|---|---|");
+    for &class in classes {
+        let (_, set) = CLASSES.iter().find(|(c, _)| *c == class).ok_or(format!("no class is called {class}"))?;
         for count in COUNTS {
             print!("| {class} | {count} |");
             let mut most = 0f64;
             for limit in LIMITS {
-                let fixed = if class == "fixed" { 5 } else { 0 };
-                let settings = Settings {
-                    limit: Some(limit),
-                    orders: 1,
-                    aligned: class == "aligned",
-                    fixed,
-                    ..Settings::default()
-                };
-                let Row { layout, wall, memory, .. } = measure(made(set, count)?, &settings)?;
-                let late = if wall > limit + 0.05 { format!(" ({wall:.2} s)") } else { String::new() };
-                print!(" {:.2} %{late} |", 100.0 * layout.gap());
-                most = most.max(memory);
+                // In a process of its own: what one has freed it may keep, and use for the next.
+                let cell = format!("{class}:{set}:{count}:{limit}");
+                let out = std::process::Command::new(std::env::current_exe()?).args(["--cell", &cell]).output()?;
+                let text = String::from_utf8(out.stdout)?;
+                let (gap, memory) = text.trim().split_once('\t').ok_or(format!("{cell}: no result"))?;
+                print!(" {gap} |");
+                most = most.max(memory.parse()?);
             }
             println!(" {most:.0} |");
         }
     }
+    Ok(())
+}
+
+/// One set with one limit: what it came to, and its memory.
+fn cell(of: &str) -> Result<(), Failure> {
+    let [class, set, count, limit] = of.split(':').collect::<Vec<_>>()[..] else {
+        return Err("--cell takes CLASS:SET:COUNT:LIMIT".into());
+    };
+    let limit: f64 = limit.parse()?;
+    let fixed = if class == "fixed" { 5 } else { 0 };
+    let settings =
+        Settings { limit: Some(limit), aligned: class == "aligned", fixed, orders: 1, ..Settings::default() };
+    let Row { layout, wall, memory, .. } = measure(made(set, count.parse()?)?, &settings)?;
+    let late = if wall > limit + 0.02 { format!(" ({wall:.2} s)") } else { String::new() };
+    println!("{:.2} %{late}\t{memory}", 100.0 * layout.gap());
     Ok(())
 }
 

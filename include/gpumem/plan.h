@@ -326,7 +326,7 @@ gpumem_status gpumem_plan_in_place_add(gpumem_plan plan, uint32_t op, uint32_t i
 // last operation moves the end.
 //
 // Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step
-// comes after.
+// comes after, or outside of the range that was stated for the value or for what it is a view of.
 gpumem_status gpumem_plan_extend(gpumem_plan plan, uint32_t value, uint64_t step);
 
 // Keeps a value live to the end, for a reader outside the plan.

@@ -149,7 +149,24 @@ fn contradictions_are_refused() {
     let mut huge = Problem::new();
     huge.add(Buffer::new(1 << 62, 0, 9)).unwrap();
     huge.add(Buffer::new(1, 20, 21)).unwrap();
+    let most = 1u64 << 62;
+    let beneath = |put: &dyn Fn(&mut Problem)| {
+        let mut problem = Problem::new();
+        put(&mut problem);
+        problem.add(Buffer::new(8, 0, 9)).unwrap();
+        problem
+    };
+    let all = Reserved { arena: 0, offset: 0, size: most, during: Interval::new(0, 9) };
+    let reserved_all = beneath(&|p| p.reserve(all.clone()).unwrap());
+    let fixed_last = beneath(&|p| {
+        p.add(fixed(most - 8)).unwrap();
+    });
     for (problem, says) in [
+        (
+            reserved_all,
+            "bytes [0, 4611686018427387904) of arena 0 are reserved: no room is left above it for the 8 bytes",
+        ),
+        (fixed_last, "buffer 0 is fixed at bytes [4611686018427387896, 4611686018427387904): no room is left above it"),
         (twice, "buffer 0 is fixed at bytes [0, 8) and buffer 1 at [4, 12)"),
         (reserved, "buffer 0 is fixed at bytes [0, 8), of which [7, 16) are reserved at steps [8, 20)"),
         (unit, "buffer 0 is fixed at offset 8, which is not a multiple of the unit, 6"),
@@ -159,6 +176,12 @@ fn contradictions_are_refused() {
         assert_eq!(error.status, Status::Invalid);
         assert!(error.message.contains(says), "{error}");
     }
+    // What is in the way of nothing, or has nothing above it, may lie as high as offsets go.
+    let reserved_never = Reserved { during: Interval::new(3, 3), ..all };
+    solved("reserved at no step", &beneath(&|p| p.reserve(reserved_never.clone()).unwrap()), &SolveOptions::default());
+    let mut alone = Problem::new();
+    alone.add(fixed(most - 8)).unwrap();
+    assert_eq!(solved("alone", &alone, &SolveOptions::default()).size, most);
     let mut capacity = Problem::new();
     capacity.add(fixed(8)).unwrap();
     capacity.set_capacity(Some(15));

@@ -121,7 +121,7 @@ pub extern "C" fn gpumem_plan_in_place_add(plan: gpumem_plan, op: u32, input: u3
 /// last operation moves the end.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step
-/// comes after.
+/// comes after, or outside of the range that was stated for the value or for what it is a view of.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_extend(plan: gpumem_plan, value: u32, step: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.extend_to(ValueId(value), step)))

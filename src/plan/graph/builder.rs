@@ -151,9 +151,13 @@ impl Graph {
     }
 
     /// Keeps `value` intact through step `step` of the execution order, as another operation at that step that reads it
-    /// would. It never shortens a range. A step after the last operation moves the end.
+    /// would. It never shortens a range. A step after the last operation moves the end. A stated range cannot be
+    /// extended, only kept to: the step must be in it.
     pub fn extend_to(&mut self, value: ValueId, step: Step) -> Result<()> {
         self.known(value)?;
+        // What has a stated range stays the root of its family, so this can be said now.
+        let root = self.views.find(value.0).root;
+        self.check_extension(value.0, root, step)?;
         if step == Step::MAX {
             return Err(Error::invalid(format!(
                 "{} cannot be extended to step {step}: no step is after it",

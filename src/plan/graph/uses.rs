@@ -96,19 +96,26 @@ impl Graph {
         }
         for &(v, step) in &self.extended {
             let root = roots[v.index()].root;
-            let item = &self.values[root as usize];
-            if item.stated && !item.live_at(step) {
-                return Err(Error::invalid(format!(
-                    "{} is extended to step {step}, when {} is not live: {}; state a range that includes the step",
-                    self.value_text(v.0),
-                    self.value_text(root),
-                    item.range_text()
-                )));
-            }
+            self.check_extension(v.0, root, step)?;
             let family = &mut uses[root as usize];
             family.held = family.held.max(step + 1);
         }
         Ok(uses)
+    }
+
+    /// Whether the family of `root` may be live at a step that `v` is extended to.
+    pub(super) fn check_extension(&self, v: u32, root: u32, step: Step) -> Result<()> {
+        let item = &self.values[root as usize];
+        if !item.stated || item.live_at(step) {
+            return Ok(());
+        }
+        let of =
+            if v == root { "it".to_string() } else { format!("{}, of which it is a view,", self.value_text(root)) };
+        Err(Error::invalid(format!(
+            "{} cannot be extended to step {step}, when {of} is not live: {}; state a range that includes the step",
+            self.value_text(v),
+            item.range_text()
+        )))
     }
 
     fn check_stated(&self, root: u32, step: Step, op: u32, v: u32, does: &str) -> Result<()> {

@@ -82,14 +82,14 @@ impl<'p> Arena<'p> {
         let buffers = problem.buffers();
         let steps = Steps::new(problem, index);
         let mut arena = Arena::empty(problem);
-        let mut ranges = Vec::with_capacity(ids.len());
+        let mut steps_of = Vec::with_capacity(ids.len());
         arena.shapes.shapes.reserve_exact(ids.len());
         arena.buffers.reserve_exact(ids.len());
         // Where they are live is said below.
         let mut push = |arena: &mut Arena<'_>, size, align, steps: &mut dyn Iterator<Item = (u64, u64)>| {
-            let first = ranges.len() as u32;
-            ranges.extend(steps);
-            arena.shapes.shapes.push(Shape { size, align, from: 0, to: 0, first, last: ranges.len() as u32 });
+            let first = steps_of.len() as u32;
+            steps_of.extend(steps);
+            arena.shapes.shapes.push(Shape { size, align, span: (0, 0), first, last: steps_of.len() as u32 });
         };
         let mut fixed = Vec::new();
         for &i in ids {
@@ -119,11 +119,9 @@ impl<'p> Arena<'p> {
             arena.bound = of_buffers();
             return arena;
         }
-        (arena.shapes.ranges, arena.sections) = sections(ranges);
-        for shape in &mut arena.shapes.shapes {
-            let ranges = &arena.shapes.ranges[shape.first as usize..shape.last as usize];
-            (shape.from, shape.to) = (ranges[0].0, ranges[ranges.len() - 1].1);
-        }
+        let ranges;
+        (ranges, arena.sections) = sections(steps_of);
+        arena.shapes.set_ranges(ranges);
         arena.bound = if arena.obstacles.is_empty() && arena.reuse {
             // Sections say what is live as well as steps do.
             let shapes = &arena.shapes;
@@ -181,7 +179,7 @@ impl<'p> Arena<'p> {
 
     /// Whether every movable shape is live in one range.
     pub(super) fn is_whole(&self) -> bool {
-        self.shapes.shapes[..self.movable()].iter().all(|s| s.last - s.first == 1)
+        self.shapes.shapes[..self.movable()].iter().all(Shape::is_whole)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::arena::stride;
 use super::numbers::gcd;
 use crate::base::{Error, Result};
-use crate::plan::problem::{Buffer, BufferId, Interval, Place, Problem, Step, MAX_BYTES};
+use crate::plan::problem::{Buffer, BufferId, Interval, Place, Problem, Reserved, Step, MAX_BYTES};
 use std::collections::BTreeMap;
 
 /// Checks that everything adds up and that fixed buffers can be where they must be.
@@ -12,35 +12,58 @@ pub(super) fn check(problem: &Problem) -> Result<()> {
     places(problem)
 }
 
-/// The largest offset that any layout can come to must stay countable.
+/// The largest offset that any layout can come to must stay countable: everything that moves, above everything that
+/// does not.
 fn sums(problem: &Problem) -> Result<()> {
-    let mut most = problem.reserved().iter().map(|r| u128::from(r.offset + r.size)).max().unwrap_or(0);
-    for (id, buffer) in problem.buffers().iter().enumerate() {
+    let most = u128::from(MAX_BYTES);
+    let end = |r: &&Reserved| r.offset + r.size;
+    // What cannot move and ends highest: its end, and the buffer or reserved range that it is.
+    let mut highest = problem.reserved().iter().filter(|r| r.blocks()).max_by_key(end).map(|r| (end(&r), Err(r)));
+    let (mut sum, mut movable) = (0u128, 0u128);
+    for (id, buffer) in (0u32..).zip(problem.buffers()) {
         if problem.left_out().contains(buffer.kind) {
             continue;
         }
         let unit = problem.unit();
         let stride = u128::from(buffer.alignment / gcd(buffer.alignment, unit)) * u128::from(unit);
-        if 2 * stride > u128::from(MAX_BYTES) {
+        if 2 * stride > most {
             return Err(Error::invalid(format!(
                 "{}: its offset must be a multiple of {stride} bytes, by its alignment {} and the unit {unit}, which no \
                  layout within 2^62 bytes can keep to; make the unit smaller",
-                named(id as u32, buffer),
+                named(id, buffer),
                 buffer.alignment
             )));
         }
-        if let Place::Fixed(at) = buffer.place {
-            most = most.max(u128::from(at) + u128::from(buffer.extent()));
-        }
         // Each may have to be rounded up to its stride, twice in a layout that is turned over.
-        most += u128::from(buffer.extent()) + 2 * (stride - 1);
-        if most > u128::from(MAX_BYTES) {
+        let bytes = u128::from(buffer.extent()) + 2 * (stride - 1);
+        sum += bytes;
+        match buffer.place {
+            Place::Fixed(at) if highest.is_none_or(|(end, _)| end < at + buffer.extent()) => {
+                highest = Some((at + buffer.extent(), Ok((id, buffer, at))));
+            }
+            Place::Fixed(_) => {}
+            _ => movable += bytes,
+        }
+        if sum > most {
             return Err(Error::invalid(format!(
                 "buffers 0 to {id} add up to more than 2^62 bytes, alignment included; sizes are in bytes, are they?"
             )));
         }
     }
-    Ok(())
+    match highest {
+        Some((end, what)) if movable > 0 && u128::from(end) + movable > most => {
+            let what = match what {
+                Ok((id, buffer, at)) => format!("{} is fixed at bytes [{at}, {end})", named(id, buffer)),
+                Err(range) => format!("bytes [{}, {end}) of arena {} are reserved", range.offset, range.arena),
+            };
+            Err(Error::invalid(format!(
+                "{what}: no room is left above it for the {movable} bytes, alignment included, of the buffers that are not \
+                 fixed, since an arena has at most 2^62; make it end at {} or lower",
+                most - movable
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Two buffers fixed where they share a byte at some step: no layout has both.

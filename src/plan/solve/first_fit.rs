@@ -14,11 +14,18 @@ pub(super) struct Shape {
     pub(super) size: u64,
     /// The offset is a multiple of this.
     pub(super) align: u64,
-    /// First and last section, for a quick look; the ranges are `ranges[first..last]`.
-    pub(super) from: u32,
-    pub(super) to: u32,
+    /// First section and the first after the last.
+    pub(super) span: (u32, u32),
+    /// Its ranges are `ranges[first..last]`; if that is none, the span is its only one, as that of nearly all is.
     pub(super) first: u32,
     pub(super) last: u32,
+}
+
+impl Shape {
+    /// Whether it is live in one range.
+    pub(super) fn is_whole(&self) -> bool {
+        self.first == self.last
+    }
 }
 
 /// Shapes and their live ranges.
@@ -47,22 +54,45 @@ impl Shapes {
     pub(super) fn push(&mut self, size: u64, align: u64, ranges: impl Iterator<Item = (u32, u32)>) {
         let first = self.ranges.len();
         self.ranges.extend(ranges);
-        let from = self.ranges.get(first).map_or(0, |r| r.0);
-        let to = self.ranges.last().map_or(0, |r| r.1);
+        let span = match self.ranges[first..] {
+            [] => (0, 0),
+            [only] => {
+                self.ranges.truncate(first);
+                only
+            }
+            [(from, _), .., (_, to)] => (from, to),
+        };
         let (first, last) = (first as u32, self.ranges.len() as u32);
-        self.shapes.push(Shape { size, align, from, to, first, last });
+        self.shapes.push(Shape { size, align, span, first, last });
+    }
+
+    /// Gives all shapes their ranges, which are `all[first..last]` of each.
+    pub(super) fn set_ranges(&mut self, all: Vec<(u32, u32)>) {
+        self.ranges.clear();
+        for shape in &mut self.shapes {
+            let mine = &all[shape.first as usize..shape.last as usize];
+            shape.span = (mine[0].0, mine[mine.len() - 1].1);
+            shape.first = self.ranges.len() as u32;
+            if mine.len() > 1 {
+                self.ranges.extend(mine);
+            }
+            shape.last = self.ranges.len() as u32;
+        }
     }
 
     pub(super) fn ranges(&self, i: usize) -> &[(u32, u32)] {
         let shape = &self.shapes[i];
-        &self.ranges[shape.first as usize..shape.last as usize]
+        match shape.is_whole() {
+            true => std::slice::from_ref(&shape.span),
+            false => &self.ranges[shape.first as usize..shape.last as usize],
+        }
     }
 
     /// Whether both are live in some section.
     fn meet(&self, i: usize, j: usize) -> bool {
         let (a, b) = (&self.shapes[i], &self.shapes[j]);
-        if a.last - a.first == 1 && b.last - b.first == 1 {
-            return a.from < b.to && b.from < a.to;
+        if a.is_whole() && b.is_whole() {
+            return a.span.0 < b.span.1 && b.span.0 < a.span.1;
         }
         let (mut x, mut y) = (self.ranges(i).iter().peekable(), self.ranges(j).iter().peekable());
         while let (Some(a), Some(b)) = (x.peek(), y.peek()) {
@@ -134,7 +164,7 @@ impl Block {
         self.from.copy_within(k..self.len, k + 1);
         self.to.copy_within(k..self.len, k + 1);
         self.entries.copy_within(k..self.len, k + 1);
-        (self.from[k], self.to[k], self.entries[k]) = (shape.from, shape.to, entry);
+        (self.from[k], self.to[k], self.entries[k]) = (shape.span.0, shape.span.1, entry);
         self.len += 1;
         self.end = self.end.max(entry.0 + shape.size);
     }
@@ -191,7 +221,7 @@ fn remove(list: &mut Vec<Block>, entry: (u64, u32)) -> bool {
 
 impl<'a> FirstFit<'a> {
     pub(super) fn new(shapes: &'a Shapes) -> FirstFit<'a> {
-        let sections = shapes.shapes.iter().map(|s| s.to).max().unwrap_or(0);
+        let sections = shapes.shapes.iter().map(|s| s.span.1).max().unwrap_or(0);
         let strips = if shapes.shapes.len() < FEWEST_IN_STRIPS { 1 } else { STRIPS.min(sections.max(1)) };
         let width = sections.div_ceil(strips).max(1);
         let count = if strips == 1 { 0 } else { sections.div_ceil(width) + 1 };
@@ -201,15 +231,15 @@ impl<'a> FirstFit<'a> {
 
     /// The shortest list with all that meets a shape.
     fn list_for(&self, shape: &Shape) -> &[Block] {
-        let strip = 1 + (shape.from / self.width) as usize;
-        let narrow = shape.to - shape.from <= self.width;
+        let strip = 1 + (shape.span.0 / self.width) as usize;
+        let narrow = shape.span.1 - shape.span.0 <= self.width;
         self.lists.get(if narrow { strip } else { 0 }).unwrap_or(&self.lists[0])
     }
 
     /// The lists that a shape is in: a range of strips, and the first list.
     fn lists_of(&mut self, shape: &Shape) -> impl Iterator<Item = &mut Vec<Block>> {
-        let first = (shape.from / self.width).max(1) as usize;
-        let last = (1 + shape.to.saturating_sub(1) / self.width) as usize;
+        let first = (shape.span.0 / self.width).max(1) as usize;
+        let last = (1 + shape.span.1.saturating_sub(1) / self.width) as usize;
         let count = self.lists.len();
         let (all, strips) = self.lists.split_at_mut(1);
         let strips = strips.get_mut(first.min(count) - 1..last.min(count - 1)).into_iter().flatten();
@@ -259,7 +289,7 @@ impl<'a> FirstFit<'a> {
     /// says no: shape, offset, end, and what `low` is from then on.
     fn neighbours(&self, i: u32, mut low: u64, mut each: impl FnMut(u32, u64, u64, &mut u64) -> bool) {
         let shape = &self.shapes.shapes[i as usize];
-        let (from, to) = (shape.from, shape.to);
+        let (from, to) = shape.span;
         for block in self.list_for(shape) {
             if block.end <= low {
                 continue;

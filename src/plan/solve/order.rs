@@ -90,17 +90,20 @@ impl Rule {
     }
 }
 
-/// Ranks items by `rule`: `rank[i]` is the position of item `i`, and no two are equal.
+/// Ranks items by `rule`: `rank[i]` is the position of item `i`, and no two are equal. `pressure` is [`Instance::pressure`]
+/// where that counts; it may be empty where it does not.
+///
+/// [`Instance::pressure`]: super::instance::Instance::pressure
 pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<u32>) {
     let key = |i: u32| {
         let item = &items[i as usize];
         let width = f64::from(item.to - item.from);
         let size = item.size as f64;
-        let pressure = pressure[i as usize] as f64;
+        let pressure = || pressure.get(i as usize).copied().unwrap_or(0) as f64;
         let (first, second) = match rule.by {
             By::Width => (width, size),
             By::Area => (width * size, size),
-            By::Pressure => (pressure, width),
+            By::Pressure => (pressure(), width),
             By::Size => (size, width),
         };
         let noisy = if rule.noise == 0 {
@@ -112,13 +115,19 @@ pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<
         (noisy, second, size)
     };
     // None is below 0, so their bits are in the same order. The first is kept beside the item, as most are decided by it.
-    let mut order: Vec<(u64, u32)> = (0..items.len() as u32).map(|i| (key(i).0.to_bits(), i)).collect();
+    // In halves, so that of a million items this takes 12 MB and not 16.
+    let mut order: Vec<([u32; 2], u32)> = Vec::with_capacity(items.len());
+    order.extend((0..items.len() as u32).map(|i| {
+        let bits = key(i).0.to_bits();
+        ([(bits >> 32) as u32, bits as u32], i)
+    }));
+    let bits = |halves: [u32; 2]| u64::from(halves[0]) << 32 | u64::from(halves[1]);
     order.sort_unstable_by(|a, b| {
         let others = || {
             let (x, y) = (key(a.1), key(b.1));
             y.1.total_cmp(&x.1).then(y.2.total_cmp(&x.2)).then(a.1.cmp(&b.1))
         };
-        b.0.cmp(&a.0).then_with(others)
+        bits(b.0).cmp(&bits(a.0)).then_with(others)
     });
     rank.clear();
     rank.resize(items.len(), 0);

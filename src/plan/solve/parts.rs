@@ -143,8 +143,8 @@ impl Whole {
         let grain = obstacles.iter().fold(strides, |g, o| gcd(gcd(g, o.bottom), o.end)).max(1);
         obstacles.iter_mut().for_each(|o| (o.bottom, o.end) = (o.bottom / grain, o.end / grain));
         let item = |s: &Shape| Item {
-            from: s.from,
-            to: s.to,
+            from: s.span.0,
+            to: s.span.1,
             size: rounded(s.size) / grain,
             align: (raised(s) / grain).max(1),
         };

@@ -16,7 +16,7 @@
 use super::budget::Budget;
 use super::glue::{Glue, Glued, ALL};
 use super::instance::{Instance, Item};
-use super::niche::{Limits, Niche, Outcome};
+use super::niche::{Limits, Niche, Outcome, Trail};
 use super::numbers::mix;
 use super::order::{rank, Ask, By, Rule};
 use std::ops::Range;
@@ -283,6 +283,8 @@ struct Lane<'p> {
     /// What was glued only in part, and how many runs it has served.
     partly: Vec<(Glue, u64, u64, Glued)>,
     records: &'p mut Vec<Record>,
+    /// Of the run that is on.
+    trail: Trail,
 }
 
 impl<'p> Lane<'p> {
@@ -294,6 +296,7 @@ impl<'p> Lane<'p> {
             glued: portfolio.glued.iter().map(|_| None).collect(),
             partly: Vec::new(),
             records,
+            trail: Trail::default(),
         }
     }
 
@@ -350,7 +353,7 @@ impl<'p> Lane<'p> {
         let way = (glue, rule.ask, rule.by);
         let Some((glue, share)) = glue else {
             let plain = self.plain.get_or_insert_with(|| Searcher::new(instance, capacity));
-            let outcome = plain.run(rule, limit, budget);
+            let outcome = plain.run(rule, limit, &mut self.trail, budget);
             let shortfall = plain.niche.shortfall();
             if outcome == Outcome::Found {
                 offsets.copy_from_slice(plain.niche.offsets());
@@ -360,7 +363,7 @@ impl<'p> Lane<'p> {
         };
         let mut shortfall = 1.0;
         let mut search = |glued: &Glued, searcher: &mut Searcher<'_>, budget: &mut Budget<'_>| {
-            let outcome = searcher.run(rule, limit, budget);
+            let outcome = searcher.run(rule, limit, &mut self.trail, budget);
             shortfall = searcher.niche.shortfall();
             match outcome {
                 Outcome::Found => {
@@ -409,12 +412,15 @@ impl<'p> Searcher<'p> {
         Searcher { instance, niche, pressure: instance.pressure(), ranks: Vec::new() }
     }
 
-    fn run(&mut self, rule: Rule, limit: Limit, budget: &mut Budget<'_>) -> Outcome {
+    fn run(&mut self, rule: Rule, limit: Limit, trail: &mut Trail, budget: &mut Budget<'_>) -> Outcome {
         rank(&self.instance.items, &self.pressure, rule, &mut self.ranks);
         let items = self.instance.items.len() as u64;
         let steps = limit.runs * STEPS * items;
         let patience = if limit.stalls { limit.runs * (items / PATIENCE).max(1) } else { steps };
-        self.niche.run(self.instance, rule, &self.ranks, Limits { steps, patience }, budget)
+        self.niche.swap_trail(trail);
+        let outcome = self.niche.run(self.instance, rule, &self.ranks, Limits { steps, patience }, budget);
+        self.niche.swap_trail(trail);
+        outcome
     }
 }
 

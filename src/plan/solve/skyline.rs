@@ -274,6 +274,7 @@ impl Class {
 /// Over items in order of their first section: the best rank among those that end early enough.
 struct Tree {
     leaves: usize,
+    /// As far as there are items: what would come after is empty.
     nodes: Vec<Node>,
     /// By node, the smallest and the largest size below, alignment included; empty where nothing is in the way.
     sizes: Vec<(u64, u64)>,
@@ -302,8 +303,8 @@ impl Node {
 impl Tree {
     fn new(items: usize, sized: bool) -> Tree {
         let leaves = items.next_power_of_two();
-        let sizes = if sized { vec![NO_SIZES; 2 * leaves] } else { Vec::new() };
-        Tree { leaves, nodes: vec![EMPTY; 2 * leaves], sizes }
+        let nodes = leaves + items;
+        Tree { leaves, nodes: vec![EMPTY; nodes], sizes: if sized { vec![NO_SIZES; nodes] } else { Vec::new() } }
     }
 
     fn fill(&mut self, items: impl Iterator<Item = (u32, Item)>) {
@@ -316,14 +317,24 @@ impl Tree {
             }
         }
         for k in (1..self.leaves).rev() {
-            self.nodes[k] = Node::join(self.nodes[2 * k], self.nodes[2 * k + 1]);
-            self.join_sizes(k);
+            self.join(k);
         }
+    }
+
+    /// Node `k` from those below it.
+    fn join(&mut self, k: usize) {
+        self.nodes[k] = match *self.nodes.get(2 * k..).unwrap_or_default() {
+            [a, b, ..] => Node::join(a, b),
+            [a] => a,
+            [] => EMPTY,
+        };
+        self.join_sizes(k);
     }
 
     fn join_sizes(&mut self, k: usize) {
         if !self.sizes.is_empty() {
-            let (a, b) = (self.sizes[2 * k], self.sizes[2 * k + 1]);
+            let of = |k: usize| self.sizes.get(k).copied().unwrap_or(NO_SIZES);
+            let (a, b) = (of(2 * k), of(2 * k + 1));
             self.sizes[k] = (a.0.min(b.0), a.1.max(b.1));
         }
     }
@@ -336,8 +347,7 @@ impl Tree {
         }
         while k > 1 {
             k /= 2;
-            self.nodes[k] = Node::join(self.nodes[2 * k], self.nodes[2 * k + 1]);
-            self.join_sizes(k);
+            self.join(k);
         }
     }
 
@@ -358,7 +368,7 @@ impl Tree {
         (end, room): (u32, u64),
         best: &mut u32,
     ) {
-        let node = self.nodes[k];
+        let node = self.nodes.get(k).copied().unwrap_or(EMPTY);
         let apart = span.end <= among.start || among.end <= span.start;
         let (smallest, largest) = self.sizes.get(k).copied().unwrap_or((0, 0));
         if apart || node.best >= *best || node.first_end > end || smallest > room {

@@ -61,7 +61,7 @@ pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget:
     let item = |&k: &u32| {
         let shape = shape(k);
         let (size, align) = (rounded(shape.size) / grain, (shape.align / grain).max(1));
-        Item { from: shape.from, to: shape.to, size, align }
+        Item { from: shape.span.0, to: shape.span.1, size, align }
     };
     let mut instance = Instance::around(movable.iter().map(item).collect(), all, task.sections);
     if movable.iter().any(|&k| task.buffer(k).arena.is_some()) {

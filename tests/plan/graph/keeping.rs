@@ -122,7 +122,30 @@ fn what_is_asked_of_unwritten_or_stated_values_is_an_error() {
     says(stated(|g, v| g.0.pin(v).unwrap()), &["value 0 (own) must live to the end, step 3", "[0, 2)"]);
     says(stated(|g, _| g.0.set_keep_ancestors(true)), &["value 0 (own) must live to the end"]);
     stated(|g, v| g.0.extend_to(v, 1).unwrap()).unwrap();
-    says(stated(|g, v| g.0.extend_to(v, 2).unwrap()), &["value 0 (own) is extended to step 2", "[0, 2)"]);
+}
+
+#[test]
+fn nothing_is_extended_beyond_its_stated_range() {
+    let mut g = Small::default();
+    let own = g.buffer("own", 8, 0, 2);
+    let part = g.temporary("part", 4);
+    g.op("make", &[], &[own]);
+    g.0.view(part, own, 0).unwrap();
+    let before = g.0.lower();
+    // Said at once, and forgotten: what was asked before still holds.
+    says(g.0.extend_to(own, 2), &["value 0 (own) cannot be extended to step 2", "[0, 2)", "state a range that"]);
+    says(
+        g.0.extend_to(part, 7),
+        &["value 1 (part) cannot be extended to step 7", "value 0 (own), of which it is a view"],
+    );
+    assert_eq!(g.0.lower(), before);
+    g.0.extend_to(part, 1).unwrap();
+    g.0.lower().unwrap();
+    // What becomes a view later is known only then.
+    let later = g.temporary("later", 4);
+    g.0.extend_to(later, 5).unwrap();
+    g.0.view(later, own, 4).unwrap();
+    says(g.0.lower(), &["value 2 (later) cannot be extended to step 5", "[0, 2)"]);
 }
 
 #[test]

@@ -19,6 +19,7 @@
 //! 2004); restarts after Luby, Sinclair and Zuckerman (1993).
 
 mod state;
+mod trail;
 
 use super::budget::Budget;
 use super::instance::Instance;
@@ -26,12 +27,18 @@ use super::numbers::mix;
 use super::order::Rule;
 use state::{State, FINISHED, NO_NICHE};
 
+pub(super) use trail::Trail;
+
 /// Remembered failures: a power of two, 8 bytes each.
 const TABLE: usize = 1 << 16;
 /// Steps of the budget in the time that a run over a few items takes to set up.
 const SETUP_STEPS: u64 = 4;
 /// Sections looked at in the time of a step of the budget.
 const SECTIONS_A_STEP: u64 = 128;
+/// Most words noted to go back, 4 bytes each: a run that wants more is given up. Of the public instances none that reached
+/// its bound noted a million.
+const MOST_NOTED: usize = 3 << 19;
+
 /// When a search gives up.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
@@ -119,6 +126,11 @@ impl<'a> Niche<'a> {
         f64::from(self.fewest_left) / self.state.items.len().max(1) as f64
     }
 
+    /// Gives away its memory for going back, and takes another's: of searches that take turns one needs it at a time.
+    pub(super) fn swap_trail(&mut self, trail: &mut Trail) {
+        std::mem::swap(&mut self.state.trail, trail);
+    }
+
     /// Searches within `limits`. `rank` orders the candidates of a section, lowest first.
     pub(super) fn run(
         &mut self,
@@ -184,7 +196,8 @@ impl<'a> Niche<'a> {
             if self.state.remaining < self.fewest_left {
                 (self.fewest_left, taken.1) = (self.state.remaining, 0);
             }
-            if taken.0 > limits.steps || taken.1 > limits.patience || !budget.take(cost) {
+            let noted_most = self.state.mark() > MOST_NOTED;
+            if taken.0 > limits.steps || taken.1 > limits.patience || noted_most || !budget.take(cost) {
                 return Outcome::Unknown;
             }
             // Try the next choice of the frame on top, going back as far as it takes.

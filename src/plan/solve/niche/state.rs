@@ -10,11 +10,14 @@
 use super::super::blocks::Blocks;
 use super::super::instance::{in_order, Instance, Item};
 use super::super::numbers::mix;
+use super::trail::{Change, Run, Trail};
 
 /// Floor of a finished section: above every other.
 pub(super) const FINISHED: u64 = u64::MAX;
 /// `choices` of a section that is in no niche.
 pub(super) const NO_NICHE: u32 = u32::MAX;
+/// In the trail: that a section passed a block, so that what was its next follows. Choices are fewer than that.
+const PASSED: u32 = 1 << 31;
 /// How fast the weight of old failures fades: each new one counts this much more.
 const FADE: f64 = 1.0 / 0.995;
 /// Weights are scaled down beyond this, so that they stay finite.
@@ -32,15 +35,6 @@ pub(super) struct Section {
     pub(super) choices: u32,
     /// The number of the lowest block above the floor.
     pub(super) next: u32,
-}
-
-/// An entry of the trail: how to go back.
-enum Change {
-    /// The last of `saved`.
-    Section(u32),
-    /// The choices of a section: most changes.
-    Choices(u32, u32),
-    Placed(u32),
 }
 
 /// The skyline and what is unplaced.
@@ -70,8 +64,8 @@ pub(super) struct State<'a> {
     bump: f64,
     pub(super) offsets: Vec<u64>,
     zobrist: Vec<u64>,
-    trail: Vec<Change>,
-    saved: Vec<Section>,
+    /// What to go back by; searches that take turns lend it to one another.
+    pub(super) trail: Trail,
     /// Ranges of sections to look at again.
     dirty: Vec<(u32, u32)>,
     /// Whether the last placement finished a section.
@@ -134,8 +128,7 @@ impl<'a> State<'a> {
             bump: 1.0,
             offsets: vec![0; items.len()],
             zobrist: (0..items.len() as u64).map(|i| mix(i ^ 0x5bf0_3635)).collect(),
-            trail: Vec::new(),
-            saved: Vec::new(),
+            trail: Trail::default(),
             steps: vec![(0, 0); sections + 1],
             dirty: Vec::new(),
             finished_any: false,
@@ -166,7 +159,6 @@ impl<'a> State<'a> {
             }
         }
         self.trail.clear();
-        self.saved.clear();
         self.dirty.clear();
         true
     }
@@ -177,7 +169,6 @@ impl<'a> State<'a> {
         let offset = floor.next_multiple_of(align);
         let waste = offset - floor;
         self.finished_any = false;
-        self.trail.push(Change::Placed(item as u32));
         let bit = self.bit[item];
         self.unplaced[bit as usize / 64] &= !(1 << (bit % 64));
         self.remaining -= 1;
@@ -186,12 +177,14 @@ impl<'a> State<'a> {
         for k in from as usize..to as usize {
             self.left[k] -= 1;
             let section = self.sections[k];
-            self.save(k, section);
+            debug_assert_eq!(section.floor, floor, "an item stands in a niche");
+            let (mut top, next, _) = self.blocks.climb(k, section.next, offset + size);
+            self.save(section, next);
             let hit = &mut self.sections[k];
             fits &= waste <= section.slack;
-            hit.slack = section.slack.saturating_sub(waste);
+            // Where it does not suffice nobody looks at it before it is taken back.
+            hit.slack = section.slack.wrapping_sub(waste);
             hit.choices = NO_NICHE;
-            let (mut top, next, _) = self.blocks.climb(k, section.next, offset + size);
             if self.left[k] == 0 {
                 top = FINISHED;
             }
@@ -199,6 +192,7 @@ impl<'a> State<'a> {
             hit.mark ^= mark_of(k, section.floor) ^ mark_of(k, top);
             (hit.floor, hit.next) = (top, next);
         }
+        self.trail.placed(item, floor);
         self.sections[from as usize].mark ^= self.zobrist[item];
         self.dirty.push((from, to));
         fits && self.settle()
@@ -206,9 +200,18 @@ impl<'a> State<'a> {
 
     /// Leaves section `k` empty up to `height`; `false` if its slack does not suffice.
     pub(super) fn raise(&mut self, k: usize, height: u64) -> bool {
+        let mut run = Run::default();
+        let raised = self.lift(k, height, &mut run);
+        self.trail.end(run);
+        raised
+    }
+
+    /// Does so, and notes it in `run`, which the caller ends.
+    fn lift(&mut self, k: usize, height: u64, run: &mut Run) -> bool {
         let section = self.sections[k];
         let Some((floor, next, slack)) = self.raised(k, height) else { return false };
-        self.save(k, section);
+        self.trail.extend(run, k, Some(section.floor));
+        self.save(section, next);
         let mark = section.mark ^ mark_of(k, section.floor) ^ mark_of(k, floor);
         self.sections[k] = Section { floor, slack, mark, choices: NO_NICHE, next };
         true
@@ -292,7 +295,7 @@ impl<'a> State<'a> {
                 }
                 let wall = self.wall(flat);
                 if wall < floor || !self.is_niche(flat, floor) {
-                    self.set_choices(flat, |_| NO_NICHE);
+                    self.set_no_niche(flat);
                 } else if !self.count_choices(flat, floor, wall) {
                     self.dirty.clear();
                     return false;
@@ -326,6 +329,7 @@ impl<'a> State<'a> {
         let (mut choices, mut hidden, mut bytes) = (0u32, 0u32, 0u64);
         let mut raised = false;
         let mut fault = None;
+        let mut run = Run::default();
         for k in from..to {
             let step = std::mem::take(&mut self.steps[k]);
             choices = choices.wrapping_add(step.0);
@@ -340,7 +344,7 @@ impl<'a> State<'a> {
             let section = self.sections[k];
             if choices == 0 && hidden == 0 {
                 // Everything left here crosses a wall of the niche, so that it cannot lie below the lower one.
-                if fault.is_none() && self.raise(k, wall) {
+                if fault.is_none() && self.lift(k, wall, &mut run) {
                     raised = true;
                 } else {
                     fault = fault.or(Some(k));
@@ -352,11 +356,12 @@ impl<'a> State<'a> {
                     fault = fault.or(Some(k));
                 }
                 if section.choices != choices {
-                    self.trail.push(Change::Choices(k as u32, section.choices));
+                    self.note_choices(&mut run, k);
                     self.sections[k].choices = choices;
                 }
             }
         }
+        self.trail.end(run);
         self.steps[to] = (0, 0);
         if let Some(last) = self.hidden.get_mut(to) {
             *last = (0, 0);
@@ -371,14 +376,23 @@ impl<'a> State<'a> {
         true
     }
 
-    fn set_choices(&mut self, flat: (u32, u32), choices: impl Fn(usize) -> u32) {
+    /// Nothing of these sections is a choice, since they are no niche.
+    fn set_no_niche(&mut self, flat: (u32, u32)) {
+        let mut run = Run::default();
         for k in flat.0 as usize..flat.1 as usize {
-            let section = self.sections[k];
-            if section.choices != choices(k) {
-                self.trail.push(Change::Choices(k as u32, section.choices));
-                self.sections[k].choices = choices(k);
+            if self.sections[k].choices != NO_NICHE {
+                self.note_choices(&mut run, k);
+                self.sections[k].choices = NO_NICHE;
             }
         }
+        self.trail.end(run);
+    }
+
+    /// Notes the choices of section `k`, which are to change.
+    #[inline]
+    fn note_choices(&mut self, run: &mut Run, k: usize) {
+        self.trail.extend(run, k, None);
+        self.trail.word(self.sections[k].choices);
     }
 
     /// Makes a section that ended a branch more likely to be asked early.
@@ -393,9 +407,29 @@ impl<'a> State<'a> {
         }
     }
 
-    fn save(&mut self, k: usize, section: Section) {
-        self.trail.push(Change::Section(k as u32));
-        self.saved.push(section);
+    /// Notes what cannot be worked out about a section whose next block is to be `next`.
+    #[inline]
+    fn save(&mut self, section: Section, next: u32) {
+        let mut choices = section.choices & !PASSED;
+        if section.next != next {
+            self.trail.word(section.next);
+            choices |= PASSED;
+        }
+        self.trail.word(choices);
+    }
+
+    /// Gives section `k` what [`State::save`] noted, and its floor; its slack is then to be seen to.
+    #[inline]
+    fn restore(&mut self, k: usize, floor: u64) {
+        let section = &mut self.sections[k];
+        let choices = self.trail.pop_word();
+        if choices & PASSED != 0 {
+            section.next = self.trail.pop_word();
+        }
+        let choices = choices & !PASSED;
+        section.choices = if choices == NO_NICHE & !PASSED { NO_NICHE } else { choices };
+        section.mark ^= mark_of(k, section.floor) ^ mark_of(k, floor);
+        section.floor = floor;
     }
 
     /// How far the trail goes.
@@ -408,15 +442,36 @@ impl<'a> State<'a> {
         self.dirty.clear();
         while self.trail.len() > mark {
             match self.trail.pop() {
-                Some(Change::Section(k)) => self.sections[k as usize] = self.saved.pop().unwrap_or_default(),
-                Some(Change::Choices(k, choices)) => self.sections[k as usize].choices = choices,
+                Some(Change::Choices(to)) => {
+                    for k in (self.trail.pop_word()..to).rev() {
+                        self.sections[k as usize].choices = self.trail.pop_word();
+                    }
+                }
+                Some(Change::Raised(to)) => {
+                    let from = self.trail.pop_word();
+                    let floor = self.trail.pop_height();
+                    for k in (from as usize..to as usize).rev() {
+                        let Section { floor: height, next, .. } = self.sections[k];
+                        self.restore(k, floor);
+                        let first = self.sections[k].next;
+                        let passed = self.blocks.from(k, first).iter().take((next - first) as usize);
+                        let taken: u64 = passed.map(|b| b.end - b.bottom).sum();
+                        self.sections[k].slack += height - floor - taken;
+                    }
+                }
                 Some(Change::Placed(item)) => {
                     let item = item as usize;
                     let bit = self.bit[item];
                     self.unplaced[bit as usize / 64] |= 1 << (bit % 64);
                     self.remaining += 1;
-                    for k in self.items[item].from..self.items[item].to {
-                        self.left[k as usize] += 1;
+                    let floor = self.trail.pop_height();
+                    let waste = self.offsets[item] - floor;
+                    let Item { from, to, .. } = self.items[item];
+                    self.sections[from as usize].mark ^= self.zobrist[item];
+                    for k in (from as usize..to as usize).rev() {
+                        self.restore(k, floor);
+                        self.left[k] += 1;
+                        self.sections[k].slack = self.sections[k].slack.wrapping_add(waste);
                     }
                 }
                 None => break,

@@ -220,7 +220,8 @@ fn stream_churn_keeps_the_footprint_flat() {
                 rig.pool.free(p, None).unwrap();
                 rig.pool.free(q, None).unwrap();
             }
-            assert!(rig.mapped() <= 66 * MIB, "{:?}", rig.pool.stats());
+            // A heap that has nothing free grows by an eighth for a small object.
+            assert!(rig.mapped() <= 72 * MIB, "{:?}", rig.pool.stats());
         }
         assert!(rig.pool.stats().streams <= 2);
         rig.books();

@@ -191,16 +191,6 @@ def cuda(function, default=0):
     return getattr(torch.cuda, function)(device) if gpu else default
 
 
-def active_peak():
-    """What tensors took at most together with what was freed and the device may still use; 0 where the allocator does not say."""
-    if not gpu:
-        return 0
-    try:
-        return torch.cuda.memory_stats(device).get("active_bytes.all.peak", 0)
-    except RuntimeError:
-        return 0
-
-
 def step(model, optimiser, ids):
     # FSDP casts by its own policy.
     with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=isinstance(model, nn.parallel.DistributedDataParallel)):
@@ -280,8 +270,8 @@ def train(strategy):
         steady.append((time.perf_counter() - start) * 1e3)
         most, reserved = max(most, used() - others), max(reserved, cuda("memory_reserved"))
     weights = sum(float(p.detach().double().abs().sum()) for p in local(model))
-    mine = {"rank": rank, "driver_peak": most, "reserved_peak": reserved, "allocated_peak": cuda("max_memory_allocated"), "active_peak": active_peak(),
-            "losses": losses, "weights": weights, "step_ms": statistics.median(steady[3:]), "varied_ms": statistics.median(times[3:])}
+    mine = {"rank": rank, "driver_peak": most, "reserved_peak": reserved, "allocated_peak": cuda("max_memory_allocated"), "losses": losses,
+            "weights": weights, "step_ms": statistics.median(steady[3:]), "varied_ms": statistics.median(times[3:])}
     of_all = [None] * ranks
     dist.all_gather_object(of_all, mine)
     if rank == 0:

@@ -30,10 +30,7 @@ for strategy in dict.fromkeys(s for s, _ in runs):
         reserved = [max(x[k]["reserved_peak"] / max(1, x[k]["allocated_peak"]) for x in mine) for k in range(len(mine[0]))]
         equal = "equal" if off == 0 else f"off by {off:.2g}"
         text = lambda values: ", ".join(f"{v:.3f}" for v in values)
-        # Less than this no allocator takes that hands out what is in flight to nobody and waits for nothing.
-        active = [max(x[k].get("active_peak", 0) / max(1, x[k]["allocated_peak"]) for x in mine) for k in range(len(mine[0]))]
-        in_use = f", in use by the device {text(active)}" if max(active) >= 1 else ""
-        print(f"figure {strategy:5} {mode:10} losses {equal}; peak / allocated {text(peak)} (reserved {text(reserved)}{in_use}), allocated "
+        print(f"figure {strategy:5} {mode:10} losses {equal}; peak / allocated {text(peak)} (reserved {text(reserved)}), allocated "
               f"{mine[0][0]['allocated_peak'] / 2**30:.2f} GiB; step {min(x[0]['step_ms'] for x in mine):.2f} ms, {step:.3f} of native; of "
               f"changing lengths {of_varied:.3f}; runs {len(mine)}")
         if off > 4 * own:

@@ -8,11 +8,12 @@ GPUMEM := $(RELEASE)/gpumem
 export CARGO
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check fuzz soak test-gpu bench bench-gpu lint loom doc clean need-cargo need-cc
+.PHONY: help build demo test memcheck check fuzz soak test-gpu bench bench-gpu lint loom doc clean need-cargo need-cc
 
 help:
 	@echo 'make demo       build the library, run the quickstart and replay a trace on whatever device there is'
 	@echo 'make test       every test that runs without a GPU; the last line counts them'
+	@echo 'make memcheck   the C programs of the tests under valgrind, in 3 minutes'
 	@echo 'make check      what an edit needs, within a minute: format, lints, the unit tests and the rules'
 	@echo 'make fuzz       random programs against the C ABI: SECONDS=60 THREADS=1 SEED= ; a failure becomes a short C program'
 	@echo 'make soak       the same work for MINUTES=60, a line each; fails when mapped or host memory drifts'
@@ -53,6 +54,9 @@ demo: build
 
 test: need-cargo need-cc
 	@sh scripts/test.sh
+
+memcheck: need-cargo need-cc
+	@GPUMEM_TEST_MEMCHECK=1 sh scripts/test.sh -p gpumem --test capi c_abi::
 
 check: need-cargo need-cc
 	@sh scripts/check.sh

@@ -4,7 +4,7 @@
 // in registers, which share not even caches, and one process that allocates beside others that add: what is missing there
 // is missing for any program. Prints figures as peers.cpp does; scaling.py makes a table of them.
 //
-//   apart [PROCESSES]      default: one for each processor
+//   apart [PROCESSES [SECONDS]]      default: one for each processor, and .1 seconds for each round
 #include "allocators.hpp"
 #include "measure.hpp"
 #include "player.hpp"
@@ -31,8 +31,8 @@ namespace {
 constexpr size_t MOST = 256;
 constexpr size_t OPERATIONS = 20000;
 // Rounds of which the median counts, as those of threads.
-constexpr double ROUND_S = 0.1;
 constexpr size_t ROUNDS = 5;
+double round_s = 0.1;
 
 // What the processes share: in memory that all of them have mapped.
 struct Shared {
@@ -80,7 +80,7 @@ void measured(Shared &shared, size_t number) {
         // Who is ready leaves its processor to who is not.
         while (shared.round < round) sched_yield();
         double plays = 0, took_s = 0;
-        for (; took_s < ROUND_S; took_s = seconds(Clock::now() - shared.start)) work.play(), plays++;
+        for (; took_s < round_s; took_s = seconds(Clock::now() - shared.start)) work.play(), plays++;
         shared.rate[number] = plays * Work::IN_A_PLAY / took_s;
         shared.done++;
     }
@@ -151,6 +151,7 @@ int main(int argc, char **argv) {
         std::fprintf(stderr, "apart: %ld processes; from 1 to %zu can be had\n", given, MOST);
         return 2;
     }
+    if (argc > 2) round_s = std::atof(argv[2]);
     setenv("GPUMEM_BACKEND", "host", 1);
     const size_t most = static_cast<size_t>(given);
     Printer out("gpumem", 1);

@@ -39,9 +39,9 @@ def figures(printed, metrics):
 
 def one_round(arguments, apart_first):
     """The figures of one round; None when a process failed."""
-    ops = ["--ops", str(arguments.ops)] if arguments.ops else []
+    ops, short = (["--ops", str(arguments.ops)], ["0.01"]) if arguments.ops else ([], [])
     parts = [([arguments.program, *ops, "gpumem", "threads"], [THREADS]),
-             ([arguments.apart, str(MOST)], [PROCESSES, BESIDE, ADDITIONS])]
+             ([arguments.apart, str(MOST), *short], [PROCESSES, BESIDE, ADDITIONS])]
     found = {}
     for command, metrics in reversed(parts) if apart_first else parts:
         printed = shared.output_of(command, f"scaling: {os.path.basename(command[0])}", None, arguments.time)

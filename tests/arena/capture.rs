@@ -99,12 +99,17 @@ impl Rig {
     /// What other users of the pool do: growth, a checkerboard that is stitched, everything given back.
     fn churn(&self, t: StreamHandle) {
         let blocks: Vec<u64> = (0..12).map(|i| self.malloc((1 + i % 3) * 3 * MIB, t)).collect();
-        for &p in blocks.iter() {
-            self.ctx.driver().set_async(D, p, 0xee, 3 * MIB, t).unwrap();
-        }
+        // A page of every 64 KiB: enough for each place of a model's that `expect` looks at to be met.
+        let spoil = |p: u64, size: u64| {
+            let k = Kernel::new("spoil").writes(p..p + size).body(move |k| {
+                (p..p + size).step_by(64 << 10).for_each(|at| k.store(at, &[0xee; 4096]));
+            });
+            self.host.launch(D, t, k).unwrap();
+        };
+        blocks.iter().for_each(|&p| spoil(p, 3 * MIB));
         blocks.iter().step_by(2).for_each(|&p| self.free(p, t));
         let large = self.malloc(30 * MIB, t);
-        self.ctx.driver().set_async(D, large, 0xdd, 30 * MIB, t).unwrap();
+        spoil(large, 30 * MIB);
         self.free(large, t);
         blocks.iter().skip(1).step_by(2).for_each(|&p| self.free(p, t));
         self.ctx.trim(0).unwrap();

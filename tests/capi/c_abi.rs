@@ -1,5 +1,5 @@
-//! The C ABI through the eyes of C: every program of `c_tests/`, compiled as C99 and as C++17 and run, and once each under
-//! valgrind (or with AddressSanitizer where there is no valgrind).
+//! The C ABI through the eyes of C: every program of `c_tests/`, compiled as C99 and as C++17 and run; and with
+//! `GPUMEM_TEST_MEMCHECK=1` (`make memcheck`), once each under valgrind, or with AddressSanitizer where there is no valgrind.
 //!
 //! On the host device unless `GPUMEM_TEST_BACKEND` says `cuda`; the programs are the same. They stay in
 //! `target/tmp/c_abi/`.
@@ -99,9 +99,10 @@ fn test(name: &str, language: Language) {
         return;
     }
     let program = build(name, language, &[]);
-    run_plain(name, &program);
-    if language == Language::Cxx17 && source(name).extension().is_some_and(|e| e == "c") {
-        // The same calls of the same library as in C, which are looked at there.
+    if !memcheck() {
+        run_plain(name, &program);
+    } else if language == Language::Cxx17 && source(name).extension().is_some_and(|e| e == "c") {
+        println!("skipped: the same calls of the same library as in C, which are looked at there");
     } else if backend() != "host" {
         println!("skipped: valgrind does not know CUDA");
     } else if cc::have("valgrind") {
@@ -109,6 +110,11 @@ fn test(name: &str, language: Language) {
     } else {
         run_with_asan(name, language);
     }
+}
+
+/// Whether the programs run under valgrind, which takes most of them 2 s of a processor whatever they do.
+fn memcheck() -> bool {
+    std::env::var_os("GPUMEM_TEST_MEMCHECK").is_some_and(|v| v == "1")
 }
 
 fn backend() -> String {

@@ -44,7 +44,7 @@ impl Rig {
     }
 
     fn write(&self, label: &'static str, dev: DeviceId, s: StreamHandle, p: u64) {
-        self.host.launch(dev, s, Kernel::write_pattern(label, p..p + BYTES, 1, 4096)).unwrap();
+        self.host.launch(dev, s, Kernel::write_pattern(label, p..p + BYTES, 1, 64 << 10)).unwrap();
     }
 
     /// All there is on device 1, in pieces, so that what was freed too early is among it; each is written to.

@@ -15,7 +15,7 @@ pub const PAGE: u64 = 2 * MIB;
 /// Memory of most test devices, bytes.
 pub const GIB_DEVICE: u64 = GIB;
 /// Distance between the words of patterns, bytes.
-pub const STRIDE: u64 = 64 << 10;
+pub const STRIDE: u64 = 256 << 10;
 
 /// A pool on device 0 of a host device of its own.
 pub struct Rig {

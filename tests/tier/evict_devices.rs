@@ -88,13 +88,13 @@ impl Rig {
         let req =
             AllocRequest { size: pages * PAGE, tag: TAG, flags: AllocFlags::EVICTABLE, ..AllocRequest::default() };
         let p = self.evictor.malloc(self.pool(device), &req, None).unwrap();
-        self.host.launch(device, S, Kernel::write_pattern("fill", p..p + pages * PAGE, p, 8)).unwrap();
+        self.host.launch(device, S, Kernel::write_pattern("fill", p..p + pages * PAGE, p, 64)).unwrap();
         Item { p, device, pages }
     }
 
     fn check(&self, all: &[Item]) {
         for &Item { p, device, pages } in all {
-            self.host.launch(device, S, Kernel::check_pattern("check", p..p + pages * PAGE, p, 8)).unwrap();
+            self.host.launch(device, S, Kernel::check_pattern("check", p..p + pages * PAGE, p, 64)).unwrap();
         }
         DEVICES.into_iter().for_each(|d| self.host.device_sync(d).unwrap());
         assert!(self.host.reports().is_empty(), "{:#?}", self.host.reports());

@@ -315,7 +315,7 @@ fn what_several_make_is_compared_with_the_most_that_one_makes() {
     let (table, errors, status) = measured("2");
     assert_eq!((status, errors.as_str()), (Some(0), ""), "{table}");
     let log = std::fs::read_to_string(at("log")).unwrap();
-    let (first, second) = ("threads --ops 7 gpumem threads", "apart 16");
+    let (first, second) = ("threads --ops 7 gpumem threads", "apart 16 0.01");
     assert_eq!(log.lines().collect::<Vec<_>>(), [first, second, second, first], "in turns");
     let row = |table: &str| table.lines().find(|l| l.starts_with("| 16 ")).unwrap().to_owned();
     let same = |ratio| format!(" {ratio} ({ratio} to {ratio}) |");

@@ -34,7 +34,7 @@ if configured:
     os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = configured
 if mode == "gpumem":
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path.append(os.path.join(here, "..", "..", "bindings", "python"))
+    sys.path.append(os.path.join(here, "..", "..", "bindings", "python", "src"))
     if len(sys.argv) > 3:
         os.environ["GPUMEM_LIBRARY"] = sys.argv[3]
 

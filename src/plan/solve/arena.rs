@@ -2,8 +2,8 @@
 
 use super::budget::{Budget, FIRST_STEPS};
 use super::first_fit::{Shape, Shapes};
-use super::instance::{sections, totals};
-use super::numbers::gcd;
+use super::in_time::PIECE;
+use super::instance::sections;
 use super::options::Effort;
 use super::{bounds, nested};
 use crate::plan::problem::{Buffer, Place, Problem, Reserved};
@@ -11,10 +11,13 @@ use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 /// What is to be in one arena, in bytes.
 pub(super) struct Arena<'p> {
     pub(super) problem: &'p Problem,
-    /// Everything that occupies bytes: movable buffers, then obstacles.
+    index: u32,
+    /// Everything that occupies bytes: movable buffers, then obstacles. Of [`Arena::find_sections`], as are obstacles.
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
     pub(super) buffers: Vec<u32>,
+    /// Fixed buffers, and where.
+    pub(super) fixed: Vec<(u32, u64)>,
     /// Whether what is not live together may share bytes.
     pub(super) reuse: bool,
     /// Fixed buffers and reserved ranges: shape and offset.
@@ -67,6 +70,8 @@ impl<'p> Arena<'p> {
             problem,
             shapes: Shapes::default(),
             buffers: Vec::new(),
+            fixed: Vec::new(),
+            index: 0,
             reuse: problem.reuse(),
             obstacles: Vec::new(),
             preferred: Vec::new(),
@@ -77,60 +82,69 @@ impl<'p> Arena<'p> {
         }
     }
 
-    /// The buffers `ids` and the reserved ranges of arena `index`.
-    pub(super) fn new(problem: &'p Problem, index: u32, ids: &[u32], budget: &mut Budget<'_>) -> Arena<'p> {
-        let buffers = problem.buffers();
-        let steps = Steps::new(problem, index);
+    /// The buffers `ids` and the reserved ranges of arena `index`, as far as that takes no more than a few looks at each
+    /// buffer: until there is a layout, clock and flag do not count.
+    pub(super) fn new(problem: &'p Problem, index: u32, ids: Vec<u32>) -> Arena<'p> {
         let mut arena = Arena::empty(problem);
-        let mut steps_of = Vec::with_capacity(ids.len());
-        arena.shapes.shapes.reserve_exact(ids.len());
-        arena.buffers.reserve_exact(ids.len());
-        // Where they are live is said below.
-        let mut push = |arena: &mut Arena<'_>, size, align, steps: &mut dyn Iterator<Item = (u64, u64)>| {
-            let first = steps_of.len() as u32;
-            steps_of.extend(steps);
-            arena.shapes.shapes.push(Shape { size, align, span: (0, 0), first, last: steps_of.len() as u32 });
-        };
-        let mut fixed = Vec::new();
-        for &i in ids {
-            let buffer = &buffers[i as usize];
-            let (shape, stride) = (arena.buffers.len() as u32, stride(buffer.alignment, problem.unit()));
-            match buffer.place {
+        let of = |&i: &u32| &problem.buffers()[i as usize];
+        arena.bound = bounds::of_arena(problem, index, ids.iter().map(of));
+        (arena.index, arena.buffers) = (index, ids);
+        let (mut shape, unit) = (0, problem.unit());
+        let Arena { buffers, fixed, preferred, .. } = &mut arena;
+        buffers.retain(|i| {
+            match of(i).place {
                 Place::Fixed(offset) => {
-                    fixed.push((buffer, offset));
-                    continue;
+                    fixed.push((*i, offset));
+                    return false;
                 }
-                Place::Preferred(offset) if offset.is_multiple_of(stride) => arena.preferred.push((shape, offset)),
+                Place::Preferred(offset) if offset.is_multiple_of(stride(of(i).alignment, unit)) => {
+                    preferred.push((shape, offset));
+                }
                 _ => {}
             }
-            push(&mut arena, buffer.extent(), stride, &mut steps.of_buffer(buffer));
-            arena.buffers.push(i);
-        }
-        for (buffer, offset) in fixed {
-            arena.obstacle(offset, buffer.extent());
-            push(&mut arena, buffer.extent(), 1, &mut steps.of_buffer(buffer));
-        }
-        for range in blocking(problem, index) {
-            arena.obstacle(range.offset, range.size);
-            push(&mut arena, range.size, 1, &mut std::iter::once(steps.of_reserved(range)));
-        }
-        let of_buffers = || bounds::of_arena(problem, index, ids.iter().map(|&i| &buffers[i as usize]));
-        if arena.is_late(budget) {
-            arena.bound = of_buffers();
-            return arena;
-        }
-        let ranges;
-        (ranges, arena.sections) = sections(steps_of);
-        arena.shapes.set_ranges(ranges);
-        arena.bound = if arena.obstacles.is_empty() && arena.reuse {
-            // Sections say what is live as well as steps do.
-            let shapes = &arena.shapes;
-            let of = |i: usize| shapes.ranges(i).iter().map(move |r| (r.0, r.1, shapes.shapes[i].size));
-            totals((0..arena.movable()).flat_map(of), arena.sections).into_iter().max().unwrap_or(0)
-        } else {
-            of_buffers()
-        };
+            shape += 1;
+            true
+        });
+        let ends = arena.fixed.iter().map(|(i, at)| at + of(i).extent());
+        arena.obstructed = ends.chain(blocking(problem, index).map(|r| r.offset + r.size)).max().unwrap_or(0);
         arena
+    }
+
+    /// Makes shapes of the buffers, and sections of the steps; `false` if there was no time for it.
+    pub(super) fn find_sections(&mut self, budget: &mut Budget<'_>) -> bool {
+        let (problem, steps) = (self.problem, Steps::new(self.problem, self.index));
+        let count = self.buffers.len() + self.fixed.len();
+        let mut steps_of = Vec::with_capacity(count);
+        self.shapes.shapes.reserve_exact(count);
+        // Their ranges are those of steps for now.
+        let mut push = |shapes: &mut Shapes, size, align, steps: &mut dyn Iterator<Item = (u64, u64)>| {
+            let first = steps_of.len() as u32;
+            steps_of.extend(steps);
+            shapes.shapes.push(Shape { size, align, span: (0, 0), first, last: steps_of.len() as u32 });
+        };
+        for ids in self.buffers.chunks(PIECE) {
+            if self.buffers.len() > PIECE && budget.is_late() {
+                return false;
+            }
+            for &i in ids {
+                let buffer = &problem.buffers()[i as usize];
+                let align = stride(buffer.alignment, problem.unit());
+                push(&mut self.shapes, buffer.extent(), align, &mut steps.of_buffer(buffer));
+            }
+        }
+        for (i, offset) in self.fixed.clone() {
+            let buffer = &problem.buffers()[i as usize];
+            self.obstacle(offset, buffer.extent());
+            push(&mut self.shapes, buffer.extent(), 1, &mut steps.of_buffer(buffer));
+        }
+        for range in blocking(problem, self.index) {
+            self.obstacle(range.offset, range.size);
+            push(&mut self.shapes, range.size, 1, &mut std::iter::once(steps.of_reserved(range)));
+        }
+        let Some((ranges, count)) = sections(steps_of, &mut || budget.is_late()) else { return false };
+        self.shapes.set_ranges(ranges);
+        self.sections = count;
+        true
     }
 
     /// The next shape cannot move.
@@ -157,12 +171,13 @@ impl<'p> Arena<'p> {
 
     /// The quickest layout there is.
     pub(super) fn at_once(&self) -> Placed {
-        let thing = |i: usize| {
-            let (from, to) = if self.reuse { self.life(i) } else { (0, 1) };
-            (from, to, self.shapes.shapes[i].size, self.shapes.shapes[i].align)
+        let thing = |&i: &u32| {
+            let buffer = &self.problem.buffers()[i as usize];
+            let (from, to) = if self.reuse { (buffer.lower, buffer.upper) } else { (0, 1) };
+            (from, to, buffer.extent(), stride(buffer.alignment, self.problem.unit()))
         };
-        let offsets = nested::place((0..self.movable()).map(thing), self.obstructed);
-        let size = self.size(&offsets);
+        let (top, offsets) = nested::place(self.buffers.iter().map(thing), self.obstructed);
+        let size = top.max(self.obstructed);
         Placed { offsets, size, optimal: size <= self.bound }
     }
 
@@ -173,7 +188,8 @@ impl<'p> Arena<'p> {
 
     /// The end of the highest shape at these offsets, or obstacle.
     pub(super) fn size(&self, offsets: &[u64]) -> u64 {
-        let ends = offsets.iter().zip(&self.shapes.shapes).map(|(at, shape)| at + shape.size);
+        let buffers = self.problem.buffers();
+        let ends = offsets.iter().zip(&self.buffers).map(|(at, &i)| at + buffers[i as usize].extent());
         ends.max().unwrap_or(0).max(self.obstructed)
     }
 
@@ -235,8 +251,8 @@ impl Steps {
     }
 }
 
-/// What the offset of a buffer is a multiple of: the least common multiple of its alignment and the unit. The problem's
-/// check has seen to it that it fits.
+/// What the offset of a buffer is a multiple of: the least common multiple of its alignment, a power of two, and the unit.
+/// The problem's check has seen to it that it fits.
 pub(super) fn stride(alignment: u64, unit: u64) -> u64 {
-    alignment / gcd(alignment, unit) * unit
+    (alignment >> unit.trailing_zeros().min(alignment.trailing_zeros())) * unit
 }

@@ -106,25 +106,46 @@ impl Blocks {
 pub(super) struct Ceilings<'a> {
     obstacles: &'a [Obstacle],
     leaves: usize,
-    begin: Vec<Rising>,
-    cover: Vec<Rising>,
+    begin: Rising,
+    cover: Rising,
 }
 
-/// Obstacles by rising bottom, and how many of them lie below where anybody still asks.
-#[derive(Clone, Default)]
+/// By node of a tree, obstacles by rising bottom, and how many of them lie below where anybody still asks. A node takes
+/// 8 bytes: there are more nodes than sections, and few have any.
 struct Rising {
-    obstacles: Vec<u32>,
-    passed: usize,
+    /// By node, where its obstacles begin in `all`; and the end.
+    first: Vec<u32>,
+    all: Vec<u32>,
+    /// By node, the first in `all` that is still asked for.
+    next: Vec<u32>,
 }
 
 impl Rising {
-    fn lowest(&mut self, obstacles: &[Obstacle], height: u64) -> Option<u32> {
-        while let Some(&o) = self.obstacles.get(self.passed) {
+    /// `entries` calls its argument with node and obstacle, the lowest obstacles first.
+    fn new(nodes: usize, entries: impl Fn(&mut dyn FnMut(usize, u32))) -> Rising {
+        let mut first = vec![0; nodes + 1];
+        entries(&mut |k, _| first[k + 1] += 1);
+        for k in 0..nodes {
+            first[k + 1] += first[k];
+        }
+        let mut next = first.clone();
+        let mut all = vec![0; first[nodes] as usize];
+        entries(&mut |k, o| {
+            all[next[k] as usize] = o;
+            next[k] += 1;
+        });
+        next.copy_from_slice(&first);
+        Rising { first, all, next }
+    }
+
+    fn lowest(&mut self, k: usize, obstacles: &[Obstacle], height: u64) -> Option<u32> {
+        while self.next[k] < self.first[k + 1] {
+            let o = self.all[self.next[k] as usize];
             // Of two that overlap, the upper one may begin below the height that the lower one led to.
             if obstacles[o as usize].end > height {
                 return Some(o);
             }
-            self.passed += 1;
+            self.next[k] += 1;
         }
         None
     }
@@ -133,29 +154,31 @@ impl Rising {
 impl<'a> Ceilings<'a> {
     pub(super) fn new(obstacles: &'a [Obstacle], sections: usize) -> Ceilings<'a> {
         let leaves = if obstacles.is_empty() { 0 } else { sections.next_power_of_two() };
-        let mut ceilings = Ceilings {
-            obstacles,
-            leaves,
-            begin: vec![Rising::default(); 2 * leaves],
-            cover: vec![Rising::default(); 2 * leaves],
-        };
         let mut order: Vec<u32> = (0..obstacles.len() as u32).collect();
         order.sort_by_key(|&o| (obstacles[o as usize].bottom, o));
-        for o in order {
-            let Obstacle { from, to, .. } = obstacles[o as usize];
-            let mut k = leaves + from as usize;
-            while k > 0 {
-                ceilings.begin[k].obstacles.push(o);
-                k /= 2;
+        let begin = Rising::new(2 * leaves, |each| {
+            for &o in &order {
+                let mut k = leaves + obstacles[o as usize].from as usize;
+                while k > 0 {
+                    each(k, o);
+                    k /= 2;
+                }
             }
-            each_node(leaves, from, to, |k| ceilings.cover[k].obstacles.push(o));
-        }
-        ceilings
+        });
+        let cover = Rising::new(2 * leaves, |each| {
+            for &o in &order {
+                let Obstacle { from, to, .. } = obstacles[o as usize];
+                each_node(leaves, from, to, |k| each(k, o));
+            }
+        });
+        Ceilings { obstacles, leaves, begin, cover }
     }
 
     /// Starts again at the bottom.
     pub(super) fn restart(&mut self) {
-        self.begin.iter_mut().chain(&mut self.cover).for_each(|r| r.passed = 0);
+        for rising in [&mut self.begin, &mut self.cover] {
+            rising.next.copy_from_slice(&rising.first);
+        }
     }
 
     /// The lowest obstacle above `height` that covers some of `[from, to)`.
@@ -171,10 +194,10 @@ impl<'a> Ceilings<'a> {
             }
         };
         let begin = &mut self.begin;
-        each_node(self.leaves, from, to, |k| offer(begin[k].lowest(obstacles, height)));
+        each_node(self.leaves, from, to, |k| offer(begin.lowest(k, obstacles, height)));
         let mut k = self.leaves + from as usize;
         while k > 0 {
-            offer(self.cover[k].lowest(obstacles, height));
+            offer(self.cover.lowest(k, obstacles, height));
             k /= 2;
         }
         best.map(|o| obstacles[o as usize])
@@ -322,7 +345,8 @@ mod tests {
                 rank(&instance.items, &instance.pressure(), Rule::greedy(by), &mut ranks);
                 let mut offsets = vec![0; instance.items.len()];
                 let mut budget = Budget::new(u64::MAX, None, None);
-                let size = Skyline::new(&instance).place(&ranks, u64::MAX, &mut offsets, &mut budget);
+                let size =
+                    Skyline::new(&instance, &mut || false).unwrap().place(&ranks, u64::MAX, &mut offsets, &mut budget);
                 assert_eq!(size, Some(instance.top(&offsets)), "seed {seed}");
                 assert_right(seed, &instance, &offsets);
                 assert!(offsets.iter().zip(&instance.items).all(|(at, i)| at.is_multiple_of(i.align)), "seed {seed}");

@@ -1,20 +1,16 @@
 //! Lower bounds that sums give: what is live at one step, and what cannot move.
 
 use crate::plan::covered::covered;
-use crate::plan::problem::{Buffer, Place, Problem, Reserved};
+use crate::plan::problem::{Buffer, Place, Problem, Reserved, Step};
 
 /// Bytes that any layout of `buffers` in `arena` needs: the largest live sum, reserved ranges included; the end of
 /// whatever is fixed; without reuse everything side by side.
 pub(super) fn of_arena<'a>(problem: &Problem, arena: u32, buffers: impl Iterator<Item = &'a Buffer> + Clone) -> u64 {
     let reserved: Vec<&Reserved> = problem.reserved().iter().filter(|r| r.arena == arena && r.blocks()).collect();
-    let ends = reserved.iter().map(|r| r.offset + r.size);
-    let fixed = buffers.clone().filter_map(|b| match b.place {
-        Place::Fixed(at) => Some(at + b.extent()),
-        _ => None,
-    });
-    let highest = ends.chain(fixed).max().unwrap_or(0);
+    let ends = reserved.iter().map(|r| r.offset + r.size).max().unwrap_or(0);
+    let all = Extremes::of(buffers.clone());
     let unshared = if problem.reuse() { 0 } else { buffers.clone().map(Buffer::extent).sum() };
-    peak(buffers, &[reserved]).max(highest).max(unshared)
+    peak(buffers, &all, &[reserved]).max(ends).max(all.fixed).max(unshared)
 }
 
 /// Bytes that any layout of all `buffers` needs, whatever arenas they are in.
@@ -26,26 +22,138 @@ pub(super) fn of_all<'a>(problem: &Problem, buffers: impl Iterator<Item = &'a Bu
     let reserved: Vec<Vec<&Reserved>> =
         (0..arenas).map(|a| problem.reserved().iter().filter(|r| r.arena == a && r.blocks()).collect()).collect();
     let by_arena: u64 = (0..arenas).map(|a| of_arena(problem, a, buffers.clone().filter(|b| b.arena == Some(a)))).sum();
-    peak(buffers, &reserved).max(by_arena)
+    peak(buffers.clone(), &Extremes::of(buffers), &reserved).max(by_arena)
+}
+
+/// What one look at each buffer says.
+struct Extremes {
+    count: u64,
+    first: Step,
+    last: Step,
+    /// The end of the highest fixed one.
+    fixed: u64,
+}
+
+impl Extremes {
+    fn of<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Extremes {
+        let mut all = Extremes { count: 0, first: Step::MAX, last: 0, fixed: 0 };
+        for b in buffers {
+            all.count += 1;
+            all.first = all.first.min(b.lower);
+            all.last = all.last.max(b.upper);
+            if let Place::Fixed(at) = b.place {
+                all.fixed = all.fixed.max(at + b.extent());
+            }
+        }
+        all
+    }
 }
 
 /// The largest sum of live buffers and reserved bytes at one step. `reserved` by arena: ranges of one may overlap and
 /// count once, those of two do not.
-fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer>, reserved: &[Vec<&Reserved>]) -> u64 {
-    // Step and bytes; at equal steps deaths come first.
-    const BIRTH: u64 = 1 << 63;
-    let mut events: Vec<(u64, u64)> = Vec::with_capacity(2 * buffers.size_hint().0);
-    buffers.for_each(|b| events.extend(b.live().flat_map(|l| [(l.lower, b.extent() | BIRTH), (l.upper, b.extent())])));
-    for ranges in reserved {
-        events.extend(
-            covered(ranges).into_iter().map(|(step, comes, bytes)| (step, bytes | if comes { BIRTH } else { 0 })),
-        );
+fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, reserved: &[Vec<&Reserved>]) -> u64 {
+    let covered: Vec<(Step, bool, u64)> = reserved.iter().flat_map(|ranges| covered(ranges)).collect();
+    let steps = || covered.iter().map(|change| change.0);
+    let range = (steps().fold(all.first, Step::min), steps().fold(all.last, Step::max));
+    most_live(range, all.count + covered.len() as u64, &|each| {
+        for b in buffers.clone() {
+            if b.gaps.is_empty() {
+                each(b.lower, true, b.extent());
+                each(b.upper, false, b.extent());
+            }
+            for live in b.live().filter(|_| !b.gaps.is_empty()) {
+                each(live.lower, true, b.extent());
+                each(live.upper, false, b.extent());
+            }
+        }
+        covered.iter().for_each(|&(step, comes, bytes)| each(step, comes, bytes));
+    })
+}
+
+/// Most stretches that [`most_live`] looks at: their sums take 8 MB.
+const MOST_STRETCHES: u64 = 1 << 19;
+
+/// Called with each change: (step, whether bytes come, how many).
+type Each<'a> = &'a mut dyn FnMut(Step, bool, u64);
+
+/// The most bytes that are live at one step of a range, in which there are about `count` changes, in any order. Of
+/// one step what goes is before what comes.
+///
+/// Nothing is sorted but for what may matter: sums over stretches of equally many steps say where that is.
+fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)) -> u64 {
+    let span = last.saturating_sub(first);
+    let length = u64::BITS - (span / (count + 1).min(MOST_STRETCHES)).leading_zeros();
+    let stretch = |step: Step| ((step - first) >> length) as usize;
+    // By stretch, what comes in it and what goes.
+    let mut sums = vec![(0u64, 0u64); (span >> length) as usize + 1];
+    changes(&mut |step, comes, bytes| {
+        let (coming, going) = &mut sums[stretch(step)];
+        *if comes { coming } else { going } += bytes;
+    });
+    // What is live at the last step of each is known: no less is the most.
+    let (mut live, mut most) = (0, 0);
+    for (coming, going) in &sums {
+        live = live + coming - going;
+        most = most.max(live);
     }
+    if length == 0 {
+        return most;
+    }
+    // Within a stretch there may be more only if all that comes, before anything goes, is more. What came gives way to
+    // what is live before the stretch.
+    let mut open = vec![false; sums.len()];
+    live = 0;
+    for ((coming, going), open) in sums.iter_mut().zip(&mut open) {
+        *open = live + *coming > most;
+        let after = live + *coming - *going;
+        *coming = std::mem::replace(&mut live, after);
+    }
+    const COMES: u64 = 1 << 63;
+    let mut events: Vec<(Step, u64)> = Vec::new();
+    changes(&mut |step, comes, bytes| {
+        if open[stretch(step)] {
+            events.push((step, bytes | if comes { COMES } else { 0 }));
+        }
+    });
     events.sort_unstable();
-    let (mut live, mut most) = (0u64, 0);
-    for (_, bytes) in events {
-        live = if bytes & BIRTH != 0 { live + (bytes & !BIRTH) } else { live - bytes };
+    let mut at = usize::MAX;
+    for (step, bytes) in events {
+        if at != stretch(step) {
+            at = stretch(step);
+            live = sums[at].0;
+        }
+        live = if bytes & COMES != 0 { live + (bytes & !COMES) } else { live - bytes };
         most = most.max(live);
     }
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastrand::Rng;
+
+    #[test]
+    fn the_most_that_is_live_is_that_of_every_step() {
+        for seed in 0..300 {
+            let rng = &mut Rng::with_seed(seed);
+            let spread = [1, 1, 7, 1 << 20, 1 << 55][seed as usize % 5];
+            let lives: Vec<(u64, u64, u64)> = (0..rng.u64(0..60))
+                .map(|_| {
+                    let from = rng.u64(..80);
+                    (from * spread, (from + rng.u64(1..20)) * spread, rng.u64(1..9))
+                })
+                .collect();
+            let at = |step: u64| lives.iter().filter(|l| l.0 <= step && step < l.1).map(|l| l.2).sum();
+            let most = lives.iter().map(|l| at(l.0)).max().unwrap_or(0);
+            let range = (lives.iter().map(|l| l.0).min().unwrap_or(7), lives.iter().map(|l| l.1).max().unwrap_or(0));
+            let found = most_live(range, rng.u64(..90), &|each| {
+                for l in &lives {
+                    each(l.1, false, l.2);
+                    each(l.0, true, l.2);
+                }
+            });
+            assert_eq!(found, most, "seed {seed}: {lives:?}");
+        }
+    }
 }

@@ -112,9 +112,35 @@ impl<'a> Budget<'a> {
     fn look(&mut self) {
         self.until_look = LOOK_EVERY;
         let late = self.deadline.is_some_and(|d| Instant::now() >= d);
+        #[cfg(test)]
+        let late = late | tests::is_over();
         if late || self.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
             self.interrupted = self.interrupted || self.left > 0;
             self.left = 0;
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// How often this thread has looked, and at which look time is over.
+        static LOOKS: Cell<(u64, u64)> = const { Cell::new((0, u64::MAX)) };
+    }
+
+    /// Counts a look: whether time is over.
+    pub(super) fn is_over() -> bool {
+        let (looks, last) = LOOKS.get();
+        LOOKS.set((looks + 1, last));
+        looks >= last
+    }
+
+    /// Lets time be over after so many looks of this thread, while `work` is done: how often it looked, and what came of it.
+    pub(in super::super) fn over_after<T>(looks: u64, work: impl FnOnce() -> T) -> (u64, T) {
+        LOOKS.set((0, looks));
+        let done = work();
+        (LOOKS.replace((0, u64::MAX)).0, done)
     }
 }

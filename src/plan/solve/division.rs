@@ -58,7 +58,7 @@ impl<'a> Task<'a> {
         let reserved: Vec<_> = (0..arenas).flat_map(|a| blocking(problem, a)).collect();
         let ranges: Vec<(u64, u64)> =
             ids.iter().flat_map(|&i| live(i)).chain(reserved.iter().map(|r| one.of_reserved(r))).collect();
-        let (ranges, count) = sections(ranges);
+        let (ranges, count) = sections(ranges, &mut || false).unwrap_or_default();
         let mut ranges = ranges.into_iter();
         let mut shapes = Shapes::default();
         for &i in ids {

@@ -118,6 +118,10 @@ pub(super) enum Fit {
     Best,
 }
 
+/// Most shapes that are worth it: comparisons of more, though in strips, take a million steps for one order, and lists of
+/// them a hundred bytes each.
+pub(super) const MOST_SHAPES: usize = 333_000;
+
 /// Entries of a block: a power of two, so that the loop over them needs no rest.
 const BLOCK: usize = 64;
 

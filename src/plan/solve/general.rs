@@ -5,7 +5,7 @@
 
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
-use super::first_fit::{FirstFit, Fit};
+use super::first_fit::{FirstFit, Fit, MOST_SHAPES};
 use super::instance::{sections, RangeMax};
 use super::numbers::mix;
 use super::options::Effort;
@@ -21,6 +21,10 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
     let n = arena.movable();
     // The orders take a while to sort before the clock is looked at.
     if budget.interrupted() {
+        return;
+    }
+    // To sort so many would take seconds, and then not one order would come to its end.
+    if n > MOST_SHAPES {
         return;
     }
     let mut fit = FirstFit::new(&arena.shapes);
@@ -162,7 +166,7 @@ fn breadth(arena: &Arena<'_>) -> Vec<(u64, u64)> {
     let (lives, count) = if arena.reuse {
         (Vec::new(), arena.sections)
     } else {
-        sections((0..arena.movable()).map(|i| arena.life(i)).collect())
+        sections((0..arena.movable()).map(|i| arena.life(i)).collect(), &mut || false).unwrap_or_default()
     };
     let ranges = |i: usize| lives.get(i..=i).unwrap_or_else(|| arena.shapes.ranges(i));
     let mut change = vec![0u64; count + 1];

@@ -5,6 +5,7 @@
 //! nothing. Sizes and offsets are divided by their greatest common divisor, the *grain*.
 
 use super::blocks::{Blocks, Obstacle};
+use super::in_time::{self, PIECE};
 use std::ops::Range;
 
 /// One buffer, or one range of an obstacle.
@@ -36,13 +37,18 @@ pub(super) struct Instance {
 
 impl Instance {
     /// An instance of these items, whose `from` and `to` may be any steps: sections are found anew.
-    pub(super) fn from_ranges(mut items: Vec<Item>) -> Instance {
+    pub(super) fn from_ranges(items: Vec<Item>) -> Instance {
+        Instance::from_ranges_in_time(items, &mut || false).unwrap_or_default()
+    }
+
+    /// The same of many, unless it becomes `late`.
+    pub(super) fn from_ranges_in_time(mut items: Vec<Item>, late: &mut dyn FnMut() -> bool) -> Option<Instance> {
         let steps: Vec<_> = items.iter().map(|i| (u64::from(i.from), u64::from(i.to))).collect();
-        let (ranges, count) = sections(steps);
+        let (ranges, count) = sections(steps, late)?;
         for (item, range) in items.iter_mut().zip(ranges) {
             (item.from, item.to) = range;
         }
-        Instance::around(items, Vec::new(), count)
+        Some(Instance::around(items, Vec::new(), count))
     }
 
     /// An instance of items around obstacles, over so many sections.
@@ -112,8 +118,20 @@ impl Instance {
 
     /// Per item, the largest total of the sections it covers.
     pub(super) fn pressure(&self) -> Vec<u64> {
+        self.pressure_in_time(&mut || false).unwrap_or_default()
+    }
+
+    /// The same of many, unless it becomes `late`.
+    pub(super) fn pressure_in_time(&self, late: &mut dyn FnMut() -> bool) -> Option<Vec<u64>> {
         let peaks = RangeMax::new(&self.totals);
-        self.items.iter().map(|i| peaks.max(i.from as usize..i.to as usize)).collect()
+        let mut pressure = Vec::with_capacity(self.items.len());
+        for items in self.items.chunks(PIECE) {
+            if !pressure.is_empty() && late() {
+                return None;
+            }
+            pressure.extend(items.iter().map(|i| peaks.max(i.from as usize..i.to as usize)));
+        }
+        Some(pressure)
     }
 }
 
@@ -211,19 +229,28 @@ impl Heights {
     }
 }
 
-/// Ranges of steps, none of them empty, as ranges of sections; and how many sections there are.
-pub(super) fn sections(ranges: Vec<(u64, u64)>) -> (Vec<(u32, u32)>, usize) {
+/// Ranges of steps, none of them empty, as ranges of sections; and how many sections there are. `None` if it became
+/// `late`; of few nobody asks.
+pub(super) fn sections(ranges: Vec<(u64, u64)>, late: &mut dyn FnMut() -> bool) -> Option<(Vec<(u32, u32)>, usize)> {
     // Of one step, deaths sort before births.
     const BIRTH: u64 = 1 << 63;
     let mut events = Vec::with_capacity(2 * ranges.len());
     let mut of = vec![(0, 0); ranges.len()];
     for (i, (from, to)) in (0u64..).zip(ranges) {
+        if i as usize % PIECE == PIECE - 1 && late() {
+            return None;
+        }
         events.extend([(from, i | BIRTH), (to, i)]);
     }
-    events.sort_unstable();
+    if !in_time::sort(&mut events, |event| event.0, Ord::cmp, late) {
+        return None;
+    }
     // A section ends at a death that follows a birth.
     let (mut count, mut growing) = (0, false);
-    for (_, event) in events {
+    for (k, (_, event)) in events.into_iter().enumerate() {
+        if k % PIECE == PIECE - 1 && late() {
+            return None;
+        }
         let range = &mut of[(event & !BIRTH) as usize];
         if event & BIRTH != 0 {
             range.0 = count;
@@ -233,22 +260,35 @@ pub(super) fn sections(ranges: Vec<(u64, u64)>) -> (Vec<(u32, u32)>, usize) {
             range.1 = count;
         }
     }
-    (of, count as usize)
+    Some((of, count as usize))
 }
 
-/// The items by a section of each: what ties stays in order.
-pub(super) fn in_order(items: &[Item], section: impl Fn(&Item) -> u32) -> Vec<u32> {
+/// The items by a section of each: what ties stays in order. `None` if it became `late`; of few nobody asks.
+pub(super) fn in_order(
+    items: &[Item],
+    section: impl Fn(&Item) -> u32,
+    late: &mut dyn FnMut() -> bool,
+) -> Option<Vec<u32>> {
+    let mut look = |done: u32| done as usize % PIECE == PIECE - 1 && late();
     let sections = items.iter().map(|i| i.to as usize + 1).max().unwrap_or(0);
     let mut next = vec![0u32; sections + 1];
-    items.iter().for_each(|item| next[section(item) as usize + 1] += 1);
+    for (i, item) in (0u32..).zip(items) {
+        if look(i) {
+            return None;
+        }
+        next[section(item) as usize + 1] += 1;
+    }
     for k in 0..sections {
         next[k + 1] += next[k];
     }
     let mut order = vec![0; items.len()];
     for (i, item) in (0u32..).zip(items) {
+        if look(i) {
+            return None;
+        }
         let at = &mut next[section(item) as usize];
         order[*at as usize] = i;
         *at += 1;
     }
-    order
+    Some(order)
 }

@@ -8,6 +8,7 @@
 use super::best::Best;
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
+use super::in_time;
 use super::instance::Instance;
 use super::niche::Outcome;
 use super::portfolio::{Experience, Portfolio};
@@ -29,7 +30,11 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     let items = &instance.items;
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     let life = |i: u32| items[i as usize].to - items[i as usize].from;
-    order.sort_by_key(|&i| std::cmp::Reverse((items[i as usize].size, life(i))));
+    let rank = |&i: &u32| (std::cmp::Reverse((items[i as usize].size, life(i))), i);
+    if !in_time::sort(&mut order, |&i| !items[i as usize].size, |a, b| rank(a).cmp(&rank(b)), &mut || budget.is_late())
+    {
+        return;
+    }
     let (shapes, obstacles) = Shapes::of(instance);
     let mut fit = FirstFit::new(&shapes);
     let mut offsets = vec![0; items.len()];
@@ -59,7 +64,8 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
 /// Lays `some` of the items out alone, as low as sums allow: their offsets.
 fn lay_out(instance: &Instance, some: &[u32], threads: u32, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
     let alone = if instance.obstacles.is_empty() {
-        Instance::from_ranges(some.iter().map(|&i| instance.items[i as usize]).collect())
+        let items = some.iter().map(|&i| instance.items[i as usize]).collect();
+        Instance::from_ranges_in_time(items, &mut || budget.is_late())?
     } else {
         instance.above(some, |_| None)
     };

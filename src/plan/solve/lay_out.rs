@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Placed, Task};
 use super::budget::{Budget, FIRST_STEPS};
-use super::first_fit::{FirstFit, Shape};
+use super::first_fit::{FirstFit, Shape, MOST_SHAPES};
 use super::options::Effort;
 use super::{general, parts, tiny};
 
@@ -13,10 +13,10 @@ const ROUNDED_SHARE: u32 = 2;
 
 impl Arena<'_> {
     /// Lays the arena out.
-    pub(super) fn lay_out(&self, task: Task, budget: &mut Budget<'_>) -> Placed {
+    pub(super) fn lay_out(&mut self, task: Task, budget: &mut Budget<'_>) -> Placed {
         let many = self.movable() as u64 > FIRST_STEPS;
         let mut placed = if many { self.at_once() } else { self.none() };
-        if !self.is_late(budget) {
+        if !self.is_late(budget) && self.find_sections(budget) {
             let other = self.lay_out_freely(task, budget);
             if other.size <= placed.size {
                 placed = other;
@@ -50,7 +50,13 @@ impl Arena<'_> {
             return placed;
         }
         // A part of the effort goes to a simpler problem, without gaps; or to the same in rounded sizes.
-        let mut simpler = budget.part(if self.is_whole() { ROUNDED_SHARE } else { SIMPLER_SHARE });
+        let share = match self.is_whole() {
+            // All of it where nothing comes after.
+            _ if n > MOST_SHAPES => 1,
+            true => ROUNDED_SHARE,
+            false => SIMPLER_SHARE,
+        };
+        let mut simpler = budget.part(share);
         let mut placed = parts::lay_out(self, task, &mut simpler);
         budget.join_part(&simpler);
         if placed.size > task.goal.max(self.bound) && !placed.optimal {

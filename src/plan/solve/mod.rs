@@ -20,7 +20,7 @@
 //! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
 //! | `repair` | large parts: the top of a layout searched anew |
 //! | `general` | around obstacles and through gaps |
-//! | `budget` | how long all this may go on |
+//! | `budget`, `in_time` | how long all this may go on; sorting that it can end |
 //! | `numbers` | arithmetic |
 
 mod arena;
@@ -35,6 +35,7 @@ mod division;
 mod first_fit;
 mod general;
 mod glue;
+mod in_time;
 mod instance;
 mod large;
 mod lay_out;
@@ -85,12 +86,20 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     let buffers = problem.buffers();
     let arenas = problem.arenas();
     let earlier = options.previous.map(|l| &l.slots).filter(|slots| slots.len() == buffers.len());
-    let occupied = |i: &u32| buffers[*i as usize].occupies() && !problem.left_out().contains(buffers[*i as usize].kind);
-    let mut ids = Vec::with_capacity(buffers.len());
-    ids.extend((0..buffers.len() as u32).filter(occupied));
+    // What occupies something, and all others.
+    let (mut ids, mut others) = (Vec::with_capacity(buffers.len()), Vec::new());
+    let mut total_unshared = 0;
+    for (i, buffer) in (0u32..).zip(buffers) {
+        if buffer.occupies() && !problem.left_out().contains(buffer.kind) {
+            total_unshared += buffer.extent();
+            ids.push(i);
+        } else {
+            others.push(i);
+        }
+    }
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
     let mut budget = Budget::new(steps, deadline, options.cancel);
-    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, &ids, &mut budget));
+    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, std::mem::take(&mut ids)));
     let mut layout = Layout {
         slots: Vec::new(),
         arenas: vec![ArenaUse::default(); arenas.len()],
@@ -99,7 +108,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
             Some(arena) => arena.bound,
             None => bounds::of_all(problem, ids.iter().map(|&i| &buffers[i as usize])),
         },
-        total_unshared: ids.iter().map(|&i| buffers[i as usize].extent()).sum(),
+        total_unshared,
         status: LayoutStatus::Optimal,
         interrupted: false,
         elapsed: Duration::ZERO,
@@ -130,12 +139,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     let mut placements = Vec::new();
     for (index, (ids, found)) in (0u32..).zip(homes) {
         let capacity = arenas[index as usize].capacity;
-        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, &ids, &mut budget));
-        let fixed = |i: u32| match buffers[i as usize].place {
-            Place::Fixed(offset) => Some((i, offset)),
-            _ => None,
-        };
-        let fixed: Vec<(u32, u64)> = ids.into_iter().filter_map(fixed).collect();
+        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, ids));
         let before = |slots: &Vec<Option<Slot>>| {
             let movable = arena.buffers.iter();
             movable.map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect()
@@ -153,7 +157,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
             too_large = true;
             impossible |= placed.optimal;
         }
-        placements.push((index, fixed, arena.buffers, placed.offsets));
+        placements.push((index, arena.fixed, arena.buffers, placed.offsets));
     }
     layout.interrupted = budget.interrupted();
     if too_large {
@@ -161,8 +165,10 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
         let proved = impossible && arenas.len() == 1;
         return without_slots(layout, if proved { LayoutStatus::Infeasible } else { LayoutStatus::OutOfTime });
     }
-    layout.slots.reserve_exact(buffers.len());
-    layout.slots.extend(buffers.iter().map(|b| empty_slot(problem, b)));
+    layout.slots = vec![None; buffers.len()];
+    for i in others {
+        layout.slots[i as usize] = empty_slot(problem, &buffers[i as usize]);
+    }
     for (arena, fixed, ids, offsets) in placements {
         for (i, offset) in ids.into_iter().zip(offsets).chain(fixed) {
             layout.slots[i as usize] = Some(Slot { arena, offset });
@@ -202,6 +208,42 @@ mod tests {
     use super::*;
     use crate::plan::{verify, Interval};
     use fastrand::Rng;
+
+    /// Wherever many buffers are when they are stopped, what is under way ends, and there is a layout. How long it takes
+    /// from look to look is not seen here: no test measures time.
+    #[test]
+    fn what_is_stopped_ends_at_once() {
+        let count = in_time::PIECE as u64 + 9_000;
+        let problem = |kind: u64| {
+            let rng = &mut Rng::with_seed(kind);
+            let mut problem = Problem::new();
+            for k in 0..count {
+                let lower = rng.u64(..count / 4);
+                let mut buffer = Buffer::new(rng.u64(1..1_000), lower, lower + rng.u64(4..=40));
+                match kind {
+                    1 => buffer.alignment = 1 << rng.u64(..8),
+                    2 if k % 1_000 == 0 => buffer.place = Place::Fixed(1_000 * k),
+                    3 if k % 2 == 0 => buffer.gaps = vec![Interval::new(lower + 1, lower + 2)],
+                    _ => {}
+                }
+                problem.add(buffer).unwrap();
+            }
+            problem
+        };
+        for kind in 0..4 {
+            let problem = problem(kind);
+            let mut reached = 0;
+            for looks in [0, 1, 2, 3, 5, 8, 13, 100, 1_000, 2_200, 3_000, 4_300, 6_000] {
+                let solve = || solve(&problem, &SolveOptions::default()).unwrap();
+                let (all, layout) = budget::tests::over_after(looks, solve);
+                assert_eq!(verify(&problem, &layout), Ok(()));
+                assert!(layout.interrupted, "problem {kind} was not stopped at look {looks}");
+                assert!(all <= looks + 20, "problem {kind}: {all} looks, to be stopped at {looks}");
+                reached = all;
+            }
+            assert!(reached > 6_000);
+        }
+    }
 
     /// Whatever a problem holds, more steps never give a larger arena.
     #[test]

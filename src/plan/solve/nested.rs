@@ -5,19 +5,26 @@
 //! lies side by side. A short life may cross a border of long stretches: a second grid is shifted by a third of all
 //! steps, and no life is near long borders of both.
 
+/// How many things there are for each of the shortest stretches.
+const THINGS_A_STRETCH: u64 = 8;
+/// Most of those: what is kept of them must be quick to reach.
+const MOST_STRETCHES: u64 = 1 << 17;
+
 /// What is to be placed: first step and end, bytes, and what its offset is a multiple of.
 pub(super) type Thing = (u64, u64, u64, u64);
 
-/// Offsets above `base`, in the order of the things.
-pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> Vec<u64> {
+/// Offsets above `base`, in the order of the things, and the end of the highest.
+pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> (u64, Vec<u64>) {
     let (mut first, mut last, mut count) = (u64::MAX, 0, 0);
     things.clone().for_each(|(from, to, ..)| (first, last, count) = (first.min(from), last.max(to - 1), count + 1));
     let bits = |steps: u64| u64::BITS - steps.leading_zeros();
     // Steps are counted in pairs, so that no sum is too large.
     let span = last.saturating_sub(first) / 2;
     let shifts = [0, span / 3];
-    // Of each grid's stretches, numbered as in a heap, 1 is all steps. There are fewer of the shortest than things.
-    let (longest, shortest) = (bits(span + span / 3), bits(span / (count + 1)));
+    // Of each grid's stretches, numbered as in a heap, 1 is all steps. Of the shortest there is one for some things: with
+    // more, what is at their borders costs more than they gain.
+    let fewest = (count / THINGS_A_STRETCH + 1).min(MOST_STRETCHES);
+    let (longest, shortest) = (bits(span + span / 3), bits(span / fewest));
     let nodes = 2usize << (longest - shortest);
     let stretch = |from: u64, to: u64| {
         let of = |grid: usize| {
@@ -44,11 +51,13 @@ pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> V
             top += filled[first..first + (1 << (longest - length))].iter().copied().max().unwrap_or(0);
         }
     }
-    for ((from, to, _, stride), at) in things.zip(&mut offsets) {
+    let mut end = 0;
+    for ((from, to, size, stride), at) in things.zip(&mut offsets) {
         let (length, grid, _) = stretch(from, to);
         *at = (bases[length as usize][grid] + *at).next_multiple_of(stride);
+        end = end.max(*at + size);
     }
-    offsets
+    (end, offsets)
 }
 
 #[cfg(test)]
@@ -68,7 +77,8 @@ mod tests {
                     (from, from + rng.u64(1..90), rng.u64(1..40), [1, 3, 8, 48][rng.usize(..4)])
                 })
                 .collect();
-            let offsets = place(things.iter().copied(), 104);
+            let (end, offsets) = place(things.iter().copied(), 104);
+            assert_eq!(end, things.iter().zip(&offsets).map(|(thing, at)| at + thing.2).max().unwrap(), "seed {seed}");
             for (n, (a, &at)) in things.iter().zip(&offsets).enumerate() {
                 assert!(at >= 104 && at.is_multiple_of(a.3), "seed {seed}: {a:?} at {at}");
                 for (b, &other) in things.iter().zip(&offsets).take(n) {
@@ -79,7 +89,7 @@ mod tests {
         }
         // A thousand short lives in a row, each across a border of some stretch, take no more than a few of them do.
         let row = (0..1_000).map(|k| (10 * k, 10 * k + 10, 64, 1));
-        assert!(place(row, 0).into_iter().max().unwrap() < 64 * 20);
-        assert!(place(std::iter::empty(), 0).is_empty());
+        assert!(place(row, 0).0 < 64 * 20);
+        assert_eq!(place(std::iter::empty(), 0), (0, Vec::new()));
     }
 }

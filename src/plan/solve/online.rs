@@ -16,8 +16,8 @@ const LOOKED_AT: usize = 4;
 
 /// Lays all items out above `base` in both ways, as far as the clock allows.
 pub(super) fn improve(items: &[Item], base: u64, best: &mut Best, clock: &mut Budget<'_>) {
-    let mut births = in_order(items, |item| item.from);
-    let deaths = in_order(items, |item| item.to);
+    let mut in_order = |section: fn(&Item) -> u32| in_order(items, section, &mut || clock.is_late());
+    let Some((mut births, deaths)) = in_order(|item| item.from).zip(in_order(|item| item.to)) else { return };
     let slots = &mut Slots { top: base, free: std::array::from_fn(|_| Vec::new()) };
     let mut size = sweep(items, &mut births, &deaths, slots, &mut best.scratch, clock);
     best.offer(size);

@@ -1,5 +1,6 @@
 //! Orders: which item goes first.
 
+use super::in_time::{self, PIECE};
 use super::instance::Item;
 use super::numbers::mix;
 
@@ -95,6 +96,17 @@ impl Rule {
 ///
 /// [`Instance::pressure`]: super::instance::Instance::pressure
 pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<u32>) {
+    rank_in_time(items, pressure, rule, rank, &mut || false);
+}
+
+/// The same of many; `false` if it became `late`.
+pub(super) fn rank_in_time(
+    items: &[Item],
+    pressure: &[u64],
+    rule: Rule,
+    rank: &mut Vec<u32>,
+    late: &mut dyn FnMut() -> bool,
+) -> bool {
     let key = |i: u32| {
         let item = &items[i as usize];
         let width = f64::from(item.to - item.from);
@@ -114,24 +126,40 @@ pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<
         };
         (noisy, second, size)
     };
-    // None is below 0, so their bits are in the same order. The first is kept beside the item, as most are decided by it.
+    // None is below 0, so their bits are in the same order. The first is kept beside the item.
     // In halves, so that of a million items this takes 12 MB and not 16.
     let mut order: Vec<([u32; 2], u32)> = Vec::with_capacity(items.len());
-    order.extend((0..items.len() as u32).map(|i| {
+    for i in 0..items.len() as u32 {
+        if i as usize % PIECE == PIECE - 1 && late() {
+            return false;
+        }
         let bits = key(i).0.to_bits();
-        ([(bits >> 32) as u32, bits as u32], i)
-    }));
-    let bits = |halves: [u32; 2]| u64::from(halves[0]) << 32 | u64::from(halves[1]);
-    order.sort_unstable_by(|a, b| {
-        let others = || {
-            let (x, y) = (key(a.1), key(b.1));
-            y.1.total_cmp(&x.1).then(y.2.total_cmp(&x.2)).then(a.1.cmp(&b.1))
-        };
-        bits(b.0).cmp(&bits(a.0)).then_with(others)
-    });
+        order.push(([(bits >> 32) as u32, bits as u32], i));
+    }
+    let value = |entry: &([u32; 2], u32)| !(u64::from(entry.0[0]) << 32 | u64::from(entry.0[1]));
+    if !in_time::sort(&mut order, value, |a, b| value(a).cmp(&value(b)).then(a.1.cmp(&b.1)), late) {
+        return false;
+    }
+    // The rest of the keys is fetched for ties only.
+    let mut tied = 0;
+    for ties in order.chunk_by_mut(|a, b| a.0 == b.0).filter(|ties| ties.len() > 1) {
+        tied += ties.len();
+        if tied > PIECE && late() {
+            return false;
+        }
+        tied %= PIECE;
+        ties.sort_by_cached_key(|&(_, i)| {
+            let (_, second, size) = key(i);
+            (!second.to_bits(), !size.to_bits())
+        });
+    }
     rank.clear();
     rank.resize(items.len(), 0);
     for (position, &(_, i)) in order.iter().enumerate() {
+        if position % PIECE == PIECE - 1 && late() {
+            return false;
+        }
         rank[i as usize] = position as u32;
     }
+    true
 }

@@ -2,11 +2,12 @@
 
 use super::best::Best;
 use super::budget::{Budget, FIRST_STEPS};
-use super::first_fit::{FirstFit, Fit, Shapes};
+use super::first_fit::{FirstFit, Fit, Shapes, MOST_SHAPES};
+use super::in_time;
 use super::instance::Instance;
 use super::niche::Outcome;
 use super::options::Effort;
-use super::order::{rank, By, Rule};
+use super::order::{rank_in_time, By, Rule};
 use super::portfolio::{Experience, Portfolio};
 use super::skyline::Skyline;
 use super::{large, repair};
@@ -15,8 +16,10 @@ use super::{large, repair};
 const FIRST_FIT_ITEMS: usize = 4_000;
 /// Most items for the exact search, whose sets of items are a word for every 64.
 const SEARCH_ITEMS: usize = 4_096;
-/// Orders tried by [`Effort::Fast`].
+/// Orders tried by [`Effort::Fast`], and of more items than so many: of large sets the third was never the best.
 const FAST_ORDERS: usize = 3;
+const FAST_ORDERS_OF_MANY: usize = 2;
+const MANY: usize = 1 << 17;
 /// Runs at the goal before another capacity is tried, without and with obstacles, and what share
 /// of them the others get.
 const FIRST_ROUNDS: u64 = 576;
@@ -39,27 +42,41 @@ pub(super) fn greedy(
 ) {
     let n = instance.items.len();
     let mut uncounted = budget.without_count();
-    let orders = if effort == Effort::Fast { &ORDERS[..FAST_ORDERS] } else { &ORDERS[..] };
+    let orders = match effort {
+        Effort::Fast if n > MANY => &ORDERS[..FAST_ORDERS_OF_MANY],
+        Effort::Fast => &ORDERS[..FAST_ORDERS],
+        Effort::Normal => &ORDERS[..],
+    };
     if best.size <= best.bound || (best.size < u64::MAX && uncounted.is_late()) {
         budget.join(0, uncounted.interrupted());
         return;
     }
     // Neither is kept while the other is there: of a million items they take 8 MB and 40.
-    let order_by = |by: By, ranks: &mut Vec<u32>| {
-        let pressure = if by == By::Pressure { instance.pressure() } else { Vec::new() };
-        rank(&instance.items, &pressure, Rule::greedy(by), ranks);
+    let order_by = |by: By, ranks: &mut Vec<u32>, late: &mut dyn FnMut() -> bool| {
+        let pressure = if by == By::Pressure { instance.pressure_in_time(late) } else { Some(Vec::new()) };
+        pressure.is_some_and(|pressure| rank_in_time(&instance.items, &pressure, Rule::greedy(by), ranks, late))
     };
     let mut ranks = Vec::new();
-    let mut made = None;
+    let mut made: Option<Skyline<'_>> = None;
     if let Some(earlier) = &earlier {
-        let skyline = made.get_or_insert_with(|| Skyline::new(instance));
+        let mut late = || best.size < u64::MAX && uncounted.is_late();
         let mut order: Vec<u32> = (0..n as u32).collect();
-        order.sort_by_key(|&i| earlier[i as usize]);
+        let sorted = in_time::sort(
+            &mut order,
+            |&i| earlier[i as usize],
+            |&a, &b| (earlier[a as usize], a).cmp(&(earlier[b as usize], b)),
+            &mut late,
+        );
+        let Some(mut skyline) = Skyline::new(instance, &mut late).filter(|_| sorted) else {
+            budget.join(0, true);
+            return;
+        };
         ranks.resize(n, 0);
         for (at, &i) in order.iter().enumerate() {
             ranks[i as usize] = at as u32;
         }
         let size = skyline.place(&ranks, u64::MAX, &mut best.scratch, first);
+        made = Some(skyline);
         best.offer(size);
         if best.size <= best.bound {
             return;
@@ -67,16 +84,18 @@ pub(super) fn greedy(
     }
     for &by in orders {
         // Sorting takes long where there is much.
-        if n as u64 > FIRST_STEPS && uncounted.is_late() {
+        let mut late = || n as u64 > FIRST_STEPS && uncounted.is_late();
+        let ready = !late() && order_by(by, &mut ranks, &mut late);
+        let skyline = if ready { made.take().or_else(|| Skyline::new(instance, &mut late)) } else { None };
+        let Some(mut skyline) = skyline else {
             budget.join(0, true);
             return;
-        }
-        order_by(by, &mut ranks);
-        let skyline = made.get_or_insert_with(|| Skyline::new(instance));
+        };
         let size = match best.size {
             u64::MAX => skyline.place(&ranks, u64::MAX, &mut best.scratch, first),
             size => skyline.place(&ranks, size.saturating_sub(1), &mut best.scratch, &mut uncounted),
         };
+        made = Some(skyline);
         best.offer(size);
         if best.size <= best.bound {
             return;
@@ -106,7 +125,7 @@ pub(super) fn greedy(
         return;
     }
     for by in ORDERS {
-        order_by(by, &mut ranks);
+        order_by(by, &mut ranks, &mut || false);
         let mut order = vec![0; ranks.len()];
         for (i, &r) in ranks.iter().enumerate() {
             order[r as usize] = i as u32;
@@ -128,7 +147,9 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     if instance.items.len() <= SEARCH_ITEMS {
         descend(instance, goal, best, threads, budget);
     } else {
-        large::improve(instance, goal, best, threads, budget);
+        if instance.items.len() <= MOST_SHAPES {
+            large::improve(instance, goal, best, threads, budget);
+        }
         repair::improve(instance, goal, best, budget);
     }
 }

@@ -8,7 +8,8 @@ use super::best::Best;
 use super::blocks::Obstacle;
 use super::budget::{Budget, FIRST_STEPS};
 use super::first_fit::Shape;
-use super::instance::{Instance, Item};
+use super::in_time::PIECE;
+use super::instance::{in_order, Instance, Item};
 use super::numbers::gcd;
 use super::options::Effort;
 use super::{online, part};
@@ -57,34 +58,37 @@ pub(super) fn lay_out(arena: &Arena<'_>, task: Task, budget: &mut Budget<'_>) ->
 
 /// Lays them out with alignments of at least `least`.
 fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budget<'_>) -> Placed {
-    let mut whole = Whole::new(arena, least);
-    if arena.is_late(budget) {
-        return arena.none();
-    }
-    let groups = whole.split(arena.sections);
-    if arena.is_late(budget) {
-        return arena.none();
-    }
+    // Each of these takes a tenth of a second of millions.
+    let whole = Whole::new(arena, least, &mut || arena.is_late(budget));
+    let split = whole.and_then(|whole| Some((whole.split(arena.sections, &mut || arena.is_late(budget))?, whole)));
+    let Some((groups, mut whole)) = split.filter(|_| !arena.is_late(budget)) else { return arena.none() };
     let goal = task.goal.max(arena.bound) / whole.grain;
     let mut first = budget.after(FIRST_STEPS);
     let obstacles = whole.obstacles_of(&groups);
     let only = groups.len() == 1;
     let many = arena.movable() as u64 > FIRST_STEPS;
     let mut clock = budget.without_count();
-    let mut parts: Vec<(Vec<u32>, Instance, Best)> = groups
+    let parts: Option<Vec<(Vec<u32>, Instance, Best)>> = groups
         .into_iter()
         .zip(obstacles)
         .map(|(ids, obstacles)| {
-            let items = if only { std::mem::take(&mut whole.items) } else { whole.items_of(&ids) };
-            let instance = whole.instance(items, obstacles);
+            let items = whole.items_of(&ids, &mut || clock.is_late())?;
+            if only {
+                whole.items = Vec::new();
+            }
+            let instance = whole.instance(items, obstacles, &mut || clock.is_late())?;
             let mut best = Best::none(&instance);
             if many && !clock.is_late() {
                 let floor = instance.obstacles.iter().map(|o| o.end).max().unwrap_or(0);
                 online::improve(&instance.items, floor, &mut best, &mut clock);
             }
-            (ids, instance, best)
+            Some((ids, instance, best))
         })
         .collect();
+    let Some(mut parts) = parts else {
+        budget.join(0, true);
+        return arena.none();
+    };
     let count = parts.len() as u32;
     for ((ids, instance, best), done) in parts.iter_mut().zip(0..) {
         let mut share = budget.part(count - done);
@@ -114,7 +118,9 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
         }
         drop(instance);
     }
-    let mut placed = Placed { size: arena.size(&offsets), offsets, optimal };
+    // Of millions of buffers, the sum is quicker than to look at each.
+    let size = if whole.step == 1 { (top * whole.grain).max(arena.obstructed) } else { arena.size(&offsets) };
+    let mut placed = Placed { size, offsets, optimal };
     whole.turn_over(arena, top, &mut placed);
     placed
 }
@@ -126,7 +132,8 @@ fn earlier(arena: &Arena<'_>, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
 }
 
 impl Whole {
-    fn new(arena: &Arena<'_>, least: u64) -> Whole {
+    /// `None` if it became `late`; of few shapes nobody asks.
+    fn new(arena: &Arena<'_>, least: u64, late: &mut dyn FnMut() -> bool) -> Option<Whole> {
         let raised = |s: &Shape| s.align.max(least);
         let shapes = &arena.shapes.shapes[..arena.movable()];
         let step = shapes.iter().fold(0, |g, s| gcd(g, raised(s))).max(1);
@@ -148,30 +155,47 @@ impl Whole {
             size: rounded(s.size) / grain,
             align: (raised(s) / grain).max(1),
         };
-        let items = shapes.iter().map(item).collect();
-        Whole { items, obstacles, grain, step, exact: arena.is_whole() }
+        let mut items = Vec::with_capacity(shapes.len());
+        for shapes in shapes.chunks(PIECE) {
+            if shapes.len() == PIECE && late() {
+                return None;
+            }
+            items.extend(shapes.iter().map(item));
+        }
+        Some(Whole { items, obstacles, grain, step, exact: arena.is_whole() })
     }
 
-    /// The items in groups such that no section is covered by two groups, by section and then by item.
-    fn split(&self, sections: usize) -> Vec<Vec<u32>> {
+    /// The items in groups such that no section is covered by two groups, by section and then by item; `None` if it
+    /// became `late`. Many that are all one group are by their first section: all that follows reaches them in that order,
+    /// and anywhere in memory would be slow.
+    fn split(&self, sections: usize, late: &mut dyn FnMut() -> bool) -> Option<Vec<Vec<u32>>> {
         // By section, how many items cover it and the one before.
         let mut across = vec![0u32; sections + 1];
-        for item in &self.items {
+        for (i, item) in self.items.iter().enumerate() {
+            if i % PIECE == PIECE - 1 && late() {
+                return None;
+            }
             across[item.from as usize + 1] = across[item.from as usize + 1].wrapping_add(1);
             across[item.to as usize] = across[item.to as usize].wrapping_sub(1);
         }
         let (mut many, mut count) = (0u32, 0);
-        for section in &mut across {
+        for section in across.iter_mut().take(sections) {
             many = many.wrapping_add(*section);
             count += u32::from(many == 0);
             *section = count - 1;
+        }
+        if count == 1 {
+            return match self.items.len() {
+                0..=PIECE => Some(vec![(0..self.items.len() as u32).collect()]),
+                _ => Some(vec![in_order(&self.items, |item| item.from, late)?]),
+            };
         }
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); count as usize];
         for (i, item) in (0u32..).zip(&self.items) {
             groups[across[item.from as usize] as usize].push(i);
         }
         groups.retain(|group| !group.is_empty());
-        groups
+        Some(groups)
     }
 
     /// The sections that a group covers.
@@ -196,20 +220,33 @@ impl Whole {
         of
     }
 
-    fn items_of(&self, ids: &[u32]) -> Vec<Item> {
-        ids.iter().map(|&i| self.items[i as usize]).collect()
+    /// Some of the items, unless it becomes `late`.
+    fn items_of(&self, ids: &[u32], late: &mut dyn FnMut() -> bool) -> Option<Vec<Item>> {
+        let mut items = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(PIECE) {
+            if !items.is_empty() && late() {
+                return None;
+            }
+            items.extend(ids.iter().map(|&i| self.items[i as usize]));
+        }
+        Some(items)
     }
 
-    /// Items of one group as an instance of its own.
-    fn instance(&self, mut items: Vec<Item>, obstacles: Vec<Obstacle>) -> Instance {
+    /// Items of one group as an instance of its own; `None` if it became `late`.
+    fn instance(
+        &self,
+        mut items: Vec<Item>,
+        obstacles: Vec<Obstacle>,
+        late: &mut dyn FnMut() -> bool,
+    ) -> Option<Instance> {
         // Where gaps were filled there may be sections that nothing needs any more.
         if obstacles.is_empty() && !self.exact {
-            return Instance::from_ranges(items);
+            return Instance::from_ranges_in_time(items, late);
         }
         let from = items.iter().map(|i| i.from).min().unwrap_or(0);
         let to = items.iter().map(|i| i.to).max().unwrap_or(0);
         items.iter_mut().for_each(|i| (i.from, i.to) = (i.from - from, i.to - from));
-        Instance::around(items, obstacles, (to - from) as usize)
+        Some(Instance::around(items, obstacles, (to - from) as usize))
     }
 
     /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top then costs nothing.

@@ -12,7 +12,7 @@ use super::best::Best;
 use super::budget::Budget;
 use super::instance::{Instance, Item};
 use super::niche::{Limits, Niche, Outcome};
-use super::order::{rank, By, Rule};
+use super::order::{rank, rank_in_time, By, Rule};
 use super::skyline::Skyline;
 
 /// Most items laid out anew.
@@ -34,8 +34,8 @@ const STARTS: [By; 4] = [By::Pressure, By::Size, By::Area, By::Width];
 
 /// Improves `best` until it is within `goal` or the budget is spent.
 pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, budget: &mut Budget<'_>) {
-    let pressure = instance.pressure();
-    let mut skyline = Skyline::new(instance);
+    let Some(pressure) = instance.pressure_in_time(&mut || budget.is_late()) else { return };
+    let Some(mut skyline) = Skyline::new(instance, &mut || budget.is_late()) else { return };
     let mut ranks = Vec::new();
     let mut round = 0;
     while best.size > goal && !budget.spent() {
@@ -43,7 +43,10 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, budget: &
         let mut offsets = best.offsets.clone();
         let mut size = best.size;
         if round > 0 {
-            rank(&instance.items, &pressure, Rule::noisy(STARTS[round as usize % STARTS.len()], round), &mut ranks);
+            let rule = Rule::noisy(STARTS[round as usize % STARTS.len()], round);
+            if !rank_in_time(&instance.items, &pressure, rule, &mut ranks, &mut || budget.is_late()) {
+                return;
+            }
             match skyline.place(&ranks, u64::MAX, &mut offsets, budget) {
                 Some(placed) => size = placed,
                 None => break,
@@ -71,7 +74,10 @@ fn repair(instance: &Instance, goal: u64, offsets: &mut [u64], size: &mut u64, b
 
 /// Tries to bring a layout down to `target`; whether it did.
 fn lower(instance: &Instance, target: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> bool {
-    let Some(cut) = highest_cut(instance, target, offsets) else { return true };
+    let Some(cut) = highest_cut(instance, target, offsets, budget) else { return true };
+    if budget.interrupted() {
+        return false;
+    }
     budget.take(offsets.len() as u64 / ITEMS_A_STEP);
     let mut heights: Vec<u64> = offsets.to_vec();
     heights.sort_unstable_by(|a, b| b.cmp(a));
@@ -91,12 +97,14 @@ fn lower(instance: &Instance, target: u64, offsets: &mut [u64], budget: &mut Bud
 }
 
 /// The height above which everything must be laid out anew for the layout to come down to `target`: below it no
-/// of the fullest sections has lost more than that allows. `None` if the layout is within the target.
-fn highest_cut(instance: &Instance, target: u64, offsets: &[u64]) -> Option<u64> {
+/// of the fullest sections has lost more than that allows. `None` if the layout is within the target. Anything if time
+/// is over: of long-lived items there are many sections to see.
+fn highest_cut(instance: &Instance, target: u64, offsets: &[u64], budget: &mut Budget<'_>) -> Option<u64> {
     let over: Vec<usize> = (0..offsets.len()).filter(|&i| offsets[i] + instance.items[i].size > target).collect();
     // One section under each item that is too high: the fullest, which can afford least.
     let mut sections: Vec<usize> = over
         .iter()
+        .take_while(|_| !budget.is_late())
         .filter_map(|&i| {
             let item = &instance.items[i];
             (item.from as usize..item.to as usize).max_by_key(|&k| instance.totals[k])

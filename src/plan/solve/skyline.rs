@@ -10,12 +10,15 @@
 
 use super::blocks::{Ceilings, Obstacle};
 use super::budget::Budget;
-use super::instance::{Instance, Item};
+use super::in_time::PIECE;
+use super::instance::{in_order, Instance, Item};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Most sections for which each class has a table of where they begin.
-const MOST_TABLED: usize = 1 << 14;
+/// Entries of a table of sections that a class may have, if it has few items; and how many items there are for each entry
+/// if it has many.
+const FEW_TABLED: usize = 1 << 14;
+const ITEMS_AN_ENTRY: usize = 4;
 /// No item.
 const NONE: u32 = u32::MAX;
 
@@ -49,26 +52,36 @@ struct Flat {
 const GONE: u64 = u64::MAX;
 
 impl<'a> Skyline<'a> {
-    pub(super) fn new(instance: &'a Instance) -> Skyline<'a> {
+    /// `None` if it became `late`; of few items nobody asks.
+    pub(super) fn new(instance: &'a Instance, late: &mut dyn FnMut() -> bool) -> Option<Skyline<'a>> {
         let items = &instance.items[..];
         let sections = instance.totals.len();
         let mut by_class: Vec<Vec<u32>> = vec![Vec::new(); u32::BITS as usize];
-        for (i, item) in items.iter().enumerate() {
-            by_class[(item.to - item.from).ilog2() as usize].push(i as u32);
+        for (at, i) in in_order(items, |item| item.from, late)?.into_iter().enumerate() {
+            if at % PIECE == PIECE - 1 && late() {
+                return None;
+            }
+            let item = &items[i as usize];
+            by_class[(item.to - item.from).ilog2() as usize].push(i);
         }
         let mut position = vec![0; items.len()];
         let mut class_of = [0; u32::BITS as usize];
         let mut classes = Vec::new();
         for (width, members) in by_class.into_iter().enumerate().filter(|(_, m)| !m.is_empty()) {
+            if members.len() > PIECE && late() {
+                return None;
+            }
             class_of[width] = classes.len() as u8;
-            let class = Class::new(items, sections, members, !instance.obstacles.is_empty());
-            for (at, &i) in class.by_start.iter().enumerate() {
+            for (at, &i) in members.iter().enumerate() {
                 position[i as usize] = at as u32;
             }
-            classes.push(class);
+            classes.push(Class::new(items, sections, members, !instance.obstacles.is_empty()));
+        }
+        if items.len() > PIECE && late() {
+            return None;
         }
         let flats = vec![Flat::default(); sections + 1];
-        Skyline {
+        Some(Skyline {
             items,
             ceilings: Ceilings::new(&instance.obstacles, sections),
             sections,
@@ -78,7 +91,7 @@ impl<'a> Skyline<'a> {
             flats,
             heap: BinaryHeap::new(),
             size: 0,
-        }
+        })
     }
 
     /// Lays all items out, those of low `rank` first, into `offsets`, and returns the size; `None` when the budget
@@ -92,10 +105,16 @@ impl<'a> Skyline<'a> {
     ) -> Option<u64> {
         let mut item_of = vec![0; rank.len()];
         for (i, &r) in rank.iter().enumerate() {
+            if i % PIECE == PIECE - 1 && budget.is_late() {
+                return None;
+            }
             item_of[r as usize] = i as u32;
         }
         for class in &mut self.classes {
-            class.tree.fill(class.by_start.iter().map(|&i| (rank[i as usize], self.items[i as usize])));
+            let items = class.by_start.iter().map(|&i| (rank[i as usize], self.items[i as usize]));
+            if !class.tree.fill(items, &mut || budget.is_late()) {
+                return None;
+            }
         }
         self.flats.fill(Flat::default());
         self.heap.clear();
@@ -221,8 +240,9 @@ struct Class {
     /// Items by first section, and those sections.
     by_start: Vec<u32>,
     starts: Vec<u32>,
-    /// Per section boundary, how many items start before it; empty where there are too many sections for a table.
+    /// Per boundary of a stretch of 2^`stretch` sections, how many items start before it.
     before: Vec<u32>,
+    stretch: u32,
     /// Smallest and largest width.
     narrowest: u32,
     widest: u32,
@@ -230,21 +250,21 @@ struct Class {
 }
 
 impl Class {
-    fn new(items: &[Item], sections: usize, mut members: Vec<u32>, sized: bool) -> Class {
-        members.sort_by_key(|&i| items[i as usize].from);
-        let mut before = Vec::new();
-        if sections <= MOST_TABLED {
-            before.resize(sections + 1, 0);
-            for &i in &members {
-                before[items[i as usize].from as usize + 1] += 1;
-            }
-            for k in 0..sections {
-                before[k + 1] += before[k];
-            }
+    /// `members` are in order of their first sections.
+    fn new(items: &[Item], sections: usize, members: Vec<u32>, sized: bool) -> Class {
+        let entries = (members.len() / ITEMS_AN_ENTRY).max(FEW_TABLED);
+        let stretch = usize::BITS - (sections / (entries + 1)).leading_zeros();
+        let mut before = vec![0; (sections >> stretch) + 2];
+        for &i in &members {
+            before[(items[i as usize].from as usize >> stretch) + 1] += 1;
+        }
+        for k in 1..before.len() {
+            before[k] += before[k - 1];
         }
         let widths = members.iter().map(|&i| items[i as usize].to - items[i as usize].from);
         Class {
             before,
+            stretch,
             starts: members.iter().map(|&i| items[i as usize].from).collect(),
             narrowest: widths.clone().min().unwrap_or(0),
             widest: widths.max().unwrap_or(0),
@@ -259,9 +279,14 @@ impl Class {
             return;
         }
         // Starting before `sure`, all fit; starting at `never` or later, none does.
-        let before = |section: u32| match self.before.get(section as usize) {
-            Some(&count) => count,
-            None => self.starts.partition_point(|&s| s < section) as u32,
+        let before = |section: u32| {
+            let k = (section >> self.stretch) as usize;
+            let first = self.before[k];
+            if self.stretch == 0 {
+                return first;
+            }
+            let starts = &self.starts[first as usize..self.before[k + 1] as usize];
+            first + starts.partition_point(|&s| s < section) as u32
         };
         let first = before(from);
         let sure = before((end + 1).saturating_sub(self.widest)).max(first);
@@ -307,8 +332,12 @@ impl Tree {
         Tree { leaves, nodes: vec![EMPTY; nodes], sizes: if sized { vec![NO_SIZES; nodes] } else { Vec::new() } }
     }
 
-    fn fill(&mut self, items: impl Iterator<Item = (u32, Item)>) {
+    /// `false` if it became `late`.
+    fn fill(&mut self, items: impl Iterator<Item = (u32, Item)>, late: &mut dyn FnMut() -> bool) -> bool {
         for (at, (rank, item)) in items.enumerate() {
+            if at % PIECE == PIECE - 1 && late() {
+                return false;
+            }
             self.nodes[self.leaves + at] = Node { best: rank, first_end: item.to, last_end: item.to };
             if let Some(sizes) = self.sizes.get_mut(self.leaves + at) {
                 // Aligned, it may need more.
@@ -316,9 +345,8 @@ impl Tree {
                 *sizes = (size, size);
             }
         }
-        for k in (1..self.leaves).rev() {
-            self.join(k);
-        }
+        (1..self.leaves).rev().for_each(|k| self.join(k));
+        true
     }
 
     /// Node `k` from those below it.

@@ -86,7 +86,7 @@ impl<'a> State<'a> {
     pub(super) fn new(instance: &'a Instance) -> State<'a> {
         let items = &instance.items[..];
         let sections = instance.totals.len();
-        let by_start = in_order(items, |item| item.from);
+        let by_start = in_order(items, |item| item.from, &mut || false).unwrap_or_default();
         let mut bit = vec![0; items.len()];
         let width = items.len().div_ceil(64);
         let mut starting_before = vec![0; sections + 1];

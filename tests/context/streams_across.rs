@@ -21,6 +21,8 @@ fn seeds() -> u64 {
     rounds(8)
 }
 const BYTES: u64 = 8 * MIB;
+/// Bytes between the words of patterns.
+const STRIDE: u64 = 64 << 10;
 
 struct Rig {
     host: Arc<HostDriver>,
@@ -44,7 +46,7 @@ impl Rig {
     }
 
     fn write(&self, label: &'static str, dev: DeviceId, s: StreamHandle, p: u64) {
-        self.host.launch(dev, s, Kernel::write_pattern(label, p..p + BYTES, 1, 64 << 10)).unwrap();
+        self.host.launch(dev, s, Kernel::write_pattern(label, p..p + BYTES, 1, STRIDE)).unwrap();
     }
 
     /// All there is on device 1, in pieces, so that what was freed too early is among it; each is written to.
@@ -77,7 +79,7 @@ const ENDS: [(&str, u32, End); 9] = [
     }),
     ("realloc_async", 0, |rig, p, s| {
         let q = rig.ctx.realloc(p, 2 * BYTES, s)?;
-        rig.host.launch(D0, s, Kernel::check_pattern("the old contents", q..q + BYTES, 1, 4096))?;
+        rig.host.launch(D0, s, Kernel::check_pattern("the old contents", q..q + BYTES, 1, STRIDE))?;
         rig.write("the new size", D0, s, q + BYTES);
         rig.ctx.free_async(q, s)
     }),
@@ -287,7 +289,7 @@ fn without_the_pool_the_rule_is_the_same() {
         rig.write("device 0 works on it", D0, StreamHandle::LEGACY, p);
         let q = rig.ctx.realloc(p, 2 * BYTES, StreamHandle::LEGACY).unwrap();
         assert_eq!(rig.ctx.info(q).unwrap().device, D1);
-        rig.host.launch(D0, StreamHandle::LEGACY, Kernel::check_pattern("contents", q..q + BYTES, 1, 4096)).unwrap();
+        rig.host.launch(D0, StreamHandle::LEGACY, Kernel::check_pattern("contents", q..q + BYTES, 1, STRIDE)).unwrap();
         rig.ctx.free_async(q, StreamHandle::LEGACY).unwrap();
         rig.finish("no pool", seed);
     }

@@ -233,7 +233,7 @@ mod tests {
         for kind in 0..4 {
             let problem = problem(kind);
             let mut reached = 0;
-            for looks in [0, 1, 2, 3, 5, 8, 13, 100, 1_000, 2_200, 3_000, 4_300, 6_000] {
+            for looks in [0, 2, 8, 1_000, 3_000, 6_000] {
                 let solve = || solve(&problem, &SolveOptions::default()).unwrap();
                 let (all, layout) = budget::tests::over_after(looks, solve);
                 assert_eq!(verify(&problem, &layout), Ok(()));

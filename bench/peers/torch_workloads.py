@@ -21,7 +21,7 @@ import statistics
 import sys
 import time
 
-if len(sys.argv) < 3 or sys.argv[1] not in ("streams", "moe"):
+if len(sys.argv) < 3 or sys.argv[1] not in ("streams", "moe") or sys.argv[2] not in ("native", "expandable", "async", "gpumem"):
     sys.exit(__doc__)
 workload, mode = sys.argv[1], sys.argv[2]
 SEED, STEPS = int(os.environ.get("SEED", "1")), int(os.environ.get("TRAIN_STEPS", "60"))
